@@ -34,6 +34,7 @@ impl Settings {
             },
             key: flags.key_file.as_deref().map(load_key).transpose()?,
             client_name: Some("dafs".into()),
+            client_id: flags.client_id,
             ..Config::default()
         };
         if let Some(seconds) = flags.timeout {

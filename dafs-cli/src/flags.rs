@@ -30,6 +30,9 @@ pub(crate) struct Global {
     /// Give up an operation, or an attempt to connect, after this many seconds [default: 10 to connect, none for operations]
     #[arg(long, value_name = "SECONDS", global = true, help_heading = "Connection")]
     pub(crate) timeout: Option<f64>,
+    /// Use this client id, 32 hexadecimal digits, by which fences name this program [default: that of the host]
+    #[arg(long, value_name = "ID", value_parser = client_id, global = true, env = "DAFS_CLIENT_ID", help_heading = "Connection")]
+    pub(crate) client_id: Option<[u8; 16]>,
     /// Print more; twice, log what the library does
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
@@ -98,6 +101,8 @@ pub(crate) enum Command {
     Info(Info),
     /// Show the counters of a server
     Stats(Queries),
+    /// Show and change who is fenced off an export
+    Fence(Fence),
     /// Print a script by which Wireshark shows what dafs says over TCP
     #[command(after_help = DISSECTOR_HELP)]
     Dissector,
@@ -319,6 +324,73 @@ pub(crate) struct Ping {
     pub(crate) url: OsString,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = FENCE_HELP)]
+pub(crate) struct Fence {
+    #[command(subcommand)]
+    pub(crate) command: FenceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    /// Show who is fenced off an export
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Export
+        #[arg(value_name = "URL")]
+        url: OsString,
+    },
+    /// Fence clients off an export, or with --allow all others
+    Add {
+        #[command(flatten)]
+        entries: FenceEntries,
+        /// Fence off all whom the list does not name
+        #[arg(long)]
+        allow: bool,
+        /// Export
+        #[arg(value_name = "URL")]
+        url: OsString,
+    },
+    /// Take clients out of the list of an export
+    Remove {
+        #[command(flatten)]
+        entries: FenceEntries,
+        /// Export
+        #[arg(value_name = "URL")]
+        url: OsString,
+    },
+    /// Lift the fence of an export
+    Clear {
+        /// Export
+        #[arg(value_name = "URL")]
+        url: OsString,
+    },
+}
+
+/// Whom a fence names.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FenceEntries {
+    /// A client by its id, 32 hexadecimal digits: the server's log and `dafs info` show it; may be repeated
+    #[arg(long, value_name = "ID", value_parser = client_id)]
+    pub(crate) client: Vec<[u8; 16]>,
+    /// Clients that have proven the key of this name; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) key: Vec<String>,
+    /// Clients at an address, in a network such as 10.0.0.0/8, or `local` on the server's host; may be repeated
+    #[arg(long, value_name = "RANGE")]
+    pub(crate) address: Vec<String>,
+}
+
+/// 32 hexadecimal digits.
+fn client_id(text: &str) -> Result<[u8; 16], String> {
+    let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let id = u128::from_str_radix(text, 16).ok().filter(|_| is_id);
+    id.map(u128::to_be_bytes)
+        .ok_or_else(|| format!("{text:?} is not a client id; write 32 hexadecimal digits"))
+}
+
 /// `4096`, `4K`, `1M`.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write bytes, or a number with K, M, G or T, such as 64K");
@@ -379,6 +451,22 @@ Examples:
   dafs cp dafs://localhost/data/a dafs://localhost/data/b .
   dafs cp -r dafs://one/data/tree dafs://two/backup/tree";
 
+const FENCE_HELP: &str = "\
+A fenced client may do nothing in the export but give back what it has open. When `add` has ended, nothing of it is in
+flight on the server any more. Only root and the server's own user may change a fence.
+
+All programs of a host have one client id unless they choose one. A program may come back under another id; it has the
+same key and address. `dafs fence` itself uses an id of its own, so that it is not behind the fence of its host.
+
+A fence outlives the server where that was started with --fence-file. Whoever changes a list last wins.
+
+Examples:
+  dafs fence list dafs://localhost/data
+  dafs fence add --client 0123456789abcdef0123456789abcdef dafs://localhost/data
+  dafs fence add --key laptop --address 192.0.2.7 dafs://localhost/data
+  dafs fence add --allow --address 10.0.0.0/8 dafs://localhost/data
+  dafs fence clear dafs://localhost/data";
+
 const DISSECTOR_HELP: &str = "\
 Wireshark and tshark load it from the folder of personal Lua plugins (in Wireshark: Help, About, Folders), or where an
 option names it. Port 12049 is taken for dafs (preference dafs.port); other ports are recognized by their bytes.
@@ -404,6 +492,17 @@ mod tests {
         assert_eq!(size("1T"), Ok(1 << 40));
         for wrong in ["", "K", "-1", "1X", "99999999999T", "1.5M"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn client_id_of_another_length_or_other_digits_is_refused() {
+        assert_eq!(client_id(&"0a".repeat(16)), Ok([10; 16]));
+        assert_eq!(client_id(&"FF".repeat(16)), Ok([255; 16]));
+        for wrong in
+            ["".to_owned(), "0a".repeat(15), "0a".repeat(17), "0g".repeat(16), format!("+{}", "0".repeat(31))]
+        {
+            assert!(client_id(&wrong).is_err(), "{wrong}");
         }
     }
 

@@ -71,7 +71,8 @@ pub struct Config {
     pub identity: Option<Identity>,
     /// Name for the server's operator, 64 characters at most; `None` for the program's name and process id.
     pub client_name: Option<String>,
-    /// Names this client, for fencing; `None` for a random one.
+    /// Names this client, for fencing; `None` for the id of this host, which is made of `/etc/machine-id` and the same for all its
+    /// programs, or a random one where there is none.
     pub client_id: Option<[u8; 16]>,
     /// Time for one attempt to connect, handshake included.
     pub connect_timeout: Duration,

@@ -23,7 +23,9 @@
 //!   how they are registered, and a [`RegistrationPolicy`] sets it for one file; [`Session::pin`] keeps them registered, and
 //!   [`Session::registration_counters`] counts. [`Noncontiguous`] sets how data in many pieces travels.
 //!
-//! The rules are in `spec/client.md`. The library does not cache file data or attributes, and does not lock files.
+//! - [`File::lock`] and [`File::hold`] lock ranges of a file; nobody is locked out who does not ask for it.
+//!
+//! The rules are in `spec/client.md`. The library does not cache file data or attributes.
 #![deny(unsafe_code)]
 
 mod api;
@@ -45,15 +47,17 @@ pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
 pub use api::batch::part::BatchOutcome;
 pub use api::chain::{Chain, Chained};
 pub use api::dir::{Dir, Export};
+pub use api::file::File;
+pub use api::file::copy::Copied;
 pub use api::file::durable::DurableWriter;
 pub use api::file::list::{ListRead, ListTransferred};
-pub use api::file::{AccessPattern, File};
 pub use api::key_file::load_key;
 pub use api::lock::{LockConflict, LockGuard, LockOptions};
 pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
 pub use api::read_dir::ReadDir;
 pub use api::session::{Agreed, Cork, Session};
+pub use api::verify::Expected;
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, ReconnectPolicy};
 pub use connect::devices::{RdmaDevice, rdma_devices};
@@ -62,9 +66,9 @@ pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
-    AccessMode, Attributes, Crossovers, DirEntry, FileIdentity, FileKind, FsStatistics, GatherSwitches,
-    LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Stability, Statistics, Status, Thresholds,
-    Timestamp, Token, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FenceList, FenceMode, FileIdentity,
+    FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Stability,
+    Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
 pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};

@@ -62,6 +62,11 @@ pub struct Settings {
     /// user may have access to the file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// Keep the lists of fenced clients in this file, so that they outlive the server; made where there is none
+    ///
+    /// Without it, fences end with the server. A file that is damaged keeps the server from starting.
+    #[arg(long, value_name = "FILE")]
+    pub fence_file: Option<PathBuf>,
     /// How to wait for work: sleep at once, spin all the time, or spin while that pays [default: adaptive]
     #[arg(long, value_name = "POLICY")]
     pub poll: Option<Poll>,
@@ -206,9 +211,10 @@ impl Settings {
             };
         }
         join! {
-            or: key_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max operations_max inline_max
-                transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms keep_alive_ms handshake_ms drain_ms
-                identity_share descriptors_max mappings_max mapped_size_max sparse_size_max unsent_size_max handshakes_max log_lines_max;
+            or: key_file fence_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max
+                operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
+                keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max sparse_size_max
+                unsent_size_max handshakes_max log_lines_max;
             append: exports export_tables listen buffer_sizes;
             any: direct_io no_coalescing no_calibrate metrics_anywhere;
         }

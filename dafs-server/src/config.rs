@@ -92,6 +92,8 @@ pub struct Config {
     pub limits: LimitConfig,
     /// Keys, and as whom the server itself runs.
     pub access: AccessConfig,
+    /// Where fence lists are kept; without it they end with the server.
+    pub fence_file: Option<PathBuf>,
     /// What is logged, and how.
     pub log: LogConfig,
 }
@@ -127,6 +129,7 @@ impl Default for Config {
             calibrate: true,
             limits: LimitConfig::default(),
             access: AccessConfig::default(),
+            fence_file: None,
             log: LogConfig::default(),
         }
     }

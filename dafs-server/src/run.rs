@@ -194,7 +194,7 @@ fn prepare(
     let storages = std::iter::once(exports).chain(others).map(|exports| wrap(Box::new(exports)));
     let mut epoch = [0; 8];
     system_randomness(&mut epoch);
-    let shared = Shared::new(config.clone(), u64::from_le_bytes(epoch), workers);
+    let shared = Shared::open(config.clone(), u64::from_le_bytes(epoch), workers)?;
     let drain = millis(config.drain_ms);
     let began = std::time::Instant::now();
     let loops = shared.workers().zip(storages).map(|(id, storage)| {

@@ -77,6 +77,12 @@ local SPEC = {
         [4106] = { "DRAINING", "the server is shutting down" },
         [4107] = { "REMOTE_ACCESS", "the client's memory could not be reached" },
         [4108] = { "NO_TOKEN", "the token is unknown, its time is over, or it is not for this client" },
+        [4128] = { "NOT_SAME", "the attributes are not those that were expected" },
+        [4129] = { "SAME", "the attributes are still those that were to differ" },
+        [4130] = {
+            "SHARE_DENIED",
+            "another open of the file denies this access, or has an access that this one denies",
+        },
     },
     opcodes = {
         [0x0000] = { "Null", request = {}, reply = {} },
@@ -159,6 +165,7 @@ local SPEC = {
             request = { body = "batch request", payload = "operations, then data of inline writes" },
             reply = { body = "batch reply", payload = "results, then data of inline reads" },
         },
+        [0x002c] = { "CopyRange", request = { body = "copy request" }, reply = { body = "copy reply" } },
         [0x0030] = {
             "Readdir",
             request = { body = "readdir request" },
@@ -187,6 +194,7 @@ local SPEC = {
             reply = { payload = "the target's bytes" },
         },
         [0x0037] = { "AccessCheck", request = { body = "name request", payload = "path" }, reply = {} },
+        [0x0038] = { "Verify", request = { body = "verify request", payload = "path" }, reply = {} },
         [0x0040] = {
             "XattrRead",
             request = { body = "name request", payload = "attribute names" },
@@ -212,8 +220,8 @@ local SPEC = {
             request = { body = "name request", payload = "path" },
             reply = { payload = "FsStatistics" },
         },
-        [0x0050] = { "FenceWrite", request = { payload = "Fence list" }, reply = {} },
-        [0x0051] = { "FenceRead", request = {}, reply = { payload = "Fence list" } },
+        [0x0050] = { "FenceWrite", request = { payload = "FenceList" }, reply = {} },
+        [0x0051] = { "FenceRead", request = {}, reply = { payload = "FenceList" } },
         [0x8001] = { "Notice", request = { body = "notice", payload = "words" } },
         [0x8002] = { "CreditTarget", request = {} },
         [0x8003] = { "BatchDone", request = { body = "batch notice", payload = "noticed results" } },
@@ -349,6 +357,25 @@ local SPEC = {
             { 0, 8, "offset", about = "first byte; of Truncate the new size" },
             { 8, 8, "length", about = "bytes" },
         },
+        ["copy request"] = {
+            { 0, 8, "source", about = "the file that is read" },
+            { 8, 8, "source_offset", about = "first byte of the source" },
+            { 16, 8, "offset", about = "where it goes" },
+            { 24, 8, "length", about = "bytes; 0 for all that follow" },
+        },
+        ["copy reply"] = {
+            { 0, 8, "count", about = "bytes copied, from the first one on" },
+            { 8, 8, "verifier", about = "as of an unstable write" },
+            {
+                16,
+                4,
+                "end",
+                min = 0,
+                max = 1,
+                about = "1 if the source ended before all that was asked for; of length 0, if all is copied",
+            },
+            { 20, 4, "reserved", reserved = true },
+        },
         ["seek request"] = {
             { 0, 8, "offset", about = "where to begin" },
             {
@@ -373,18 +400,26 @@ local SPEC = {
                 4,
                 "pattern",
                 min = 0,
-                max = 4,
+                max = 5,
                 names = {
                     [0] = "normal",
                     [1] = "sequential",
                     [2] = "random",
                     [3] = "will need",
                     [4] = "will not need",
+                    [5] = "once",
                 },
                 open = true,
                 about = "a server ignores other patterns",
             },
-            { 20, 4, "reserved", reserved = true },
+            {
+                20,
+                4,
+                "likelihood",
+                min = 0,
+                max = 100,
+                about = "how likely the range is used so, percent; 0 where that is not said",
+            },
         },
         ["readdir request"] = {
             {
@@ -436,6 +471,15 @@ local SPEC = {
                         "DIRECT_IO",
                         about = "bypass the server's page cache where its storage can (O_DIRECT)",
                     },
+                    { 0x100, "DENY_READ", about = "others may not open the file to read (storage.md)" },
+                    { 0x200, "DENY_WRITE", about = "others may not open the file to write" },
+                    {
+                        0x400,
+                        "UNNAMED",
+                        about =
+                            "make a file without a name in the directory that the path leads to " ..
+                            "(storage.md)",
+                    },
                 },
                 about = "how to open",
             },
@@ -471,6 +515,31 @@ local SPEC = {
             { 0, 4, "follow", min = 0, max = 1, about = "follow a symbolic link at the end of the path" },
             { 4, 4, "mode", min = 0, max = 4095, about = "see below" },
         },
+        ["verify request"] = {
+            {
+                0,
+                4,
+                "mask",
+                flags = { { 0x01, "CHANGE" }, { 0x02, "SIZE" }, { 0x04, "MTIME" }, { 0x08, "IDENTITY" } },
+                about = "what is compared",
+            },
+            {
+                4,
+                4,
+                "flags",
+                flags = { { 0x01, "DIFFER" }, { 0x02, "FOLLOW" } },
+                about =
+                    "DIFFER: one of them must differ. FOLLOW: follow a symbolic link at the end of the " ..
+                    "path",
+            },
+            { 8, 8, "change", about = "as in Attributes" },
+            { 16, 8, "size", about = "the same" },
+            { 24, 8, "mtime_seconds", about = "seconds of mtime, as two's complement" },
+            { 32, 4, "mtime_nanoseconds", max = 999999999, about = "nanoseconds of mtime" },
+            { 36, 4, "reserved", reserved = true },
+            { 40, 8, "file_id", about = "as in Attributes" },
+            { 48, 8, "generation", about = "the same" },
+        },
         ["remove request"] = {
             {
                 0,
@@ -484,7 +553,14 @@ local SPEC = {
         },
         ["rename request"] = {
             { 0, 8, "second handle", about = "where the second path begins" },
-            { 8, 4, "replace", min = 0, max = 1, about = "an existing name may be replaced" },
+            {
+                8,
+                4,
+                "replace",
+                min = 0,
+                max = 1,
+                about = "an existing name may be replaced; of Link not that of a directory",
+            },
             { 12, 4, "reserved", reserved = true },
         },
         notice = {
@@ -752,6 +828,11 @@ local SPEC = {
                 "u64",
                 about = "tells apart files that had the same file_id one after the other",
             },
+            {
+                "change",
+                "u64",
+                about = "another one after each change of data, attributes or, of a directory, names",
+            },
         },
         Timestamp = {
             { "seconds", "i64", about = "since 1970-01-01 00:00 UTC; negative before" },
@@ -772,6 +853,17 @@ local SPEC = {
             { "files", "u64", about = "files in all" },
             { "files_free", "u64", about = "files free" },
             { "name_size_max", "u32", about = "longest name, bytes" },
+        },
+        FenceList = {
+            {
+                "mode",
+                "enumeration",
+                names = { "Deny", "Allow" },
+                about = "Deny: who is in the list is fenced off the export; Allow: all others are",
+            },
+            { "clients", "bytes[16][]", about = "clients by their client_id" },
+            { "keys", "string[]", about = "clients by the name of the key that they have proven" },
+            { "addresses", "string[]", about = "clients by their address" },
         },
     },
     tcp = {
@@ -2086,7 +2178,6 @@ local PAYLOADS = {
     ["token"] = Take.token,
     ["words"] = Take.words,
     ["Names of exports"] = message_pack("string[]", "export", "exports"),
-    ["Fence list"] = message_pack("bytes[16][]", "fenced", "fenced clients"),
 }
 
 for name in pairs(SPEC.structures) do
@@ -2158,20 +2249,39 @@ local function check_list(m, problem)
     end
 end
 
+local function check_verify(m, problem)
+    local body, zero = m.body, UInt64(0)
+    local compared = {
+        { 0x1, body.change },
+        { 0x2, body.size },
+        { 0x4, body.mtime_seconds },
+        { 0x4, UInt64(body.mtime_nanoseconds) },
+        { 0x8, body.file_id },
+        { 0x8, body.generation },
+    }
+    for _, pair in ipairs(compared) do
+        if bit.band(body.mask, pair[1]) == 0 and pair[2] ~= zero then
+            problem(E.value, "An attribute stands here that is not compared")
+        end
+    end
+    if body.mask == 0 then
+        problem(E.value, "Nothing is compared")
+    end
+    if body.mtime_nanoseconds >= 1000000000 then
+        problem(E.value, "A second has less nanoseconds")
+    end
+end
+
 local CHECKS = {
     ["read request"] = check_transfer,
     ["write request"] = check_transfer,
     ["batch request"] = check_batch,
     ["name request"] = check_name,
     ["list request"] = check_list,
+    ["verify request"] = check_verify,
     ["range request"] = function(m, problem)
         if m.name == "Truncate" and m.body.length ~= UInt64(0) then
             problem(E.value, "A truncation has a length")
-        end
-    end,
-    ["rename request"] = function(m, problem)
-        if m.name == "Link" and m.body.replace ~= 0 then
-            problem(E.value, "A link replaces nothing")
         end
     end,
     ["list read reply"] = function(m, problem)
@@ -2240,6 +2350,16 @@ local REQUEST_TEXTS = {
     Allocate = range_text,
     Punch = range_text,
     Hint = range_text,
+    CopyRange = function(m)
+        local what = m.body.length == UInt64(0) and "all" or size_text(m.body.length:tonumber())
+        local source = string.format("%s at %s", handle_text(m.body.source), grouped(m.body.source_offset))
+        return string.format("%s of %s to %s", what, source, grouped(m.body.offset))
+    end,
+    Verify = function(m)
+        local names = flags_text(m.body.mask, SPEC.layouts["verify request"][1].flags)
+        local differ = bit.band(m.body.flags, 1) ~= 0 and "differ in " or "have "
+        return quoted(m.path) .. " to " .. differ .. names
+    end,
     Truncate = function(m) return "to " .. size_text(m.body.offset:tonumber()) end,
     Seek = function(m)
         return string.format("%s from %s", m.body.what == 0 and "data" or "hole", grouped(m.body.offset))

@@ -345,6 +345,15 @@ class Data(WithServer):
         self.assertEqual(file.getattr().size, 4 * part)
         self.fails("NO_DEVICE", file.seek, 4 * part, False)
 
+    def test_copy_range(self) -> None:
+        source, target = self.make("source", b"0123456789"), self.make("target", b"")
+        copied = target.copy_from(source, 2, 1, 4)
+        self.assertEqual((copied.count, copied.end), (4, 0))
+        copied = target.copy_from(source, 8, 5)
+        self.assertEqual((copied.count, copied.end), (2, 1))
+        self.assertEqual(target.read(0, 100), b"\x002345" + b"89")
+        self.fails("INVALID", source.copy_from, source, 0, 3, 4)
+
     def test_chain(self) -> None:
         self.make(data=b"hello").close()
         body = Record(flags=wire.READ, mode=0)
@@ -353,6 +362,19 @@ class Data(WithServer):
             Request("Read", CHAIN_HANDLE, Record(offset=1, length=10)), Request("Close", CHAIN_HANDLE)])
         self.assertEqual([reply.header.status for reply in replies], [0, 0, 0])
         self.assertEqual(replies[1].payload, b"ello")
+
+    def test_verify(self) -> None:
+        file = self.make("file", b"12345")
+        seen = file.getattr()
+        file.verify(change=seen.change, size=5)
+        file.verify(wire.DIFFER, size=6)
+        self.fails("NOT_SAME", file.verify, size=6)
+        self.fails("SAME", file.verify, wire.DIFFER, size=5)
+        self.dir.verify(wire.FOLLOW, b"file", file_id=seen.file_id, generation=seen.generation)
+        replies = self.session.chain([
+            Request("Verify", file.handle, Record(mask=wire.SIZE, size=4), b"", wire.SAVE_HANDLE),
+            Request("Write", CHAIN_HANDLE, Record(length=1), b"x")])
+        self.assertEqual([wire.status_name(reply.header.status) for reply in replies], ["NOT_SAME", "CHAIN_ABORTED"])
 
     def test_chain_that_fails(self) -> None:
         replies = self.session.chain([

@@ -302,6 +302,11 @@ impl Storage for FaultyStorage {
     }
 
     fn submit(&mut self, token: OpToken, identity: &Identity, mut op: FsOp) -> Submitted {
+        if let FsOp::CopyRange { source, .. } = &mut op
+            && let Some(shared) = source.0.downcast_ref::<SharedOpened>()
+        {
+            source.0 = Arc::clone(&shared.file);
+        }
         let kind = kind(&op);
         match self.faults.take(kind) {
             None | Some(Fault::Pass) => {}

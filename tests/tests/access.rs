@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dafs_client::{Config, Error, Identity, Key, OpenOptions, Session, Status};
+use dafs_client::{Config, Error, FenceList, FenceMode, Identity, Key, OpenOptions, Session, Status};
 use dafs_proto::session::ClientIntroduction;
 use dafs_proto::transport::Address;
 use dafs_proto::wire::{Header, Opcode, Resume};
@@ -26,6 +26,8 @@ on_each_provider! {
     #[ignore = "needs root"]
     squashed_clients_act_as_the_user_named,
     fenced_client_is_refused_and_others_go_on,
+    fence_by_address_keeps_a_client_out_under_any_id_and_an_allow_list_all_others,
+    fence_that_is_kept_holds_after_a_restart,
     fence_waits_for_what_the_client_has_in_flight,
     fence_waits_for_what_a_session_left_that_has_ended,
 }
@@ -144,7 +146,7 @@ fn identity_by_key(on: On) {
         let root = session.mount("data").unwrap();
         let made = root.create(format!("{name}{}", claim.0)).unwrap().metadata().unwrap();
         assert_eq!((made.uid, made.gid), expected, "{name} {claim:?}");
-        let refused = root.set_fence_list(&[]);
+        let refused = root.set_fence_list(&FenceList::of_clients(&[]));
         assert_status(refused, Status::PERMISSION, "a holder of a key does not administer");
     }
     let refused = session_of("team", 1, u32::MAX, 0).unwrap_err();
@@ -325,7 +327,11 @@ fn client_in_another_process_acts_as_its_own_user(on: On) {
         let root = session.mount("data").unwrap();
         assert_status(root.open("secret"), Status::ACCESS, "a file of root's");
         assert_status(root.remove_file("closed/f"), Status::ACCESS, "in a directory of root's");
-        assert_status(root.set_fence_list(&[]), Status::PERMISSION, "not an administrator");
+        assert_status(
+            root.set_fence_list(&FenceList::of_clients(&[])),
+            Status::PERMISSION,
+            "not an administrator",
+        );
         root.create("mine").unwrap().write_all_at(b"mine", 0).unwrap();
         return;
     }
@@ -381,7 +387,7 @@ fn fenced_client_is_refused_and_others_go_on(on: On) {
     let (bad, good) = (harness.session_with(&config(1)), harness.session_with(&config(2)));
     for export in EXPORTS {
         let admin = administrator.mount(export).unwrap();
-        assert_eq!(admin.fence_list().unwrap(), Vec::<[u8; 16]>::new());
+        assert_eq!(admin.fence_list().unwrap(), FenceList::default());
         let bad_root = bad.mount(export).unwrap();
         let bad_file = bad_root.create("f").unwrap();
         let mut raw = Raw::session(harness.address(), 8).0;
@@ -389,8 +395,8 @@ fn fenced_client_is_refused_and_others_go_on(on: On) {
         let raw_file = raw.create(raw_root, b"e");
         let good_file = good.mount(export).unwrap().create("g").unwrap();
         let fenced = [[1; 16], introduction(harness.address(), 1, None).client_id];
-        admin.set_fence_list(&fenced).unwrap();
-        assert_eq!(admin.fence_list().unwrap(), fenced);
+        admin.set_fence_list(&FenceList::of_clients(&fenced)).unwrap();
+        assert_eq!(admin.fence_list().unwrap(), FenceList::of_clients(&fenced));
         assert_status(bad_file.write_at(b"x", 0), Status::FENCED, "a write");
         assert_status(bad_file.write_at(&[1; 100_000], 0), Status::FENCED, "a large write");
         assert_status(bad_file.append(b"x"), Status::FENCED, "an append");
@@ -409,9 +415,78 @@ fn fenced_client_is_refused_and_others_go_on(on: On) {
         assert_eq!(admin.metadata("f").unwrap().size, 0);
         // Fences are of one export; the session goes on, and lives again when the fence falls.
         bad.ping().unwrap();
-        admin.submit_set_fence_list(&[]).wait().unwrap();
+        admin.submit_set_fence_list(&FenceList::of_clients(&[])).wait().unwrap();
         bad_file.write_all_at(b"again", 0).unwrap();
     }
+}
+
+// [ACC-130] [ACC-131] [ACC-134] [ACC-135]
+fn fence_by_address_keeps_a_client_out_under_any_id_and_an_allow_list_all_others(on: On) {
+    let harness = Harness::start(on);
+    let administrator = harness.session();
+    let config = |id: u8| Config { client_id: Some([id; 16]), ..Config::default() };
+    for export in EXPORTS {
+        let admin = administrator.mount(export).unwrap();
+        let other = harness.session_with(&config(3));
+        let file = other.mount(export).unwrap().create("f").unwrap();
+        // Where it is not a list, the old one stays.
+        let good = FenceList::of_clients(&[[3; 16]]);
+        admin.set_fence_list(&good).unwrap();
+        for wrong in [
+            FenceList { addresses: vec!["10.0.0.1/8".into()], ..FenceList::default() },
+            FenceList { keys: vec![String::new()], ..FenceList::default() },
+        ] {
+            assert_status(admin.set_fence_list(&wrong), Status::INVALID, export);
+        }
+        let many = FenceList { keys: vec!["k".into(); 1025], ..FenceList::default() };
+        assert_status(admin.set_fence_list(&many), Status::TOO_LARGE, export);
+        assert_eq!(admin.fence_list().unwrap(), good);
+        assert_status(file.metadata(), Status::FENCED, export);
+        // Of those allowed it is one.
+        let allowed = FenceList { mode: FenceMode::Allow, ..good };
+        admin.set_fence_list(&allowed).unwrap();
+        file.metadata().unwrap();
+        let third = harness.session_with(&config(4));
+        let root = third.mount(export).unwrap();
+        assert_status(root.metadata(""), Status::FENCED, "it may mount, for it may write the list");
+        assert_eq!(root.fence_list().unwrap(), allowed);
+        root.set_fence_list(&FenceList::default()).unwrap();
+        root.metadata("").unwrap();
+        // By address: whoever it says it is.
+        let range = if on.is_verbs() { continue } else { "local".to_owned() };
+        let all = FenceList { addresses: vec![range], ..FenceList::default() };
+        root.set_fence_list(&all).unwrap();
+        for id in [3, 4, 5] {
+            let session = harness.session_with(&config(id));
+            assert_status(session.mount(export), Status::FENCED, "a mount");
+        }
+        assert_status(file.metadata(), Status::FENCED, "what was open");
+        assert_status(root.set_fence_list(&FenceList::default()), Status::FENCED, "its own fence");
+        // Nobody but a restart lifts it in memory; the other export goes on.
+        let free = EXPORTS.into_iter().find(|other| *other != export && administrator.mount(other).is_ok());
+        assert!(free.is_some() || export == EXPORTS[1]);
+    }
+}
+
+// [ACC-136]
+fn fence_that_is_kept_holds_after_a_restart(on: On) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fences");
+    let mut harness = Harness::start_with(on, |config| config.fence_file = Some(path.clone()));
+    let fenced = Config { client_id: Some([9; 16]), ..Config::default() };
+    let list = FenceList { keys: vec!["lost laptop".into()], ..FenceList::of_clients(&[[9; 16]]) };
+    harness.session().mount("data").unwrap().set_fence_list(&list).unwrap();
+    harness.restart();
+    let admin = harness.session();
+    let root = admin.mount("data").unwrap();
+    assert_eq!(root.fence_list().unwrap(), list);
+    assert_status(harness.session_with(&fenced).mount("data"), Status::FENCED, "it is still out");
+    assert!(harness.session_with(&fenced).mount("mem").is_ok(), "of one export");
+    // Where the file cannot be written the fence holds, and whoever asked is told.
+    root.set_fence_list(&FenceList::default()).unwrap();
+    drop(directory);
+    assert_status(root.set_fence_list(&list), Status::IO, "there is no directory for it");
+    assert_status(harness.session_with(&fenced).mount("data"), Status::FENCED, "it holds all the same");
 }
 
 // Whoever fences has the place in the server's table that the fenced client had.
@@ -431,7 +506,7 @@ fn fence_waits_for_what_a_session_left_that_has_ended(on: On) {
     }
     let administrator = harness.session();
     let root = administrator.mount("mem").unwrap();
-    let mut fence = root.submit_set_fence_list(&[[1; 16]]);
+    let mut fence = root.submit_set_fence_list(&FenceList::of_clients(&[[1; 16]]));
     administrator.flush();
     for _ in 0..100 {
         administrator.ping().unwrap();
@@ -469,14 +544,14 @@ fn fence_waits_for_what_the_client_has_in_flight(on: On) {
                 while appended.load(Ordering::Acquire) < before + 100_000 {
                     std::thread::yield_now();
                 }
-                root.set_fence_list(&[[1; 16]]).unwrap();
+                root.set_fence_list(&FenceList::of_clients(&[[1; 16]])).unwrap();
                 // From here on nothing of that client changes the file.
                 let size = root.metadata("log").unwrap().size;
                 for _ in 0..200 {
                     administrator.ping().unwrap();
                 }
                 assert_eq!(root.metadata("log").unwrap().size, size, "{export}");
-                root.set_fence_list(&[]).unwrap();
+                root.set_fence_list(&FenceList::of_clients(&[])).unwrap();
             }
             done.store(true, Ordering::Release);
         });

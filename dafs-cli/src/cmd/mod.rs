@@ -4,6 +4,7 @@ mod cat;
 mod cp;
 mod df;
 mod dissector;
+mod fence;
 mod links;
 mod ls;
 mod mkdir;
@@ -20,7 +21,10 @@ use crate::remote::Remotes;
 use crate::report::Result;
 
 /// Carries a command out and returns the exit status.
-pub(crate) fn run(command: &Command, settings: Settings) -> Result<ExitCode> {
+pub(crate) fn run(command: &Command, mut settings: Settings) -> Result<ExitCode> {
+    if matches!(command, Command::Fence(_)) {
+        settings.session.client_id.get_or_insert_with(fence::operator_id);
+    }
     let remotes = Remotes::new(settings.session);
     match command {
         Command::Ls(flags) => ls::run(flags, &remotes),
@@ -37,6 +41,7 @@ pub(crate) fn run(command: &Command, settings: Settings) -> Result<ExitCode> {
         Command::Ping(flags) => query::ping(flags, &remotes),
         Command::Info(flags) => query::info(flags, &remotes),
         Command::Stats(flags) => query::stats(flags, &remotes),
+        Command::Fence(flags) => fence::run(flags, &remotes),
         Command::Dissector => dissector::run(),
     }
 }

@@ -8,6 +8,7 @@ use dafs_client::{Direction, LimitsReply, Registration, Session, Statistics, Url
 use dafs_proto::wire::PipelineStatistics;
 use serde_json::{Value, json};
 
+use super::fence::shown_id;
 use crate::flags::{Info, Ping, Queries};
 use crate::format::Owners;
 use crate::output::Output;
@@ -95,6 +96,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             ("server", session.address().to_string()),
             ("provider", format!("{}: {}", session.provider(), session.provider_reason())),
             ("you act as", acts_as),
+            ("client id", shown_id(&session.client_id())),
             (
                 "requests at once",
                 format!(
@@ -155,6 +157,7 @@ fn info_json(session: &Session, limits: &LimitsReply, stats: &Statistics) -> Val
             "chunk_size": pipeline.chunk_size,
             "depth": pipeline.depth,
         })).collect::<Vec<_>>(),
+        "client_id": shown_id(&session.client_id()),
         "uid": limits.uid,
         "gid": limits.gid,
     })

@@ -10,10 +10,12 @@ use dafs_proto::wire::{Attributes, Opcode, OpenFlags, Stability, WriteRequest, d
 use crate::api::dir::{Dir, commit_request, name_request, open_request, opened};
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
+use crate::api::verify::Expected;
+use crate::driver::Owner;
 use crate::driver::transfer::check_extent;
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
-use crate::handle::node::{Reopen, join};
+use crate::handle::node::{Node, Reopen, join};
 use crate::memory::RawMemory;
 use crate::op::Op;
 use crate::op::body::DataReply;
@@ -21,7 +23,7 @@ use crate::op::chain::{ChainWork, Link};
 use crate::op::named::{Named, NamedReply};
 use crate::op::transfer::TransferKind;
 
-/// Requests that depend on each other, for one round trip: made by [`Dir::chain`], run by [`Chain::run`].
+/// Requests that depend on each other, for one round trip: made by [`Dir::chain`] or [`File::chain`], run by [`Chain::run`].
 ///
 /// ```no_run
 /// # fn f(export: &dafs_client::Export) -> dafs_client::Result<()> {
@@ -36,10 +38,13 @@ use crate::op::transfer::TransferKind;
 /// Data travels in the messages: a read or write moves at most the inline limits ([`crate::Agreed::read_inline_max`]).
 #[must_use = "a chain is sent by `run`"]
 pub struct Chain<'a> {
-    dir: &'a Dir,
+    pub(crate) owner: &'a Arc<Owner>,
+    pub(crate) node: &'a Arc<Node>,
+    /// It begins at an open file.
+    at_file: bool,
     links: Vec<Link>,
     memory: Vec<RawMemory>,
-    options: OpenOptions,
+    pub(crate) options: OpenOptions,
     wrong: Option<Error>,
     life: PhantomData<&'a mut [u8]>,
 }
@@ -58,18 +63,25 @@ pub struct Chained {
 impl Dir {
     /// Begins a chain of requests, the first of which names a path below this directory. Sends nothing yet.
     pub fn chain(&self) -> Chain<'_> {
-        Chain {
-            dir: self,
-            links: Vec::new(),
-            memory: Vec::new(),
-            options: OpenOptions::new(),
-            wrong: None,
-            life: PhantomData,
-        }
+        Chain::at(&self.owner, &self.node, None)
+    }
+}
+
+impl File {
+    /// Begins a chain of requests about this file. Sends nothing yet.
+    pub fn chain(&self) -> Chain<'_> {
+        Chain::at(&self.owner, &self.node, Some(self.stability))
     }
 }
 
 impl<'a> Chain<'a> {
+    fn at(owner: &'a Arc<Owner>, node: &'a Arc<Node>, file: Option<Stability>) -> Self {
+        let mut options = OpenOptions::new();
+        options.stability = file.unwrap_or_default();
+        let (links, memory) = (Vec::new(), Vec::new());
+        Self { owner, node, at_file: file.is_some(), links, memory, options, wrong: None, life: PhantomData }
+    }
+
     /// Looks a path up, below what was looked up before; a symbolic link at its end is followed.
     pub fn lookup(mut self, path: impl AsRef<Path>) -> Self {
         let request = self.checked(name_request(path.as_ref(), true, 0)).unwrap_or_default();
@@ -102,6 +114,38 @@ impl<'a> Chain<'a> {
         self.push(link)
     }
 
+    /// Goes on only where the file, or what was looked up, has the expected attributes. Else the chain fails with the status `NOT_SAME`.
+    ///
+    /// So a file is written only if nobody has changed it, in one round trip:
+    ///
+    /// ```no_run
+    /// # fn f(file: &dafs_client::File) -> dafs_client::Result<()> {
+    /// use dafs_client::Expected;
+    /// let seen = file.metadata()?;
+    /// let mut counter = [0; 8];
+    /// file.read_exact_at(&mut counter, 0)?;
+    /// let next = (u64::from_le_bytes(counter) + 1).to_le_bytes();
+    /// file.chain().verify(&Expected::unchanged(&seen)).write_at(&next, 0).run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Nothing keeps others from changing the file between this request and the next one of the chain. A chain with it that also changes
+    /// something is not sent again when its outcome is not known: it ends as [`Error::InDoubt`].
+    pub fn verify(self, expected: &Expected) -> Self {
+        self.push_verify(expected, false)
+    }
+
+    /// Goes on only where one at least of the expected attributes is another. Else the chain fails with the status `SAME`.
+    pub fn verify_differs(self, expected: &Expected) -> Self {
+        self.push_verify(expected, true)
+    }
+
+    fn push_verify(mut self, expected: &Expected, differ: bool) -> Self {
+        let request = self.checked(expected.named(Path::new(""), true, differ)).unwrap_or_default();
+        self.push(Link::new(Opcode::Verify, request))
+    }
+
     /// Makes all that was written before durable.
     pub fn commit(self) -> Self {
         self.push(Link::new(Opcode::Commit, commit_request(0, 0, Stability::FileSync)))
@@ -120,21 +164,21 @@ impl<'a> Chain<'a> {
         if let Some(error) = self.wrong.take() {
             return Err(error);
         }
-        let shared = &self.dir.owner.shared;
+        let shared = &self.owner.shared;
         let core = shared.lock();
         self.check(&core.terms)?;
-        let op = Op::chain(Arc::clone(&self.dir.node), self.links);
+        let op = Op::chain(Arc::clone(self.node), std::mem::take(&mut self.links));
         let (work, outcome) = shared.run_locked(core, op).into_chain();
-        finish(self.dir, work, outcome, &self.memory, &self.options)
+        self.finish(work, outcome)
     }
 
-    fn push(mut self, link: Link) -> Self {
+    pub(crate) fn push(mut self, link: Link) -> Self {
         self.links.push(link);
         self
     }
 
     /// Keeps the first error for [`Chain::run`].
-    fn checked<T>(&mut self, result: Result<T>) -> Option<T> {
+    pub(crate) fn checked<T>(&mut self, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -150,15 +194,19 @@ impl<'a> Chain<'a> {
         if count > slots {
             return invalid(format!("a chain of {count} requests: the session has {slots} slots"));
         }
-        let mut is_open = false;
+        let mut is_open = self.at_file;
+        let mut is_known = self.at_file;
         for link in &self.links {
             match link.opcode {
-                Opcode::Open => is_open = true,
-                Opcode::Lookup => is_open = false,
+                Opcode::Open | Opcode::Lookup | Opcode::Close if self.at_file => {
+                    return invalid(format!("{} in a chain of an open file", link.opcode.name()));
+                }
+                Opcode::Open | Opcode::Lookup => (is_open, is_known) = (link.opcode == Opcode::Open, true),
+                Opcode::Verify if is_known => {}
                 _ if !is_open => {
                     return invalid(format!("{} in a chain before it opened a file", link.opcode.name()));
                 }
-                Opcode::Close => is_open = false,
+                Opcode::Close => (is_open, is_known) = (false, false),
                 _ => {}
             }
             let limit = match link.opcode {
@@ -179,37 +227,27 @@ impl<'a> Chain<'a> {
             None => Ok(()),
         }
     }
-}
 
-/// From the answers to the caller's result.
-fn finish(
-    dir: &Dir,
-    work: ChainWork,
-    outcome: Result<()>,
-    memory: &[RawMemory],
-    options: &OpenOptions,
-) -> Result<Chained> {
-    let mut unclosed = work.unclosed();
-    let result = outcome.and_then(|()| collect(dir, work, memory, options, &mut unclosed));
-    let mut core = dir.owner.shared.lock();
-    for closing in unclosed {
-        core.close(closing);
+    /// From the answers to the caller's result.
+    fn finish(&self, work: ChainWork, outcome: Result<()>) -> Result<Chained> {
+        let mut unclosed = work.unclosed();
+        let result = outcome.and_then(|()| collect(self, work, &mut unclosed));
+        let shared = &self.owner.shared;
+        let mut core = shared.lock();
+        for closing in unclosed {
+            core.close(closing);
+        }
+        shared.push(&mut core, false);
+        drop(core);
+        result
     }
-    dir.owner.shared.push(&mut core, false);
-    drop(core);
-    result
 }
 
-fn collect(
-    dir: &Dir,
-    work: ChainWork,
-    memory: &[RawMemory],
-    options: &OpenOptions,
-    unclosed: &mut Vec<Closing>,
-) -> Result<Chained> {
-    let mut memory = memory.iter();
+fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Result<Chained> {
+    let Chain { owner, node: begin, options, .. } = chain;
+    let mut memory = chain.memory.iter();
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
-    let mut path = dir.node.path.clone();
+    let mut path = begin.path.clone();
     let mut last: Option<(Reopen, NamedReply)> = None;
     let mut written = Vec::new();
     for link in work.links {
@@ -244,14 +282,21 @@ fn collect(
     }
     if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
         unclosed.retain(|closing| closing.handle != reply.header.handle);
-        let place = (dir.node.export.clone(), path, reopen);
-        let node = opened(&dir.owner, &reply, place, attributes)?;
-        for (reply, offset) in written {
-            if let Some(verifier) = reply.unstable {
-                node.wrote(verifier, offset, reply.count);
-            }
-        }
-        done.file = Some(File::new(Arc::clone(&dir.owner), node, attributes.clone(), options));
+        let place = (begin.export.clone(), path, reopen);
+        let node = opened(owner, &reply, place, attributes)?;
+        note_written(&node, written);
+        done.file = Some(File::new(Arc::clone(owner), node, attributes.clone(), options));
+    } else if chain.at_file {
+        note_written(begin, written);
     }
     Ok(done)
+}
+
+/// Remembers what a file has to commit.
+fn note_written(node: &Node, written: Vec<(DataReply, u64)>) {
+    for (reply, offset) in written {
+        if let Some(verifier) = reply.unstable {
+            node.wrote(verifier, offset, reply.count);
+        }
+    }
 }

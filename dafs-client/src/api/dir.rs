@@ -338,16 +338,15 @@ impl Export {
     }
 
     forms! {
-        /// Ids of the clients that are fenced off the export.
-        fence_list, submit_fence_list, fence_list_call, (&self) -> Vec<[u8; 16]> {
-            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| {
-                decoded("fence list", op).map(|FenceList(clients)| clients)
-            }))
+        /// Who is fenced off the export.
+        fence_list, submit_fence_list, fence_list_call, (&self) -> FenceList {
+            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| decoded("fence list", op)))
         }
 
-        /// Replaces the list of clients that are fenced off the export.
-        set_fence_list, submit_set_fence_list, set_fence_list_call, (&self, clients: &[[u8; 16]]) -> () {
-            let named = Named { payload: encode_message_pack(&clients), ..Named::default() };
+        /// Replaces the list of those who are fenced off the export, at most 1,024 entries. Returns when nothing of theirs is in flight on
+        /// the server, and the list is kept where the server keeps lists. Only root and the server's own user may.
+        set_fence_list, submit_set_fence_list, set_fence_list_call, (&self, list: &FenceList) -> () {
+            let named = Named { payload: encode_message_pack(list), ..Named::default() };
             Ok(self.root.call(Opcode::FenceWrite, named, done))
         }
     }
@@ -421,7 +420,7 @@ fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Nam
     Ok(named)
 }
 
-fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {
+pub(crate) fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {
     let names = TwoNames { first, second };
     let mut payload = vec![0; names.size()];
     names.encode(&mut payload);

@@ -9,6 +9,8 @@ pub(crate) mod lock;
 pub(crate) mod options;
 pub(crate) mod pin;
 pub(crate) mod read_dir;
+pub(crate) mod replace;
 pub(crate) mod reply;
 pub(crate) mod session;
 pub(crate) mod token;
+pub(crate) mod verify;

@@ -13,6 +13,8 @@ pub struct OpenOptions {
     truncate: bool,
     no_follow: bool,
     direct_io: bool,
+    deny_read: bool,
+    deny_write: bool,
     mode: u32,
     pub(crate) stability: Stability,
 }
@@ -46,6 +48,8 @@ impl OpenOptions {
             truncate: false,
             no_follow: false,
             direct_io: false,
+            deny_read: false,
+            deny_write: false,
             mode: 0o644,
             stability: Stability::Unstable,
         }
@@ -68,6 +72,11 @@ impl OpenOptions {
         no_follow: bool;
         /// Bypasses the server's page cache (O_DIRECT), where its storage can.
         direct_io: bool;
+        /// Keeps others from opening the file to read, as long as this open lasts. The open fails with the status `SHARE_DENIED` where
+        /// another open reads the file. It binds all clients of the server, this one's other opens too, and no program beside the server.
+        deny_read: bool;
+        /// Keeps others from opening the file to write, as [`OpenOptions::deny_read`] from reading.
+        deny_write: bool;
         /// Permission bits of a file that is created, without a umask.
         mode: u32;
         /// When written data is durable, where a call does not say: at the next commit (unstable, the default), or before each write
@@ -105,6 +114,8 @@ impl OpenOptions {
         flags.set(OpenFlags::TRUNCATE, self.truncate && !self.create_new);
         flags.set(OpenFlags::NO_FOLLOW, self.no_follow);
         flags.set(OpenFlags::DIRECT_IO, self.direct_io);
+        flags.set(OpenFlags::DENY_READ, self.deny_read);
+        flags.set(OpenFlags::DENY_WRITE, self.deny_write);
         Ok(flags)
     }
 }

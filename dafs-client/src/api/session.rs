@@ -152,10 +152,14 @@ impl Session {
         clock: Arc<dyn Clock>,
         may_start_threads: bool,
     ) -> Result<Self> {
-        let mut client_id = config.client_id.unwrap_or_default();
-        if config.client_id.is_none() {
-            connect::random(&mut client_id)?;
-        }
+        let client_id = match config.client_id.or_else(connect::host_client_id) {
+            Some(client_id) => client_id,
+            None => {
+                let mut client_id = [0; 16];
+                connect::random(&mut client_id)?;
+                client_id
+            }
+        };
         let mut config = config.clone();
         config.client_id = Some(client_id);
         config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
@@ -174,6 +178,11 @@ impl Session {
         shared.begin_eager_buffers();
         background::start(&shared);
         Ok(Self { owner: Arc::new(Owner { shared }) })
+    }
+
+    /// The id by which fences name this client.
+    pub fn client_id(&self) -> [u8; 16] {
+        self.owner.shared.config.client_id.unwrap_or_default()
     }
 
     /// The provider that carries the session.

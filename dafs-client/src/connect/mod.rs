@@ -243,6 +243,11 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
     }
 }
 
+/// The client id of this host's programs.
+pub(crate) fn host_client_id() -> Option<[u8; 16]> {
+    dafs_proto::session::host_client_id(&std::fs::read_to_string("/etc/machine-id").ok()?)
+}
+
 pub(crate) fn random(bytes: &mut [u8]) -> Result<()> {
     getrandom::fill(bytes).map_err(|error| Error::Invalid(format!("cannot get random bytes: {error}")))
 }

@@ -63,7 +63,8 @@ impl ChainWork {
         };
         header.flags.set(Flags::CHAIN_BACK, index > 0);
         header.flags.set(Flags::CHAIN_FORWARD, index + 1 < self.links.len());
-        header.flags.set(Flags::SAVE_HANDLE, link.reopen.is_some());
+        // The first may be about an open file, which those behind it are about too.
+        header.flags.set(Flags::SAVE_HANDLE, index == 0 || link.reopen.is_some());
         if index > 0 {
             header.handle = CHAIN_HANDLE;
         }
@@ -81,9 +82,12 @@ impl ChainWork {
         }));
     }
 
-    /// Doing it all again does no harm.
+    /// Doing it all again does no harm. What it has changed itself, a comparison would take for the change of another.
     pub(crate) fn repeats(&self) -> bool {
-        self.links.iter().all(|link| !link.request.makes) && self.attempts < ATTEMPTS_MAX
+        let makes = self.links.iter().any(|link| link.request.makes);
+        let has = |check: fn(&Link) -> bool| self.links.iter().any(check);
+        let compares = has(|link| link.opcode == Opcode::Verify) && has(|link| link.opcode.modifies());
+        !makes && !compares && self.attempts < ATTEMPTS_MAX
     }
 
     /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
@@ -135,5 +139,25 @@ impl ChainWork {
             }
         }
         gained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CLI-160] [CLI-39]
+    #[test]
+    fn chain_that_compares_and_changes_is_not_repeated_and_one_that_does_either_is() {
+        let link = |opcode| Link::new(opcode, Named::default());
+        let repeats =
+            |opcodes: &[Opcode]| ChainWork::new(opcodes.iter().copied().map(link).collect()).repeats();
+        assert!(repeats(&[Opcode::Open, Opcode::Verify, Opcode::Read, Opcode::Close]));
+        assert!(repeats(&[Opcode::Open, Opcode::Write, Opcode::Commit, Opcode::Close]));
+        assert!(!repeats(&[Opcode::Open, Opcode::Verify, Opcode::Write]));
+        assert!(!repeats(&[Opcode::Truncate, Opcode::Verify]));
+        let mut makes = ChainWork::new(vec![link(Opcode::Open), link(Opcode::Read)]);
+        makes.links[0].request.makes = true;
+        assert!(!makes.repeats());
     }
 }

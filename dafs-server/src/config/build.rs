@@ -69,6 +69,7 @@ impl Config {
             exports: exports(&settings, &keys, environment)?,
             listeners: listeners(&settings, &keys, environment)?,
             access: AccessConfig { keys, server: environment.server.clone() },
+            fence_file: settings.fence_file.clone(),
             ..Self::default()
         };
         config.set_times(&settings)?;

@@ -48,8 +48,9 @@ impl Worker {
                 (FsOp::Seek { node, offset, what }, After::Seek)
             }
             _ => {
-                let HintRequest { offset, len, pattern } = HintRequest::decode(body)?;
-                (FsOp::Hint { node, offset, len, pattern }, After::Plain)
+                let request = HintRequest::decode(body)?;
+                let HintRequest { offset, len, .. } = request;
+                (FsOp::Hint { node, offset, len, pattern: request.likely_pattern() }, After::Plain)
             }
         };
         self.no_payload(call, payload)?;

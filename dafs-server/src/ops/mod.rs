@@ -1,6 +1,7 @@
 //! What requests mean: semantics only. Encoding is `wire`'s, files are `storage`'s.
 
 mod batch;
+mod copy;
 mod eager;
 mod file;
 mod list;
@@ -59,6 +60,9 @@ impl Worker {
             (After::Attributes, FsReply::Attributes(attributes)) => {
                 self.reply_payload(call, &encode_message_pack(&attributes));
             }
+            (After::Verify(request), FsReply::Attributes(attributes)) => {
+                self.reply_status(call, request.outcome(&attributes));
+            }
             (After::Node { like }, FsReply::Node(node, attributes)) => {
                 self.reply_handle(call, OpenHandle { node, ..like }, &encode_message_pack(&attributes));
             }
@@ -88,6 +92,9 @@ impl Worker {
                 let mut body = [0; CommitReply::HEAD_SIZE - HEADER_SIZE];
                 CommitReply { verifier: Verifier(self.storage.verifier(export)) }.encode(&mut body);
                 self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+            }
+            (After::Copied(target), FsReply::Copied(count, end)) => {
+                self.reply_copied(call, target, count, end)
             }
             (After::Read(read), FsReply::Count(count)) if count <= read.memory.len() => {
                 self.answer_read(call, &read, count);

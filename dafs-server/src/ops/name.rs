@@ -1,9 +1,11 @@
 //! Operations on names: paths below a handle.
 
+use std::sync::Arc;
+
 use dafs_proto::wire::{
     AccessMode, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader,
-    RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, WireError, XATTR_VALUE_SIZE_MAX,
-    XattrNames, XattrSetMode, decode_message_pack,
+    RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags, VerifyRequest, WireError,
+    XATTR_VALUE_SIZE_MAX, XattrNames, XattrSetMode, decode_message_pack,
 };
 
 use super::Worker;
@@ -24,10 +26,15 @@ impl Worker {
         let payload = self.payload(call, payload);
         let reply_max = self.reply_payload_max(call);
         let (op, after) = match call.header.opcode {
-            Opcode::Open => open_op(&open, body, payload)?,
+            Opcode::Open => self.open_op(&open, body, payload)?,
             Opcode::Remove => {
                 let request = RemoveRequest::decode(body)?;
                 (FsOp::Remove { at: at(open.node, &payload)?, directory: request.directory }, After::Plain)
+            }
+            Opcode::Verify => {
+                let request = VerifyRequest::decode(body)?;
+                let follow = request.flags.contains(VerifyFlags::FOLLOW);
+                (FsOp::Getattr { at: at(open.node, &payload)?, follow }, After::Verify(request))
             }
             Opcode::Rename | Opcode::Link => self.two_names_op(call, &open, body, &payload)?,
             Opcode::XattrRead | Opcode::XattrWrite | Opcode::XattrList | Opcode::XattrRemove => {
@@ -43,9 +50,35 @@ impl Worker {
 
     /// One more handle like this can be had: else nothing is opened, nor made.
     fn has_descriptor(&self, call: &Call, root: &OpenHandle) -> bool {
-        let like = OpenHandle { is_root: false, ..root.clone() };
+        let like = OpenHandle { is_root: false, share: None, ..root.clone() };
         let needed = self.descriptors_of(&like);
         self.sessions.find(call.session).is_some_and(|session| session.descriptors.can_grow(needed))
+    }
+
+    fn open_op(&self, open: &OpenHandle, body: &[u8], path: Vec<u8>) -> Result<(FsOp, After), Problem> {
+        let request = OpenRequest::decode(body)?;
+        let flags = request.flags;
+        if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE)
+            && open.rights.read_only
+        {
+            return Err(Status::READ_ONLY.into());
+        }
+        if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
+            || (flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE))
+            || (flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE))
+        {
+            return Err(Status::INVALID.into());
+        }
+        let share = self.shared.shares.share(flags);
+        let like = OpenHandle {
+            readable: flags.contains(OpenFlags::READ),
+            writable: flags.contains(OpenFlags::WRITE),
+            is_root: false,
+            share: Some(Arc::clone(&share)),
+            ..open.clone()
+        };
+        let (at, mode) = (at(open.node, &path)?, request.mode);
+        Ok((FsOp::Open { at, flags, mode, admission: Some(share) }, After::Node { like }))
     }
 
     fn two_names_op(
@@ -55,7 +88,7 @@ impl Worker {
         body: &[u8],
         payload: &[u8],
     ) -> Result<(FsOp, After), Problem> {
-        let request = RenameRequest::decode_for(call.header.opcode, body)?;
+        let request = RenameRequest::decode(body)?;
         let names = TwoNames::decode(payload)?;
         let mut second = *call;
         second.header.handle = dafs_proto::wire::FileHandle(request.second_handle);
@@ -67,7 +100,7 @@ impl Worker {
         Ok(if call.header.opcode == Opcode::Rename {
             (FsOp::Rename { from, to, replace: request.replace }, After::Plain)
         } else {
-            (FsOp::Link { from, to }, After::Attributes)
+            (FsOp::Link { from, to, replace: request.replace }, After::Attributes)
         })
     }
 
@@ -77,27 +110,6 @@ impl Worker {
             .get(call.connection.index)
             .map_or(0, |connection| connection.endpoint.capabilities().send_payload_max as usize)
     }
-}
-
-fn open_op(open: &OpenHandle, body: &[u8], path: Vec<u8>) -> Result<(FsOp, After), Problem> {
-    let request = OpenRequest::decode(body)?;
-    let flags = request.flags;
-    if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE) && open.rights.read_only {
-        return Err(Status::READ_ONLY.into());
-    }
-    if !flags.intersects(OpenFlags::READ | OpenFlags::WRITE)
-        || (flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE))
-        || (flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE))
-    {
-        return Err(Status::INVALID.into());
-    }
-    let like = OpenHandle {
-        readable: flags.contains(OpenFlags::READ),
-        writable: flags.contains(OpenFlags::WRITE),
-        is_root: false,
-        ..open.clone()
-    };
-    Ok((FsOp::Open { at: at(open.node, &path)?, flags, mode: request.mode }, After::Node { like }))
 }
 
 fn name_op(
@@ -111,7 +123,8 @@ fn name_op(
     let node = open.node;
     Ok(match opcode {
         Opcode::Lookup => {
-            let like = OpenHandle { readable: false, writable: false, is_root: false, ..open.clone() };
+            let like =
+                OpenHandle { readable: false, writable: false, is_root: false, share: None, ..open.clone() };
             (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like })
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),

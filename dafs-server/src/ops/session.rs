@@ -8,7 +8,7 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
-use crate::shared::FENCES_MAX;
+use crate::shared::Checked;
 use crate::storage::{At, FsOp};
 use crate::worker::ending::End;
 use crate::worker::flight::Call;
@@ -113,12 +113,14 @@ impl Worker {
         let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
         let rights = Arc::new(rules.access.mount(export, &session.client, peer)?);
-        if self.shared.fences.holds_off(usize::from(id.0), &session.client_id) {
+        let index = usize::from(id.0);
+        let is_fenced = self.shared.fences.holds_off(index, &session.subject());
+        if is_fenced && !self.may_enter_to_fence(session, index) {
             return Err(Status::FENCED.into());
         }
         let node = self.storage.root(id);
         let identity = rights.identity.clone();
-        let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true };
+        let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true, share: None };
         let at = At { node, path: Vec::new() };
         self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Mount { root });
         Ok(())
@@ -198,7 +200,7 @@ impl Worker {
     /// Fences belong to whoever owns the export: the superuser, with the right to write.
     fn fence(&mut self, call: &Call, payload: &[u8]) -> Result<(), Problem> {
         // What is malformed is refused, whoever sends it.
-        let FenceList(list) = match call.header.opcode {
+        let list: FenceList = match call.header.opcode {
             Opcode::FenceRead => FenceList::default(),
             _ => decode_message_pack("fence list", payload)?,
         };
@@ -219,10 +221,10 @@ impl Worker {
         if !client.is_some_and(|client| self.shared.rules().access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }
-        if list.len() > FENCES_MAX {
-            return Err(Status::TOO_LARGE.into());
-        }
-        tracing::info!(export = %self.shared.settings.exports[export].name, clients = list.len(), "fence list replaced");
+        let (mode, entries) = (list.mode, list.len());
+        let list = Checked::new(list)?;
+        let name = &self.shared.settings.exports[export].name;
+        tracing::info!(export = %name, ?mode, entries, "fence list replaced");
         self.shared.fences.set(export, list);
         self.wait_for_drain(call, export);
         Ok(())

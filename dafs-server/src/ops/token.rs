@@ -37,7 +37,7 @@ impl Worker {
             maker: session.id,
             key_name: session.client.key_name.clone(),
             identity: open.rights.identity.clone(),
-            open: TokenFile { export: open.node.export, file, readable, writable },
+            open: TokenFile { export: open.node.export, file, readable, writable, share: open.share.clone() },
             until: self.now.after(Duration::from_millis(ttl_ms.into())),
         };
         self.end_expired_tokens();
@@ -74,8 +74,8 @@ impl Worker {
         let found = self.shared.tokens().find(&token, &claim)?;
         let rights = Arc::clone(&root.rights);
         let node = self.storage.adopt(found.export, &found.file)?;
-        let open =
-            OpenHandle { node, rights, readable: found.readable, writable: found.writable, is_root: false };
+        let TokenFile { readable, writable, share, .. } = found;
+        let open = OpenHandle { node, rights, readable, writable, is_root: false, share };
         let (identity, at) = (open.rights.identity.clone(), At { node, path: Vec::new() });
         self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Held { open });
         Ok(())

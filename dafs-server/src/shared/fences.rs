@@ -1,53 +1,226 @@
-//! Client ids that are fenced off, by export.
+//! Who is fenced off, by export: lists that outlive the server where it has a file for them.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-/// Clients fenced off one export at most.
+use dafs_proto::transport::PeerIdentity;
+use dafs_proto::wire::{FenceList, FenceMode, Status};
+
+use super::fence_file::{FenceFile, FenceFileError};
+use crate::access::AddressRange;
+
+/// Entries of one export's list at most.
 pub(crate) const FENCES_MAX: usize = 1024;
 
-type ClientId = [u8; 16];
+/// Bytes of a key's name at most.
+const KEY_NAME_MAX: usize = 256;
+
+/// Of whom it is asked whether he is fenced off.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) client_id: &'a [u8; 16],
+    pub(crate) key_name: Option<&'a str>,
+    /// Where it came from last; `None` for this host.
+    pub(crate) address: Option<SocketAddr>,
+}
 
 /// The fences of all exports.
 pub(crate) struct Fences {
     by_export: Vec<Fence>,
+    names: Vec<String>,
+    file: Option<Mutex<FenceFile>>,
 }
 
 #[derive(Default)]
 struct Fence {
     /// Nearly always nobody is: then no lock is taken.
     is_up: AtomicBool,
-    clients: RwLock<Vec<ClientId>>,
+    list: RwLock<Checked>,
+}
+
+/// A list, with what its addresses mean.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checked {
+    list: FenceList,
+    ranges: Vec<AddressRange>,
+}
+
+impl Checked {
+    /// Checks what a client, or the file, says.
+    ///
+    /// # Errors
+    /// [`Status::TOO_LARGE`] for more than [`FENCES_MAX`] entries, [`Status::INVALID`] for an address or a name that cannot be one.
+    pub(crate) fn new(list: FenceList) -> Result<Self, Status> {
+        if list.len() > FENCES_MAX {
+            return Err(Status::TOO_LARGE);
+        }
+        let is_name =
+            |key: &String| !key.is_empty() && key.len() <= KEY_NAME_MAX && !key.contains(char::is_control);
+        if !list.keys.iter().all(is_name) {
+            return Err(Status::INVALID);
+        }
+        let ranges = list.addresses.iter().map(|range| range.parse::<AddressRange>());
+        let ranges = ranges.collect::<Result<_, _>>().map_err(|_| Status::INVALID)?;
+        Ok(Self { list, ranges })
+    }
+
+    fn names(&self, subject: &Subject<'_>) -> bool {
+        let peer = PeerIdentity { address: subject.address, credentials: None };
+        self.list.clients.contains(subject.client_id)
+            || subject.key_name.is_some_and(|name| self.list.keys.iter().any(|key| key == name))
+            || self.ranges.iter().any(|range| range.contains(&peer))
+    }
+
+    fn holds_off(&self, subject: &Subject<'_>) -> bool {
+        match self.list.mode {
+            FenceMode::Deny => self.names(subject),
+            FenceMode::Allow => !self.names(subject),
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        self.list.mode == FenceMode::Allow || !self.list.is_empty()
+    }
 }
 
 impl Fences {
-    pub(super) fn new(exports: usize) -> Self {
-        Self { by_export: std::iter::repeat_with(Fence::default).take(exports).collect() }
+    /// Of exports of these names; nobody is fenced off, and nothing is kept.
+    pub(super) fn new(names: Vec<String>) -> Self {
+        let by_export = std::iter::repeat_with(Fence::default).take(names.len()).collect();
+        Self { by_export, names, file: None }
+    }
+
+    /// Takes up what the file has, and keeps lists there from now on.
+    pub(super) fn keep_in(&mut self, file: FenceFile) -> Result<(), FenceFileError> {
+        for (name, fence) in self.names.iter().zip(&self.by_export) {
+            if let Some(list) = file.list(name) {
+                let checked =
+                    Checked::new(list.clone()).map_err(|_| file.corrupt("an entry that cannot be one"))?;
+                fence.set(checked);
+            }
+        }
+        self.file = Some(Mutex::new(file));
+        Ok(())
     }
 
     /// The client is fenced off the export.
     #[inline]
-    pub(crate) fn holds_off(&self, export: usize, client: &ClientId) -> bool {
+    pub(crate) fn holds_off(&self, export: usize, subject: &Subject<'_>) -> bool {
         let fence = &self.by_export[export];
-        fence.is_up.load(Ordering::Acquire) && fence.clients().contains(client)
+        fence.is_up.load(Ordering::Acquire) && fence.list().holds_off(subject)
     }
 
-    /// Those that are fenced off an export.
-    pub(crate) fn of(&self, export: usize) -> Vec<ClientId> {
-        self.by_export[export].clients().clone()
+    /// All but those who are named are fenced off the export: who may write the list may look at it, or nobody could.
+    pub(crate) fn names_the_allowed(&self, export: usize) -> bool {
+        let fence = &self.by_export[export];
+        fence.is_up.load(Ordering::Acquire) && fence.list().list.mode == FenceMode::Allow
     }
 
-    /// Replaces an export's list.
-    pub(crate) fn set(&self, export: usize, clients: Vec<ClientId>) {
-        let fence = &self.by_export[export];
-        let mut current = fence.clients.write().unwrap_or_else(PoisonError::into_inner);
-        fence.is_up.store(!clients.is_empty(), Ordering::Release);
-        *current = clients;
+    /// The list of an export.
+    pub(crate) fn of(&self, export: usize) -> FenceList {
+        self.by_export[export].list().list.clone()
+    }
+
+    /// Replaces an export's list, at once. [`Fences::keep`] makes it outlive the server.
+    pub(crate) fn set(&self, export: usize, list: Checked) {
+        self.by_export[export].set(list);
+    }
+
+    /// Lists outlive the server.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Writes all lists to the file, as they are now. Blocks.
+    pub(crate) fn keep(&self) -> Result<(), Status> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        for (export, name) in self.names.iter().enumerate() {
+            file.set(name, self.of(export));
+        }
+        file.write().map_err(|error| {
+            tracing::error!("{error}; the lists hold until the server ends");
+            Status::IO
+        })
     }
 }
 
 impl Fence {
-    fn clients(&self) -> RwLockReadGuard<'_, Vec<ClientId>> {
-        self.clients.read().unwrap_or_else(PoisonError::into_inner)
+    fn set(&self, list: Checked) {
+        let mut current = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_up.store(list.is_up(), Ordering::Release);
+        *current = list;
+    }
+
+    fn list(&self) -> RwLockReadGuard<'_, Checked> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject<'a>(id: &'a [u8; 16], key_name: Option<&'a str>, address: Option<&str>) -> Subject<'a> {
+        let address = address.map(|address| SocketAddr::new(address.parse().unwrap(), 7));
+        Subject { client_id: id, key_name, address }
+    }
+
+    fn list() -> FenceList {
+        FenceList {
+            mode: FenceMode::Deny,
+            clients: vec![[1; 16]],
+            keys: vec!["alpha".into()],
+            addresses: vec!["10.0.0.0/8".into(), "local".into()],
+        }
+    }
+
+    // [ACC-130] [ACC-131] [ACC-132] [ACC-133]
+    #[test]
+    fn client_is_named_by_its_id_its_key_or_its_address() {
+        let fences = Fences::new(vec!["data".into(), "other".into()]);
+        let cases = [
+            (subject(&[1; 16], None, Some("192.0.2.1")), true),
+            (subject(&[2; 16], Some("alpha"), Some("192.0.2.1")), true),
+            (subject(&[2; 16], Some("beta"), Some("10.1.2.3")), true),
+            (subject(&[2; 16], None, Some("::ffff:10.1.2.3")), true),
+            (subject(&[2; 16], None, None), true),
+            (subject(&[2; 16], None, Some("127.0.0.1")), true),
+            (subject(&[2; 16], Some("alphabet"), Some("192.0.2.1")), false),
+            (subject(&[2; 16], None, Some("11.0.0.1")), false),
+        ];
+        for mode in [FenceMode::Deny, FenceMode::Allow] {
+            fences.set(0, Checked::new(FenceList { mode, ..list() }).unwrap());
+            for (subject, is_named) in &cases {
+                assert_eq!(
+                    fences.holds_off(0, subject),
+                    *is_named == (mode == FenceMode::Deny),
+                    "{subject:?}"
+                );
+                assert!(!fences.holds_off(1, subject), "another export");
+            }
+        }
+        fences.set(0, Checked::new(FenceList { mode: FenceMode::Allow, ..FenceList::default() }).unwrap());
+        assert!(fences.holds_off(0, &cases[0].0), "an empty list of those allowed lets nobody in");
+        fences.set(0, Checked::default());
+        assert!(!fences.holds_off(0, &cases[0].0));
+    }
+
+    // [ACC-134]
+    #[test]
+    fn list_with_an_entry_that_cannot_be_one_is_refused() {
+        let of = |keys: Vec<String>, addresses: Vec<String>| {
+            Checked::new(FenceList { keys, addresses, ..FenceList::default() }).map(drop)
+        };
+        assert_eq!(of(vec!["k".repeat(256)], vec![]), Ok(()));
+        for keys in [vec![String::new()], vec!["k".repeat(257)], vec!["a\nb".into()]] {
+            assert_eq!(of(keys, vec![]), Err(Status::INVALID));
+        }
+        for address in ["", "host", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/"] {
+            assert_eq!(of(vec![], vec![address.into()]), Err(Status::INVALID), "{address}");
+        }
+        let many = |count| Checked::new(FenceList::of_clients(&vec![[7; 16]; count])).map(drop);
+        assert_eq!((many(FENCES_MAX), many(FENCES_MAX + 1)), (Ok(()), Err(Status::TOO_LARGE)));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 
 use dafs_proto::session::Key;
 use dafs_proto::transport::{Endpoint, OpToken};
-use dafs_proto::wire::{Header, Hello};
+use dafs_proto::wire::{Header, Hello, Status};
 
 use super::{WorkerId, lock};
 use crate::worker::ids::ConnectionKey;
@@ -34,6 +34,13 @@ pub enum Mail {
         from: WorkerId,
         /// What waits there.
         waiter: OpToken,
+    },
+    /// The fence lists were written to their file, or not.
+    FencesKept {
+        /// What waits for it.
+        waiter: OpToken,
+        /// How that went.
+        status: Status,
     },
     /// The answer.
     Drained {

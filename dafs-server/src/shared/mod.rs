@@ -1,14 +1,16 @@
 //! What holds for the process, whatever loops it has: settings, exports, budgets, who may do what, who is fenced off, where each session
-//! lives, tokens, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for nobody,
-//! reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
+//! lives, tokens, deny modes, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for
+//! nobody, reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
 pub(crate) mod budget;
 mod directory;
+mod fence_file;
 mod fences;
 pub(crate) mod locks;
 pub mod mail;
 mod rules;
 pub mod settings;
+pub(crate) mod shares;
 mod statistics;
 pub(crate) mod tokens;
 
@@ -22,11 +24,14 @@ use dafs_proto::wire::Statistics;
 
 use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
-pub(crate) use self::fences::{FENCES_MAX, Fences};
+use self::fence_file::FenceFile;
+pub use self::fence_file::FenceFileError;
+pub(crate) use self::fences::{Checked, Fences, Subject};
 use self::locks::Locks;
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
+use self::shares::Shares;
 use self::tokens::TokenTable;
 use crate::config::Config;
 use crate::metrics::BudgetState;
@@ -45,6 +50,7 @@ pub struct Shared {
     pub(crate) fences: Fences,
     pub(crate) directory: Directory,
     pub(crate) budgets: Budgets,
+    pub(crate) shares: Arc<Shares>,
     tokens: Mutex<TokenTable>,
     pub(crate) locks: Locks,
     desks: Vec<Desk>,
@@ -63,19 +69,34 @@ struct Desk {
 impl Shared {
     /// For this many workers, at least one. Exports are in the order of their ids in storage. `epoch` differs in every run.
     pub fn new(settings: Config, epoch: u64, workers: usize) -> Arc<Self> {
-        Arc::new(Self {
-            fences: Fences::new(settings.exports.len()),
+        Arc::new(Self::with(settings, epoch, workers))
+    }
+
+    /// As [`Shared::new`], with the fences that the configured file has. Blocks.
+    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, FenceFileError> {
+        let file = settings.fence_file.clone();
+        let mut shared = Self::with(settings, epoch, workers);
+        if let Some(path) = file {
+            shared.fences.keep_in(FenceFile::open(&path)?)?;
+        }
+        Ok(Arc::new(shared))
+    }
+
+    fn with(settings: Config, epoch: u64, workers: usize) -> Self {
+        Self {
+            fences: Fences::new(settings.exports.iter().map(|export| export.name.clone()).collect()),
             directory: Directory::default(),
             budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),
             logins_refused: AtomicU64::new(0),
             settings,
             epoch,
+            shares: Arc::default(),
             tokens: Mutex::default(),
             locks: Locks::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),
-        })
+        }
     }
 
     /// The rules of access that hold now.

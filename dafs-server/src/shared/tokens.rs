@@ -5,10 +5,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use dafs_proto::session::Moment;
 use dafs_proto::wire::{SessionId, Status, TOKEN_SIZE, Token};
 
+use crate::shared::shares::Share;
 use crate::storage::{ExportId, Identity, SharedFile};
 
 /// Tokens of a session that are alive.
@@ -24,6 +26,8 @@ pub(crate) struct TokenFile {
     pub(crate) file: SharedFile,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
+    /// That of the open which it was made of: whoever opens by it takes part in that.
+    pub(crate) share: Option<Arc<Share>>,
 }
 
 /// What a token stands for.
@@ -148,7 +152,13 @@ mod tests {
             maker: SessionId(maker),
             key_name: Some("team".to_owned()),
             identity: identity(8, &[1, 2]),
-            open: TokenFile { export: ExportId(1), file: Arc::new(number), readable: true, writable: true },
+            open: TokenFile {
+                export: ExportId(1),
+                file: Arc::new(number),
+                readable: true,
+                writable: true,
+                share: None,
+            },
             until: Moment::from_millis(until),
         }
     }

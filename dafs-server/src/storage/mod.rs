@@ -5,6 +5,7 @@
 //! later. Two backends stand behind it:
 //! `posix` (a directory, confined by `openat2`) and `mem` (memory).
 
+mod copy;
 mod exports;
 mod fair;
 mod file_system;
@@ -24,9 +25,11 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, Attributes, FsStatistics, OpenFlags, SeekWhat, SetAttributes, Stability, Status, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes,
+    Stability, Status, XattrSetMode,
 };
 
+pub use copy::CopySource;
 pub use exports::{
     Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
 };
@@ -82,6 +85,21 @@ pub struct At {
     pub path: Vec<u8>,
 }
 
+/// Who decides whether a file may be opened beside those who have it open: asked on any thread, before the file is cut. It may be asked
+/// again about the same open.
+pub trait Admission: std::fmt::Debug + Send + Sync {
+    /// The open may go on.
+    fn admit(&self, file: &Attributes) -> Result<(), Status>;
+}
+
+/// Asks, where somebody is to be asked; only files are shared.
+fn admit(admission: Option<&Arc<dyn Admission>>, found: &Attributes) -> Result<(), Status> {
+    match admission {
+        Some(admission) if found.kind == FileKind::File => admission.admit(found),
+        _ => Ok(()),
+    }
+}
+
 /// An operation on storage. Memory in it belongs to the storage until the operation has completed.
 #[derive(Debug)]
 pub enum FsOp {
@@ -100,6 +118,8 @@ pub enum FsOp {
         flags: OpenFlags,
         /// Permission bits of a new file; used as given, without a umask.
         mode: u32,
+        /// Has a say when it is known which file it is.
+        admission: Option<Arc<dyn Admission>>,
     },
     /// [`FsReply::Attributes`].
     Getattr {
@@ -182,6 +202,20 @@ pub enum FsOp {
         /// Bytes.
         len: u64,
     },
+    /// Copies from another file, or from another place of the same ([`FsReply::Copied`]): a part of what is asked for, at least one byte
+    /// where there is one.
+    CopyRange {
+        /// The file.
+        node: NodeId,
+        /// First byte.
+        offset: u64,
+        /// What is read.
+        source: CopySource,
+        /// First byte of it.
+        source_offset: u64,
+        /// Bytes; 0 for all that follow.
+        len: u64,
+    },
     /// The next data or hole ([`FsReply::Offset`]).
     Seek {
         /// The file.
@@ -191,7 +225,7 @@ pub enum FsOp {
         /// What to look for.
         what: SeekWhat,
     },
-    /// Advice ([`FsReply::Done`]); pattern numbers as in `HintRequest`.
+    /// Advice ([`FsReply::Done`]).
     Hint {
         /// The file.
         node: NodeId,
@@ -199,8 +233,8 @@ pub enum FsOp {
         offset: u64,
         /// Bytes; 0 for all that follow.
         len: u64,
-        /// The pattern.
-        pattern: u32,
+        /// What is to be expected; none where it is not known, or not likely.
+        pattern: Option<AccessPattern>,
     },
     /// Entries after a cookie, without `.` and `..` ([`FsReply::Entries`]). Entries that exist throughout a scan are seen exactly once.
     Readdir {
@@ -242,6 +276,8 @@ pub enum FsOp {
         from: At,
         /// Its new name.
         to: At,
+        /// An existing name may be replaced.
+        replace: bool,
     },
     /// [`FsReply::Attributes`] of the link.
     Symlink {
@@ -316,6 +352,8 @@ pub enum FsReply {
     Count(usize),
     /// Where an append went, and how many bytes.
     Appended(u64, usize),
+    /// Bytes copied, and whether the source ended before all that was asked for.
+    Copied(u64, bool),
     /// An offset.
     Offset(u64),
     /// Entries.
@@ -463,6 +501,7 @@ impl FsOp {
             Self::Truncate { .. }
                 | Self::Allocate { .. }
                 | Self::Punch { .. }
+                | Self::CopyRange { .. }
                 | Self::Seek { .. }
                 | Self::Append { .. }
         )
@@ -470,7 +509,7 @@ impl FsOp {
 
     fn traits(&self) -> Traits {
         let (node, second, changes, on_data) = match self {
-            Self::Rename { from, to, .. } | Self::Link { from, to } => {
+            Self::Rename { from, to, .. } | Self::Link { from, to, .. } => {
                 (from.node, Some(to.node), true, false)
             }
             Self::Open { at, flags, .. } => {
@@ -495,7 +534,8 @@ impl FsOp {
             | Self::Append { node, .. }
             | Self::Truncate { node, .. }
             | Self::Allocate { node, .. }
-            | Self::Punch { node, .. } => (*node, None, true, true),
+            | Self::Punch { node, .. }
+            | Self::CopyRange { node, .. } => (*node, None, true, true),
             Self::Read { node, .. }
             | Self::Commit { node, .. }
             | Self::Seek { node, .. }

@@ -65,13 +65,22 @@ pub(super) fn check_len(offset: u64, len: u64) -> Result<(), Status> {
     }
 }
 
+/// What holds for files that have names.
+const OF_NAMES: OpenFlags = OpenFlags::CREATE
+    .union(OpenFlags::EXCLUSIVE)
+    .union(OpenFlags::TRUNCATE)
+    .union(OpenFlags::NO_FOLLOW)
+    .union(OpenFlags::DIRECTORY);
+
 /// Flags that contradict each other, or ask for no access.
 pub(super) fn check_open_flags(flags: OpenFlags) -> Result<(), Status> {
     let wrong = !flags.intersects(OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECTORY)
         || flags.contains(OpenFlags::EXCLUSIVE) && !flags.contains(OpenFlags::CREATE)
         || flags.contains(OpenFlags::TRUNCATE) && !flags.contains(OpenFlags::WRITE)
         || flags.contains(OpenFlags::DIRECTORY)
-            && flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::WRITE);
+            && flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::WRITE)
+        || flags.contains(OpenFlags::UNNAMED)
+            && (!flags.contains(OpenFlags::WRITE) || flags.intersects(OF_NAMES));
     if wrong { Err(Status::INVALID) } else { Ok(()) }
 }
 

@@ -1,5 +1,7 @@
 //! Whoever fences clients off an export is answered when none of their operations is in flight any more, with any worker.
 
+use std::sync::Arc;
+
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::Status;
 
@@ -14,11 +16,37 @@ impl Worker {
     pub(crate) fn wait_for_drain(&mut self, call: &Call, export: usize) {
         let others = self.shared.others(self.id).count();
         self.fencing.waits += 1;
-        let waiter = self.park(*call, State::FenceDrain { export, others });
+        let kept = (!self.shared.fences.are_kept()).then_some(Status::OK);
+        let waiter = self.park(*call, State::FenceDrain { export, others, kept });
+        if kept.is_none() {
+            self.keep_fences(waiter);
+        }
         for other in self.shared.others(self.id) {
             self.shared.send(other, Mail::Drain { export, from: self.id, waiter });
         }
         self.resume_fence_drains();
+    }
+
+    /// Has a thread write the lists to their file, which waits for a disk.
+    fn keep_fences(&mut self, waiter: OpToken) {
+        let (shared, id) = (Arc::clone(&self.shared), self.id);
+        let keep = move || {
+            let status = shared.fences.keep().err().unwrap_or(Status::OK);
+            shared.send(id, Mail::FencesKept { waiter, status });
+        };
+        if std::thread::Builder::new().name("dafs-fences".into()).spawn(keep).is_err() {
+            self.on_fences_kept(waiter, Status::NO_MEMORY);
+        }
+    }
+
+    /// The lists were written, or not.
+    pub(super) fn on_fences_kept(&mut self, waiter: OpToken, status: Status) {
+        if let Some(index) = self.operation_index(waiter)
+            && let State::FenceDrain { kept, .. } = &mut self.operations[index].state
+        {
+            *kept = Some(status);
+            self.resume_fence_drains();
+        }
     }
 
     /// Another worker's operation waits for those of fenced clients here.
@@ -50,14 +78,17 @@ impl Worker {
             return;
         }
         let drained = self.places_of(|operation| match operation.state {
-            State::FenceDrain { export, others } => others == 0 && !self.fenced_in_flight(export),
+            State::FenceDrain { export, others, kept } => {
+                others == 0 && kept.is_some() && !self.fenced_in_flight(export)
+            }
             _ => false,
         });
         for index in drained {
             self.fencing.end_wait();
             let operation = self.unpark(index);
             self.mark_dirty(operation.call.connection);
-            self.reply_status(&operation.call, Status::OK);
+            let State::FenceDrain { kept: Some(status), .. } = operation.state else { continue };
+            self.reply_status(&operation.call, status);
         }
     }
 
@@ -66,7 +97,7 @@ impl Worker {
         self.operations.iter().any(|(_, operation)| {
             let session = self.sessions.find(operation.call.session);
             !(matches!(operation.state, State::FenceDrain { .. }) || operation.state.is_answered())
-                && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.client_id))
+                && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.subject()))
         })
     }
 }

@@ -49,6 +49,7 @@ impl Worker {
                 }
                 Mail::Known { connection } => self.on_known(connection),
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
+                Mail::FencesKept { waiter, status } => self.on_fences_kept(waiter, status),
                 Mail::Drained { waiter } => self.on_drained(waiter),
                 Mail::LockGranted { operation } => self.on_lock_granted(operation),
             }

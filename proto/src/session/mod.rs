@@ -17,6 +17,7 @@ mod client;
 mod credit;
 mod error;
 mod handshake;
+mod host;
 mod key_file;
 mod server;
 mod time;
@@ -28,6 +29,7 @@ pub use error::{HandshakeError, SessionFault};
 pub use handshake::{
     ClientHandshake, ClientIntroduction, Key, KeySource, Proven, ServerHandshake, ServerRefusal, ServerTerms,
 };
+pub use host::host_client_id;
 pub use key_file::{
     KEY_NAME_SIZE_MAX, KeyLine, KeyLineError, KeyLineProblem, SECRET_SIZE_MAX, SECRET_SIZE_MIN,
     format_key_line, is_key_name, parse_key_file,

@@ -64,6 +64,9 @@ pub struct Attributes {
     pub device: u64,
     /// Tells apart files that have had the same `file_id`, one after the other; 0 where the file system does not.
     pub generation: u64,
+    /// Differs after each change of the data or of the attributes, and of a directory of its names; later ones are greater, unless the
+    /// server's clock is set back.
+    pub change: u64,
 }
 
 impl Attributes {

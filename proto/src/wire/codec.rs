@@ -229,7 +229,7 @@ pub fn decode_message_pack<T: DeserializeOwned>(what: &'static str, bytes: &[u8]
 }
 
 /// `bytes[N]` of the specification: an array of numbers, and nothing else.
-struct Numbers<const N: usize>([u8; N]);
+pub(super) struct Numbers<const N: usize>(pub(super) [u8; N]);
 
 impl<'de, const N: usize> Deserialize<'de> for Numbers<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -278,16 +278,5 @@ pub(super) mod numbers {
         deserializer: D,
     ) -> Result<[u8; N], D::Error> {
         super::Numbers::deserialize(deserializer).map(|super::Numbers(bytes)| bytes)
-    }
-}
-
-/// Payload of `FenceWrite` and of the reply to `FenceRead`: the ids of the clients that are fenced off an export.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FenceList(pub Vec<[u8; 16]>);
-
-impl<'de> Deserialize<'de> for FenceList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let list = Vec::<Numbers<16>>::deserialize(deserializer)?;
-        Ok(Self(list.into_iter().map(|Numbers(id)| id).collect()))
     }
 }

@@ -9,7 +9,9 @@ mod attr;
 mod batch;
 mod body;
 mod codec;
+mod copy;
 mod eager;
+mod fence;
 mod header;
 mod list;
 mod lock;
@@ -19,6 +21,7 @@ mod opcode;
 mod readwrite;
 mod status;
 mod token;
+mod verify;
 
 pub use attr::{
     Attributes, DirEntry, FileIdentity, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp,
@@ -29,11 +32,13 @@ pub use batch::{
     BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch,
     decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
-pub use codec::{FenceList, Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use copy::{CopyReply, CopyRequest};
 pub use eager::{
     EAGER_BUFFER_ROOM, EAGER_BUFFER_SIZE_MAX, EAGER_BUFFERS_MAX, EAGER_REPLY_HEAD_SIZE,
     EAGER_REQUEST_HEAD_SIZE, EagerBufferTerms, eager_frame_data,
 };
+pub use fence::{FenceList, FenceMode};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
 pub use list::{
     EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, decode_lists,
@@ -41,9 +46,9 @@ pub use list::{
 };
 pub use lock::{LockFlags, LockKind, LockRequest, LockTestReply, UnlockRequest};
 pub use namespace::{
-    AccessMode, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest, ReaddirReply,
-    ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames, XattrNames,
-    XattrSetMode,
+    AccessMode, AccessPattern, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest,
+    ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames,
+    XattrNames, XattrSetMode,
 };
 pub use negotiate::{
     Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, GatherSwitches, Hello,
@@ -58,6 +63,7 @@ pub use readwrite::{
 };
 pub use status::Status;
 pub use token::{ShareReply, ShareRequest, TOKEN_SIZE, Token};
+pub use verify::{VerifyFlags, VerifyMask, VerifyRequest};
 
 /// The largest head, bytes.
 pub const HEAD_SIZE_MAX: usize = 112;

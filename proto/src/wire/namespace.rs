@@ -36,6 +36,12 @@ bitflags::bitflags! {
         const DIRECTORY = 0x40;
         /// Bypass the server's page cache, where its storage can.
         const DIRECT_IO = 0x80;
+        /// Fails where another open reads the file, and keeps others from opening it to read.
+        const DENY_READ = 0x100;
+        /// Fails where another open writes the file, and keeps others from opening it to write.
+        const DENY_WRITE = 0x200;
+        /// Makes a file without a name in the directory that the path leads to.
+        const UNNAMED = 0x400;
     }
 }
 
@@ -218,8 +224,57 @@ body! {
         pub offset: u64 = "hint offset",
         /// Bytes; 0 for all that follow.
         pub len: u64 = "hint length",
-        /// Access pattern: 0 normal, 1 sequential, 2 random, 3 will need, 4 will not need.
-        pub pattern: u32 = "pattern" and 4 reserved,
+        /// Number of an [`AccessPattern`].
+        pub pattern: u32 = "pattern",
+        /// How likely it is used so, percent; 0 where that is not said.
+        pub likelihood: u32 = "likelihood",
+    }
+    check |request| match request.likelihood {
+        0..=100 => Ok(()),
+        value => Err(WireError::Invalid { what: "likelihood", value: value.into() }),
+    }
+}
+
+/// How a range of a file will be used. The server may ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessPattern {
+    /// Nothing is known.
+    Normal = 0,
+    /// From beginning to end. Of the whole file, whatever the range.
+    Sequential = 1,
+    /// Anywhere. Of the whole file, whatever the range.
+    Random = 2,
+    /// Soon: the server reads it ahead, 64 MiB at most.
+    WillNeed = 3,
+    /// Not again soon: the server writes it out, and drops it from its page cache.
+    WillNotNeed = 4,
+    /// From beginning to end, and not again. Of the whole file, whatever the range.
+    Once = 5,
+}
+
+impl AccessPattern {
+    /// That of this number; others are those of later versions.
+    pub fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Normal),
+            1 => Some(Self::Sequential),
+            2 => Some(Self::Random),
+            3 => Some(Self::WillNeed),
+            4 => Some(Self::WillNotNeed),
+            5 => Some(Self::Once),
+            _ => None,
+        }
+    }
+}
+
+impl HintRequest {
+    /// Likelihood from which the server goes by what is said, percent.
+    pub const LIKELY: u32 = 50;
+
+    /// The pattern, where it is a known one and not said to be unlikely.
+    pub fn likely_pattern(&self) -> Option<AccessPattern> {
+        let is_likely = self.likelihood == 0 || self.likelihood >= Self::LIKELY;
+        AccessPattern::from_number(self.pattern).filter(|_| is_likely)
     }
 }
 
@@ -267,19 +322,8 @@ body! {
     pub struct RenameRequest("rename request") {
         /// Where the second path starts.
         pub second_handle: u64 = "second handle",
-        /// An existing name may be replaced (rename only).
+        /// An existing name may be replaced.
         pub replace: bool = "replace" and 4 reserved,
-    }
-}
-
-impl RenameRequest {
-    /// Reads the body of a request of this opcode: a link replaces nothing.
-    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
-        let request = Self::decode(body)?;
-        match request.replace && opcode == Opcode::Link {
-            true => Err(WireError::Invalid { what: "replace of a link", value: 1 }),
-            false => Ok(request),
-        }
     }
 }
 
@@ -292,6 +336,36 @@ impl AllocateRequest {
                 Err(WireError::Invalid { what: "length of a truncation", value })
             }
             _ => Ok(request),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [STOR-163] [WIRE-29]
+    #[test]
+    fn hint_that_is_unlikely_or_unknown_says_nothing() {
+        let pattern = |pattern, likelihood| {
+            HintRequest { offset: 0, len: 0, pattern, likelihood }.likely_pattern().map(|known| known as u32)
+        };
+        for number in 0..=5 {
+            assert_eq!(pattern(number, 0), Some(number), "nothing is said of its likelihood");
+            for likelihood in 1..=100 {
+                assert_eq!(pattern(number, likelihood).is_some(), likelihood >= 50, "{likelihood}");
+            }
+        }
+        assert_eq!((pattern(6, 0), pattern(u32::MAX, 100)), (None, None));
+    }
+
+    // [WIRE-4]
+    #[test]
+    fn likelihood_beyond_certainty_is_refused() {
+        for (likelihood, is_good) in [(99, true), (100, true), (101, false), (u32::MAX, false)] {
+            let mut body = [0; 24];
+            HintRequest { offset: 1, len: 2, pattern: 3, likelihood }.encode(&mut body);
+            assert_eq!(HintRequest::decode(&body).is_ok(), is_good, "{likelihood}");
         }
     }
 }

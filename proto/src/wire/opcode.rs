@@ -156,6 +156,8 @@ opcodes! {
     WriteList = 0x002a, Client, Modify, Cached, Repeated;
     /// Many reads and writes that do not depend on each other.
     Batch = 0x002b, Client, Session, Executed, Repeated;
+    /// Copies a range of one file to another, on the server.
+    CopyRange = 0x002c, Client, Modify, Cached, Repeated;
     /// Entries of a directory, with attributes.
     Readdir = 0x0030, Client, Inspect, Executed, Repeated;
     /// Makes a directory.
@@ -172,6 +174,8 @@ opcodes! {
     Readlink = 0x0036, Client, Inspect, Executed, Repeated;
     /// What access(2) says of a path: whether the client may do all that a mode names.
     AccessCheck = 0x0037, Client, Inspect, Executed, Repeated;
+    /// Compares attributes with expected ones: fails where they differ, or where they do not.
+    Verify = 0x0038, Client, Inspect, Executed, Repeated;
     /// The value of an extended attribute.
     XattrRead = 0x0040, Client, Inspect, Executed, Repeated;
     /// Sets an extended attribute.

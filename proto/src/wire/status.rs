@@ -77,6 +77,9 @@ statuses! {
     REMOTE_ACCESS = 0x100b, EFAULT, "the client's memory could not be reached";
     NO_TOKEN = 0x100c, ESTALE, "the token is unknown, its time is over, or it is not for this client";
     LOCKED = 0x1010, EAGAIN, "another owner holds a lock of a part of this range";
+    NOT_SAME = 0x1020, ECANCELED, "the attributes are not those that were expected";
+    SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";
+    SHARE_DENIED = 0x1022, EBUSY, "another open of the file denies this access, or has an access that this one denies";
 }
 
 impl Status {

@@ -3,12 +3,13 @@
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply, HintRequest, LimitsReply,
-    ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX,
-    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply,
-    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, WireError,
-    WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries,
-    decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
+    CopyReply, CopyRequest, EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply,
+    HintRequest, LimitsReply, ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode,
+    OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest,
+    RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status,
+    Token, TwoNames, VerifyRequest, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
+    decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results,
+    decode_segments,
 };
 
 /// Why a message is not taken.
@@ -84,6 +85,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Statfs
         | Opcode::Mkdir => Ok(NameRequest::decode_for(opcode, body).map(drop)?),
         Opcode::Open => Ok(OpenRequest::decode(body).map(drop)?),
+        Opcode::Verify => Ok(VerifyRequest::decode(body).map(drop)?),
         Opcode::Remove => Ok(RemoveRequest::decode(body).map(drop)?),
         Opcode::Setattr => {
             NameRequest::decode_for(opcode, body)?;
@@ -93,7 +95,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             Ok(())
         }
         Opcode::Rename | Opcode::Link => {
-            RenameRequest::decode_for(opcode, body)?;
+            RenameRequest::decode(body)?;
             Ok(TwoNames::decode(payload).map(drop)?)
         }
         Opcode::Symlink => {
@@ -113,8 +115,11 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Opcode::Truncate | Opcode::Allocate | Opcode::Punch => {
             alone(AllocateRequest::decode_for(opcode, body).map(drop), payload)
         }
+        Opcode::CopyRange => alone(CopyRequest::decode(body).map(drop), payload),
         Opcode::Seek => alone(SeekRequest::decode(body).map(drop), payload),
         Opcode::Hint => alone(HintRequest::decode(body).map(drop), payload),
+        Opcode::Lock | Opcode::LockTest => alone(LockRequest::decode(body).map(drop), payload),
+        Opcode::Unlock => alone(UnlockRequest::decode(body).map(drop), payload),
         Opcode::Readdir => alone(ReaddirRequest::decode(body).map(drop), payload),
         Opcode::ReadList | Opcode::WriteList => {
             let request = ListRequest::decode_for(opcode, body)?;
@@ -154,6 +159,9 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Remove
         | Opcode::Rename
         | Opcode::AccessCheck
+        | Opcode::Verify
+        | Opcode::Lock
+        | Opcode::Unlock
         | Opcode::XattrWrite
         | Opcode::XattrRemove
         | Opcode::FenceWrite => nothing(body, payload),
@@ -185,6 +193,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             alone(WriteReply::decode(body).map(drop), payload)
         }
         Opcode::Commit => alone(CommitReply::decode(body).map(drop), payload),
+        Opcode::CopyRange => alone(CopyReply::decode(body).map(drop), payload),
         Opcode::Seek => alone(SeekReply::decode(body).map(drop), payload),
         Opcode::Batch => {
             let reply = BatchReply::decode(body)?;

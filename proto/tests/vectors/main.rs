@@ -303,6 +303,7 @@ fn vector_open_by_token() {
         ctime: time,
         device: 0,
         generation: 9,
+        change: 11,
     };
     let payload = vector("open by token reply payload");
     assert_eq!(hex(&encode_message_pack(&attributes)), hex(&payload));

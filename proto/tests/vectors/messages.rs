@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 
 use dafs_proto::wire::{
-    Attributes, Authenticate, AuthenticateReply, Crossovers, DirEntry, ExportStatistics, FileKind, Flags,
-    FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply, MountReply, Opcode, PipelineStatistics,
-    Resume, SessionId, SetAttributes, SetTime, SlotReport, Statistics, Thresholds, Timestamp, Welcome,
-    ZoneStatistics, decode_dir_entries, decode_message_pack, encode_dir_entry, encode_message_pack,
+    Attributes, Authenticate, AuthenticateReply, Crossovers, DirEntry, ExportStatistics, FenceList,
+    FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply, MountReply,
+    Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime, SlotReport, Statistics,
+    Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries, decode_message_pack,
+    encode_dir_entry, encode_message_pack,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -189,7 +190,12 @@ fn statistics_and_limits_are_encoded_field_by_field() {
     };
     check("statistics reply", &statistics, 0);
     check("exports reply", &vec!["data".to_owned(), "mem".to_owned()], 0);
-    let fenced: Vec<[u8; 16]> = vec![counting(0x10), counting(0xf0)];
+    let fenced = FenceList {
+        mode: FenceMode::Deny,
+        clients: vec![counting(0x10), counting(0xf0)],
+        keys: vec!["lab".into()],
+        addresses: vec!["10.0.0.0/8".into()],
+    };
     check("fence write request", &fenced, 0);
     check("fence read reply", &fenced, 0);
 }
@@ -211,6 +217,7 @@ fn file() -> Attributes {
         ctime: time(1_700_000_000),
         device: 0,
         generation: 9,
+        change: 11,
     }
 }
 

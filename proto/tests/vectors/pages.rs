@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use dafs_proto::wire::{
-    AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, EagerBufferTerms,
-    HEADER_SIZE, HintRequest, ListReadReply, ListRequest, NameRequest, Opcode, OpenRequest, ReadReply,
-    ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
-    ShareReply, ShareRequest, Status, WriteReply, WriteRequest,
+    AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
+    CopyRequest, EagerBufferTerms, HEADER_SIZE, HintRequest, ListReadReply, ListRequest, NameRequest, Opcode,
+    OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest,
+    LockRequest, LockTestReply, SeekReply, SeekRequest, ShareReply, ShareRequest, Status, UnlockRequest, VerifyRequest, WriteReply, WriteRequest,
 };
 
 use crate::vector;
@@ -86,6 +86,8 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("batch-notice", BatchNotice::HEAD_SIZE),
         ("commit-request", CommitRequest::HEAD_SIZE),
         ("commit-reply", CommitReply::HEAD_SIZE),
+        ("copy-request", CopyRequest::HEAD_SIZE),
+        ("copy-reply", CopyReply::HEAD_SIZE),
         ("range-request", AllocateRequest::HEAD_SIZE),
         ("seek-request", SeekRequest::HEAD_SIZE),
         ("seek-reply", SeekReply::HEAD_SIZE),
@@ -97,6 +99,10 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("share-reply", ShareReply::HEAD_SIZE),
         ("eager-buffer-terms", EagerBufferTerms::HEAD_SIZE),
         ("name-request", NameRequest::HEAD_SIZE),
+        ("verify-request", VerifyRequest::HEAD_SIZE),
+        ("lock-request", LockRequest::HEAD_SIZE),
+        ("unlock-request", UnlockRequest::HEAD_SIZE),
+        ("lock-test-reply", LockTestReply::HEAD_SIZE),
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),
         ("notice", HEADER_SIZE + 4),

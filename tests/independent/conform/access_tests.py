@@ -110,7 +110,7 @@ def exports_for_keys_are_hidden(bench: Bench) -> None:
         fails("NO_EXPORT", stranger.mount, name)
 
 
-@tests("ACC-96")
+@tests("ACC-96", "ACC-134")
 def fences_are_not_for_all(bench: Bench) -> None:
     client, node = bench.dir()
     fences = client.session.call("FenceRead", node.handle).payload
@@ -118,6 +118,8 @@ def fences_are_not_for_all(bench: Bench) -> None:
     if came == "PERMISSION":
         return
     same(came, "OK", "FenceWrite:")
-    many = fences + [bytes([number % 256, number // 256] * 8) for number in range(1025)]
+    many = Record(**{**vars(fences), "clients": [bytes([number % 256, number // 256] * 8) for number in range(1025)]})
     fails("TOO_LARGE", client.session.call, "FenceWrite", node.handle, many)
+    for wrong in (dict(addresses=["10.0.0.1/8"]), dict(addresses=["host"]), dict(keys=[""]), dict(keys=["k" * 257])):
+        fails("INVALID", client.session.call, "FenceWrite", node.handle, Record(**{**vars(fences), **wrong}))
     same(client.session.call("FenceRead", node.handle).payload, fences, "the list after a refusal:")

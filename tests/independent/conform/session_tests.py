@@ -676,7 +676,8 @@ def fenced_clients_do_nothing(bench: Bench) -> None:
     file = new_file(node, "file", b"data")
     token = file.share(1)
     before = bench.keeper.session.call("FenceRead", bench.root.handle).payload
-    came = status_of(bench.keeper.session.call, "FenceWrite", bench.root.handle, before + [fenced.client_id])
+    both = Record(**{**vars(before), "clients": before.clients + [fenced.client_id]})
+    came = status_of(bench.keeper.session.call, "FenceWrite", bench.root.handle, both)
     if came == "PERMISSION":
         raise Skipped("this client may not fence others")
     try:

@@ -107,6 +107,12 @@ class Node:
         """Ask whether the path may be read (4), written (2), executed or searched (1)."""
         self.session.call("AccessCheck", self.handle, as_bytes(path), follow=follow, mode=mode)
 
+    def verify(self, flags: int = 0, path: Path = b"", **expected: int) -> None:
+        """Compare attributes: change, size, mtime_seconds and mtime_nanoseconds, file_id and generation."""
+        bits = dict(change=wire.CHANGE, size=wire.SIZE, mtime_seconds=wire.MTIME, file_id=wire.IDENTITY)
+        mask = sum(bit for name, bit in bits.items() if name in expected)
+        self.session.call("Verify", self.handle, as_bytes(path), mask=mask, flags=flags, **expected)
+
     def xattr_read(self, path: Path, name: bytes) -> bytes:
         """Read an extended attribute."""
         return self.session.call("XattrRead", self.handle, _attribute(path, name)).payload
@@ -242,6 +248,11 @@ class File(Node):
     def seek(self, offset: int, hole: bool) -> int:
         """Find the next data or hole."""
         return self.session.call("Seek", self.handle, offset=offset, what=hole).body.offset
+
+    def copy_from(self, source: "File", source_offset: int, offset: int, length: int = 0) -> Record:
+        """Copy a part of another file on the server; tell how much, and whether that file ended."""
+        return self.session.call("CopyRange", self.handle, source=source.handle, source_offset=source_offset,
+                                 offset=offset, length=length).body
 
     def hint(self, offset: int, length: int, pattern: int) -> None:
         """Say how the file will be used."""

@@ -28,8 +28,12 @@ FEATURES_ALL = 0x7F
 INLINE, DIRECT, EAGER, CLIENT_INITIATED = range(4)
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
 # Flags of an open, of a share and of a batch.
-READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO = (1 << bit for bit in range(8))
+READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO, DENY_READ, DENY_WRITE, UNNAMED = (
+    1 << bit for bit in range(11))
 NOTIFY, EXPEDITE = 1, 2
+# What a verify compares, and how.
+CHANGE, SIZE, MTIME, IDENTITY = 1, 2, 4, 8
+DIFFER, FOLLOW = 1, 2
 
 STATUSES = {
     "OK": 0, "PERMISSION": 1, "NOT_FOUND": 2, "IO": 5, "NO_DEVICE": 6, "BAD_HANDLE": 9, "AGAIN": 11,
@@ -39,7 +43,8 @@ STATUSES = {
     "NO_DATA": 61, "NOT_SUPPORTED": 95, "TIMED_OUT": 110, "STALE": 116, "QUOTA": 122, "CANCELLED": 125,
     "CHAIN_ABORTED": 0x1001, "FENCED": 0x1002, "NO_EXPORT": 0x1003, "FALSE_RETRY": 0x1004, "NO_SESSION": 0x1005,
     "AUTH_FAILED": 0x1006, "AUTH_REQUIRED": 0x1007, "VERSION": 0x1008, "SERVER_FULL": 0x1009, "DRAINING": 0x100A,
-    "REMOTE_ACCESS": 0x100B, "NO_TOKEN": 0x100C,
+    "REMOTE_ACCESS": 0x100B, "NO_TOKEN": 0x100C, "NOT_SAME": 0x1020, "SAME": 0x1021,
+    "SHARE_DENIED": 0x1022,
 }
 STATUS_NAMES = {number: name for name, number in STATUSES.items()}
 
@@ -198,11 +203,20 @@ RANGE_REQUEST = Layout(Field("offset", U64), Field("length", U64))
 TRUNCATE_REQUEST = Layout(Field("offset", U64), Field("length", U64, ZERO))
 SEEK_REQUEST = Layout(Field("offset", U64), Field("what", U32, BOOLEAN), Field("-", U32))
 SEEK_REPLY = Layout(Field("offset", U64))
-HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern", U32), Field("-", U32))
+COPY_REQUEST = Layout(Field("source", U64), Field("source_offset", U64), Field("offset", U64), Field("length", U64))
+COPY_REPLY = Layout(Field("count", U64), Field("verifier", U64), Field("end", U32, BOOLEAN), Field("-", U32))
+HINT_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("pattern", U32), Field("likelihood", U32, range(101)))
 READDIR_REQUEST = Layout(
     Field("cookie", U64), Field("length", U32), Field("attributes", U32, BOOLEAN), *RANGE_FIELDS)
 READDIR_REPLY = Layout(Field("count", U32), Field("end", U32, BOOLEAN), Field("cookie", U64))
-OPEN_REQUEST = Layout(Field("flags", U32, range(0x100)), Field("mode", U32, MODES))
+OPEN_REQUEST = Layout(Field("flags", U32, range(0x800)), Field("mode", U32, MODES))
+LOCK_REQUEST = Layout(
+    Field("offset", U64), Field("length", U64), Field("owner", U64), Field("kind", U16, range(1, 3)),
+    Field("flags", U16, range(8)), Field("-", U32))
+UNLOCK_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("owner", U64))
+LOCK_TEST_REPLY = Layout(
+    Field("conflicts", U32, BOOLEAN), Field("kind", U32, range(3)), Field("offset", U64), Field("length", U64),
+    Field("owner", U64), Field("client_id", "16s"))
 SHARE_REQUEST = Layout(Field("rights", U32, range(4)), Field("ttl_ms", U32))
 SHARE_REPLY = Layout(Field("ttl_ms", U32), Field("-", U32))
 EAGER_TERMS = Layout(
@@ -212,9 +226,12 @@ ACCESS_REQUEST = Layout(Field("follow", U32, BOOLEAN), Field("mode", U32, MODES)
 MKDIR_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, MODES))
 PLAIN_NAME_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, ZERO))
 XATTR_WRITE_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, range(3)))
+VERIFY_REQUEST = Layout(
+    Field("mask", U32, range(1, 0x10)), Field("flags", U32, range(4)), Field("change", U64), Field("size", U64),
+    Field("mtime_seconds", U64), Field("mtime_nanoseconds", U32, range(10**9)), Field("-", U32), Field("file_id", U64),
+    Field("generation", U64))
 REMOVE_REQUEST = Layout(Field("directory", U32, BOOLEAN), Field("-", U32))
 RENAME_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, BOOLEAN), Field("-", U32))
-LINK_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, ZERO), Field("-", U32))
 NOTICE = Layout(Field("kind", U32))
 
 
@@ -408,14 +425,16 @@ TIMESTAMP = Structure({"seconds": Number(2**63 - 1, -2**63), "nanoseconds": Numb
 ATTRIBUTES = Structure({
     "kind": Names("File", "Directory", "Symlink", "BlockDevice", "CharDevice", "Fifo", "Socket"),
     "mode": M32, "links": M32, "uid": M32, "gid": M32, "size": M64, "allocated": M64, "file_id": M64, "fs_id": M64,
-    "atime": TIMESTAMP, "mtime": TIMESTAMP, "ctime": TIMESTAMP, "device": M64, "generation": M64})
+    "atime": TIMESTAMP, "mtime": TIMESTAMP, "ctime": TIMESTAMP, "device": M64, "generation": M64,
+    "change": M64})
 MOUNT_REPLY = Structure({"read_only": BOOL, "attributes": ATTRIBUTES})
 SET_ATTRIBUTES = Structure({
     "mode": OrNil(M32), "uid": OrNil(M32), "gid": OrNil(M32), "atime": OrNil(SetTime()), "mtime": OrNil(SetTime())})
 FS_STATISTICS = Structure({
     "block_size": M64, "blocks": M64, "blocks_free": M64, "blocks_available": M64, "files": M64, "files_free": M64,
     "name_size_max": M32})
-FENCE_LIST = Array(ByteArray(16))
+FENCE_LIST = Structure({
+    "mode": Names("Deny", "Allow"), "clients": Array(ByteArray(16)), "keys": Array(STRING), "addresses": Array(STRING)})
 
 
 def encode_structure(kind: Type, value: Any) -> bytes:
@@ -859,14 +878,16 @@ OPERATIONS: Dict[int, Operation] = {
     0x0029: Operation("ReadList", LIST_READ_REQUEST, Lists(False), LIST_READ_REPLY, BYTES),
     0x002A: Operation("WriteList", LIST_REQUEST, Lists(True), WRITE_REPLY),
     0x002B: Operation("Batch", BATCH_REQUEST, BatchOperations(), BATCH_REPLY, BatchResults()),
+    0x002C: Operation("CopyRange", COPY_REQUEST, Empty(), COPY_REPLY),
     0x0030: Operation("Readdir", READDIR_REQUEST, Empty(), READDIR_REPLY, DirectoryEntries()),
     0x0031: Operation("Mkdir", MKDIR_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0032: Operation("Remove", REMOVE_REQUEST, BYTES),
     0x0033: Operation("Rename", RENAME_REQUEST, TwoNames()),
-    0x0034: Operation("Link", LINK_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
+    0x0034: Operation("Link", RENAME_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
     0x0035: Operation("Symlink", PLAIN_NAME_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
     0x0036: Operation("Readlink", PLAIN_NAME_REQUEST, BYTES, NOTHING, BYTES),
     0x0037: Operation("AccessCheck", ACCESS_REQUEST, BYTES),
+    0x0038: Operation("Verify", VERIFY_REQUEST, BYTES),
     0x0040: Operation("XattrRead", PLAIN_NAME_REQUEST, AttributeNames(False), NOTHING, BYTES),
     0x0041: Operation("XattrWrite", XATTR_WRITE_REQUEST, AttributeNames(True)),
     0x0042: Operation("XattrList", PLAIN_NAME_REQUEST, AttributeNames(False), NOTHING, BYTES),
@@ -874,6 +895,9 @@ OPERATIONS: Dict[int, Operation] = {
     0x0044: Operation("Statfs", NAME_REQUEST, BYTES, NOTHING, Packed(FS_STATISTICS)),
     0x0050: Operation("FenceWrite", NOTHING, Packed(FENCE_LIST)),
     0x0051: Operation("FenceRead", NOTHING, Empty(), NOTHING, Packed(FENCE_LIST)),
+    0x0060: Operation("Lock", LOCK_REQUEST),
+    0x0061: Operation("Unlock", UNLOCK_REQUEST),
+    0x0062: Operation("LockTest", LOCK_REQUEST, Empty(), LOCK_TEST_REPLY),
     0x8001: Operation("Notice", NOTICE, Words()),
     0x8002: Operation("CreditTarget"),
     0x8003: Operation("BatchDone", BATCH_NOTICE, NoticedResults()),
@@ -952,6 +976,14 @@ def decode(head: bytes, payload: bytes) -> Message:
     return Message(header, body, kind.decode(payload, body))
 
 
+def _check_verify(body: Record) -> None:
+    """Refuse attributes that the mask does not name ([WIRE-49])."""
+    for bit, values in ((CHANGE, (body.change,)), (SIZE, (body.size,)),
+                        (MTIME, (body.mtime_seconds, body.mtime_nanoseconds)),
+                        (IDENTITY, (body.file_id, body.generation))):
+        need(body.mask & bit or not any(values), NotAllowed, "an attribute that is not compared")
+
+
 def _check_append(body: Record) -> None:
     """Refuse an append with an offset."""
     need(body.offset == 0, NotAllowed, f"an append at {body.offset}")
@@ -963,6 +995,7 @@ def _check_list_reply(body: Record) -> None:
 
 
 _CHECKS: Dict[Tuple[str, int], Callable[[Record], None]] = {
+    ("Verify", 0): _check_verify,
     ("Append", 0): _check_append,
     ("ReadList", REPLY): _check_list_reply,
 }

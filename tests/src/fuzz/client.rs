@@ -12,10 +12,10 @@ use dafs_proto::transport::{
     WaitPolicy,
 };
 use dafs_proto::wire::{
-    Attributes, AuthenticateReply, CommitReply, DirEntry, Features, FileHandle, FileKind, FsStatistics,
-    HEAD_SIZE_MAX, HEADER_SIZE, Header, LimitsReply, Method, MountReply, Opcode, ReadReply, ReadRequest,
-    ReaddirReply, ReaddirRequest, SeekReply, SessionId, ShareReply, Statistics, Status, TOKEN_SIZE,
-    Thresholds, Timestamp, Verifier, Welcome, WriteReply, WriteRequest, encode_dir_entry,
+    Attributes, AuthenticateReply, CommitReply, DirEntry, Features, FenceList, FileHandle, FileKind,
+    FsStatistics, HEAD_SIZE_MAX, HEADER_SIZE, Header, LimitsReply, Method, MountReply, Opcode, ReadReply,
+    ReadRequest, ReaddirReply, ReaddirRequest, SeekReply, SessionId, ShareReply, Statistics, Status,
+    TOKEN_SIZE, Thresholds, Timestamp, Verifier, Welcome, WriteReply, WriteRequest, encode_dir_entry,
     encode_message_pack,
 };
 use dafs_server::access::Keyring;
@@ -444,7 +444,7 @@ fn rare(opcode: Opcode) -> Vec<u8> {
             files_free: 9,
             name_size_max: 255,
         }),
-        Opcode::FenceRead => encode_message_pack(&vec![[1u8; 16]]),
+        Opcode::FenceRead => encode_message_pack(&FenceList::of_clients(&[[1; 16]])),
         Opcode::Readlink => b"target".to_vec(),
         Opcode::XattrList => b"user.a\0user.b\0".to_vec(),
         _ => Vec::new(),
@@ -468,5 +468,6 @@ fn attributes(directory: bool) -> Attributes {
         ctime: time,
         device: 0,
         generation: 9,
+        change: 11,
     }
 }

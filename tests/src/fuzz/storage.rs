@@ -218,6 +218,7 @@ fn node_of(op: &FsOp) -> NodeId {
         | FsOp::Truncate { node, .. }
         | FsOp::Allocate { node, .. }
         | FsOp::Punch { node, .. }
+        | FsOp::CopyRange { node, .. }
         | FsOp::Seek { node, .. }
         | FsOp::Hint { node, .. }
         | FsOp::Readdir { node, .. } => *node,

@@ -12,6 +12,7 @@ use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_t
 on_each_provider![
     copy_of_a_nasty_tree_and_back_keeps_everything,
     copy_between_exports_keeps_everything,
+    copy_within_a_server_leaves_the_data_there,
     copy_again_over_an_older_copy_replaces_it,
     copy_into_a_directory_and_under_a_new_name_follows_cp,
     copy_of_several_into_what_is_no_directory_is_refused,
@@ -46,6 +47,39 @@ fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
         assert!(allocated(&back.join("sparse")) < SPARSE_SIZE / 2, "holes were filled on the way back");
         assert!(allocated(&back.join("all hole")) < 64 << 10);
     }
+}
+
+// [CMD-60]
+fn copy_within_a_server_leaves_the_data_there(on: On) {
+    let world = World::start(on);
+    let data = dafs_tests::suite::bytes(9, 3 << 20);
+    fs::write(world.data().join("large"), &data).unwrap();
+    let hole = fs::File::create(world.data().join("sparse")).unwrap();
+    hole.write_all_at(&data[..100_000], 5 << 20).unwrap();
+    for (from, to) in [("data/large", "data/copy"), ("data/sparse", "data/thin")] {
+        dafs(["cp", &world.url(from), &world.url(to)]).succeeded();
+        let file = |url: &str| world.data().join(url.trim_start_matches("data/"));
+        let (from, to) = (file(from), file(to));
+        assert_eq!(fs::read(&from).unwrap(), fs::read(&to).unwrap());
+        assert!(allocated(&to) <= allocated(&from) + (64 << 10), "holes stay");
+    }
+    let stats = dafs(["stats", "--json", world.server()]).succeeded().text();
+    let moved = |field: &str| {
+        let value = stats.split_once(&format!("\"{field}\":")).unwrap().1;
+        value.split_once(']').unwrap().0.to_owned()
+    };
+    assert_eq!(
+        (moved("bytes_read"), moved("bytes_written")),
+        ("[0,0".to_owned(), "[0,0".to_owned()),
+        "{stats}"
+    );
+    let shown = dafs(["stats", world.server()]).succeeded().text();
+    assert!(shown.contains("copyrange: "), "{shown}");
+    // Between memory and a directory the data travels.
+    dafs(["cp", &world.url("data/large"), &world.url("mem/large")]).succeeded();
+    dafs(["cp", &world.url("mem/large"), &world.url("mem/again")]).succeeded();
+    dafs(["cp", &world.url("mem/again"), &world.url("data/back")]).succeeded();
+    assert_eq!(fs::read(world.data().join("back")).unwrap(), data);
 }
 
 fn copy_between_exports_keeps_everything(on: On) {

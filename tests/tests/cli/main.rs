@@ -5,6 +5,7 @@
 mod commands;
 mod copy;
 mod errors;
+mod fences;
 mod full;
 #[cfg(feature = "verbs")]
 mod memlock;

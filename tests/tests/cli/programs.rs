@@ -50,8 +50,13 @@ impl World {
 
     /// Starts a server again where the killed one was.
     pub(crate) fn restart(&mut self) {
+        self.restart_with(|_, _| {});
+    }
+
+    /// As [`World::restart`], with more flags.
+    pub(crate) fn restart_with(&mut self, more: impl FnOnce(&mut Command, &Path)) {
         let listen = self.address.strip_prefix("dafs+").unwrap();
-        let (server, address) = serve(self.directory.path(), listen, |_, _| {});
+        let (server, address) = serve(self.directory.path(), listen, more);
         assert_eq!(address, self.address, "{:?}", self.on);
         self.server = server;
     }

@@ -4,8 +4,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use dafs_client::{
-    AccessMode, AccessPattern, BatchHints, Config, Export, Extent, File, MethodOverride, Noncontiguous,
-    OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
+    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, FenceList, File, MethodOverride,
+    Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
 };
 use dafs_tests::suite::bytes;
 
@@ -101,6 +101,10 @@ pub(crate) fn change_space(file: &File) {
     file.seek_data(0).unwrap();
     file.seek_hole(0).unwrap();
     file.hint(0, 0, AccessPattern::Sequential).unwrap();
+    let end = file.metadata().unwrap().size;
+    file.copy_range(0, 10, file, end).unwrap();
+    file.truncate(end).unwrap();
+    file.verify(&Expected::new().size(file.metadata().unwrap().size)).unwrap();
     file.commit_range(0, 10, Stability::DataSync).unwrap();
     file.metadata().unwrap();
     file.set_attributes(&SetAttributes { mode: Some(0o640), ..SetAttributes::default() }).unwrap();
@@ -163,9 +167,9 @@ pub(crate) fn share(recorder: &Recorder, file: &File) {
 
 /// The list of clients that are fenced off.
 pub(crate) fn fence(export: &Export) {
-    export.set_fence_list(&[[0xf0; 16], [7; 16]]).unwrap();
+    export.set_fence_list(&FenceList::of_clients(&[[0xf0; 16], [7; 16]])).unwrap();
     assert_eq!(export.fence_list().unwrap().len(), 2);
-    export.set_fence_list(&[]).unwrap();
+    export.set_fence_list(&FenceList::of_clients(&[])).unwrap();
 }
 
 /// Sessions of every method: names once, data by each.

@@ -2,6 +2,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes and patterns that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+mod changes;
+mod copies;
 mod data;
 mod listing;
 mod model;
@@ -9,4 +11,5 @@ mod names;
 mod policy;
 mod ranges;
 mod registration;
+mod replaces;
 mod unreadable;

@@ -94,6 +94,7 @@ fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
     assert_eq!(session.reconnects(), 0);
 }
 
+// [ACC-138]
 fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
     let program = Program::start(on, &["--log", "info", "--lease-ms", "3000", "--keep-alive-ms", "1000"]);
     let watcher = program.session();
@@ -146,5 +147,8 @@ fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
         assert!(line.contains(" peer="), "{line}");
     }
     assert_eq!(log.matches("session opened").count(), 6, "{log}");
+    // By which fences name them.
+    assert!(log.contains(&format!("client_id={:032x} ", u128::from_be_bytes(watcher.client_id()))), "{log}");
+    assert_eq!(log.matches(&format!("client_id={} ", "05".repeat(16))).count(), 3, "{log}");
     assert_eq!(log.matches("protocol fault").count(), 1, "{log}");
 }

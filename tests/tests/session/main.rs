@@ -12,6 +12,7 @@ mod load;
 mod nonblocking;
 mod replays;
 mod restart;
+mod shares;
 mod tokens;
 mod tokens_by_hand;
 mod tokens_lost;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_client::{Config, Error, Export, File, Identity, Key, OpenOptions, Session, Status, Token};
+use dafs_client::{
+    Config, Error, Export, FenceList, File, Identity, Key, OpenOptions, Session, Status, Token,
+};
 use dafs_proto::transport::Address;
 use dafs_proto::wire::{Features, TOKEN_SIZE};
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
@@ -342,7 +344,7 @@ fn fenced_client_neither_shares_nor_opens_by_a_token(on: On) {
     let (bad_root, good_root) = (bad.mount("mem").unwrap(), good.mount("mem").unwrap());
     let file = bad_root.create("f").unwrap();
     let token = shared(&file);
-    admin.set_fence_list(&[[1; 16]]).unwrap();
+    admin.set_fence_list(&FenceList::of_clients(&[[1; 16]])).unwrap();
     assert_status(file.share(true, true, LONG), Status::FENCED, "a share");
     assert_status(
         bad_root.open_token(&token, "f", &read_write()),
@@ -353,9 +355,9 @@ fn fenced_client_neither_shares_nor_opens_by_a_token(on: On) {
     let good_token = shared(&opened);
     assert_status(bad_root.open_token(&good_token, "f", &read_write()), Status::FENCED, "by another's");
     // What it opened by a token is fenced as anything that it has open.
-    admin.set_fence_list(&[]).unwrap();
+    admin.set_fence_list(&FenceList::of_clients(&[])).unwrap();
     let again = bad_root.open_token(&good_token, "f", &read_write()).unwrap();
-    admin.set_fence_list(&[[1; 16]]).unwrap();
+    admin.set_fence_list(&FenceList::of_clients(&[[1; 16]])).unwrap();
     assert_status(again.write_at(b"x", 0), Status::FENCED, "a write");
     opened.write_all_at(b"good", 0).unwrap();
     assert_eq!(faults.open_nodes(), 1);

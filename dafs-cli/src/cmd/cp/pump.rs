@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::slice::from_ref;
 
-use dafs_client::{Error, Extent, Pending, RegisteredBuf, Session, Transferred};
+use dafs_client::{Error, Extent, Pending, RegisteredBuf, Session, Status, Transferred};
 
 use super::large::{Copy, Fault};
 use super::open_file::{OpenFile, read_full};
 use super::place::{Cause, Place};
+use crate::remote::sure;
 use crate::signals::progressed;
 
 /// Bytes of a chunk.
@@ -72,6 +73,8 @@ pub(super) struct Pump<'a> {
     pub(super) counted: &'a mut Counted,
     /// What is written was not written before.
     pub(super) counts: bool,
+    /// The server may copy by itself: both files are its own, and it has not said no.
+    on_server: bool,
     /// For reads, and for writes too where they go to the same session, or come from this machine.
     buffers: Vec<RegisteredBuf>,
     /// For writes to another session than is read from.
@@ -87,6 +90,29 @@ pub(super) struct Pump<'a> {
 
 impl<'a> Pump<'a> {
     pub(super) fn new(copy: &'a Copy<'a>, counted: &'a mut Counted) -> Result<Self, Fault> {
+        let on_server = copy.item.roots.one_session;
+        let mut pump = Self {
+            copy,
+            counted,
+            counts: true,
+            on_server,
+            buffers: Vec::new(),
+            copies: None,
+            reading: VecDeque::new(),
+            writing: VecDeque::new(),
+            uncommitted: 0,
+            committing: None,
+            lost: Lost::default(),
+        };
+        if !on_server {
+            pump.allocate()?;
+        }
+        Ok(pump)
+    }
+
+    /// Gets memory for the chunks.
+    fn allocate(&mut self) -> Result<(), Fault> {
+        let copy = self.copy;
         let roots = &copy.item.roots;
         let (reads, writes) = match (&roots.source, &roots.destination) {
             (Place::Remote(from), Place::Remote(to)) => {
@@ -101,20 +127,9 @@ impl<'a> Pump<'a> {
             (0..count).map(|_| session.buffer(CHUNK_SIZE.min(size.max(4096)))).collect()
         };
         let failed = |error: Error| Fault::Sink("get memory for", error.into());
-        let buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
-        let copies = writes.map(allocate).transpose().map_err(failed)?;
-        Ok(Self {
-            copy,
-            counted,
-            counts: true,
-            buffers,
-            copies,
-            reading: VecDeque::new(),
-            writing: VecDeque::new(),
-            uncommitted: 0,
-            committing: None,
-            lost: Lost::default(),
-        })
+        self.buffers = reads.map(allocate).transpose().map_err(failed)?.unwrap_or_default();
+        self.copies = writes.map(allocate).transpose().map_err(failed)?;
+        Ok(())
     }
 
     /// Copies all data; returns where it ends, `None` when interrupted. A source that is shorter than it was ends where it ended.
@@ -175,7 +190,10 @@ impl<'a> Pump<'a> {
 
     /// Copies a range of data. Returns where the source ended, if before the end; or anything, when interrupted.
     fn copy_range(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
-        let mut offset = range.start;
+        let (mut offset, has_ended) = self.copy_on_server(&range)?;
+        if has_ended {
+            return Ok(Some(offset));
+        }
         loop {
             while offset < range.end && self.reading.len() < DEPTH {
                 if self.copy.account.interrupt.is_set() {
@@ -208,6 +226,40 @@ impl<'a> Pump<'a> {
                 return Ok(Some(at + count as u64));
             }
         }
+    }
+
+    /// Has the server copy a range of data. Returns how far that went, and whether the source ended there, or the user does not want the
+    /// rest. What the server cannot copy is left.
+    fn copy_on_server(&mut self, range: &Range<u64>) -> Result<(u64, bool), Fault> {
+        let (mut offset, copy) = (range.start, self.copy);
+        let (OpenFile::Remote(source), OpenFile::Remote(sink)) = (&copy.source, &copy.sink.file) else {
+            return Ok((offset, false));
+        };
+        while self.on_server && offset < range.end {
+            if copy.account.interrupt.is_set() {
+                return Ok((offset, true));
+            }
+            let ask = || source.copy_some(offset, range.end - offset, sink, offset);
+            match sure(ask(), ask) {
+                Ok(copied) => {
+                    progressed();
+                    offset += copied.count;
+                    self.written(copied.count);
+                    self.commit_some()?;
+                    if copied.end || copied.count == 0 {
+                        return Ok((offset, true));
+                    }
+                }
+                Err(error)
+                    if matches!(error.status(), Some(Status::CROSS_DEVICE | Status::NOT_SUPPORTED)) =>
+                {
+                    self.on_server = false;
+                    self.allocate()?;
+                }
+                Err(error) => return Err(Fault::Sink("write", error.into())),
+            }
+        }
+        Ok((offset, false))
     }
 
     fn begin_read(&mut self, mut buffer: RegisteredBuf, offset: u64, len: usize) -> Result<(), Fault> {

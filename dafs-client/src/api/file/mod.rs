@@ -1,5 +1,6 @@
 //! Open files: their data, sizes and attributes, blocking and not.
 
+pub(crate) mod copy;
 pub(crate) mod durable;
 pub(crate) mod list;
 pub(crate) mod raw;
@@ -11,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest, SeekWhat,
-    SetAttributes, Stability,
+    AccessPattern, AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest,
+    SeekWhat, SetAttributes, Stability,
 };
 use smallvec::SmallVec;
 
@@ -47,21 +48,6 @@ pub struct File {
     opened_as: Attributes,
     pub(crate) position: Mutex<u64>,
     policy: PolicyCell,
-}
-
-/// How a range of a file will be used. The server may ignore it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AccessPattern {
-    /// Nothing is known.
-    Normal = 0,
-    /// From beginning to end.
-    Sequential = 1,
-    /// Anywhere.
-    Random = 2,
-    /// Soon.
-    WillNeed = 3,
-    /// Not again soon.
-    WillNotNeed = 4,
 }
 
 impl File {
@@ -274,10 +260,21 @@ impl File {
             Ok(self.seek_call(offset, SeekWhat::Hole))
         }
 
-        /// Tells how a range will be used (`len` 0: to the end of the file).
+        /// Tells how a range will be used (`len` 0: to the end of the file). The server may ignore it. Data that is written and not needed
+        /// is written out first, so this may take as long as a commit.
         hint, submit_hint, hint_call, (&self, offset: u64, len: u64, pattern: AccessPattern) -> () {
-            let pattern = pattern as u32;
-            let named = Named::of(24, |body| HintRequest { offset, len, pattern }.encode(body));
+            self.hint_likely_call(offset, len, pattern, 0)
+        }
+
+        /// As [`File::hint`], where it is not certain that the range will be used so: `likelihood` is 1 to 100 percent. Servers may
+        /// ignore what is not likely; this project's does so below 50.
+        hint_likely, submit_hint_likely, hint_likely_call,
+        (&self, offset: u64, len: u64, pattern: AccessPattern, likelihood: u32) -> () {
+            if likelihood > 100 {
+                return Err(Error::Invalid(format!("a likelihood of {likelihood} percent: at most 100 are possible")));
+            }
+            let request = HintRequest { offset, len, pattern: pattern as u32, likelihood };
+            let named = Named::of(24, |body| request.encode(body));
             Ok(self.call(Opcode::Hint, named, done))
         }
     }

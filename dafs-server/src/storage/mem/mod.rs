@@ -12,13 +12,14 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use dafs_proto::transport::{LocalSegments, MemoryRef, Span};
+use dafs_proto::transport::{HeapMemory, LocalSegments, Memory, MemoryRef, Span};
 use dafs_proto::wire::{
     DirEntry, FileKind, FsStatistics, NAME_SIZE_MAX, OpenFlags, SeekWhat, Stability, Status, Timestamp,
     XATTR_VALUE_SIZE_MAX, XattrSetMode,
 };
 use smallvec::SmallVec;
 
+use super::copy::{CopyRange, CopySource};
 use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, SharedFile};
 use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
@@ -114,6 +115,21 @@ impl MemExport {
     }
 }
 
+/// Bytes that one request copies at most: all that is in memory is done on the loop.
+const COPY_SIZE_MAX: u64 = 1 << 20;
+
+impl MemExport {
+    /// Copies a slice, from another export in memory too. One lock is held at a time.
+    fn copy(&self, target: NodeId, source: &CopySource, range: &CopyRange) -> FsResult {
+        let held = source.0.downcast_ref::<Held>().ok_or(Status::CROSS_DEVICE)?;
+        let own = Arc::ptr_eq(&held.fs, &self.fs).then_some(target);
+        let (memory, ends) = read(&held.fs).read_to_copy(held.node, own, range)?;
+        let span = memory.as_ref().map_or(Span::EMPTY, |memory| memory.span());
+        let (_, count) = write(&self.fs).write(target, Some(range.offset), &[span], Stability::Unstable)?;
+        Ok(FsReply::Copied(count as u64, ends && count == span.len()))
+    }
+}
+
 impl FileSystem for MemExport {
     fn root(&self) -> NodeId {
         read(&self.fs).root()
@@ -145,6 +161,10 @@ impl FileSystem for MemExport {
     }
 
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
+        if let FsOp::CopyRange { node, offset, source, source_offset, len } = &op {
+            let range = CopyRange { source_offset: *source_offset, offset: *offset, len: *len };
+            return Attempt::Done(self.copy(*node, source, &range));
+        }
         Attempt::Done(write(&self.fs).run(identity, op))
     }
 
@@ -195,6 +215,8 @@ impl MemFs {
             atime: now,
             mtime: now,
             ctime: now,
+            change: 1,
+            can_be_named: false,
             xattrs: Xattrs::new(),
             xattrs_size: 0,
             xattrs_listed: 0,
@@ -217,6 +239,27 @@ impl MemFs {
         self.nodes.root()
     }
 
+    /// Reads what is to be copied, as far as the loop copies it at once, and whether the source ends with it. `target` is the file that it
+    /// goes to, where that is here too.
+    fn read_to_copy(
+        &self,
+        source: NodeId,
+        target: Option<NodeId>,
+        range: &CopyRange,
+    ) -> Result<(Option<HeapMemory>, bool), Status> {
+        let target = target.map(|target| self.node(target)).transpose()?.map(|target| target.ino);
+        let data = self.readable(source)?;
+        let wanted = range.wanted(data.size(), target == Some(self.node(source)?.ino))?;
+        let len = wanted.len.min(COPY_SIZE_MAX);
+        if len == 0 {
+            return Ok((None, wanted.ends));
+        }
+        let len_in_memory = usize::try_from(len).map_err(|_| Status::NO_MEMORY)?;
+        let memory = HeapMemory::allocate(len_in_memory).ok_or(Status::NO_MEMORY)?;
+        data.read(range.source_offset, &[memory.span()]);
+        Ok((Some(memory), wanted.ends && len == wanted.len))
+    }
+
     /// As if the server had been restarted: nothing is open, data that was not durable is gone, the verifier is
     /// another. False when it was not made for this.
     fn crash(&mut self) -> bool {
@@ -226,6 +269,7 @@ impl MemFs {
         self.verifier = self.verifier.wrapping_add(1);
         for inode in self.tree.inodes.values_mut() {
             inode.open_count = 0;
+            inode.change += 1;
             if let Content::File(data) = &mut inode.content {
                 data.crash(&mut self.space);
             }
@@ -291,7 +335,7 @@ impl MemFs {
         }
         if count > 0 {
             inode.lose_set_ids();
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.on_change(now);
         }
         Ok((offset, count))
     }
@@ -414,7 +458,7 @@ impl MemFs {
         let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
         change(data, space)?;
         inode.lose_set_ids();
-        (inode.mtime, inode.ctime) = (now, now);
+        inode.on_change(now);
         Ok(FsReply::Done)
     }
 
@@ -522,7 +566,7 @@ impl MemFs {
                 inode.xattrs_size = inode.xattrs_size + new - old.unwrap_or(0);
                 inode.xattrs_listed += if old.is_none() { name.len() + 1 } else { 0 };
                 inode.xattrs.insert(name, value);
-                inode.ctime = now;
+                inode.on_attributes_change(now);
                 Ok(FsReply::Done)
             }
             FsOp::XattrRemove { name, .. } => {
@@ -532,7 +576,7 @@ impl MemFs {
                 self.space.give(size);
                 inode.xattrs_size -= size;
                 inode.xattrs_listed -= name.len() + 1;
-                inode.ctime = now;
+                inode.on_attributes_change(now);
                 Ok(FsReply::Done)
             }
             _ => Err(Status::INVALID),

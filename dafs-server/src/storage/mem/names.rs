@@ -1,9 +1,11 @@
 //! Operations on names and attributes of an export in memory.
 
+use std::sync::Arc;
+
 use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
 
 use super::super::paths::{check_open_flags, split_last};
-use super::super::{At, FsOp, FsReply, FsResult, Identity};
+use super::super::{Admission, At, FsOp, FsReply, FsResult, Identity, admit};
 use super::MemFs;
 use super::chunks::Xattrs;
 use super::file::FileData;
@@ -16,7 +18,9 @@ impl MemFs {
                 let ino = self.find(&at, follow, identity)?;
                 self.open_node(ino, OpenFlags::empty())
             }
-            FsOp::Open { at, flags, mode } => self.open(identity, &at, flags, mode),
+            FsOp::Open { at, flags, mode, admission } => {
+                self.open(identity, &at, (flags, mode), admission.as_ref())
+            }
             FsOp::Getattr { at, follow } => {
                 let ino = self.find(&at, follow, identity)?;
                 self.attributes(ino)
@@ -58,7 +62,7 @@ impl MemFs {
             }
             FsOp::Remove { at, directory } => self.remove(identity, &at, directory),
             FsOp::Rename { from, to, replace } => self.rename(identity, &from, &to, replace),
-            FsOp::Link { from, to } => self.link(identity, &from, &to),
+            FsOp::Link { from, to, replace } => self.link(identity, &from, &to, replace),
             _ => Err(Status::INVALID),
         }
     }
@@ -123,46 +127,88 @@ impl MemFs {
         content: Content,
         mode: u32,
     ) -> Result<Ino, Status> {
+        let is_directory = matches!(content, Content::Directory(_));
+        self.space.take(name_size(name))?;
+        let ino = match self.make_unnamed(identity, parent, content, mode) {
+            Ok(ino) => ino,
+            Err(status) => {
+                self.space.give(name_size(name));
+                return Err(status);
+            }
+        };
+        let inode = self.tree.inode_mut(ino)?;
+        inode.links = if is_directory { 2 } else { 1 };
+        let now = inode.ctime;
+        let directory = self.tree.inode_mut(parent)?;
+        directory.on_change(now);
+        if is_directory {
+            directory.links += 1;
+        }
+        self.tree.directory_mut(parent)?.insert(name, ino);
+        Ok(ino)
+    }
+
+    /// Something that belongs in a directory, and has no name there.
+    fn make_unnamed(
+        &mut self,
+        identity: &Identity,
+        parent: Ino,
+        content: Content,
+        mode: u32,
+    ) -> Result<Ino, Status> {
         let now = self.clock.now();
         let is_directory = matches!(content, Content::Directory(_));
         let size = match &content {
             Content::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        self.space.take(INODE_SIZE + size + name_size(name))?;
-        let directory = self.tree.inode_mut(parent)?;
+        let directory = self.tree.inode(parent)?;
         let inherits = directory.mode & 0o2000 != 0;
         let inode = Inode {
             content,
             mode: if inherits && is_directory { mode | 0o2000 } else { mode },
             uid: identity.uid,
             gid: if inherits { directory.gid } else { identity.gid },
-            links: if is_directory { 2 } else { 1 },
+            links: 0,
             atime: now,
             mtime: now,
             ctime: now,
+            change: 1,
+            can_be_named: false,
             xattrs: Xattrs::new(),
             xattrs_size: 0,
             xattrs_listed: 0,
             open_count: 0,
         };
-        (directory.mtime, directory.ctime) = (now, now);
-        if is_directory {
-            directory.links += 1;
-        }
+        self.space.take(INODE_SIZE + size)?;
         let ino = self.next_ino;
         self.next_ino += 1;
         self.tree.inodes.insert(ino, inode);
-        self.tree.directory_mut(parent)?.insert(name, ino);
         Ok(ino)
     }
 
-    fn open(&mut self, identity: &Identity, at: &At, flags: OpenFlags, mode: u32) -> FsResult {
+    fn open(
+        &mut self,
+        identity: &Identity,
+        at: &At,
+        (flags, mode): (OpenFlags, u32),
+        admission: Option<&Arc<dyn Admission>>,
+    ) -> FsResult {
         check_open_flags(flags)?;
         let create = flags.contains(OpenFlags::CREATE);
         let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
         let follow = !flags.contains(OpenFlags::NO_FOLLOW) && !exclusive;
         let base = self.node(at.node)?.ino;
+        if flags.contains(OpenFlags::UNNAMED) {
+            let parent = self.find(at, true, identity)?;
+            self.tree.inode(parent)?.directory()?;
+            self.check_change(identity, parent)?;
+            let content = Content::File(FileData::default());
+            let ino = self.make_unnamed(identity, parent, content, mode & 0o7777)?;
+            self.tree.inode_mut(ino)?.can_be_named = true;
+            admit(admission, &self.tree.inode(ino)?.attributes(ino, self.identity))?;
+            return self.open_node(ino, flags);
+        }
         if create && at.path.last() == Some(&b'/') {
             // Whatever the name is, no file can be made there.
             let end = at.path.iter().rposition(|byte| *byte != b'/').map_or(at.path.len(), |last| last + 1);
@@ -177,6 +223,7 @@ impl MemFs {
                 self.check_change(identity, parent)?;
                 let content = Content::File(FileData::default());
                 let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
+                admit(admission, &self.tree.inode(ino)?.attributes(ino, self.identity))?;
                 // Who makes a file may open it, whatever its mode says.
                 return self.open_node(ino, flags);
             }
@@ -200,6 +247,7 @@ impl MemFs {
         if flags.contains(OpenFlags::WRITE) {
             inode.check(identity, May::Write)?;
         }
+        admit(admission, &inode.attributes(ino, self.identity))?;
         if flags.contains(OpenFlags::TRUNCATE) {
             let now = self.clock.now();
             let inode = self.tree.inode_mut(ino)?;
@@ -207,7 +255,7 @@ impl MemFs {
                 data.truncate(&mut self.space, 0)?;
             }
             inode.lose_set_ids();
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.on_change(now);
         }
         self.open_node(ino, flags)
     }
@@ -249,7 +297,7 @@ impl MemFs {
         };
         inode.atime = set.atime.map_or(inode.atime, time);
         inode.mtime = set.mtime.map_or(inode.mtime, time);
-        inode.ctime = now;
+        inode.on_attributes_change(now);
         Ok(())
     }
 
@@ -275,9 +323,9 @@ impl MemFs {
         let inode = self.tree.inode_mut(ino)?;
         let directory = inode.kind() == FileKind::Directory;
         inode.links = if directory { 0 } else { inode.links - 1 };
-        inode.ctime = now;
+        inode.on_attributes_change(now);
         let above = self.tree.inode_mut(parent)?;
-        (above.mtime, above.ctime) = (now, now);
+        above.on_change(now);
         if directory {
             above.links -= 1;
         }
@@ -338,13 +386,13 @@ impl MemFs {
         }
         for changed in [old_parent, new_parent] {
             let inode = self.tree.inode_mut(changed)?;
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.on_change(now);
         }
-        self.tree.inode_mut(ino)?.ctime = now;
+        self.tree.inode_mut(ino)?.on_attributes_change(now);
         Ok(FsReply::Done)
     }
 
-    fn link(&mut self, identity: &Identity, from: &At, to: &At) -> FsResult {
+    fn link(&mut self, identity: &Identity, from: &At, to: &At, replace: bool) -> FsResult {
         // As in a directory of the system: both places are found before either name is looked at.
         self.place(identity, to, false)?;
         let ino = if from.path.is_empty() {
@@ -353,26 +401,45 @@ impl MemFs {
             let (parent, name) = self.place(identity, from, false)?;
             self.child(parent, &name).ok_or(Status::NOT_FOUND)?
         };
-        let (parent, name) = self.free_name(identity, to, false)?;
+        let (parent, name) = self.place(identity, to, false)?;
+        let existing = self.child(parent, &name);
+        if existing.is_some() && !replace {
+            return Err(Status::EXISTS);
+        }
+        self.check_change(identity, parent)?;
         let inode = self.tree.inode(ino)?;
         if inode.kind() == FileKind::Directory {
             return Err(Status::PERMISSION);
         }
-        // A file without a name stays without.
-        if inode.links == 0 {
+        // A file without a name stays without, unless it was made so.
+        if inode.links == 0 && !inode.can_be_named {
             return Err(Status::NOT_FOUND);
         }
         if inode.links == u32::MAX {
             return Err(Status::TOO_MANY_LINKS);
         }
+        if existing == Some(ino) {
+            return self.attributes(ino);
+        }
+        if let Some(existing) = existing {
+            self.check_removal(identity, parent, existing)?;
+            if self.tree.inode(existing)?.kind() == FileKind::Directory {
+                return Err(Status::IS_DIRECTORY);
+            }
+        }
+        // Before the old one goes: there may be no room.
         self.space.take(name_size(&name))?;
+        if let Some(existing) = existing {
+            self.unlink(parent, &name, existing)?;
+        }
         let now = self.clock.now();
         self.tree.directory_mut(parent)?.insert(&name, ino);
         let inode = self.tree.inode_mut(ino)?;
         inode.links += 1;
-        inode.ctime = now;
+        inode.can_be_named = false;
+        inode.on_attributes_change(now);
         let directory = self.tree.inode_mut(parent)?;
-        (directory.mtime, directory.ctime) = (now, now);
+        directory.on_change(now);
         self.attributes(ino)
     }
 }

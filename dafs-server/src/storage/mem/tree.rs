@@ -87,6 +87,10 @@ pub(super) struct Inode {
     pub(super) atime: Timestamp,
     pub(super) mtime: Timestamp,
     pub(super) ctime: Timestamp,
+    /// Changes so far.
+    pub(super) change: u64,
+    /// It was made without a name, to get one.
+    pub(super) can_be_named: bool,
     pub(super) xattrs: Xattrs,
     /// Bytes of their names and values, and of the names as they are listed.
     pub(super) xattrs_size: u64,
@@ -133,7 +137,20 @@ impl Inode {
             ctime: self.ctime,
             device: 0,
             generation: fs.instance,
+            change: self.change,
         }
+    }
+
+    /// Its data has changed, or its names.
+    pub(super) fn on_change(&mut self, now: Timestamp) {
+        self.mtime = now;
+        self.on_attributes_change(now);
+    }
+
+    /// Its attributes have changed.
+    pub(super) fn on_attributes_change(&mut self, now: Timestamp) {
+        self.ctime = now;
+        self.change += 1;
     }
 
     pub(super) fn check(&self, identity: &Identity, may: May) -> Result<(), Status> {

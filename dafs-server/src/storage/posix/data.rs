@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "segments of client memory are handed to the kernel")]
 
 use std::collections::HashMap;
-use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use dafs_proto::transport::{MemoryRef, Span};
 use dafs_proto::wire::{FileKind, SeekWhat, Stability, Status};
-use rustix::fs::{
-    Advice, FallocateFlags, OFlags, SeekFrom, fadvise, fallocate, fdatasync, fsync, ftruncate, seek,
-};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync, fsync, ftruncate, seek};
 use smallvec::SmallVec;
 
+use super::super::copy::CopyRange;
 use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
 use super::super::pool::lock;
 use super::super::{FsOp, FsReply, NowError};
+use super::copy::copy;
+use super::hint::advise;
 use super::namespace::sync_name;
 use super::resolve::Scope;
 use super::sys::{self, Errno, retry};
@@ -262,6 +262,11 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             retry(|| fallocate(fd, mode, *offset, *len))?;
             Ok(FsReply::Done)
         }
+        FsOp::CopyRange { offset, source, source_offset, len, .. } => {
+            let source = source.0.downcast_ref::<Node>().ok_or(Status::CROSS_DEVICE)?;
+            let range = CopyRange { source_offset: *source_offset, offset: *offset, len: *len };
+            copy(node, source, &range)
+        }
         FsOp::Seek { offset, what, .. } => {
             if node.kind != FileKind::File {
                 return Err(Status::INVALID);
@@ -276,17 +281,8 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             Ok(FsReply::Offset(found?))
         }
         FsOp::Hint { offset, len, pattern, .. } => {
-            let advice = match pattern {
-                0 => Advice::Normal,
-                1 => Advice::Sequential,
-                2 => Advice::Random,
-                3 => Advice::WillNeed,
-                4 => Advice::DontNeed,
-                _ => return Ok(FsReply::Done),
-            };
-            if *offset <= OFFSET_MAX && *len <= OFFSET_MAX {
-                // Advice cannot fail.
-                let _ = fadvise(fd, *offset, NonZeroU64::new(*len), advice);
+            if let Some(pattern) = pattern {
+                advise(scope, node, *offset, *len, *pattern);
             }
             Ok(FsReply::Done)
         }
@@ -426,7 +422,7 @@ pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) ->
     result
 }
 
-fn note_write_back<T>(scope: &Scope<'_>, stability: Stability, result: &Result<T, Status>) {
+pub(super) fn note_write_back<T>(scope: &Scope<'_>, stability: Stability, result: &Result<T, Status>) {
     note_lost(scope.shared, stability, result);
 }
 

@@ -6,10 +6,13 @@
 
 mod busy;
 mod class;
+mod copy;
 mod data;
+mod hint;
 mod holes;
 mod hot;
 mod identity;
+mod link;
 mod map;
 mod mapping;
 mod namespace;
@@ -25,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::{LocalSegments, Span};
-use dafs_proto::wire::{Attributes, FileKind, OpenFlags, Status};
+use dafs_proto::wire::{AccessPattern, Attributes, FileKind, OpenFlags, Status};
 
 use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
@@ -73,6 +76,10 @@ pub(super) struct Node {
     writable: bool,
     /// Opened with the wish to create: its name is made durable with the first full commit.
     name_unsynced: AtomicBool,
+    /// Made without a name.
+    unnamed: bool,
+    /// The directory in which it got one, which is not durable yet.
+    named_in: Mutex<Option<OwnedFd>>,
     /// Windows of it may be mapped ([`HotWindows`]).
     hot: AtomicBool,
     /// Held while the descriptor's own position is in use (directories, appends).
@@ -99,6 +106,8 @@ impl Node {
             readable: false,
             writable: false,
             name_unsynced: AtomicBool::new(false),
+            unnamed: false,
+            named_in: Mutex::new(None),
             hot: AtomicBool::new(false),
             position: Mutex::new(()),
         }
@@ -214,7 +223,9 @@ impl Task {
 fn sets_ids(op: &FsOp) -> bool {
     match op {
         FsOp::Setattr { set, .. } => set.mode.is_some_and(|mode| mode & 0o2000 != 0),
-        FsOp::Open { flags, mode, .. } => flags.contains(OpenFlags::CREATE) && mode & 0o2000 != 0,
+        FsOp::Open { flags, mode, .. } => {
+            flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED) && mode & 0o2000 != 0
+        }
         FsOp::Mkdir { mode, .. } => mode & 0o6000 != 0,
         // To set an access list is to set a mode.
         FsOp::XattrWrite { name, .. } => !name.starts_with(b"user."),
@@ -356,8 +367,11 @@ impl FileSystem for PosixExport {
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
         let Traits { node: first, second, on_data, .. } = op.traits();
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
-        if matches!(op, FsOp::Truncate { .. } | FsOp::Punch { .. }) {
-            self.hot.forget_file(node);
+        match op {
+            FsOp::Truncate { .. } | FsOp::Punch { .. } => self.hot.forget_file(node),
+            // What is mapped stays in memory.
+            FsOp::Hint { pattern: Some(AccessPattern::WillNotNeed), .. } => self.windows.close(first),
+            _ => {}
         }
         let second = match second.map(|id| self.nodes.get(id)) {
             Some(None) => return Attempt::Done(Err(Status::BAD_HANDLE)),

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
-use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
-use super::super::{FsOp, FsReply};
+use super::super::{Admission, FsOp, FsReply, admit};
 use super::busy::Busy;
+use super::link::link;
 use super::resolve::{Place, Scope};
-use super::sys::{self, Errno, FdPath, retry};
+use super::sys::{self, Errno, retry};
 use super::{DirectIo, Node, data};
 
 /// Lookup, open, and attributes.
@@ -24,8 +25,9 @@ pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<O
             let node = scope.node(fd, &attributes, false);
             Ok(opened(node, attributes, false))
         }
-        FsOp::Open { at, flags, mode } => {
-            let (node, attributes) = open(scope, node, &at.path, *flags, *mode)?;
+        FsOp::Open { at, flags, mode, admission } => {
+            let wish = Wish { flags: *flags, mode: *mode & 0o7777, admission: admission.as_ref() };
+            let (node, attributes) = open(scope, node, &at.path, wish)?;
             Ok(opened(node, attributes, flags.contains(OpenFlags::TRUNCATE)))
         }
         FsOp::Getattr { at, follow } => {
@@ -74,17 +76,8 @@ pub(super) fn change(
             retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags))?;
             Ok(FsReply::Done)
         }
-        FsOp::Link { from, to } => {
-            let target = second.ok_or(Status::INVALID)?;
-            let (parent, name) = scope.parent(target, &to.path, false)?;
-            if from.path.is_empty() {
-                let source = FdPath::new(node.buffered_fd());
-                retry(|| fs::linkat(CWD, source.as_c_str(), &parent, name, AtFlags::SYMLINK_FOLLOW))?;
-            } else {
-                let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
-                retry(|| fs::linkat(&from_parent, from_name, &parent, name, AtFlags::empty()))?;
-            }
-            Ok(FsReply::Attributes(sys::statx(parent.as_fd(), name)?))
+        FsOp::Link { from, to, replace } => {
+            link(scope, node, &from.path, second.ok_or(Status::INVALID)?, &to.path, *replace)
         }
         FsOp::Symlink { target, at } => {
             let (parent, name) = scope.parent(node, &at.path, false)?;
@@ -146,20 +139,28 @@ impl Scope<'_> {
     }
 }
 
-fn open(
-    scope: &Scope<'_>,
-    node: &Node,
-    path: &[u8],
+/// How a file is to be opened.
+#[derive(Clone, Copy)]
+struct Wish<'a> {
     flags: OpenFlags,
     mode: u32,
-) -> Result<(Node, Attributes), Status> {
+    admission: Option<&'a Arc<dyn Admission>>,
+}
+
+fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(Node, Attributes), Status> {
+    let flags = wish.flags;
     // What holds a lease on the file must not be waited for.
     let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let (fd, attributes) = if path.is_empty() {
-        with_attributes(reopen(&scope.shared.busy, node, flags, system)?)?
+    let (fd, attributes) = if flags.contains(OpenFlags::UNNAMED) {
+        let directory = if path.is_empty() { b"." } else { path };
+        with_attributes(scope.open(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
+    } else if path.is_empty() {
+        with_attributes(reopen(&scope.shared.busy, node, wish, system)?)?
     } else {
-        open_path(scope, node, path, flags, system, mode & 0o7777)?
+        open_path(scope, node, path, wish, system)?
     };
+    // Of what was made only now it is known.
+    admit(wish.admission, &attributes)?;
     match attributes.kind {
         FileKind::File => {}
         FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),
@@ -176,6 +177,7 @@ fn open(
     node.readable = flags.contains(OpenFlags::READ);
     node.writable = flags.contains(OpenFlags::WRITE);
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
+    node.unnamed = flags.contains(OpenFlags::UNNAMED);
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
         let buffered = std::mem::replace(&mut node.fd, direct_fd);
         node.direct_io = Some(DirectIo { buffered, memory_alignment, offset_alignment });
@@ -189,9 +191,8 @@ fn open_path(
     scope: &Scope<'_>,
     node: &Node,
     path: &[u8],
-    flags: OpenFlags,
+    Wish { flags, mode, admission }: Wish<'_>,
     system: OFlags,
-    mode: u32,
 ) -> Result<(OwnedFd, Attributes), Status> {
     let creates = flags.contains(OpenFlags::CREATE);
     if flags.intersects(OpenFlags::EXCLUSIVE | OpenFlags::DIRECTORY) {
@@ -210,6 +211,7 @@ fn open_path(
     };
     let attributes = sys::fstat(named.as_fd())?;
     check_kind(attributes.kind, flags)?;
+    admit(admission, &attributes)?;
     let cuts = flags.contains(OpenFlags::TRUNCATE);
     let _held = cuts.then(|| scope.shared.busy.hold((attributes.fs_id, attributes.file_id)));
     let fd = sys::reopen(named.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?;
@@ -256,12 +258,20 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
 }
 
 /// Data access to what a node already names; permission is checked anew.
-fn reopen(busy: &Arc<Busy>, node: &Node, flags: OpenFlags, system: OFlags) -> Result<OwnedFd, Status> {
+fn reopen(
+    busy: &Arc<Busy>,
+    node: &Node,
+    Wish { flags, admission, .. }: Wish<'_>,
+    system: OFlags,
+) -> Result<OwnedFd, Status> {
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
     check_kind(node.kind, flags)?;
     let system = system.difference(OFlags::CREATE | OFlags::NOFOLLOW);
+    if flags.contains(OpenFlags::TRUNCATE) {
+        admit(admission, &sys::fstat(node.fd.as_fd())?)?;
+    }
     let _held = flags.contains(OpenFlags::TRUNCATE).then(|| busy.hold(node.key()));
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
@@ -309,6 +319,12 @@ fn set_attributes(fd: BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes,
 /// Makes a file's name durable, where the file was opened to be made: its directory is synced. A name gone meanwhile has nothing to sync.
 pub(super) fn sync_name(scope: &Scope<'_>, node: &Node) -> Result<(), Status> {
     if !node.name_unsynced.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    if let Some(directory) = node.take_named_in() {
+        let fd = sys::reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        data::sync_fd(scope, fd.as_fd(), false)?;
+        node.name_unsynced.store(false, Ordering::Release);
         return Ok(());
     }
     let Some(path) = scope.path_from_root(node) else { return Ok(()) };

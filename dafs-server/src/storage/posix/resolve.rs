@@ -48,7 +48,7 @@ pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
     let looks = match op {
         FsOp::Lookup { at, .. } | FsOp::Getattr { at, .. } | FsOp::Statfs { at, .. } => short(at),
         FsOp::Open { at, flags, .. } => {
-            !flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) && short(at)
+            !flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::UNNAMED) && short(at)
         }
         _ => false,
     };
@@ -62,7 +62,7 @@ pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
             FsOp::Setattr { at, .. } | FsOp::Mkdir { at, .. } | FsOp::Symlink { at, .. } => {
                 !busy && short(at)
             }
-            FsOp::Link { from, to } => !busy && short(from) && short(to),
+            FsOp::Link { from, to, .. } => !busy && short(from) && short(to),
             FsOp::Read { into: memory, .. } => !busy && little(memory),
             FsOp::Write { from: memory, .. } | FsOp::Append { from: memory, .. } => !busy && little(memory),
             FsOp::Commit { .. } => !busy,

@@ -40,7 +40,7 @@ pub(super) fn openat2(
     mode: u32,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd> {
-    let mode = if flags.contains(OFlags::CREATE) { mode } else { 0 };
+    let mode = if flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE) { mode } else { 0 };
     retry(|| fs::openat2(directory, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), resolve))
 }
 
@@ -101,7 +101,13 @@ pub(super) fn statx(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<
             }
             None => kernel_handle(directory, name).map_or(0, |handle| hash(&handle)),
         },
+        change: nanoseconds(raw.stx_ctime),
     })
+}
+
+/// A time as one number, which grows with it. It counts modulo 2⁶⁴, so that no two times within 584 years are alike.
+fn nanoseconds(time: fs::StatxTimestamp) -> u64 {
+    time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.into())
 }
 
 /// The kernel's own name for a file, which is never given to another; where the file system has one.
@@ -279,8 +285,39 @@ pub(super) unsafe fn pwritev2(
     raw_call(|| unsafe { libc::pwritev2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long })
 }
 
+/// `FICLONERANGE`: a range of one file shares the blocks of a range of another, where the file system can.
+pub(super) fn clone_range(
+    to: BorrowedFd<'_>,
+    to_offset: u64,
+    from: BorrowedFd<'_>,
+    from_offset: u64,
+    len: u64,
+) -> Result<()> {
+    let range = libc::file_clone_range {
+        src_fd: from.as_raw_fd().into(),
+        src_offset: from_offset,
+        src_length: len,
+        dest_offset: to_offset,
+    };
+    // SAFETY: the kernel reads the structure, which is that of this request, and nothing else.
+    raw_call(|| unsafe {
+        libc::c_long::from(libc::ioctl(to.as_raw_fd(), libc::FICLONERANGE, &raw const range))
+    })?;
+    Ok(())
+}
+
+/// `sync_file_range`: waits until a range is written out, which makes it no more durable. Of length 0 it reaches to the end of the file.
+pub(super) fn write_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let (fd, offset, len) = (fd.as_raw_fd(), offset.cast_signed(), len.cast_signed());
+    // SAFETY: no memory is passed.
+    raw_call(|| unsafe { libc::c_long::from(libc::sync_file_range(fd, offset, len, flags)) })?;
+    Ok(())
+}
+
 /// The file system keeps this many of `len` bytes from `offset` in the page cache, in pages.
-pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
+pub(in crate::storage) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
     // `cachestat` (Linux 6.5): its range and its five counters.
     const SYS_CACHESTAT: libc::c_long = 451;
     let fd = libc::c_long::from(fd.as_raw_fd());

@@ -88,7 +88,7 @@ fn memory_given_back_is_freed_a_part_at_a_time() {
             2 => {
                 let flags = RW.union(OpenFlags::TRUNCATE);
                 let at = f.at("f");
-                let opened = quick(&mut f, FsOp::Open { at, flags, mode: 0 });
+                let opened = quick(&mut f, FsOp::Open { at, flags, mode: 0, admission: None });
                 let Ok(FsReply::Node(again, _)) = opened else { panic!("{opened:?}") };
                 f.storage.close(again);
             }
@@ -127,7 +127,7 @@ fn listing_is_answered_with_a_bounded_number_of_entries() {
         let mut f = Fixture::new(kind);
         f.open("0", RWC).unwrap();
         for index in 1..COUNT {
-            f.run(FsOp::Link { from: f.at("0"), to: f.at(index.to_string()) }).unwrap();
+            f.run(FsOp::Link { from: f.at("0"), to: f.at(index.to_string()), replace: false }).unwrap();
         }
         let root = f.open("", OpenFlags::READ.union(OpenFlags::DIRECTORY)).unwrap();
         let (mut cookie, mut seen, mut end) = (0, 0, false);
@@ -219,7 +219,7 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
                 stability: Stability::Unstable,
             },
             FsOp::Append { node, from: vec![memory((1 << 20) + 1)], stability: Stability::Unstable },
-            FsOp::Open { at: f.at("f"), flags: cut, mode: 0 },
+            FsOp::Open { at: f.at("f"), flags: cut, mode: 0, admission: None },
             FsOp::Readdir { node: root, cookie: 0, size_max: 4096, attributes: true },
             FsOp::Rename { from: f.at("g"), to: f.at("f"), replace: true },
             FsOp::Remove { at: f.at("f"), directory: false },
@@ -272,7 +272,12 @@ fn file_system_that_hangs_below_an_export_keeps_nobody_else_waiting() {
                 FsOp::Getattr { at: f.at("mnt"), follow: true },
                 FsOp::Getattr { at: at(&f), follow: false },
                 FsOp::Lookup { at: f.at("mnt"), follow: true },
-                FsOp::Open { at: f.at("mnt"), flags: OpenFlags::READ.union(OpenFlags::DIRECTORY), mode: 0 },
+                FsOp::Open {
+                    at: f.at("mnt"),
+                    flags: OpenFlags::READ.union(OpenFlags::DIRECTORY),
+                    mode: 0,
+                    admission: None,
+                },
                 FsOp::Statfs { at: f.at("mnt"), follow: true },
                 FsOp::Mkdir { at: below.clone(), mode: 0o755 },
                 FsOp::Remove { at: below, directory: false },

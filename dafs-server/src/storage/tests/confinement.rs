@@ -10,9 +10,9 @@ fn operations(f: &Fixture, path: &[u8]) -> Vec<FsOp> {
     let at = || f.at(path);
     vec![
         FsOp::Lookup { at: at(), follow: true },
-        FsOp::Open { at: at(), flags: OpenFlags::READ, mode: 0 },
-        FsOp::Open { at: at(), flags: RWC, mode: 0o644 },
-        FsOp::Open { at: at(), flags: RW.union(OpenFlags::TRUNCATE), mode: 0 },
+        FsOp::Open { at: at(), flags: OpenFlags::READ, mode: 0, admission: None },
+        FsOp::Open { at: at(), flags: RWC, mode: 0o644, admission: None },
+        FsOp::Open { at: at(), flags: RW.union(OpenFlags::TRUNCATE), mode: 0, admission: None },
         FsOp::Getattr { at: at(), follow: true },
         FsOp::Setattr {
             at: at(),

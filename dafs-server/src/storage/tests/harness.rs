@@ -148,7 +148,7 @@ impl Fixture {
     }
 
     pub(super) fn open_at(&mut self, at: At, flags: OpenFlags) -> Result<NodeId, Status> {
-        match self.run(FsOp::Open { at, flags, mode: 0o644 })? {
+        match self.run(FsOp::Open { at, flags, mode: 0o644, admission: None })? {
             FsReply::Node(node, _) => Ok(node),
             other => panic!("{other:?}"),
         }

@@ -4,6 +4,7 @@
 mod bounded;
 mod confinement;
 mod harness;
+mod hints;
 mod hot;
 mod loops;
 mod model;

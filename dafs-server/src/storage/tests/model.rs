@@ -152,11 +152,12 @@ impl Pair {
         let (path, flags) = (self.path(), flags[self.random.index(flags.len())]);
         let mode = [0o644, 0o600, 0o4755][self.random.index(3)];
         let told = format!("open {:?} {flags:?}", path.escape_ascii().to_string());
-        let opened =
-            self.both(told, |side, _| match side.run(FsOp::Open { at: side.at(&path), flags, mode })? {
+        let opened = self.both(told, |side, _| {
+            match side.run(FsOp::Open { at: side.at(&path), flags, mode, admission: None })? {
                 FsReply::Node(node, attributes) => Ok((node, attributes)),
                 other => panic!("{other:?}"),
-            });
+            }
+        });
         let Some(opened) = opened else { return };
         let slot = self.random.index(NODES);
         let kind = opened[0].1.kind;
@@ -238,7 +239,11 @@ impl Pair {
             _ => {
                 let told = format!("link {:?} as {:?}", names[0], names[1]);
                 self.both(told, |side, _| {
-                    attributes(side.run(FsOp::Link { from: side.at(&path), to: side.at(&other) }))
+                    attributes(side.run(FsOp::Link {
+                        from: side.at(&path),
+                        to: side.at(&other),
+                        replace: false,
+                    }))
                 });
             }
         }

@@ -46,7 +46,7 @@ fn identity_of_the_client_decides_and_owns() {
         f.identity = user(1234, 5678, &[7000]);
         assert_eq!(f.mkdir("mine"), Err(Status::ACCESS), "{kind:?}");
         let at = f.at("open/made");
-        let opened = f.run(FsOp::Open { at, flags: RWC, mode: 0o666 });
+        let opened = f.run(FsOp::Open { at, flags: RWC, mode: 0o666, admission: None });
         let Ok(FsReply::Node(opened, _)) = opened else { panic!("{kind:?} {opened:?}") };
         let made = f.stat("open/made").unwrap();
         assert_eq!((made.uid, made.gid, made.mode), (1234, 5678, 0o666), "{kind:?}");
@@ -157,7 +157,7 @@ fn user_0_sets_the_group_id_bit_of_any_group() {
         for identity in [root.clone(), user(0, 5, &[])] {
             f.identity = identity;
             let at = f.at("team/tool");
-            f.run(FsOp::Open { at, flags: RWC, mode: 0o2775 }).unwrap();
+            f.run(FsOp::Open { at, flags: RWC, mode: 0o2775, admission: None }).unwrap();
             let made = f.stat("team/tool").unwrap();
             assert_eq!((made.gid, made.mode), (7000, 0o2775), "{kind:?}");
             set_mode(&mut f, "team/tool", 0o775);
@@ -274,7 +274,7 @@ fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
         let socket = std::os::unix::net::UnixListener::bind(directory.path().join("root/socket")).unwrap();
-        assert_eq!(f.stat("pipe").unwrap().kind, dafs_proto::wire::FileKind::Fifo);
+        assert_eq!(f.stat("pipe").unwrap().kind, FileKind::Fifo);
         f.symlink("pipe", "link").unwrap();
         let opened = watch_opens(&pipe);
         for name in ["pipe", "socket", "link"] {
@@ -303,7 +303,8 @@ fn names_of_an_export_in_memory_take_space_until_they_are_gone() {
     let empty = free(&mut f);
     f.open("0", RWC).unwrap();
     let name = |index: usize| format!("{index:0>200}");
-    let link = |f: &mut Fixture, index| f.run(FsOp::Link { from: f.at("0"), to: f.at(name(index)) });
+    let link =
+        |f: &mut Fixture, index| f.run(FsOp::Link { from: f.at("0"), to: f.at(name(index)), replace: false });
     let count =
         (0..3000).find(|index| link(&mut f, *index).is_err()).expect("3,000 names of 200 bytes do not fit");
     assert!(count > 1000, "{count} names of 200 bytes in 1 MiB");
@@ -330,7 +331,7 @@ fn read_now_gives_all_or_would_block() {
         let data: Vec<u8> = (0..300_000u32).map(|i| (i / 11) as u8).collect();
         assert_eq!(f.write(node, 0, &data), Ok(data.len()));
         f.run(FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync }).unwrap();
-        f.run(FsOp::Hint { node, offset: 0, len: 0, pattern: 4 }).unwrap();
+        f.run(FsOp::Hint { node, offset: 0, len: 0, pattern: Some(AccessPattern::WillNotNeed) }).unwrap();
         // A part of it is at hand again.
         f.read_submitted(node, 0, &[10_000]).unwrap();
         let mut bytes = vec![0; 300_100];

@@ -1,7 +1,7 @@
 //! What is left to do when storage has answered.
 
 use dafs_proto::transport::{MemoryRef, RemoteRange};
-use dafs_proto::wire::{Method, Stability, Verifier};
+use dafs_proto::wire::{Method, Stability, Verifier, VerifyRequest};
 
 use crate::storage::{ExportId, NodeId};
 use crate::worker::ids::ConnectionKey;
@@ -14,6 +14,8 @@ pub(crate) enum After {
     Plain,
     /// Attributes in the payload.
     Attributes,
+    /// A comparison with the attributes.
+    Verify(VerifyRequest),
     /// A new handle; attributes in the payload. The node is not known yet.
     Node { like: OpenHandle },
     /// A new handle of a node that is open and held for it; attributes in the payload.
@@ -30,6 +32,8 @@ pub(crate) enum After {
     Entries(Wanted),
     /// A commit's verifier.
     Commit { export: ExportId },
+    /// A copy into this file.
+    Copied(Target),
     /// A read into memory of this process.
     Read(Reading),
     /// A write of so many bytes that are already in the file and become durable.

@@ -126,6 +126,7 @@ impl Worker {
             Opcode::Write | Opcode::Append => self.write(call, body, payload),
             Opcode::ReadList | Opcode::WriteList => self.list(call, body, payload),
             Opcode::Batch => self.batch(call, body, payload),
+            Opcode::CopyRange => self.copy_range(call, body, payload),
             Opcode::Null => {
                 no_body(body)?;
                 self.no_payload(call, payload)?;
@@ -162,6 +163,7 @@ impl Worker {
             | Opcode::Symlink
             | Opcode::Readlink
             | Opcode::AccessCheck
+            | Opcode::Verify
             | Opcode::XattrRead
             | Opcode::XattrWrite
             | Opcode::XattrList
@@ -195,10 +197,22 @@ impl Worker {
         if call.header.opcode.modifies() && open.rights.read_only {
             return Err(Status::READ_ONLY);
         }
-        if self.shared.fences.holds_off(usize::from(open.node.export.0), &session.client_id) {
-            return Err(Status::FENCED);
+        let export = usize::from(open.node.export.0);
+        if self.shared.fences.holds_off(export, &session.subject()) {
+            let opcode = call.header.opcode;
+            let is_about_fences = matches!(opcode, Opcode::FenceRead | Opcode::FenceWrite);
+            if !is_about_fences || !self.may_enter_to_fence(session, export) {
+                return Err(Status::FENCED);
+            }
         }
         Ok(open)
+    }
+
+    /// A list that fences off all whom it does not name would lock out those who are to change it.
+    #[cold]
+    pub(crate) fn may_enter_to_fence(&self, session: &Session, export: usize) -> bool {
+        self.shared.fences.names_the_allowed(export)
+            && self.shared.rules().access.administers(&session.client)
     }
 
     /// The file whose data a request reads or writes, if that was asked for when it was opened.

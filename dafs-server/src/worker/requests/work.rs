@@ -62,8 +62,9 @@ pub(crate) enum State {
     Work(Box<dyn Work>),
     /// Its operations, which are operations of their own here.
     Batch(Box<Batch>),
-    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet.
-    FenceDrain { export: usize, others: usize },
+    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet; and until the list
+    /// is kept, of which this came.
+    FenceDrain { export: usize, others: usize, kept: Option<Status> },
     /// A lock that others hold, under this number in the table of locks.
     Lock { file: LockKey, waiter: WaiterId },
     /// Answered; RDMA still holds its buffers.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dafs_proto::wire::{FileHandle, Status};
 
 use crate::access::MountRights;
+use crate::shared::shares::Share;
 use crate::storage::{NodeId, Places};
 
 /// What a session has open.
@@ -20,6 +21,8 @@ pub struct OpenHandle {
     pub writable: bool,
     /// It is the root of an export: closing it leaves the node open.
     pub is_root: bool,
+    /// What it lets others do with the file, as long as it is there; of a token also while that is.
+    pub(crate) share: Option<Arc<Share>>,
 }
 
 /// The handles of one session. A handle is a place and a generation, so one that was closed is never mistaken for a later one.

@@ -13,6 +13,7 @@ use dafs_proto::wire::SessionId;
 use slab::Slab;
 
 use crate::access::ClientIdentity;
+use crate::shared::Subject;
 use crate::storage::ExportId;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
@@ -76,6 +77,12 @@ impl Session {
     /// It has a share of the server: a request of it is in progress, or was a little while ago.
     pub fn is_active(&self, now: Moment) -> bool {
         self.active_until > now || self.core.credits().executing() > 0
+    }
+
+    /// Who it is to fences.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let (client_id, key_name) = (&self.client_id, self.client.key_name.as_deref());
+        Subject { client_id, key_name, address: self.peer }
     }
 
     /// Its name, for the log.

@@ -2,11 +2,11 @@
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
-    AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, HEADER_SIZE,
-    HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest,
-    ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest,
-    Stability, TOKEN_SIZE, TwoNames, WriteRequest, XattrNames, encode_lists, encode_message_pack,
-    encode_segments, lists_size,
+    AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
+    FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags,
+    OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat,
+    SetAttributes, ShareRequest, Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest,
+    WriteRequest, XattrNames, encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -181,8 +181,26 @@ impl Peer {
             }
             Opcode::Hint => {
                 let (offset, len, pattern) = (input.number(), input.number(), input.number32());
-                HintRequest { offset, len, pattern }.encode(&mut body);
+                let likelihood = input.number32() % 101;
+                HintRequest { offset, len, pattern, likelihood }.encode(&mut body);
                 (HintRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::CopyRange => {
+                let source = self.handles.get(input.below(self.handles.len().max(1)));
+                let source = source.map_or(input.number(), |handle| handle.0);
+                let [source_offset, offset, len] = [0; 3].map(|_| input.number());
+                CopyRequest { source, source_offset, offset, len }.encode(&mut body);
+                (CopyRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::Verify => {
+                let mask = VerifyMask::from_bits_truncate(input.number32());
+                let flags = VerifyFlags::from_bits_truncate(input.number32());
+                let value = |bit, value| if mask.contains(bit) { value } else { 0 };
+                let (change, size) =
+                    (value(VerifyMask::CHANGE, input.number()), value(VerifyMask::SIZE, input.number()));
+                let request = VerifyRequest { mask, flags, change, size, ..VerifyRequest::default() };
+                request.encode(&mut body);
+                (VerifyRequest::HEAD_SIZE, path(input))
             }
             Opcode::Rename | Opcode::Link => {
                 let second_handle = self.handles.first().map_or(0, |handle| handle.0);
@@ -237,7 +255,9 @@ impl Peer {
                 (body, payload)
             }
             Opcode::Mount => (Vec::new(), FAULTY.as_bytes().to_vec()),
-            Opcode::FenceWrite => (Vec::new(), encode_message_pack(&vec![[100 + self.index; 16]])),
+            Opcode::FenceWrite => {
+                (Vec::new(), encode_message_pack(&FenceList::of_clients(&[[100 + self.index; 16]])))
+            }
             _ => (Vec::new(), Vec::new()),
         }
     }

@@ -1,0 +1,162 @@
+//! `dafs fence`.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::process::ExitCode;
+
+use dafs_client::{FenceList, FenceMode};
+use serde_json::json;
+
+use crate::flags::{Fence, FenceCommand, FenceEntries};
+use crate::output::Output;
+use crate::quote;
+use crate::remote::{Remotes, Target};
+use crate::report::{Failure, Result};
+
+/// An id that no other client has: who changes a fence is not to be behind it with the host that he is on.
+pub(crate) fn operator_id() -> [u8; 16] {
+    let half = || RandomState::new().build_hasher().finish();
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&half().to_ne_bytes());
+    id[8..].copy_from_slice(&half().to_ne_bytes());
+    id
+}
+
+pub(crate) fn run(flags: &Fence, remotes: &Remotes) -> Result<ExitCode> {
+    match &flags.command {
+        FenceCommand::List { json, url } => list(&remotes.target(url)?, *json)?,
+        FenceCommand::Add { entries, allow, url } => {
+            let target = remotes.target(url)?;
+            let list = added(read(&target)?, &wanted(entries)?, *allow);
+            write(&target, &list.map_err(|why| cannot("add to", &target, &why))?)?;
+        }
+        FenceCommand::Remove { entries, url } => {
+            let target = remotes.target(url)?;
+            let list = removed(read(&target)?, &wanted(entries)?);
+            write(&target, &list.map_err(|why| cannot("remove from", &target, &why))?)?;
+        }
+        FenceCommand::Clear { url } => write(&remotes.target(url)?, &FenceList::default())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(target: &Target, is_json: bool) -> Result<()> {
+    let list = read(target)?;
+    let mut out = Output::new();
+    let ids: Vec<String> = list.clients.iter().map(shown_id).collect();
+    if is_json {
+        let mode = if list.mode == FenceMode::Allow { "allow" } else { "deny" };
+        let value = json!({ "mode": mode, "clients": ids, "keys": list.keys, "addresses": list.addresses });
+        out.line(&value.to_string())?;
+        return out.flush();
+    }
+    out.line(match (list.mode, list.is_empty()) {
+        (FenceMode::Deny, true) => "nobody is fenced off",
+        (FenceMode::Deny, false) => "fenced off:",
+        (FenceMode::Allow, true) => "everybody is fenced off",
+        (FenceMode::Allow, false) => "everybody is fenced off but:",
+    })?;
+    let keys = list.keys.iter().map(|key| ("key", quote::shown(key.as_bytes())));
+    let addresses = list.addresses.iter().map(|range| ("address", quote::shown(range.as_bytes())));
+    for (kind, value) in ids.into_iter().map(|id| ("client", id)).chain(keys).chain(addresses) {
+        out.line(&format!("  {kind} {value}"))?;
+    }
+    out.flush()
+}
+
+fn read(target: &Target) -> Result<FenceList> {
+    target.export.fence_list().map_err(|error| target.failed("read the fence of", &error))
+}
+
+fn write(target: &Target, list: &FenceList) -> Result<()> {
+    target.export.set_fence_list(list).map_err(|error| target.failed("set the fence of", &error))
+}
+
+fn cannot(action: &str, target: &Target, why: &str) -> Failure {
+    Failure::text(format!("cannot {action} the fence of {}: {why}", target.url()))
+}
+
+fn wanted(entries: &FenceEntries) -> Result<FenceList> {
+    let FenceEntries { client, key, address } = entries.clone();
+    let list = FenceList { mode: FenceMode::Deny, clients: client, keys: key, addresses: address };
+    match list.is_empty() {
+        true => Err(Failure::usage("name whom: --client, --key or --address".to_owned())),
+        false => Ok(list),
+    }
+}
+
+/// The list with these entries too, each once.
+fn added(mut list: FenceList, more: &FenceList, allow: bool) -> std::result::Result<FenceList, String> {
+    let mode = if allow { FenceMode::Allow } else { FenceMode::Deny };
+    if list == FenceList::default() {
+        list.mode = mode;
+    }
+    if list.mode != mode {
+        return Err(match list.mode {
+            FenceMode::Deny => "its list says who is fenced off; leave --allow out, or clear the fence first",
+            FenceMode::Allow => {
+                "its list says who is not fenced off; add with --allow, or clear the fence first"
+            }
+        }
+        .to_owned());
+    }
+    fn join<T: Clone + PartialEq>(own: &mut Vec<T>, more: &[T]) {
+        for entry in more {
+            if !own.contains(entry) {
+                own.push(entry.clone());
+            }
+        }
+    }
+    join(&mut list.clients, &more.clients);
+    join(&mut list.keys, &more.keys);
+    join(&mut list.addresses, &more.addresses);
+    Ok(list)
+}
+
+/// The list without these entries, which are in it. A list of those allowed stays one: its last entry gone, everybody is fenced off.
+fn removed(mut list: FenceList, less: &FenceList) -> std::result::Result<FenceList, String> {
+    fn take<T: PartialEq>(own: &mut Vec<T>, entry: &T, shown: &str) -> std::result::Result<(), String> {
+        let place = own.iter().position(|other| other == entry);
+        own.remove(place.ok_or_else(|| format!("{shown} is not in its list"))?);
+        Ok(())
+    }
+    for id in &less.clients {
+        take(&mut list.clients, id, &format!("client {}", shown_id(id)))?;
+    }
+    for key in &less.keys {
+        take(&mut list.keys, key, &format!("key {}", quote::shown(key.as_bytes())))?;
+    }
+    for range in &less.addresses {
+        take(&mut list.addresses, range, &format!("address {}", quote::shown(range.as_bytes())))?;
+    }
+    Ok(list)
+}
+
+/// A client id, as the server's log has it.
+pub(crate) fn shown_id(id: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(mode: FenceMode, keys: &[&str]) -> FenceList {
+        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+        FenceList { mode, keys, ..FenceList::default() }
+    }
+
+    // [CMD-61]
+    #[test]
+    fn entry_is_added_once_and_removed_where_it_is() {
+        let (deny, allow) = (FenceMode::Deny, FenceMode::Allow);
+        let none = FenceList::default();
+        assert_eq!(added(none.clone(), &keys(deny, &["a", "b", "a"]), false), Ok(keys(deny, &["a", "b"])));
+        assert_eq!(added(none.clone(), &keys(deny, &["a"]), true), Ok(keys(allow, &["a"])));
+        assert_eq!(added(keys(allow, &["a"]), &keys(deny, &["b"]), true), Ok(keys(allow, &["a", "b"])));
+        assert!(added(keys(allow, &["a"]), &keys(deny, &["b"]), false).is_err());
+        assert!(added(keys(allow, &[]), &keys(deny, &["b"]), false).is_err());
+        assert!(added(keys(deny, &["a"]), &keys(deny, &["b"]), true).is_err());
+        assert_eq!(removed(keys(allow, &["a"]), &keys(deny, &["a"])), Ok(keys(allow, &[])));
+        assert!(removed(keys(deny, &["a"]), &keys(deny, &["b"])).unwrap_err().contains("key"));
+    }
+}

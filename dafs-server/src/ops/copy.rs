@@ -1,0 +1,37 @@
+//! Copies from one file to another, which clients need not carry.
+
+use dafs_proto::wire::{CopyReply, CopyRequest, HEADER_SIZE, Opcode, Status};
+
+use super::Worker;
+use crate::storage::{CopySource, FsOp};
+use crate::worker::flight::Call;
+use crate::worker::flight::after::{After, Target};
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+
+impl Worker {
+    /// Begins a copy. Its source is looked at as that of a read.
+    pub(crate) fn copy_range(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let request = CopyRequest::decode(body)?;
+        self.no_payload(call, payload)?;
+        let node = self.data_node(call, true)?;
+        let mut reading = *call;
+        reading.header.opcode = Opcode::Read;
+        reading.header.handle = request.source();
+        let source = CopySource(self.storage.share(self.data_node(&reading, false)?)?);
+        let CopyRequest { source_offset, offset, len, .. } = request;
+        let op = FsOp::CopyRange { node, offset, source, source_offset, len };
+        self.start(call, op, After::Copied(self.target(node)))
+    }
+
+    /// Answers a copy.
+    pub(crate) fn reply_copied(&mut self, call: &Call, target: Target, count: u64, end: bool) {
+        let mut body = [0; CopyReply::HEAD_SIZE - HEADER_SIZE];
+        CopyReply { count, verifier: target.verifier, end }.encode(&mut body);
+        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+    }
+}

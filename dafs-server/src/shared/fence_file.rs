@@ -1,0 +1,261 @@
+//! The file in which fence lists outlive the server. What is in it is all there, or the server does not start: a fence that was forgotten
+//! lets in whom somebody has shut out.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use dafs_proto::wire::{FenceList, FenceMode};
+
+/// What the file begins with.
+const TITLE: &str = "dafs-fences 1";
+
+/// Bytes of the file at most: far more than all lists of all exports take.
+const FILE_SIZE_MAX: u64 = 1 << 30;
+
+/// The lists of all exports, as they are in the file.
+#[derive(Debug)]
+pub(crate) struct FenceFile {
+    path: PathBuf,
+    /// By the exports' names, those too that the server does not have now.
+    lists: BTreeMap<String, FenceList>,
+}
+
+/// Why the lists cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceFileError {
+    /// The file is not as the server wrote it.
+    #[error(
+        "cannot read the fence file {}: {problem}; put a copy of it back, or remove it to lift all fences", path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Others may write it, and so lift fences.
+    #[error("cannot use the fence file {}: others than its owner may write it; run chmod 600 on it", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system says no.
+    #[error("cannot {action} the fence file {}: {error}", path.display())]
+    System {
+        /// What was done.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        error: io::Error,
+    },
+}
+
+impl FenceFile {
+    /// Reads it; where there is none yet nobody is fenced off.
+    pub(crate) fn open(path: &Path) -> Result<Self, FenceFileError> {
+        let mut own = Self { path: path.to_owned(), lists: BTreeMap::new() };
+        let found = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Where it cannot be made, that is to be known now.
+                own.write()?;
+                return Ok(own);
+            }
+            found => found.map_err(|error| own.failed("read", error))?,
+        };
+        if found.mode() & 0o022 != 0 {
+            return Err(FenceFileError::Open { path: own.path });
+        }
+        if found.len() > FILE_SIZE_MAX {
+            return Err(own.corrupt("it is too large"));
+        }
+        let bytes = fs::read(path).map_err(|error| own.failed("read", error))?;
+        own.lists = parse(&bytes).map_err(|problem| own.corrupt(&problem))?;
+        Ok(own)
+    }
+
+    /// The list of an export, where it has one.
+    pub(crate) fn list(&self, export: &str) -> Option<&FenceList> {
+        self.lists.get(export)
+    }
+
+    /// Replaces the list of an export. [`FenceFile::write`] makes it durable.
+    pub(crate) fn set(&mut self, export: &str, list: FenceList) {
+        match list == FenceList::default() {
+            true => drop(self.lists.remove(export)),
+            false => drop(self.lists.insert(export.to_owned(), list)),
+        }
+    }
+
+    /// Writes it anew, durable and all of it, or leaves it as it was. Blocks.
+    pub(crate) fn write(&self) -> Result<(), FenceFileError> {
+        let mut other = self.path.clone().into_os_string();
+        other.push(".new");
+        let other = PathBuf::from(other);
+        let written = File::options().write(true).create(true).truncate(true).mode(0o600).open(&other);
+        let written = written.and_then(|mut file| {
+            file.write_all(&self.text())?;
+            file.sync_all()?;
+            fs::rename(&other, &self.path)?;
+            let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        });
+        written.map_err(|error| self.failed("write", error))
+    }
+
+    /// It is not what was written.
+    pub(crate) fn corrupt(&self, problem: &str) -> FenceFileError {
+        FenceFileError::Corrupt { path: self.path.clone(), problem: problem.to_owned() }
+    }
+
+    fn failed(&self, action: &'static str, error: io::Error) -> FenceFileError {
+        FenceFileError::System { action, path: self.path.clone(), error }
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let mut text = format!("{TITLE}\n");
+        for (export, list) in &self.lists {
+            let mode = if list.mode == FenceMode::Allow { "allow" } else { "deny" };
+            text.push_str(&format!("export {mode} {export}\n"));
+            list.clients
+                .iter()
+                .for_each(|id| text.push_str(&format!("client {:032x}\n", u128::from_be_bytes(*id))));
+            list.keys.iter().for_each(|key| text.push_str(&format!("key {key}\n")));
+            list.addresses.iter().for_each(|range| text.push_str(&format!("address {range}\n")));
+        }
+        text.push_str(&format!("end {:016x}\n", sum(text.as_bytes())));
+        text.into_bytes()
+    }
+}
+
+/// What tells a file that is cut or changed by accident (FNV-1a).
+fn sum(bytes: &[u8]) -> u64 {
+    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+fn parse(bytes: &[u8]) -> Result<BTreeMap<String, FenceList>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    let cut = || "its end is missing".to_owned();
+    let begin = text.strip_suffix('\n').and_then(|text| text.rfind('\n')).ok_or_else(cut)? + 1;
+    let (body, end) = text.split_at(begin);
+    let told = end.trim_end().strip_prefix("end ").ok_or_else(cut)?;
+    if told != format!("{:016x}", sum(body.as_bytes())) {
+        return Err("its sum is wrong: it was changed, or is damaged".to_owned());
+    }
+    let mut lines = body.lines().enumerate();
+    if lines.next().map(|(_, line)| line) != Some(TITLE) {
+        return Err(format!("it does not begin with {TITLE:?}"));
+    }
+    let mut lists: Vec<(String, FenceList)> = Vec::new();
+    for (number, line) in lines {
+        let wrong = || format!("line {}: {line:?} is no entry", number + 1);
+        let (word, rest) = line.split_once(' ').ok_or_else(wrong)?;
+        if word == "export" {
+            let (mode, name) = rest.split_once(' ').ok_or_else(wrong)?;
+            let mode = match mode {
+                "deny" => FenceMode::Deny,
+                "allow" => FenceMode::Allow,
+                _ => return Err(wrong()),
+            };
+            lists.push((name.to_owned(), FenceList { mode, ..FenceList::default() }));
+            continue;
+        }
+        let (_, list) = lists.last_mut().ok_or_else(wrong)?;
+        match word {
+            "client" => {
+                let id =
+                    u128::from_str_radix(rest, 16).ok().filter(|_| rest.len() == 32).ok_or_else(wrong)?;
+                list.clients.push(id.to_be_bytes());
+            }
+            "key" => list.keys.push(rest.to_owned()),
+            "address" => list.addresses.push(rest.to_owned()),
+            _ => return Err(wrong()),
+        }
+    }
+    let count = lists.len();
+    let lists: BTreeMap<_, _> = lists.into_iter().collect();
+    if lists.len() < count { Err("an export has two lists".to_owned()) } else { Ok(lists) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn list(mode: FenceMode) -> FenceList {
+        FenceList {
+            mode,
+            clients: vec![[0xab; 16], [0; 16]],
+            keys: vec!["a key".into()],
+            addresses: vec!["10.0.0.0/8".into(), "local".into()],
+        }
+    }
+
+    // [ACC-136]
+    #[test]
+    fn lists_that_were_written_are_there_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fences");
+        let mut file = FenceFile::open(&path).unwrap();
+        assert_eq!(file.list("data"), None);
+        file.set("data", list(FenceMode::Deny));
+        file.set("name with spaces", list(FenceMode::Allow));
+        file.set("gone", list(FenceMode::Deny));
+        file.set("gone", FenceList::default());
+        file.set("nobody", FenceList { mode: FenceMode::Allow, ..FenceList::default() });
+        file.write().unwrap();
+        let again = FenceFile::open(&path).unwrap();
+        assert_eq!(again.list("data"), Some(&list(FenceMode::Deny)));
+        assert_eq!(again.list("name with spaces"), Some(&list(FenceMode::Allow)));
+        assert_eq!(again.list("nobody").map(|list| list.mode), Some(FenceMode::Allow));
+        assert_eq!(again.lists.len(), 3);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    // [ACC-137]
+    #[test]
+    fn file_with_any_byte_changed_or_missing_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fences");
+        let mut file = FenceFile::open(&path).unwrap();
+        file.set("data", list(FenceMode::Deny));
+        file.write().unwrap();
+        let good = fs::read(&path).unwrap();
+        let opens = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            FenceFile::open(&path).is_ok()
+        };
+        assert!(opens(&good));
+        for len in 0..good.len() {
+            assert!(!opens(&good[..len]), "{len} bytes");
+        }
+        for place in 0..good.len() {
+            let mut changed = good.clone();
+            changed[place] ^= 1;
+            assert!(!opens(&changed), "byte {place}");
+        }
+        assert!(!opens(&[&good[..], b"x\n"].concat()));
+        // What is whole and makes no sense.
+        for body in [
+            "dafs-fences 2\n",
+            "dafs-fences 1\nclient 00\n",
+            "dafs-fences 1\nexport maybe data\n",
+            "dafs-fences 1\nexport deny a\nexport deny a\n",
+            "dafs-fences 1\nexport deny a\nhost b\n",
+        ] {
+            assert!(!opens(format!("{body}end {:016x}\n", sum(body.as_bytes())).as_bytes()), "{body}");
+        }
+        assert!(opens(&good));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(matches!(FenceFile::open(&path), Err(FenceFileError::Open { .. })));
+        let missing = directory.path().join("missing/fences");
+        assert!(matches!(FenceFile::open(&missing), Err(FenceFileError::System { .. })));
+    }
+}

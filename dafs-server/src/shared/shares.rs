@@ -1,0 +1,224 @@
+//! Deny modes: what the opens of a file let others do with it, for all workers. By the file and not by its name, for it may have several,
+//! also in several exports.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dafs_proto::wire::{Attributes, OpenFlags, Status};
+
+use crate::storage::Admission;
+
+/// A file: its file system, its number there, and what tells it from an earlier one of that number.
+type FileKey = (u64, u64, u64);
+
+/// The files that clients have open.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    files: Mutex<HashMap<FileKey, Opens>>,
+}
+
+/// How many opens of a file read, write, and keep others from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Opens {
+    reads: u32,
+    writes: u32,
+    denies_read: u32,
+    denies_write: u32,
+}
+
+/// What one open does, and what it lets others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mode {
+    reads: bool,
+    writes: bool,
+    denies_read: bool,
+    denies_write: bool,
+}
+
+/// What an open has of a file, from when it is known which file that is until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    shares: Arc<Shares>,
+    mode: Mode,
+    held: Mutex<Option<FileKey>>,
+}
+
+impl Mode {
+    fn of(flags: OpenFlags) -> Self {
+        Self {
+            reads: flags.contains(OpenFlags::READ),
+            writes: flags.contains(OpenFlags::WRITE),
+            denies_read: flags.contains(OpenFlags::DENY_READ),
+            denies_write: flags.contains(OpenFlags::DENY_WRITE),
+        }
+    }
+
+    /// It cannot be beside those that are there.
+    fn conflicts(self, others: Opens) -> bool {
+        self.reads && others.denies_read > 0
+            || self.writes && others.denies_write > 0
+            || self.denies_read && others.reads > 0
+            || self.denies_write && others.writes > 0
+    }
+
+    /// Counts it in or out.
+    fn count(self, opens: &mut Opens, step: fn(u32) -> u32) {
+        for (counts, number) in [
+            (self.reads, &mut opens.reads),
+            (self.writes, &mut opens.writes),
+            (self.denies_read, &mut opens.denies_read),
+            (self.denies_write, &mut opens.denies_write),
+        ] {
+            if counts {
+                *number = step(*number);
+            }
+        }
+    }
+}
+
+impl Shares {
+    /// What an open with these flags is going to have.
+    pub(crate) fn share(self: &Arc<Self>, flags: OpenFlags) -> Arc<Share> {
+        Arc::new(Share { shares: Arc::clone(self), mode: Mode::of(flags), held: Mutex::default() })
+    }
+
+    fn add(&self, file: FileKey, mode: Mode) -> Result<(), Status> {
+        let mut files = lock(&self.files);
+        let opens = files.get(&file).copied().unwrap_or_default();
+        if mode.conflicts(opens) {
+            return Err(Status::SHARE_DENIED);
+        }
+        // As many as there are handles: they do not reach the number's end.
+        mode.count(files.entry(file).or_default(), |count| count + 1);
+        Ok(())
+    }
+
+    fn remove(&self, file: FileKey, mode: Mode) {
+        if let Entry::Occupied(mut entry) = lock(&self.files).entry(file) {
+            mode.count(entry.get_mut(), |count| count.saturating_sub(1));
+            if *entry.get() == Opens::default() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Files that are open.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        lock(&self.files).len()
+    }
+}
+
+impl Share {
+    fn release(&self, held: &mut Option<FileKey>) {
+        if let Some(file) = held.take() {
+            self.shares.remove(file, self.mode);
+        }
+    }
+}
+
+impl Admission for Share {
+    /// Asked again when an open is tried again, perhaps of another file then.
+    fn admit(&self, file: &Attributes) -> Result<(), Status> {
+        let file = (file.fs_id, file.file_id, file.generation);
+        let mut held = lock(&self.held);
+        if *held == Some(file) {
+            return Ok(());
+        }
+        self.release(&mut held);
+        self.shares.add(file, self.mode)?;
+        *held = Some(file);
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut held = lock(&self.held).take();
+        self.release(&mut held);
+    }
+}
+
+/// What is locked here is whole at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::wire::{FileKind, Timestamp};
+
+    use super::*;
+
+    fn file(file_id: u64) -> Attributes {
+        let time = Timestamp::default();
+        Attributes {
+            kind: FileKind::File,
+            mode: 0o600,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            allocated: 0,
+            file_id,
+            fs_id: 1,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            device: 0,
+            generation: 1,
+            change: 0,
+        }
+    }
+
+    fn modes() -> impl Iterator<Item = OpenFlags> {
+        let access = [OpenFlags::READ, OpenFlags::WRITE, OpenFlags::READ | OpenFlags::WRITE];
+        let none = OpenFlags::empty();
+        let denies =
+            [none, OpenFlags::DENY_READ, OpenFlags::DENY_WRITE, OpenFlags::DENY_READ | OpenFlags::DENY_WRITE];
+        access.into_iter().flat_map(move |access| denies.into_iter().map(move |deny| access | deny))
+    }
+
+    /// One denies what the other does.
+    fn is_denied(one: OpenFlags, other: OpenFlags) -> bool {
+        one.contains(OpenFlags::READ) && other.contains(OpenFlags::DENY_READ)
+            || one.contains(OpenFlags::WRITE) && other.contains(OpenFlags::DENY_WRITE)
+    }
+
+    // [STOR-150]
+    #[test]
+    fn every_pair_of_opens_conflicts_where_one_denies_what_the_other_does() {
+        for first in modes() {
+            for second in modes() {
+                let shares = Arc::new(Shares::default());
+                let (one, two) = (shares.share(first), shares.share(second));
+                one.admit(&file(1)).unwrap();
+                let conflict = is_denied(first, second) || is_denied(second, first);
+                let expected = if conflict { Err(Status::SHARE_DENIED) } else { Ok(()) };
+                assert_eq!(two.admit(&file(1)), expected, "{first:?} {second:?}");
+                // Another file is another matter.
+                shares.share(second).admit(&file(2)).unwrap();
+                drop(one);
+                assert_eq!(shares.len(), usize::from(!conflict), "a conflict leaves nothing");
+                two.admit(&file(1)).unwrap();
+                drop(two);
+                assert_eq!(shares.len(), 0);
+            }
+        }
+    }
+
+    // [STOR-151]
+    #[test]
+    fn open_that_is_tried_again_counts_once_and_of_another_file_there() {
+        let shares = Arc::new(Shares::default());
+        let own = shares.share(OpenFlags::READ | OpenFlags::DENY_READ);
+        own.admit(&file(1)).unwrap();
+        own.admit(&file(1)).unwrap();
+        own.admit(&file(2)).unwrap();
+        shares.share(OpenFlags::READ).admit(&file(1)).unwrap();
+        assert!(shares.share(OpenFlags::READ).admit(&file(2)).is_err());
+        drop(own);
+        assert_eq!(shares.len(), 0);
+    }
+}

@@ -1,0 +1,73 @@
+//! Hints: what they do to the page cache, and that they do nothing else.
+
+use std::os::fd::AsFd;
+
+use dafs_proto::wire::AccessPattern;
+
+use super::harness::*;
+use crate::storage::posix::sys;
+use crate::storage::*;
+
+const SIZE: u64 = 4 << 20;
+
+fn hint(f: &mut Fixture, node: NodeId, offset: u64, len: u64, pattern: Option<AccessPattern>) {
+    assert!(matches!(f.run(FsOp::Hint { node, offset, len, pattern }), Ok(FsReply::Done)));
+}
+
+/// Pages of the file in the page cache, where the kernel tells and the file system has pages to drop.
+fn cached(f: &Fixture) -> Option<u64> {
+    let path = f.directory.as_ref()?.path().join("root/f");
+    sys::cached_pages(std::fs::File::open(path).unwrap().as_fd(), 0, SIZE).ok()
+}
+
+// [STOR-162]
+#[test]
+fn data_that_is_not_needed_is_written_out_and_dropped_and_read_ahead_where_it_is() {
+    const PAGES: u64 = SIZE / 4096;
+    for kind in [Kind::Disk(Engine::Pool), Kind::Disk(Engine::Auto)] {
+        let mut f = Fixture::new(kind);
+        let node = f.open("f", RWC).unwrap();
+        let data: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
+        assert_eq!(f.write(node, 0, &data), Ok(data.len()));
+        let Some(before) = cached(&f) else { return };
+        assert_eq!(before, PAGES, "{kind:?}: it was just written");
+        hint(&mut f, node, SIZE / 2, 0, Some(AccessPattern::WillNotNeed));
+        let half = cached(&f).unwrap();
+        if half == PAGES {
+            // A file system in memory, where temporary files are.
+            return;
+        }
+        assert_eq!(half, PAGES / 2, "{kind:?}: none of the second half, also not what was dirty");
+        hint(&mut f, node, 0, 0, Some(AccessPattern::WillNotNeed));
+        assert_eq!(cached(&f), Some(0), "{kind:?}");
+        hint(&mut f, node, 0, 0, Some(AccessPattern::WillNeed));
+        while cached(&f) != Some(PAGES) {
+            std::thread::yield_now();
+        }
+        assert!(f.read(node, 0, data.len()).unwrap() == data, "{kind:?}");
+    }
+}
+
+// [STOR-160] [STOR-161]
+#[test]
+fn hint_of_any_pattern_and_range_changes_no_data() {
+    let patterns = [0, 1, 2, 3, 4, 5, 6, u32::MAX].map(AccessPattern::from_number);
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        let node = f.open("f", RWC).unwrap();
+        assert_eq!(f.write(node, 5, b"data"), Ok(4));
+        for pattern in patterns {
+            for (offset, len) in [(0, 0), (0, 9), (5, 1), (9, 100), (1 << 40, 1 << 40), (u64::MAX, u64::MAX)]
+            {
+                hint(&mut f, node, offset, len, pattern);
+                assert_eq!(f.read(node, 0, 20).unwrap(), b"\0\0\0\0\0data", "{kind:?} {pattern:?}");
+            }
+        }
+        // A file of any size is advised about in a bounded time.
+        f.run(FsOp::Truncate { node, size: 1 << 40 }).unwrap();
+        hint(&mut f, node, 0, 0, Some(AccessPattern::WillNeed));
+        let looked_up = f.lookup("f").unwrap();
+        let unread = f.run(FsOp::Hint { node: looked_up, offset: 0, len: 0, pattern: None });
+        assert_eq!(unread.is_err(), kind != Kind::Mem, "{kind:?}");
+    }
+}
