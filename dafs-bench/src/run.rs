@@ -233,7 +233,7 @@ impl Subjects for Fleet<'_> {
         Ok(Lists::new(target, server))
     }
 
-    fn lone_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server> {
+    fn single_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server> {
         let mut options = self.server_options(poll);
         if on_all_cpus {
             options.cpus.clone_from(&self.pins.all);

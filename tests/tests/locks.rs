@@ -30,7 +30,7 @@ fn open(session: &Session) -> (Export, File) {
     (export, file)
 }
 
-// [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-8]
+// [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-8] [LOCK-16] [LOCK-17]
 fn lock_keeps_others_out_until_it_is_given_back(on: On) {
     let harness = Harness::start(on);
     let (a, b) = (harness.session(), harness.session());
@@ -40,6 +40,9 @@ fn lock_keeps_others_out_until_it_is_given_back(on: On) {
     assert!(b.try_lock(20..30, Exclusive).unwrap() && b.try_lock(0..10, Exclusive).unwrap());
     let conflict = b.test_lock(0..u64::MAX, Shared).unwrap().unwrap();
     assert_eq!((conflict.range, conflict.kind), (10..20, Exclusive));
+    // Nothing of what it gives back is its own.
+    b.unlock(10..15).unwrap();
+    assert!(!b.try_lock(10..11, Shared).unwrap());
     // In part, to a weaker kind, and whole.
     a.unlock(14..20).unwrap();
     assert!(b.try_lock(15..20, Exclusive).unwrap() && !b.try_lock(13..14, Exclusive).unwrap());
@@ -105,7 +108,7 @@ fn lock_of_a_kind_needs_a_file_that_is_open_for_it(on: On) {
     assert_status(writes.try_lock(6..7, Shared), Status::BAD_HANDLE, "shared, to write");
 }
 
-// [LOCK-11]
+// [LOCK-11] [CLI-142]
 fn lock_that_is_waited_for_too_long_is_not_held_later(on: On) {
     let harness = Harness::start(on);
     let (a, c) = (harness.session(), harness.session());
@@ -157,7 +160,7 @@ fn circle_of_waits_is_refused_to_whoever_closes_it(on: On) {
     assert_eq!(refused, 1, "one has both, and the other none");
 }
 
-// [LOCK-12] [LOCK-13]
+// [LOCK-12] [LOCK-13] [LOCK-20]
 fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     let harness = Harness::start(on);
     let (a, b) = (harness.session(), harness.session());
@@ -258,7 +261,7 @@ fn counter_under_a_lock_counts_every_addition(on: On) {
     assert_eq!(u64::from_le_bytes(counter), 4 * rounds);
 }
 
-// [LOCK-3]
+// [LOCK-15]
 fn range_that_cannot_be_is_refused(on: On) {
     let harness = Harness::start(on);
     let (_, file) = open(&harness.session());

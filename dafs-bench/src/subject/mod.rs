@@ -65,7 +65,7 @@ pub trait Subjects {
     fn lists(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Lists>;
 
     /// A server by itself, on a CPU of its own, or on all of them where many clients are to use it.
-    fn lone_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server>;
+    fn single_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server>;
 
     /// Another system.
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>>;

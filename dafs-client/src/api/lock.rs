@@ -107,7 +107,7 @@ impl File {
             Ok(Call::plain(Some(&self.node), Opcode::LockTest, named, |op| {
                 let found = LockTestReply::decode(op.into_reply()?.body())?;
                 Ok(found.conflicts.then(|| LockConflict {
-                    range: found.offset..if found.len == 0 { u64::MAX } else { found.offset + found.len },
+                    range: found.offset..if found.len == 0 { u64::MAX } else { found.offset.saturating_add(found.len) },
                     kind: if found.kind == LockKind::Exclusive as u32 { LockKind::Exclusive } else { LockKind::Shared },
                     owner: found.owner,
                     client_id: found.client_id,

@@ -9,7 +9,9 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
+use crate::shared::WorkerId;
 use crate::shared::locks::{Freed, Held, Kind, Outcome, Owner, WaiterId, Waiting};
+use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
@@ -52,7 +54,7 @@ impl Worker {
             return self.end_lock(call, at_once?);
         }
         let operation = self.park(*call, State::Lock { file, waiter: WaiterId::default() });
-        let waiting = Waiting { worker: self.id, operation };
+        let waiting = Waiting { worker: self.id.0, operation };
         let outcome = shared.locks.with(|table| table.lock(file, request.range(), held, Some(waiting)));
         match (outcome, self.operation_index(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
@@ -148,11 +150,11 @@ impl Worker {
     /// Tells those whose turn has come.
     fn tell_of_locks(&mut self, granted: Vec<Waiting>) {
         for waiting in granted {
-            if waiting.worker == self.id {
+            if waiting.worker == self.id.0 {
                 self.on_lock_granted(waiting.operation);
             } else {
-                let mail = crate::shared::mail::Mail::LockGranted { operation: waiting.operation };
-                self.shared.send(waiting.worker, mail);
+                let mail = Mail::LockGranted { operation: waiting.operation };
+                self.shared.send(WorkerId(waiting.worker), mail);
             }
         }
     }

@@ -117,6 +117,10 @@ body! {
         /// The client that holds it, as it named itself.
         pub client_id: [u8; 16] = "client id",
     }
+    check |reply| match (reply.conflicts, reply.kind) {
+        (false, 0) | (true, 1 | 2) => Ok(()),
+        (_, kind) => Err(WireError::Invalid { what: "kind of lock", value: u64::from(kind) }),
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +131,7 @@ mod tests {
     const REQUEST: LockRequest =
         LockRequest { offset: 5, len: 7, owner: 9, kind: LockKind::Shared, flags: LockFlags::WAIT };
 
-    // [LOCK-3]
+    // [LOCK-15]
     #[test]
     fn range_of_a_lock_ends_within_the_offsets() {
         for (offset, len, range) in [

@@ -4,12 +4,12 @@ use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
     CopyReply, CopyRequest, EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply,
-    HintRequest, LimitsReply, ListReadReply, ListRequest, Method, MountReply, NameRequest, Opcode,
-    OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest,
-    RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status,
-    Token, TwoNames, VerifyRequest, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
-    decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results,
-    decode_segments,
+    HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, Method, MountReply,
+    NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
+    Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest,
+    Statistics, Status, Token, TwoNames, UnlockRequest, VerifyRequest, WireError, WriteReply, WriteRequest,
+    XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack,
+    decode_noticed_results, decode_segments,
 };
 
 /// Why a message is not taken.
@@ -195,6 +195,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Opcode::Commit => alone(CommitReply::decode(body).map(drop), payload),
         Opcode::CopyRange => alone(CopyReply::decode(body).map(drop), payload),
         Opcode::Seek => alone(SeekReply::decode(body).map(drop), payload),
+        Opcode::LockTest => alone(LockTestReply::decode(body).map(drop), payload),
         Opcode::Batch => {
             let reply = BatchReply::decode(body)?;
             let data = payload.len().saturating_sub(reply.data as usize);

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use dafs_proto::wire::{
     AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
-    CopyRequest, EagerBufferTerms, HEADER_SIZE, HintRequest, ListReadReply, ListRequest, NameRequest, Opcode,
-    OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest,
-    LockRequest, LockTestReply, SeekReply, SeekRequest, ShareReply, ShareRequest, Status, UnlockRequest, VerifyRequest, WriteReply, WriteRequest,
+    CopyRequest, EagerBufferTerms, HEADER_SIZE, HintRequest, ListReadReply, ListRequest, LockRequest,
+    LockTestReply, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
+    RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply, ShareRequest, Status, UnlockRequest,
+    VerifyRequest, WriteReply, WriteRequest,
 };
 
 use crate::vector;

@@ -53,7 +53,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-server/src/storage/posix/identity.rs",
     "dafs-server/src/storage/posix/mapping.rs",
     "dafs-server/src/storage/posix/sys.rs",
-    "dafs-server/src/storage/posix/transfer.rs",
+    "dafs-server/src/storage/posix/ring_op.rs",
     "dafs-server/src/storage/tests/harness.rs",
     "dafs-server/src/storage/uring.rs",
     "proto/benches/shm_ring.rs",

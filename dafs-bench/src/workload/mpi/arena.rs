@@ -70,7 +70,7 @@ impl<'a> Arena<'a> {
             true => None,
             false => {
                 bench.progress.doing("starting dafs");
-                Some(bench.subjects.lone_server(bench.plan.poll(), ranks > 1)?)
+                Some(bench.subjects.single_server(bench.plan.poll(), ranks > 1)?)
             }
         };
         let mut contenders = match &server {

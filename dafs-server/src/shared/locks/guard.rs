@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use dafs_proto::wire::SessionId;
 
 use super::LockTable;
-use crate::shared::lock;
 
 type ClientId = [u8; 16];
 
@@ -23,7 +22,7 @@ pub(crate) struct Locks {
 
 impl Locks {
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut LockTable) -> T) -> T {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = act(&mut table);
         self.mandatory.store(table.has_mandatory(), Ordering::Release);
         outcome
@@ -43,20 +42,20 @@ impl Locks {
 
     /// A session asks for locks.
     pub(crate) fn introduce(&self, session: SessionId, client: ClientId) {
-        if crate::shared::read(&self.clients).contains_key(&session) {
+        if self.clients.read().unwrap_or_else(PoisonError::into_inner).contains_key(&session) {
             return;
         }
         self.used.store(true, Ordering::Release);
-        crate::shared::write(&self.clients).insert(session, client);
+        self.clients.write().unwrap_or_else(PoisonError::into_inner).insert(session, client);
     }
 
     /// Who has a session that asked for locks.
     pub(crate) fn client_of(&self, session: SessionId) -> ClientId {
-        crate::shared::read(&self.clients).get(&session).copied().unwrap_or_default()
+        self.clients.read().unwrap_or_else(PoisonError::into_inner).get(&session).copied().unwrap_or_default()
     }
 
     /// A session has ended.
     pub(crate) fn forget(&self, session: SessionId) {
-        crate::shared::write(&self.clients).remove(&session);
+        self.clients.write().unwrap_or_else(PoisonError::into_inner).remove(&session);
     }
 }

@@ -17,7 +17,6 @@ use dafs_proto::wire::{SessionId, Status};
 
 pub(crate) use self::guard::Locks;
 use self::segments::Segments;
-use super::WorkerId;
 use crate::storage::LockKey;
 
 /// Parts of files that a session holds or waits for, at most.
@@ -66,7 +65,8 @@ pub(crate) struct Held {
 /// Where a request waits: an operation of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    pub(crate) worker: WorkerId,
+    /// By its number.
+    pub(crate) worker: usize,
     pub(crate) operation: OpToken,
 }
 

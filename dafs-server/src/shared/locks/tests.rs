@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, reason = "offsets that the tests choose")]
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -18,7 +20,7 @@ fn held(id: u64, kind: Kind) -> Held {
 }
 
 fn waiting(operation: u64) -> Waiting {
-    Waiting { worker: WorkerId(0), operation: OpToken(operation) }
+    Waiting { worker: 0, operation: OpToken(operation) }
 }
 
 fn numbers(granted: &[Waiting]) -> BTreeSet<u64> {
@@ -111,7 +113,7 @@ fn action() -> impl Strategy<Value = Action> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-5] [LOCK-6]
+    // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-5] [LOCK-6] [LOCK-18]
     #[test]
     fn locks_are_those_of_a_model_that_knows_each_offset(actions in prop::collection::vec(action(), 1..60)) {
         let mut table = LockTable::default();
@@ -225,6 +227,28 @@ fn ten_thousand_that_wait_for_one_range_are_served_in_order() {
     }
     assert_eq!(table.unlock(FILE, &(0..8), owner_of(count - 1)), []);
     assert!(table.files.is_empty());
+}
+
+// [LOCK-9] [LOCK-19]
+#[test]
+fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
+    let mut table = LockTable::default();
+    let by = |handle, range: Range<u64>, table: &mut LockTable, id| {
+        let held = Held { handle, ..held(2, Kind::Exclusive) };
+        table.lock(FILE, range, held, Some(waiting(id)))
+    };
+    assert_eq!(by(1, 0..4, &mut table, 0), Ok(NOW));
+    assert_eq!(by(7, 4..8, &mut table, 1), Ok(NOW));
+    assert_eq!(table.lock(FILE, 20..21, held(4, Kind::Exclusive), None), Ok(NOW));
+    assert!(matches!(by(7, 20..30, &mut table, 2), Ok(Outcome::Waits(_))));
+    let other = held(5, Kind::Exclusive);
+    assert!(matches!(table.lock(FILE, 25..26, other, Some(waiting(3))), Ok(Outcome::Waits(_))));
+    assert!(matches!(table.lock(FILE, 6..7, other, Some(waiting(4))), Ok(Outcome::Waits(_))));
+    let freed = table.unlock_handle(FILE, SessionId(1), 7);
+    assert_eq!(numbers(&freed.ended), [2].into());
+    assert_eq!(numbers(&freed.granted), [3, 4].into());
+    let first = table.conflict(FILE, &(0..10), owner_of(9), Kind::Shared).map(|(part, _)| part);
+    assert_eq!(first, Some(0..4), "another handle's lock stays");
 }
 
 // [LOCK-10]

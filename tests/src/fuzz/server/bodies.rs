@@ -3,10 +3,11 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, Method, NameRequest, Opcode, OpenFlags,
-    OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat,
-    SetAttributes, ShareRequest, Stability, TOKEN_SIZE, TwoNames, VerifyFlags, VerifyMask, VerifyRequest,
-    WriteRequest, XattrNames, encode_lists, encode_message_pack, encode_segments, lists_size,
+    FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, LockFlags, LockKind, LockRequest, Method,
+    NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest,
+    SeekRequest, SeekWhat, SetAttributes, ShareRequest, Stability, TOKEN_SIZE, TwoNames, UnlockRequest,
+    VerifyFlags, VerifyMask, VerifyRequest, WriteRequest, XattrNames, encode_lists, encode_message_pack,
+    encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -191,6 +192,20 @@ impl Peer {
                 let [source_offset, offset, len] = [0; 3].map(|_| input.number());
                 CopyRequest { source, source_offset, offset, len }.encode(&mut body);
                 (CopyRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::Lock | Opcode::LockTest => {
+                let kind =
+                    if input.byte().is_multiple_of(2) { LockKind::Shared } else { LockKind::Exclusive };
+                let flags = LockFlags::from_bits_truncate(input.byte().into());
+                let (offset, len) = (u64::from(input.byte()), u64::from(input.byte()));
+                let owner = u64::from(input.byte() % 4);
+                LockRequest { offset, len, owner, kind, flags }.encode(&mut body);
+                (LockRequest::HEAD_SIZE, Vec::new())
+            }
+            Opcode::Unlock => {
+                let (offset, len) = (u64::from(input.byte()), u64::from(input.byte()));
+                UnlockRequest { offset, len, owner: u64::from(input.byte() % 4) }.encode(&mut body);
+                (UnlockRequest::HEAD_SIZE, Vec::new())
             }
             Opcode::Verify => {
                 let mask = VerifyMask::from_bits_truncate(input.number32());
