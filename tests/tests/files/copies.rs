@@ -2,6 +2,7 @@
 
 use dafs_client::{Error, Export, File, OpenOptions, Status};
 use dafs_proto::wire::{CopyRequest, HEADER_SIZE, Header, Opcode};
+use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::Raw;
@@ -14,6 +15,7 @@ on_each_provider_and_two_workers! {
     copy_goes_on_where_the_server_left_the_rest,
     copy_without_the_rights_is_refused,
     copy_between_exports_is_made_or_left_to_the_client,
+    copy_to_another_file_system_is_made_by_hand,
     copy_is_committed_like_any_write,
     copy_from_a_handle_that_is_none_is_answered,
 }
@@ -158,6 +160,23 @@ fn copy_between_exports_is_made_or_left_to_the_client(on: On) {
         assert_status(source.copy_range(0, 0, target, 0), Status::CROSS_DEVICE, "memory and a directory");
     }
     assert_eq!((content(&here), content(&there)), (b"12345".to_vec(), b"abc".to_vec()));
+}
+
+// [STOR-140] [STOR-143]
+fn copy_to_another_file_system_is_made_by_hand(on: On) {
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = elsewhere.path().to_owned();
+    let harness = Harness::start_with(on, move |config| {
+        config.exports.push(ExportConfig::new("elsewhere", ExportKind::Directory(path)));
+    });
+    let session = harness.session();
+    let (data, other) = (session.mount("data").unwrap(), session.mount("elsewhere").unwrap());
+    let bytes = bytes(8, (3 << 20) + 11);
+    let (source, target) = (make(&data, "f", &bytes), make(&other, "f", b"old"));
+    assert_eq!(source.copy_range(5, 0, &target, 1).unwrap(), bytes.len() as u64 - 5);
+    assert_same(&content(&target), &[b"o", &bytes[5..]].concat(), "by hand");
+    assert_eq!(target.copy_range(1, 4096, &source, 0).unwrap(), 4096);
+    assert_same(&content(&source)[..4096], &bytes[5..4101], "and back");
 }
 
 // [STOR-148] [CLI-20]
