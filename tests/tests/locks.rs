@@ -22,6 +22,7 @@ on_each_provider_and_two_workers! {
     locks_that_another_took_after_a_restart_are_lost,
     counter_under_a_lock_counts_every_addition,
     range_that_cannot_be_is_refused,
+    chain_locks_writes_and_unlocks_in_one_round_trip,
 }
 
 fn open(session: &Session) -> (Export, File) {
@@ -270,4 +271,33 @@ fn range_that_cannot_be_is_refused(on: On) {
     let backward = 6..5;
     assert_invalid(file.unlock(backward), "backward");
     assert!(file.try_lock(u64::MAX - 1..u64::MAX, Exclusive).unwrap());
+}
+
+// [CLI-143]
+fn chain_locks_writes_and_unlocks_in_one_round_trip(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((export, a), (_, b)) = (open(&a), open(&b));
+    let mut read = [0; 4];
+    let chain = a.chain().lock(0..4, Exclusive).write_at(b"here", 0).read_at(&mut read, 0);
+    assert_eq!(chain.unlock(0..4).run().unwrap().counts, [4, 4]);
+    assert_eq!(read, *b"here");
+    assert!(b.try_lock(0..4, Exclusive).unwrap(), "it was given back");
+    // It waits for others, the file's own locks among them.
+    b.unlock(0..4).unwrap();
+    a.lock(0..4, Shared).unwrap();
+    std::thread::scope(|scope| {
+        let chain = scope.spawn(|| a.chain().lock(0..4, Exclusive).write_at(b"then", 0).unlock(0..4).run());
+        // It waits once nobody else is let pass.
+        while b.try_lock(0..4, Shared).unwrap() {
+            b.unlock(0..4).unwrap();
+        }
+        a.unlock(0..4).unwrap();
+        assert_eq!(chain.join().unwrap().unwrap().counts, [4]);
+    });
+    // Where it breaks off, the lock does not stay.
+    let reads = export.open_with("f", OpenOptions::new().read(true)).unwrap();
+    let broken = reads.chain().lock(0..4, Shared).write_at(b"not", 0).unlock(0..4).run();
+    assert_status(broken, Status::BAD_HANDLE, "a write to a file that is read");
+    assert!(b.try_lock(0..4, Exclusive).unwrap());
 }

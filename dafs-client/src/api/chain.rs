@@ -12,6 +12,7 @@ use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::api::verify::Expected;
 use crate::driver::Owner;
+use crate::driver::pending::Call;
 use crate::driver::transfer::check_extent;
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
@@ -46,6 +47,10 @@ pub struct Chain<'a> {
     memory: Vec<RawMemory>,
     pub(crate) options: OpenOptions,
     wrong: Option<Error>,
+    /// Requests that give back what it locked, should it break off before it does so itself.
+    pub(crate) unlocks: Vec<Named>,
+    /// As whom it locks.
+    pub(crate) lock_owner: Option<u64>,
     life: PhantomData<&'a mut [u8]>,
 }
 
@@ -79,7 +84,18 @@ impl<'a> Chain<'a> {
         let mut options = OpenOptions::new();
         options.stability = file.unwrap_or_default();
         let (links, memory) = (Vec::new(), Vec::new());
-        Self { owner, node, at_file: file.is_some(), links, memory, options, wrong: None, life: PhantomData }
+        Self {
+            owner,
+            node,
+            at_file: file.is_some(),
+            links,
+            memory,
+            options,
+            wrong: None,
+            unlocks: Vec::new(),
+            lock_owner: None,
+            life: PhantomData,
+        }
     }
 
     /// Looks a path up, below what was looked up before; a symbolic link at its end is followed.
@@ -169,7 +185,16 @@ impl<'a> Chain<'a> {
         self.check(&core.terms)?;
         let op = Op::chain(Arc::clone(self.node), std::mem::take(&mut self.links));
         let (work, outcome) = shared.run_locked(core, op).into_chain();
-        self.finish(work, outcome)
+        let result = self.finish(work, outcome);
+        if result.is_err() && self.at_file {
+            for unlock in self.unlocks.drain(..) {
+                // Whatever becomes of it: the lock ends with the file at the latest.
+                let call =
+                    Call::plain(Some(self.node), Opcode::Unlock, unlock, |op| op.into_reply().map(drop));
+                let _ = call.run(self.owner);
+            }
+        }
+        result
     }
 
     pub(crate) fn push(mut self, link: Link) -> Self {

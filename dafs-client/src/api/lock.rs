@@ -2,16 +2,19 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::wire::{
     Features, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
 };
 
+use crate::api::chain::Chain;
 use crate::api::dir::forms;
 use crate::api::file::File;
 use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
+use crate::op::chain::Link;
 use crate::op::named::Named;
 
 /// Who locks, and how. The default is what most want.
@@ -177,6 +180,42 @@ impl File {
         Ok(LockRequest { offset, len, owner: options.owner.unwrap_or_else(|| own(&self.node)), kind, flags })
     }
 }
+
+impl Chain<'_> {
+    /// Locks a range of the file that was opened and waits for it, as [`File::lock`], for this chain: what follows is done under the lock,
+    /// until [`Chain::unlock`]. It is given back where the chain breaks off. A lock, what is done under it and the unlock are one round
+    /// trip:
+    ///
+    /// ```no_run
+    /// # fn f(file: &dafs_client::File) -> dafs_client::Result<()> {
+    /// use dafs_client::LockKind;
+    /// file.chain().lock(0..8, LockKind::Exclusive).write_at(&[1; 8], 0).unlock(0..8).run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lock(mut self, range: Range<u64>, kind: LockKind) -> Self {
+        let Some((offset, len)) = self.checked(extent(&range)) else { return self };
+        let owner = match self.lock_owner {
+            Some(owner) => owner,
+            None => CHAIN_OWNERS.fetch_add(1, Ordering::Relaxed),
+        };
+        self.lock_owner = Some(owner);
+        self.unlocks.push(Named::of(24, |body| UnlockRequest { offset, len, owner }.encode(body)));
+        let request = LockRequest { offset, len, owner, kind, flags: LockFlags::WAIT };
+        self.push(Link::new(Opcode::Lock, Named::of(REQUEST_SIZE, |body| request.encode(body))))
+    }
+
+    /// Gives back what this chain has locked of a range.
+    pub fn unlock(mut self, range: Range<u64>) -> Self {
+        let Some((offset, len)) = self.checked(extent(&range)) else { return self };
+        let owner = self.lock_owner.unwrap_or_default();
+        let request = Named::of(24, |body| UnlockRequest { offset, len, owner }.encode(body));
+        self.push(Link::new(Opcode::Unlock, request))
+    }
+}
+
+/// Owners that chains stand for have the second highest bit.
+static CHAIN_OWNERS: AtomicU64 = AtomicU64::new(1 << 62);
 
 const REQUEST_SIZE: usize = 32;
 
