@@ -84,6 +84,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own }
         }
         Benchmark::Mixed(_) => Uses { op: Nothing, method: One, registered: One, pattern: Many, ..own },
+        Benchmark::Locks(_) => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Idle { .. } => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Registration(_) | Benchmark::Fairness { sessions: Some(_), .. } => {
             Uses { queue_depth: Nothing, op: Nothing, ..own }

@@ -116,6 +116,12 @@ pub enum Benchmark {
     /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
     /// `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds to registering.
     Registration(Options),
+    /// Measure what byte-range locks cost.
+    ///
+    /// Case `uncontended`: a lock and its end, beside two empty requests. Case `chain`: lock, write of 4 KiB and unlock in one round trip,
+    /// beside the write alone. Case `contended`: two sessions that hand one lock to and fro. Cases `held`: a lock and its end while another
+    /// session holds so many ranges (`segments`) of the same file.
+    Locks(Options),
     /// Measure how far disk and network work at the same time, for one large file.
     ///
     /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once. The

@@ -123,6 +123,9 @@ impl Plan {
             Benchmark::Idle { options, .. } => {
                 ("idle", options, Defaults { sizes: vec![0], ..Defaults::default() })
             }
+            Benchmark::Locks(options) => {
+                ("locks", options, Defaults { sizes: vec![4 * KIB], ..Defaults::default() })
+            }
             Benchmark::Registration(options) => (
                 "registration",
                 options,

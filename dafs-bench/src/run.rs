@@ -88,6 +88,7 @@ impl Benchmark {
                 | Self::Noncontiguous(_)
                 | Self::Listio(_)
                 | Self::Registration(_)
+                | Self::Locks(_)
                 | Self::Pipeline { .. }
                 | Self::Mpi { .. }
         )
@@ -105,6 +106,7 @@ impl Benchmark {
             | Self::Listio(options)
             | Self::Mixed(options)
             | Self::Registration(options)
+            | Self::Locks(options)
             | Self::Idle { options, .. }
             | Self::Pipeline { options, .. }
             | Self::Fairness { options, .. }

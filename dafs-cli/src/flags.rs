@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Stats(Queries),
     /// Show and change who is fenced off an export
     Fence(Fence),
+    /// Run a program while a file is locked
+    Lock(Lock),
     /// Print a script by which Wireshark shows what dafs says over TCP
     #[command(after_help = DISSECTOR_HELP)]
     Dissector,
@@ -323,6 +325,33 @@ pub(crate) struct Ping {
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
 }
+
+#[derive(Args, Debug)]
+#[command(after_help = LOCK_HELP)]
+pub(crate) struct Lock {
+    /// Let others lock it shared too; the file must be there
+    #[arg(short, long)]
+    pub(crate) shared: bool,
+    /// Fail where another client has it, instead of waiting
+    #[arg(short, long)]
+    pub(crate) no_wait: bool,
+    /// Refuse reads and writes of other clients that do not lock, too
+    #[arg(short, long)]
+    pub(crate) mandatory: bool,
+    /// File; it is made unless it is there
+    #[arg(value_name = "URL")]
+    pub(crate) url: OsString,
+    /// Program to run, with its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+const LOCK_HELP: &str = "\
+The lock is exclusive, and all of the file. It ends with the program, whose exit status is that of dafs lock.
+
+Examples:
+  dafs lock dafs://localhost/data/lock ./nightly-job
+  dafs lock --no-wait dafs://localhost/data/lock sh -c 'echo I am alone'";
 
 #[derive(Args, Debug)]
 #[command(after_help = FENCE_HELP)]

@@ -6,6 +6,7 @@ mod fairness;
 mod idle;
 mod latency;
 mod limits;
+mod locks;
 mod mixed;
 mod mpi;
 mod noncontiguous;
@@ -81,6 +82,7 @@ pub fn run(
         Benchmark::Fairness { sessions: Some(count), .. } => fairness::run_many(&mut bench, *count)?,
         Benchmark::Fairness { outstanding, .. } => fairness::run(&mut bench, *outstanding as usize)?,
         Benchmark::Mpi { mpi, options } => mpi::run(&mut bench, mpi, options.sizes.as_deref())?,
+        Benchmark::Locks(_) => locks::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     Ok(bench.outcome)

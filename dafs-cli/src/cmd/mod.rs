@@ -6,6 +6,7 @@ mod df;
 mod dissector;
 mod fence;
 mod links;
+mod lock;
 mod ls;
 mod mkdir;
 mod mv;
@@ -42,6 +43,7 @@ pub(crate) fn run(command: &Command, mut settings: Settings) -> Result<ExitCode>
         Command::Info(flags) => query::info(flags, &remotes),
         Command::Stats(flags) => query::stats(flags, &remotes),
         Command::Fence(flags) => fence::run(flags, &remotes),
+        Command::Lock(flags) => lock::run(flags, &remotes),
         Command::Dissector => dissector::run(),
     }
 }

@@ -7,6 +7,7 @@ mod copy;
 mod errors;
 mod fences;
 mod full;
+mod locks;
 #[cfg(feature = "verbs")]
 mod memlock;
 mod merged;
