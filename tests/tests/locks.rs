@@ -165,7 +165,7 @@ fn circle_of_waits_is_refused_to_whoever_closes_it(on: On) {
 fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     let harness = Harness::start(on);
     let (a, b) = (harness.session(), harness.session());
-    let ((_, a), (_, b)) = (open(&a), open(&b));
+    let ((_, a), (export, b)) = (open(&a), open(&b));
     a.write_all_at(&[7; 200_000], 0).unwrap();
     let options = LockOptions { mandatory: true, ..LockOptions::default() };
     a.lock_with(100_000..150_000, Exclusive, options).unwrap();
@@ -179,6 +179,11 @@ fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     locked(b.write_at(&buffer, 149_999), "a large write");
     assert_status(b.append(&[1]), Status::LOCKED, "an append");
     assert_status(b.truncate(149_000), Status::LOCKED, "a cut");
+    let mut cuts = OpenOptions::new();
+    cuts.write(true).truncate(true);
+    assert_status(export.open_with("f", &cuts), Status::LOCKED, "an open that cuts");
+    assert_status(b.copy_range(0, 10, &b, 149_999), Status::LOCKED, "a copy there");
+    assert_status(b.copy_range(149_999, 10, &b, 0), Status::LOCKED, "a copy from there");
     assert_status(b.punch_hole(0, 100_001), Status::LOCKED, "a hole");
     b.truncate(150_000).unwrap();
     let extents = [(0, 10), (149_990, 10)].map(|(offset, len)| dafs_client::Extent::new(offset, len));

@@ -22,8 +22,13 @@ impl Worker {
         let mut reading = *call;
         reading.header.opcode = Opcode::Read;
         reading.header.handle = request.source();
-        let source = CopySource(self.storage.share(self.data_node(&reading, false)?)?);
         let CopyRequest { source_offset, offset, len, .. } = request;
+        let read = self.data_node(&reading, false)?;
+        // A length of 0 is all that follows.
+        let range = |from: u64| from..if len == 0 { u64::MAX } else { from.saturating_add(len) };
+        self.check_locks(&reading, read, range(source_offset), false)?;
+        self.check_locks(call, node, range(offset), true)?;
+        let source = CopySource(self.storage.share(read)?);
         let op = FsOp::CopyRange { node, offset, source, source_offset, len };
         self.start(call, op, After::Copied(self.target(node)))
     }

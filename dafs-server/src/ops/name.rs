@@ -26,7 +26,7 @@ impl Worker {
         let payload = self.payload(call, payload);
         let reply_max = self.reply_payload_max(call);
         let (op, after) = match call.header.opcode {
-            Opcode::Open => self.open_op(&open, body, payload)?,
+            Opcode::Open => self.open_op(call, &open, body, payload)?,
             Opcode::Remove => {
                 let request = RemoveRequest::decode(body)?;
                 (FsOp::Remove { at: at(open.node, &payload)?, directory: request.directory }, After::Plain)
@@ -55,7 +55,13 @@ impl Worker {
         self.sessions.find(call.session).is_some_and(|session| session.descriptors.can_grow(needed))
     }
 
-    fn open_op(&self, open: &OpenHandle, body: &[u8], path: Vec<u8>) -> Result<(FsOp, After), Problem> {
+    fn open_op(
+        &self,
+        call: &Call,
+        open: &OpenHandle,
+        body: &[u8],
+        path: Vec<u8>,
+    ) -> Result<(FsOp, After), Problem> {
         let request = OpenRequest::decode(body)?;
         let flags = request.flags;
         if flags.intersects(OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE)
@@ -69,7 +75,11 @@ impl Worker {
         {
             return Err(Status::INVALID.into());
         }
-        let share = self.shared.shares.share(flags);
+        let may_be_kept_out = flags.contains(OpenFlags::TRUNCATE) && self.shared.locks.are_mandatory();
+        let session = self.sessions.find(call.session).map(|session| session.id);
+        let cuts =
+            session.filter(|_| may_be_kept_out).map(|session| (Arc::clone(&self.shared.locks), session));
+        let share = self.shared.shares.share(flags, cuts);
         let like = OpenHandle {
             readable: flags.contains(OpenFlags::READ),
             writable: flags.contains(OpenFlags::WRITE),

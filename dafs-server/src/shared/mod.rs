@@ -52,7 +52,7 @@ pub struct Shared {
     pub(crate) budgets: Budgets,
     pub(crate) shares: Arc<Shares>,
     tokens: Mutex<TokenTable>,
-    pub(crate) locks: Locks,
+    pub(crate) locks: Arc<Locks>,
     desks: Vec<Desk>,
     /// Nanoseconds.
     longest_turn: AtomicU64,
@@ -93,7 +93,7 @@ impl Shared {
             epoch,
             shares: Arc::default(),
             tokens: Mutex::default(),
-            locks: Locks::default(),
+            locks: Arc::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),
         }

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dafs_proto::wire::{Attributes, OpenFlags, Status};
+use dafs_proto::wire::{Attributes, OpenFlags, SessionId, Status};
 
-use crate::storage::Admission;
+use crate::shared::locks::Locks;
+use crate::storage::{Admission, LockKey};
 
 /// A file: its file system, its number there, and what tells it from an earlier one of that number.
 type FileKey = (u64, u64, u64);
@@ -42,6 +43,8 @@ pub(crate) struct Share {
     shares: Arc<Shares>,
     mode: Mode,
     held: Mutex<Option<FileKey>>,
+    /// Where it cuts the file: the locks that may keep this session from that.
+    cuts: Option<(Arc<Locks>, SessionId)>,
 }
 
 impl Mode {
@@ -78,9 +81,13 @@ impl Mode {
 }
 
 impl Shares {
-    /// What an open with these flags is going to have.
-    pub(crate) fn share(self: &Arc<Self>, flags: OpenFlags) -> Arc<Share> {
-        Arc::new(Share { shares: Arc::clone(self), mode: Mode::of(flags), held: Mutex::default() })
+    /// What an open with these flags is going to have. Where it may cut the file, `cuts` says whose locks may keep the session from that.
+    pub(crate) fn share(
+        self: &Arc<Self>,
+        flags: OpenFlags,
+        cuts: Option<(Arc<Locks>, SessionId)>,
+    ) -> Arc<Share> {
+        Arc::new(Share { shares: Arc::clone(self), mode: Mode::of(flags), held: Mutex::default(), cuts })
     }
 
     fn add(&self, file: FileKey, mode: Mode) -> Result<(), Status> {
@@ -121,6 +128,12 @@ impl Share {
 impl Admission for Share {
     /// Asked again when an open is tried again, perhaps of another file then.
     fn admit(&self, file: &Attributes) -> Result<(), Status> {
+        if let Some((locks, session)) = &self.cuts {
+            let key = LockKey(file.fs_id, file.file_id);
+            if locks.with(|table| table.keeps_out(key, &(0..u64::MAX), *session, true)) {
+                return Err(Status::LOCKED);
+            }
+        }
         let file = (file.fs_id, file.file_id, file.generation);
         let mut held = lock(&self.held);
         if *held == Some(file) {
@@ -192,13 +205,13 @@ mod tests {
         for first in modes() {
             for second in modes() {
                 let shares = Arc::new(Shares::default());
-                let (one, two) = (shares.share(first), shares.share(second));
+                let (one, two) = (shares.share(first, None), shares.share(second, None));
                 one.admit(&file(1)).unwrap();
                 let conflict = is_denied(first, second) || is_denied(second, first);
                 let expected = if conflict { Err(Status::SHARE_DENIED) } else { Ok(()) };
                 assert_eq!(two.admit(&file(1)), expected, "{first:?} {second:?}");
                 // Another file is another matter.
-                shares.share(second).admit(&file(2)).unwrap();
+                shares.share(second, None).admit(&file(2)).unwrap();
                 drop(one);
                 assert_eq!(shares.len(), usize::from(!conflict), "a conflict leaves nothing");
                 two.admit(&file(1)).unwrap();
@@ -212,12 +225,12 @@ mod tests {
     #[test]
     fn open_that_is_tried_again_counts_once_and_of_another_file_there() {
         let shares = Arc::new(Shares::default());
-        let own = shares.share(OpenFlags::READ | OpenFlags::DENY_READ);
+        let own = shares.share(OpenFlags::READ | OpenFlags::DENY_READ, None);
         own.admit(&file(1)).unwrap();
         own.admit(&file(1)).unwrap();
         own.admit(&file(2)).unwrap();
-        shares.share(OpenFlags::READ).admit(&file(1)).unwrap();
-        assert!(shares.share(OpenFlags::READ).admit(&file(2)).is_err());
+        shares.share(OpenFlags::READ, None).admit(&file(1)).unwrap();
+        assert!(shares.share(OpenFlags::READ, None).admit(&file(2)).is_err());
         drop(own);
         assert_eq!(shares.len(), 0);
     }

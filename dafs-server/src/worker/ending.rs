@@ -136,6 +136,7 @@ impl Worker {
         self.end_tokens_of(session.id);
         if self.shared.locks.is_used() {
             self.unlocking.push(session.id);
+            self.free_some_locks();
         }
         self.forget_operations(key);
         self.buffers.end_session(key);

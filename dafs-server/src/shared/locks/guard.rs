@@ -11,7 +11,7 @@ use super::LockTable;
 type ClientId = [u8; 16];
 
 /// The table, and what is asked of it so often that nobody should wait for its lock.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Locks {
     table: Mutex<LockTable>,
     /// Somebody has asked for a lock since the server began.

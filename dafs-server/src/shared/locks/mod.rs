@@ -25,6 +25,9 @@ pub(crate) const SESSION_LOCKS_MAX: usize = 1 << 16;
 /// Those of all sessions together.
 pub(crate) const LOCKS_MAX: usize = 1 << 20;
 
+/// Segments of a file that are freed at once when their session ends.
+const ENDED_AT_ONCE: usize = 1024;
+
 /// Owners that are looked at for a circle at most, so that nobody's request is much work.
 const CIRCLE_STEPS_MAX: usize = 1 << 14;
 
@@ -165,8 +168,8 @@ struct FileLocks {
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     files: HashMap<LockKey, FileLocks>,
-    /// Files in which a session has locks or waits.
-    by_session: HashMap<SessionId, HashSet<LockKey>>,
+    /// Files in which a session has locks or waits, and from which offset on, while it ends.
+    by_session: HashMap<SessionId, HashMap<LockKey, u64>>,
     /// What each owner waits for.
     waits: HashMap<Owner, Vec<(LockKey, WaiterId)>>,
     counts: Counts,
@@ -217,7 +220,7 @@ impl LockTable {
             }
         };
         if outcome.is_ok() {
-            self.by_session.entry(held.owner.session).or_default().insert(file);
+            self.by_session.entry(held.owner.session).or_default().insert(file, 0);
         }
         self.forget_if_free(file);
         outcome
@@ -250,17 +253,22 @@ impl LockTable {
         freed
     }
 
-    /// Gives back what a session that ended held of one file, and its waits there. `None` when there is no more.
+    /// Gives back what a session that ended held of one file, or of a part of that, and its waits there. `None` when there is no more.
     pub(crate) fn end_some_of(&mut self, session: SessionId) -> Option<Vec<Waiting>> {
         let files = self.by_session.get_mut(&session)?;
-        let Some(&file) = files.iter().next() else {
+        let Some((&file, &from)) = files.iter().next() else {
             self.by_session.remove(&session);
             return None;
         };
-        files.remove(&file);
+        let end =
+            self.files.get(&file).map_or(u64::MAX, |locks| locks.segments.place_of(from, ENDED_AT_ONCE));
+        match end {
+            u64::MAX => drop(files.remove(&file)),
+            end => drop(files.insert(file, end)),
+        }
         let is_own = |held: &Held| held.owner.session == session;
         let mut granted = self.end_waits(file, is_own).granted;
-        granted.extend(self.release(file, &(0..u64::MAX), is_own));
+        granted.extend(self.release(file, &(from..end), is_own));
         Some(granted)
     }
 

@@ -50,6 +50,11 @@ impl Segments {
         self.overlapping(range).find(|(_, held)| held.owner != owner && held.kind.conflicts(kind))
     }
 
+    /// Where the segment begins that is so many behind an offset; `u64::MAX` where there are fewer.
+    pub(super) fn place_of(&self, from: u64, count: usize) -> u64 {
+        self.by_start.range(from..).nth(count).map_or(u64::MAX, |(start, _)| *start)
+    }
+
     /// An owner holds a part of a range.
     pub(super) fn has_part(&self, range: &Range<u64>, owner: Owner) -> bool {
         self.overlapping(range).any(|(_, held)| held.owner == owner)

@@ -263,3 +263,27 @@ fn session_holds_a_bounded_number_of_parts() {
     table.unlock(FILE, &(0..2), owner_of(0));
     assert_eq!(lock(&mut table, SESSION_LOCKS_MAX as u64), Ok(NOW));
 }
+
+// [LOCK-9]
+#[test]
+fn session_that_ends_gives_its_locks_back_in_slices() {
+    let mut table = LockTable::default();
+    let count = 3 * ENDED_AT_ONCE as u64;
+    for at in 0..count {
+        assert_eq!(table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), None), Ok(NOW));
+        assert_eq!(table.lock(FILE, 2 * at..2 * at + 1, held(4, Kind::Shared), None), Ok(NOW));
+    }
+    let wish = table.lock(FILE, 0..2 * count, held(2, Kind::Exclusive), Some(waiting(7)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    let mut granted = Vec::new();
+    for session in [0, 2] {
+        let mut steps = 0;
+        while let Some(some) = table.end_some_of(SessionId(session)) {
+            granted.extend(some);
+            steps += 1;
+        }
+        assert!(steps >= 3, "{steps} steps");
+    }
+    assert_eq!(numbers(&granted), [7].into());
+    assert_eq!(table.counts.all, 1);
+}
