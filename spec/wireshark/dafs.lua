@@ -1231,6 +1231,8 @@ local function define_layout(prefix, layout)
             if field.flags then
                 define_bits(name, size, field.flags)
             end
+        elseif field[3] == "client_id" then
+            define(name, field[3], ftypes.BYTES, { about = field.about })
         end
     end
 end
@@ -1514,6 +1516,10 @@ local function add_field(tree, prefix, field, range)
     if NESTED[name] and size > 8 then
         local inner = NESTED[name]
         return (layout_of(tree:add(F[inner[1]], range), inner[1] .. ".", inner[2](), range, true))
+    end
+    if not UNSIGNED[size] then
+        tree:add(F[prefix .. name], range)
+        return
     end
     local item = tree:add_le(F[prefix .. name], range)
     local value = size == 8 and range:le_uint64() or range:le_uint()
@@ -2325,6 +2331,12 @@ local function check_verify(m, problem)
     end
 end
 
+local function check_lock(m, problem)
+    if m.body.offset + m.body.length < m.body.offset then
+        problem(E.value, "The range ends beyond the offsets that there are")
+    end
+end
+
 local CHECKS = {
     ["read request"] = check_transfer,
     ["write request"] = check_transfer,
@@ -2335,6 +2347,13 @@ local CHECKS = {
     ["range request"] = function(m, problem)
         if m.name == "Truncate" and m.body.length ~= UInt64(0) then
             problem(E.value, "A truncation has a length")
+        end
+    end,
+    ["lock request"] = check_lock,
+    ["unlock request"] = check_lock,
+    ["lock test reply"] = function(m, problem)
+        if (m.body.conflicts == 0) ~= (m.body.kind == 0) then
+            problem(E.value, "A kind that does not go with whether there is a conflict")
         end
     end,
     ["list read reply"] = function(m, problem)
@@ -2374,6 +2393,10 @@ local function range_text(m)
     return string.format("%s at %s", size_text(m.body.length:tonumber()), grouped(m.body.offset))
 end
 
+local function lock_text(m)
+    return (m.body.kind == 2 and "exclusive " or "shared ") .. range_text(m)
+end
+
 local function count_reply(m)
     return size_text(m.body.count) .. (m.body.end_of_file == 1 and ", end of file" or "")
 end
@@ -2403,6 +2426,9 @@ local REQUEST_TEXTS = {
     Allocate = range_text,
     Punch = range_text,
     Hint = range_text,
+    Lock = lock_text,
+    LockTest = lock_text,
+    Unlock = range_text,
     CopyRange = function(m)
         local what = m.body.length == UInt64(0) and "all" or size_text(m.body.length:tonumber())
         local source = string.format("%s at %s", handle_text(m.body.source), grouped(m.body.source_offset))

@@ -4,8 +4,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use dafs_client::{
-    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, FenceList, File, MethodOverride,
-    Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
+    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, FenceList, File, LockKind,
+    MethodOverride, Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
 };
 use dafs_tests::suite::bytes;
 
@@ -102,6 +102,9 @@ pub(crate) fn change_space(file: &File) {
     file.seek_hole(0).unwrap();
     file.hint(0, 0, AccessPattern::Sequential).unwrap();
     let end = file.metadata().unwrap().size;
+    file.lock(5..10, LockKind::Exclusive).unwrap();
+    assert_eq!(file.test_lock(0..u64::MAX, LockKind::Shared).unwrap(), None);
+    file.unlock(0..u64::MAX).unwrap();
     file.copy_range(0, 10, file, end).unwrap();
     file.truncate(end).unwrap();
     file.verify(&Expected::new().size(file.metadata().unwrap().size)).unwrap();
