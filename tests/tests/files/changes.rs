@@ -1,6 +1,8 @@
 //! Changes that others have made: the attribute `change`, and requests that go on only where there are none.
 
-use dafs_client::{Error, Expected, FileIdentity, OpenOptions, SetAttributes, Stability, Status, Timestamp};
+use dafs_client::{
+    Attributes, Error, Expected, File, FileIdentity, OpenOptions, SetAttributes, Stability, Status, Timestamp,
+};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_status};
@@ -29,18 +31,34 @@ fn file_that_nobody_has_changed_is_written_in_one_round_trip_and_another_is_not(
         assert!(done.file.is_none() && done.attributes.is_none());
         let now = mine.statistics().unwrap();
         assert_eq!(now.handles, before.handles, "{export}: the chain opens nothing and closes nothing");
-        // Its own write has changed it: what was seen before is old.
+        // Its own write has changed it: what was seen before is old, once the clock that older kernels read has moved on.
+        write_until_it_shows(&file, &seen);
         let late = file.chain().verify(&Expected::unchanged(&seen)).write_at(b"x", 0).run();
         assert_status(late, Status::NOT_SAME, export);
         let seen = file.metadata().unwrap();
         let other = others.mount(export).unwrap();
-        other.open_with("counter", OpenOptions::new().write(true)).unwrap().write_all_at(b"3", 0).unwrap();
+        let other = other.open_with("counter", OpenOptions::new().write(true)).unwrap();
+        other.write_all_at(b"3", 0).unwrap();
+        write_until_it_shows(&other, &seen);
         let late = file.chain().verify(&Expected::unchanged(&seen)).write_at(b"x", 0).commit().run();
         assert_status(late, Status::NOT_SAME, export);
         let mut found = [0; 1];
         file.read_exact_at(&mut found, 0).unwrap();
         assert_eq!(&found, b"3", "{export}: nothing of the chain was done");
         file.commit().unwrap();
+    }
+}
+
+/// Two changes within a tick of the clock may look the same: writes the same byte again until the file has changed for everybody.
+fn write_until_it_shows(file: &File, seen: &Attributes) {
+    let mut byte = [0; 1];
+    let byte = match file.read_at(&mut byte, 0) {
+        Ok(_) => byte,
+        // It is open to be written only.
+        Err(_) => *b"3",
+    };
+    while file.metadata().unwrap().change == seen.change {
+        file.write_all_at(&byte, 0).unwrap();
     }
 }
 

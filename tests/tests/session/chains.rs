@@ -160,7 +160,8 @@ fn chain_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let done = root.chain().open("f", &write).write_at(&data[1..], 0).close().run().unwrap();
     assert_eq!(done.counts, [data.len() - 1]);
     let done = root.chain().open("f", &read).read_at(&mut largest[1..], 0).close().run().unwrap();
-    assert_eq!(done.counts, [largest.len() - 1]);
+    // A message may carry more to a client than from it: the file ends where the write did.
+    assert_eq!(done.counts, [largest.len().min(data.len()) - 1]);
     let mut memory = [0; 1];
     assert_invalid(root.chain().open("f", &read).read_at(&mut memory, u64::MAX).run(), "an offset");
     let slots = usize::from(session.agreed().slots);
