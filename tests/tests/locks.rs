@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use dafs_client::{Config, Error, Export, File, LockKind, LockOptions, OpenOptions, Session, Status};
+use dafs_client::{
+    Config, Error, Export, FenceList, File, LockKind, LockOptions, OpenOptions, Session, Status,
+};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
@@ -23,6 +25,7 @@ on_each_provider_and_two_workers! {
     counter_under_a_lock_counts_every_addition,
     range_that_cannot_be_is_refused,
     chain_locks_writes_and_unlocks_in_one_round_trip,
+    lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
 }
 
 fn open(session: &Session) -> (Export, File) {
@@ -305,4 +308,23 @@ fn chain_locks_writes_and_unlocks_in_one_round_trip(on: On) {
     let broken = reads.chain().lock(0..4, Shared).write_at(b"not", 0).unlock(0..4).run();
     assert_status(broken, Status::BAD_HANDLE, "a write to a file that is read");
     assert!(b.try_lock(0..4, Exclusive).unwrap());
+}
+
+// [LOCK-21] [LOCK-22]
+fn lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting(on: On) {
+    let mut harness = Harness::start_with(on, |config| config.drain_ms = u32::MAX);
+    let named = |id: u8| Config { client_id: Some([id; 16]), ..Config::default() };
+    let (a, b) = (harness.session_with(&named(1)), harness.session_with(&named(2)));
+    let ((export, held), (_, other)) = (open(&a), open(&b));
+    held.lock(0..1, Shared).unwrap();
+    let waits = other.submit_lock(0..1, Exclusive);
+    // It waits once nobody else is let pass.
+    let (_, third) = open(&harness.session_with(&named(3)));
+    while third.try_lock(0..1, Shared).unwrap() {
+        third.unlock(0..1).unwrap();
+    }
+    export.set_fence_list(&FenceList::of_clients(&[[2; 16]])).unwrap();
+    export.set_fence_list(&FenceList::default()).unwrap();
+    harness.stop();
+    drop(waits);
 }

@@ -579,7 +579,7 @@ impl EventLoop {
     fn is_drained(&self) -> bool {
         // A server that never sleeps has every connection hot for ever.
         let all_silent = self.policy == WaitPolicy::Busy && self.hot.iter().all(|h| h.silent_since.is_some());
-        (self.hot.is_empty() || all_silent) && self.worker.in_flight() == 0 && !self.worker.has_unsent()
+        (self.hot.is_empty() || all_silent) && !self.worker.has_unfinished() && !self.worker.has_unsent()
     }
 
     fn begin_drain(&mut self) {

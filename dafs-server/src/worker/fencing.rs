@@ -96,7 +96,8 @@ impl Worker {
     fn fenced_in_flight(&self, export: usize) -> bool {
         self.operations.iter().any(|(_, operation)| {
             let session = self.sessions.find(operation.call.session);
-            !(matches!(operation.state, State::FenceDrain { .. }) || operation.state.is_answered())
+            !(matches!(operation.state, State::FenceDrain { .. } | State::Lock { .. })
+                || operation.state.is_answered())
                 && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.subject()))
         })
     }

@@ -305,6 +305,11 @@ impl Worker {
         }
     }
 
+    /// An operation is in flight that ends by itself. A lock that others hold is asked for again in the next session.
+    pub(crate) fn has_unfinished(&self) -> bool {
+        self.operations.iter().any(|(_, operation)| !matches!(operation.state, State::Lock { .. }))
+    }
+
     /// Looks at what became possible during this turn.
     pub(crate) fn run_wakeups(&mut self) {
         while let Some(wakeup) = self.wakeups.pop_front() {
