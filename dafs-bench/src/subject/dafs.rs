@@ -102,6 +102,12 @@ impl Dafs {
         connect(&self.target, &Config { registration, ..Link::config(&self.target, setup) })
     }
 
+    /// A session of its own as a program gets it, with the file open.
+    pub(crate) fn plain(&self) -> anyhow::Result<(Session, File)> {
+        let setup = Setup { method: Method::Auto, progress_thread: false, credits: CREDITS_MIN };
+        connect(&self.target, &Link::config(&self.target, setup))
+    }
+
     /// A session of its own, with the file open, that may have so many operations in flight.
     pub(crate) fn bulk(&self, queue_depth: usize) -> anyhow::Result<(Session, File)> {
         let credits = u16::try_from(queue_depth).unwrap_or(u16::MAX).max(CREDITS_MIN);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use dafs_client::{File, LockKind, LockOptions, RegistrationConfig, Session};
+use dafs_client::{File, LockKind, LockOptions, Session};
 
 use crate::interrupt;
 use crate::record::{Axis, Chart, Curve, Panel, Row, Scale};
@@ -41,8 +41,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.pins.be_client();
         let crowd = bench.subjects.crowd(transport, bench.plan.poll(), 1)?;
         let dafs = crowd.clients.first().context("no session")?;
-        let links: Vec<(Session, File)> =
-            (0..3).map(|_| dafs.registering(RegistrationConfig::default())).collect::<anyhow::Result<_>>()?;
+        let links: Vec<(Session, File)> = (0..3).map(|_| dafs.plain()).collect::<anyhow::Result<_>>()?;
         costs(bench, transport.name(), &links)?;
         panels.push(held(bench, transport.name(), &links)?);
     }
