@@ -1,12 +1,12 @@
 //! `dafs lock`.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
 
-use crate::programs::{World, dafs, program};
+use crate::programs::{World, command, dafs};
 
 on_each_provider! {
     program_runs_while_the_file_is_locked,
@@ -18,8 +18,7 @@ fn program_runs_while_the_file_is_locked(on: On) {
     let world = World::start(on);
     let url = world.url("data/lock");
     // It says that it runs, and waits to be told to end.
-    let mut holder = Command::new(program("dafs"))
-        .args(["lock", &url, "sh", "-c", "echo runs; read line; echo over"])
+    let mut holder = command(["lock", &url, "sh", "-c", "echo runs; read line; echo over"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
