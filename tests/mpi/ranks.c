@@ -269,6 +269,11 @@ static void run_reopen(void)
     reopen(20);
     before = descriptors();
     reopen(200);
+    /* Ranks may connect to each other late, once; what an open leaves is left each time. */
+    if (descriptors() != before) {
+        before = descriptors();
+        reopen(200);
+    }
     CHECK_EQUAL(descriptors(), before);
 }
 
