@@ -40,7 +40,7 @@ pub struct Plan {
     pub direct_io: bool,
     /// The file is put out of the page cache before each operation.
     pub cold: bool,
-    /// Pieces of one operation, for `transfer` and `listio`.
+    /// Pieces of one operation, for `noncontiguous` and `listio`.
     pub segments: usize,
     /// Sessions held open, for `idle`.
     pub sessions: usize,

@@ -360,7 +360,7 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     if !overlaps {
         return;
     }
-    // Lists use no eager_buffers.
+    // Lists use no eager buffers.
     let len_max = core.terms.request_max(transfer.path, Direction::Write).unwrap_or(0);
     if trim(transfer, 0, transfer.len.min(len_max), core.terms.segments_max, &core.terms) == transfer.len {
         return;

@@ -37,7 +37,7 @@ use crate::op::named::Named;
 use crate::op::request::{Broken, Request};
 use crate::op::transfer::{Transfer, TransferKind};
 
-/// Where a session stands with its eager_buffers.
+/// Where a session stands with its eager buffers.
 pub(crate) enum EagerBufferState {
     /// It has none: nobody asked, or the server has none to lend.
     None,
@@ -81,7 +81,7 @@ struct Move {
 
 /// An eager buffer for the next part.
 pub(crate) enum Next {
-    /// There are no eager_buffers.
+    /// There are no eager buffers.
     NoEagerBuffers,
     /// All are in use; one comes back.
     Busy,
@@ -317,7 +317,7 @@ impl Core {
         }
     }
 
-    /// Data that an eager buffer carries, bytes; 0 without eager_buffers.
+    /// Data that an eager buffer carries, bytes; 0 without eager buffers.
     pub(crate) fn eager_buffer_size(&self) -> usize {
         match &self.eager_buffers {
             EagerBufferState::None => 0,

@@ -10,7 +10,7 @@ use dafs_proto::wire::{
 
 use super::Worker;
 use crate::shared::WorkerId;
-use crate::shared::locks::{Freed, Held, Kind, Outcome, Owner, WaiterId, Waiting};
+use crate::shared::locks::{Freed, Held, Outcome, Owner, WaiterId, Waiting};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
@@ -45,17 +45,16 @@ impl Worker {
         let held = Held {
             owner: self.lock_owner(call, request.owner)?,
             handle: call.header.handle.0,
-            kind: kind(request.kind),
+            kind: request.kind,
             is_mandatory: request.flags.contains(LockFlags::MANDATORY),
         };
-        let shared = std::sync::Arc::clone(&self.shared);
-        let at_once = shared.locks.with(|table| table.lock(file, request.range(), held, None));
+        let at_once = self.shared.locks.with(|table| table.lock(file, request.range(), held, None));
         if !(matches!(at_once, Err(Status::LOCKED)) && request.flags.contains(LockFlags::WAIT)) {
             return self.end_lock(call, at_once?);
         }
         let operation = self.park(*call, State::Lock { file, waiter: WaiterId::default() });
         let waiting = Waiting { worker: self.id.0, operation };
-        let outcome = shared.locks.with(|table| table.lock(file, request.range(), held, Some(waiting)));
+        let outcome = self.shared.locks.with(|table| table.lock(file, request.range(), held, Some(waiting)));
         match (outcome, self.operation_index(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
                 self.operations[index].state = State::Lock { file, waiter };
@@ -89,14 +88,11 @@ impl Worker {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let owner = self.lock_owner(call, request.owner)?;
         let range = request.range();
-        let found = self.shared.locks.with(|table| table.conflict(file, &range, owner, kind(request.kind)));
+        let found = self.shared.locks.with(|table| table.conflict(file, &range, owner, request.kind));
         let reply = match found {
             Some((part, held)) => LockTestReply {
                 conflicts: true,
-                kind: match held.kind {
-                    Kind::Shared => LockKind::Shared as u32,
-                    Kind::Exclusive => LockKind::Exclusive as u32,
-                },
+                kind: held.kind as u32,
                 offset: part.start,
                 len: if part.end == u64::MAX { 0 } else { part.end - part.start },
                 owner: held.owner.id,
@@ -240,12 +236,5 @@ impl Worker {
             true => Err(Status::LOCKED),
             false => Ok(()),
         }
-    }
-}
-
-fn kind(kind: LockKind) -> Kind {
-    match kind {
-        LockKind::Shared => Kind::Shared,
-        LockKind::Exclusive => Kind::Exclusive,
     }
 }

@@ -23,7 +23,7 @@ bitflags::bitflags! {
         const CALLBACKS = 0x2;
         /// A session survives a broken connection.
         const RESUME = 0x4;
-        /// The server grants eager_buffers.
+        /// The server grants eager buffers.
         const EAGER_BUFFERS = 0x8;
         /// Lists of extents in one request; where they pay is in [`Welcome::gather`].
         const LISTS = 0x10;

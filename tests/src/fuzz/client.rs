@@ -311,7 +311,7 @@ impl HostileServer {
                 match asked.method {
                     Method::Inline => reply.payload = vec![2; count as usize],
                     Method::Direct if asked.segment_count == 1 => self.place(peer, asked.segment, count),
-                    // The fuzzed client asks for no eager_buffers.
+                    // The fuzzed client asks for no eager buffers.
                     Method::Direct | Method::Eager | Method::ClientInitiated => {}
                 }
             }

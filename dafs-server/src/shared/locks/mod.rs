@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{SessionId, Status};
+use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
 
 pub(crate) use self::guard::Locks;
 use self::segments::Segments;
@@ -30,21 +30,6 @@ const ENDED_AT_ONCE: usize = 1024;
 
 /// Owners that are looked at for a circle at most, so that nobody's request is much work.
 const CIRCLE_STEPS_MAX: usize = 1 << 14;
-
-/// Whether others may hold the same range too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// Others may hold it shared.
-    Shared,
-    /// Nobody else may hold it.
-    Exclusive,
-}
-
-impl Kind {
-    fn conflicts(self, other: Self) -> bool {
-        self == Self::Exclusive || other == Self::Exclusive
-    }
-}
 
 /// Who holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -308,7 +293,7 @@ impl LockTable {
         let kind = if writes { Kind::Exclusive } else { Kind::Shared };
         self.files.get(&file).is_some_and(|locks| {
             locks.segments.overlapping(range).any(|(_, held)| {
-                held.is_mandatory && held.owner.session != session && held.kind.conflicts(kind)
+                held.is_mandatory && held.owner.session != session && conflict(held.kind, kind)
             })
         })
     }
@@ -413,7 +398,7 @@ impl LockTable {
         let Some(locks) = self.files.get(&file) else { return Vec::new() };
         let Some(Waiter { range, held, .. }) = locks.waiters.get(&id) else { return Vec::new() };
         let holders = locks.segments.overlapping(range).map(|(_, by)| by);
-        let holders = holders.filter(|by| by.owner != held.owner && by.kind.conflicts(held.kind));
+        let holders = holders.filter(|by| by.owner != held.owner && conflict(by.kind, held.kind));
         let mut blockers: Vec<Owner> = holders.map(|by| by.owner).collect();
         if id.goes_first() {
             return blockers;
@@ -455,8 +440,13 @@ impl FileLocks {
 impl Held {
     /// Where this one waits for an overlapping range, a later request waits behind it.
     fn comes_before(&self, later: &Self) -> bool {
-        self.kind.conflicts(later.kind)
+        conflict(self.kind, later.kind)
     }
+}
+
+/// Owners other than each other cannot have both.
+fn conflict(a: Kind, b: Kind) -> bool {
+    a == Kind::Exclusive || b == Kind::Exclusive
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Counts, Held, Kind, Owner};
+use super::{Counts, Held, Kind, Owner, conflict};
 
 /// Who holds a segment. All hold it shared, or one holds it exclusively.
 type Holders = SmallVec<[Held; 1]>;
@@ -47,7 +47,7 @@ impl Segments {
         owner: Owner,
         kind: Kind,
     ) -> Option<(Range<u64>, &Held)> {
-        self.overlapping(range).find(|(_, held)| held.owner != owner && held.kind.conflicts(kind))
+        self.overlapping(range).find(|(_, held)| held.owner != owner && conflict(held.kind, kind))
     }
 
     /// Where the segment begins that is so many behind an offset; `u64::MAX` where there are fewer.

@@ -294,7 +294,7 @@ impl BufferPool {
         self.eager_buffers_size = self.eager_buffers_size.saturating_sub(size);
     }
 
-    /// Bytes that may still be lent as eager_buffers.
+    /// Bytes that may still be lent as eager buffers.
     pub fn eager_buffers_room(&self) -> usize {
         let unlent = self.unlent_size().saturating_sub(self.reserve());
         // With less than a buffer left nobody could be lent one for as long as the eager buffers are.
@@ -303,7 +303,7 @@ impl BufferPool {
         eager_buffers_max.saturating_sub(self.eager_buffers_size).min(unlent)
     }
 
-    /// Bytes lent as eager_buffers.
+    /// Bytes lent as eager buffers.
     pub fn eager_buffers_size(&self) -> usize {
         self.eager_buffers_size
     }
@@ -354,7 +354,7 @@ impl BufferPool {
         self.config.size_max / shares::RESERVE_PART
     }
 
-    /// Bytes of the budget that are not lent, as buffers or eager_buffers.
+    /// Bytes of the budget that are not lent, as buffers or eager buffers.
     fn unlent_size(&self) -> usize {
         let held: usize = self.held.iter().map(|idle| self.zones[idle.zone].size).sum();
         self.config.size_max.saturating_sub(self.lent_size + held + self.eager_buffers_size)

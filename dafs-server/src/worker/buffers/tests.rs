@@ -188,7 +188,7 @@ fn eager_buffers_and_buffers_share_the_budget() {
     lent.into_iter().for_each(|buffer| pool.release(buffer));
     pool.discharge_eager_buffers(4 * MIB);
     assert_eq!(pool.eager_buffers_size(), 0);
-    // What is free gives way to eager_buffers.
+    // What is free gives way to eager buffers.
     assert!(pool.charge_eager_buffers(4 * MIB));
     assert!(pool.size() + pool.eager_buffers_size() <= 8 * MIB);
 }

@@ -34,7 +34,7 @@ pub(super) struct Link {
     pub(super) own: Option<Vec<RegionKey>>,
 }
 
-/// Keys of a connection's own regions among which ended ones are not looked for yet. More than a connection has eager_buffers.
+/// Keys of a connection's own regions among which ended ones are not looked for yet. More than a connection has eager buffers.
 const OWN_UNSWEPT: usize = 64;
 
 impl Link {
