@@ -351,7 +351,7 @@ fn action(operation: Opcode) -> &'static str {
         Opcode::Unlock => "unlock",
         Opcode::LockTest => "test a lock of",
         Opcode::FenceRead => "read the fence of",
-        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone => "take a callback",
+        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone | Opcode::LockTurn => "take a callback",
     }
 }
 

@@ -84,6 +84,18 @@ local SPEC = {
         [4107] = { "REMOTE_ACCESS", "the client's memory could not be reached" },
         [4108] = { "NO_TOKEN", "the token is unknown, its time is over, or it is not for this client" },
         [4112] = { "LOCKED", "another owner holds a lock of a part of this range" },
+        [4113] = { "WAITING", "the lock waits for others; the server tells when to ask again" },
+        [4114] = {
+            "LOCK_BROKEN",
+            "whoever held a persistent lock of a part of this range went without giving it back: what " ..
+                "it guards may be half done",
+        },
+        [4115] = { "GRACE", "the server was restarted, and waits for its clients to take their locks again" },
+        [4116] = {
+            "NO_RECLAIM",
+            "the lock is not its client's any more: the server does not know it, or others could lock " ..
+                "meanwhile",
+        },
         [4128] = { "NOT_SAME", "the attributes are not those that were expected" },
         [4129] = { "SAME", "the attributes are still those that were to differ" },
         [4130] = {
@@ -235,6 +247,7 @@ local SPEC = {
         [0x8001] = { "Notice", request = { body = "notice", payload = "words" } },
         [0x8002] = { "CreditTarget", request = {} },
         [0x8003] = { "BatchDone", request = { body = "batch notice", payload = "noticed results" } },
+        [0x8004] = { "LockTurn", request = { body = "lock turn" } },
     },
     layouts = {
         header = {
@@ -590,8 +603,17 @@ local SPEC = {
                 26,
                 2,
                 "flags",
-                flags = { { 0x01, "WAIT" }, { 0x02, "MANDATORY" }, { 0x04, "RECLAIM" } },
-                about = "what else is asked; LockTest looks at none",
+                flags = {
+                    { 0x01, "WAIT" },
+                    { 0x02, "MANDATORY" },
+                    { 0x04, "RECLAIM" },
+                    { 0x08, "NOTIFY" },
+                    { 0x10, "CANCEL" },
+                    { 0x20, "PERSISTENT" },
+                    { 0x40, "REPAIR" },
+                    { 0x80, "LAST" },
+                },
+                about = "what else is asked (LOCK-24); LockTest looks at none",
             },
             { 28, 4, "reserved", reserved = true },
         },
@@ -607,14 +629,20 @@ local SPEC = {
                 4,
                 "kind",
                 min = 0,
-                max = 2,
-                names = { [0] = "none", [1] = "shared", [2] = "exclusive" },
+                max = 3,
+                names = { [0] = "none", [1] = "shared", [2] = "exclusive", [3] = "broken" },
                 about = "its kind",
             },
             { 8, 8, "offset", about = "where it begins" },
             { 16, 8, "length", about = "its bytes; 0: all that follow" },
             { 24, 8, "owner", about = "its owner, as its client names it" },
             { 32, 16, "client_id", about = "the client that holds it" },
+        },
+        ["lock turn"] = {
+            { 0, 8, "handle", about = "the open file" },
+            { 8, 8, "offset", about = "where the range begins" },
+            { 16, 8, "length", about = "its bytes; 0: all that follow" },
+            { 24, 8, "owner", about = "the client's name for whoever waits" },
         },
         notice = {
             {
@@ -2351,6 +2379,7 @@ local CHECKS = {
     end,
     ["lock request"] = check_lock,
     ["unlock request"] = check_lock,
+    ["lock turn"] = check_lock,
     ["lock test reply"] = function(m, problem)
         if (m.body.conflicts == 0) ~= (m.body.kind == 0) then
             problem(E.value, "A kind that does not go with whether there is a conflict")
@@ -2452,6 +2481,7 @@ local REQUEST_TEXTS = {
     end,
     Notice = function(m) return (m.body.kind == 1 and "draining" or "protocol fault") end,
     CreditTarget = function(m) return count_text(m.header.credits, "credit") end,
+    LockTurn = range_text,
     BatchDone = function(m)
         return string.format("%s of slot %d", count_text(m.body.results, "result"), m.body.slot)
     end,

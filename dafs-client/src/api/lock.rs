@@ -77,13 +77,13 @@ impl File {
         /// Fails with the status [`Status::DEADLOCK`] where whoever holds it waits for this owner, with [`Status::TOO_MANY_LOCKS`], and
         /// with [`Status::TIMED_OUT`] after [`crate::Config::operation_timeout`].
         lock, submit_lock, lock_call, (&self, range: Range<u64>, kind: LockKind) -> () {
-            self.lock_request(range, kind, LockOptions::default(), LockFlags::WAIT)
+            self.lock_request(range, kind, LockOptions::default(), LockFlags::WAIT | LockFlags::NOTIFY)
         }
 
         /// As [`File::lock`], for another owner or with effect on others.
         lock_with, submit_lock_with, lock_with_call,
         (&self, range: Range<u64>, kind: LockKind, options: LockOptions) -> () {
-            self.lock_request(range, kind, options, LockFlags::WAIT)
+            self.lock_request(range, kind, options, LockFlags::WAIT | LockFlags::NOTIFY)
         }
 
         /// As [`File::lock_with`], without waiting for others: fails with the status [`Status::LOCKED`] where it would have to.

@@ -8,10 +8,11 @@ use std::sync::{Arc, Weak};
 
 use dafs_proto::session::{ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
-use dafs_proto::wire::{BatchNotice, FileHandle, Flags, Header, NoticeKind, Opcode, Slot, Status};
+use dafs_proto::wire::{BatchNotice, FileHandle, Flags, Header, LockTurn, NoticeKind, Opcode, Slot, Status};
 use slab::Slab;
 
 use crate::engine::eager::{EagerBufferState, EagerRequest, Next};
+use crate::engine::lock_waits::LockWaits;
 use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
 use crate::handle::closings::Closing;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) dead: Option<Error>,
     /// The server announced that it shuts down.
     pub(crate) draining: bool,
+    /// Locks that wait at the server.
+    pub(crate) lock_waits: LockWaits,
     /// Notices of batches so far.
     batch_notices: u32,
     /// Of transfers that are packed or gathered.
@@ -89,6 +92,7 @@ impl Core {
             demand: Demand::new(credits_max),
             dead: None,
             draining: false,
+            lock_waits: LockWaits::default(),
             batch_notices: 0,
             learned: Learned::default(),
             terms,
@@ -327,6 +331,10 @@ impl Core {
             }
             (Arrived::Frame { .. }, _) => Span::EMPTY,
         };
+        if header.status == Status::WAITING && op.is_lock() {
+            self.on_lock_waits(request.op);
+            return Ok(());
+        }
         if header.status != Status::OK {
             let error = Error::Status {
                 status: header.status,
@@ -358,6 +366,7 @@ impl Core {
         match header.opcode {
             Opcode::CreditTarget => self.session.on_credit_target(header.credits),
             Opcode::BatchDone => self.on_batch_notice(body, payload)?,
+            Opcode::LockTurn => self.on_lock_turn(&LockTurn::decode(body)?),
             Opcode::Notice => {
                 let kind = dafs_proto::wire::Reader::new(body).u32("notice")?;
                 match NoticeKind::from_value(kind) {
@@ -394,6 +403,7 @@ impl Core {
 
     /// Ends an operation with an error; requests of it that are in flight are waited for before it is done.
     pub(crate) fn fail(&mut self, index: usize, error: Error) {
+        self.give_lock_wait_up(index);
         let Some(op) = self.ops.get_mut(index) else { return };
         op.error.get_or_insert_with(|| Box::new(error));
         self.stop(index);
@@ -411,7 +421,7 @@ impl Core {
 
     pub(crate) fn finish_if_ended(&mut self, index: usize) {
         let Some(op) = self.ops.get_mut(index) else { return };
-        if op.done || op.outstanding > 0 || op.queued || op.has_more() {
+        if op.done || op.outstanding > 0 || op.queued || op.has_more() || op.waits() {
             return;
         }
         if let Some(gained) = op.on_end() {

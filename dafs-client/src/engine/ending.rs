@@ -22,6 +22,9 @@ impl Core {
             self.close_unclaimed(op);
         } else {
             op.detached = true;
+            if op.waits() {
+                self.fail(index, Error::Cancelled);
+            }
         }
     }
 

@@ -51,6 +51,7 @@ impl Core {
             self.repeat_chains(lapsed);
         }
         self.terms = terms;
+        self.ask_for_locks_again();
     }
 
     /// In a new session: handles of the old one need not be given back, and would name others now.

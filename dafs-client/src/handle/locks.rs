@@ -57,16 +57,29 @@ impl Locks {
         parts
     }
 
+    /// Requests that lock anew what an owner holds shared of a range.
+    pub(crate) fn shared_parts(&self, range: &Range<u64>, owner: u64) -> Vec<LockRequest> {
+        let part = |held: &Held| {
+            let part = held.range.start.max(range.start)..held.range.end.min(range.end);
+            let is_meant = held.owner == owner && held.kind == LockKind::Shared && part.start < part.end;
+            is_meant.then(|| Held { range: part, ..held.clone() }.request(LockFlags::empty()))
+        };
+        self.held.iter().filter_map(part).collect()
+    }
+
     /// Requests that take all of them again.
     pub(crate) fn reclaims(&self) -> Vec<LockRequest> {
-        let request = |held: &Held| {
-            let mut flags = LockFlags::RECLAIM;
-            flags.set(LockFlags::MANDATORY, held.mandatory);
-            let (offset, end) = (held.range.start, held.range.end);
-            let len = if end == u64::MAX { 0 } else { end - offset };
-            LockRequest { offset, len, owner: held.owner, kind: held.kind, flags }
-        };
-        self.held.iter().map(request).collect()
+        self.held.iter().map(|held| held.request(LockFlags::RECLAIM)).collect()
+    }
+}
+
+impl Held {
+    /// What locks it.
+    fn request(&self, mut flags: LockFlags) -> LockRequest {
+        flags.set(LockFlags::MANDATORY, self.mandatory);
+        let (offset, end) = (self.range.start, self.range.end);
+        let len = if end == u64::MAX { 0 } else { end - offset };
+        LockRequest { offset, len, owner: self.owner, kind: self.kind, flags }
     }
 }
 

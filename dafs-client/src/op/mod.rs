@@ -6,6 +6,7 @@ pub(crate) mod body;
 pub(crate) mod chain;
 pub(crate) mod draft;
 pub(crate) mod list;
+pub(crate) mod lock;
 pub(crate) mod named;
 pub(crate) mod part_request;
 pub(crate) mod parts;
@@ -18,8 +19,7 @@ use std::sync::Arc;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, LockRequest, Opcode, TwoNames,
-    UnlockRequest,
+    BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode, TwoNames,
 };
 
 use crate::error::{Error, Result, StaleCause};
@@ -321,24 +321,6 @@ impl Op {
             }
             _ => None,
         }
-    }
-
-    /// Requests that give back what it locked, when nobody knows of that; what its owner had locked before stays.
-    pub(crate) fn unclaimed_locks(&self, epoch: u64) -> Vec<Named> {
-        let (Opcode::Lock, Work::Named(named), Some(node)) = (self.opcode, &self.work, &self.target) else {
-            return Vec::new();
-        };
-        let is_locked = named.reply.as_ref().is_some_and(|reply| reply.epoch == epoch);
-        let Some(request) = LockRequest::decode(&named.body).ok().filter(|_| is_locked) else {
-            return Vec::new();
-        };
-        let owner = request.owner;
-        let unlock = |part: std::ops::Range<u64>| {
-            let len = if part.end == u64::MAX { 0 } else { part.end - part.start };
-            let named = Named::of(24, |body| UnlockRequest { offset: part.start, len, owner }.encode(body));
-            Named { handle: Some(node.handle()), ..named }
-        };
-        node.locks().unlocked_parts(&request.range(), owner).into_iter().map(unlock).collect()
     }
 
     /// It goes whole, or not at all: a chain.

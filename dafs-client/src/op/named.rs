@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::{Head, PostError, Span};
-use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, Writer};
+use dafs_proto::wire::{HEADER_SIZE, Header, LockTurn, Opcode, Writer};
 use smallvec::SmallVec;
 
 use crate::handle::node::Node;
@@ -26,6 +26,8 @@ pub(crate) struct Named {
     /// A handle of its own instead of the target's: closing.
     pub(crate) handle: Option<dafs_proto::wire::FileHandle>,
     pub(crate) sent: bool,
+    /// The server has answered that the lock waits, and tells of this turn.
+    pub(crate) waits: Option<LockTurn>,
     pub(crate) reply: Option<NamedReply>,
 }
 

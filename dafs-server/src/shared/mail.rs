@@ -7,6 +7,7 @@ use dafs_proto::session::Key;
 use dafs_proto::transport::{Endpoint, OpToken};
 use dafs_proto::wire::{Header, Hello, Status};
 
+use super::locks::Told;
 use super::{WorkerId, lock};
 use crate::worker::ids::ConnectionKey;
 
@@ -47,10 +48,10 @@ pub enum Mail {
         /// What waited for it.
         waiter: OpToken,
     },
-    /// An operation has the lock that it waited for.
+    /// Somebody has the lock that he waited for.
     LockGranted {
-        /// The operation.
-        operation: OpToken,
+        /// Who.
+        told: Told,
     },
 }
 

@@ -17,6 +17,7 @@ use crate::worker::Worker;
 use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
+use crate::worker::session::turns::LockTurns;
 use crate::worker::session::{Ledger, Session};
 
 /// How long a session counts as active after a request.
@@ -276,6 +277,7 @@ impl Worker {
             notices: 0,
             owes_notices: false,
             batched: 0,
+            lock_turns: LockTurns::default(),
             last_heard: self.now,
             waiting: 0,
             storage_size: 0,
@@ -326,6 +328,7 @@ impl Worker {
         session.lost = None;
         session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
         session.last_heard = now;
+        session.lock_turns.on_resumed();
         let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
         slot_reports
             .truncate(slot_reports_max(self.connections[key.index].endpoint.capabilities().send_payload_max));

@@ -51,7 +51,7 @@ impl Worker {
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
                 Mail::FencesKept { waiter, status } => self.on_fences_kept(waiter, status),
                 Mail::Drained { waiter } => self.on_drained(waiter),
-                Mail::LockGranted { operation } => self.on_lock_granted(operation),
+                Mail::LockGranted { told } => self.on_lock_granted(told),
             }
         }
         self.flush_dirty();

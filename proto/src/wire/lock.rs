@@ -29,6 +29,16 @@ bitflags::bitflags! {
         const MANDATORY = 0x02;
         /// It was held before the server was restarted.
         const RECLAIM = 0x04;
+        /// With WAIT: where it must wait it is answered so at once, and [`LockTurn`] says when to ask again.
+        const NOTIFY = 0x08;
+        /// Ends the wait of the same request with [`LockFlags::NOTIFY`]; nothing is locked.
+        const CANCEL = 0x10;
+        /// Of an exclusive lock: unless it is given back it does not end with its owner, but becomes broken.
+        const PERSISTENT = 0x20;
+        /// With PERSISTENT: takes broken locks over, of what its owner is going to repair.
+        const REPAIR = 0x40;
+        /// With RECLAIM: its client takes no other lock again.
+        const LAST = 0x80;
     }
 }
 
@@ -62,8 +72,20 @@ body! {
         pub flags: LockFlags = "flags of a lock" and 4 reserved,
     }
     check |request| match request.offset.checked_add(request.len) {
-        Some(_) => Ok(()),
+        Some(_) if request.flags.agree_with(request.kind) => Ok(()),
+        Some(_) => Err(WireError::Invalid { what: "flags of a lock", value: request.flags.bits().into() }),
         None => Err(WireError::Invalid { what: "end of a lock", value: request.len }),
+    }
+}
+
+impl LockFlags {
+    /// Each of them has a meaning beside the others, and for a lock of this kind.
+    fn agree_with(self, kind: LockKind) -> bool {
+        let needs = |flag, other| !self.contains(flag) || self.contains(other);
+        needs(Self::NOTIFY, Self::WAIT)
+            && needs(Self::REPAIR, Self::PERSISTENT)
+            && needs(Self::LAST, Self::RECLAIM)
+            && (!self.contains(Self::PERSISTENT) || kind == LockKind::Exclusive)
     }
 }
 
@@ -106,7 +128,7 @@ body! {
     pub struct LockTestReply("reply to a test of a lock") {
         /// Something is.
         pub conflicts: bool = "whether something conflicts",
-        /// The kind of lock: 0 where nothing is in its way, else as [`LockKind`].
+        /// The kind of lock: 0 where nothing is in its way, [`LOCK_BROKEN_KIND`], else as [`LockKind`].
         pub kind: u32 = "kind of lock",
         /// Where the lock begins.
         pub offset: u64 = "offset",
@@ -118,8 +140,37 @@ body! {
         pub client_id: [u8; 16] = "client id",
     }
     check |reply| match (reply.conflicts, reply.kind) {
-        (false, 0) | (true, 1 | 2) => Ok(()),
+        (false, 0) | (true, 1..=LOCK_BROKEN_KIND) => Ok(()),
         (_, kind) => Err(WireError::Invalid { what: "kind of lock", value: u64::from(kind) }),
+    }
+}
+
+/// In a [`LockTestReply`]: a persistent lock whose owner went without giving it back.
+pub const LOCK_BROKEN_KIND: u32 = 3;
+
+body! {
+    /// Body of a callback, 32 bytes: a lock that waits with [`LockFlags::NOTIFY`] is to be asked for again.
+    #[derive(Hash)]
+    pub struct LockTurn("turn of a lock") {
+        /// The open file.
+        pub handle: u64 = "handle",
+        /// Where the range begins.
+        pub offset: u64 = "offset",
+        /// Its bytes; 0: all that follow.
+        pub len: u64 = "length",
+        /// The client's name for whoever waits.
+        pub owner: u64 = "owner",
+    }
+    check |turn| match turn.offset.checked_add(turn.len) {
+        Some(_) => Ok(()),
+        None => Err(WireError::Invalid { what: "end of a lock", value: turn.len }),
+    }
+}
+
+impl LockTurn {
+    /// The range; its end is `u64::MAX` where it is all that follows.
+    pub fn range(&self) -> std::ops::Range<u64> {
+        lock_range(self.offset, self.len)
     }
 }
 
@@ -147,6 +198,29 @@ mod tests {
             let mut body = [0; UnlockRequest::HEAD_SIZE - HEADER_SIZE];
             UnlockRequest { offset, len, owner: 9 }.encode(&mut body);
             assert_eq!(UnlockRequest::decode(&body).ok().map(|request| request.range()), range);
+            let mut body = [0; LockTurn::HEAD_SIZE - HEADER_SIZE];
+            LockTurn { handle: 1, offset, len, owner: 9 }.encode(&mut body);
+            assert_eq!(LockTurn::decode(&body).ok().map(|turn| turn.range()), range);
+        }
+    }
+
+    // [LOCK-24]
+    #[test]
+    fn flag_without_the_one_that_it_needs_is_refused() {
+        use LockFlags as F;
+        for (kind, flags, is_good) in [
+            (LockKind::Shared, F::WAIT | F::NOTIFY, true),
+            (LockKind::Shared, F::NOTIFY, false),
+            (LockKind::Exclusive, F::PERSISTENT, true),
+            (LockKind::Shared, F::PERSISTENT, false),
+            (LockKind::Exclusive, F::PERSISTENT | F::REPAIR, true),
+            (LockKind::Exclusive, F::REPAIR, false),
+            (LockKind::Shared, F::RECLAIM | F::LAST, true),
+            (LockKind::Shared, F::LAST, false),
+        ] {
+            let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+            LockRequest { kind, flags, ..REQUEST }.encode(&mut body);
+            assert_eq!(LockRequest::decode(&body).is_ok(), is_good, "{kind:?} {flags:?}");
         }
     }
 }

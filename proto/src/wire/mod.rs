@@ -44,7 +44,7 @@ pub use list::{
     EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, decode_lists,
     encode_lists, lists_size,
 };
-pub use lock::{LockFlags, LockKind, LockRequest, LockTestReply, UnlockRequest};
+pub use lock::{LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, LockTurn, UnlockRequest};
 pub use namespace::{
     AccessMode, AccessPattern, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest,
     ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames,

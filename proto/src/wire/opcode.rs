@@ -202,6 +202,8 @@ opcodes! {
     CreditTarget = 0x8002, Server, Callback, Executed, Repeated;
     /// From the server: operations of a batch have ended.
     BatchDone = 0x8003, Server, Callback, Executed, Repeated;
+    /// From the server: a lock that was waited for is to be asked for again.
+    LockTurn = 0x8004, Server, Callback, Executed, Repeated;
 }
 
 impl Opcode {

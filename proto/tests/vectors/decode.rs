@@ -4,12 +4,12 @@ use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
     CopyReply, CopyRequest, EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply,
-    HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, Method, MountReply,
-    NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
-    Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest,
-    Statistics, Status, Token, TwoNames, UnlockRequest, VerifyRequest, WireError, WriteReply, WriteRequest,
-    XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack,
-    decode_noticed_results, decode_segments,
+    HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn, Method,
+    MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply,
+    ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply,
+    ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest, VerifyRequest, WireError, WriteReply,
+    WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists,
+    decode_message_pack, decode_noticed_results, decode_segments,
 };
 
 /// Why a message is not taken.
@@ -139,6 +139,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             assert!(payload.len() <= 512, "words of a notice");
             Ok(reader.finish("notice")?)
         }
+        Opcode::LockTurn => alone(LockTurn::decode(body).map(drop), payload),
         Opcode::BatchDone => {
             let notice = BatchNotice::decode(body)?;
             let operations = payload.len() / BATCH_NOTICE_RESULT_SIZE + 1;
@@ -207,7 +208,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             ReaddirReply::decode(body)?;
             Ok(decode_dir_entries(payload).map(drop)?)
         }
-        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone => {
+        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone | Opcode::LockTurn => {
             panic!("{opcode:?} is not replied to")
         }
     }

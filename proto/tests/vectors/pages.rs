@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use dafs_proto::wire::{
     AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
     CopyRequest, EagerBufferTerms, HEADER_SIZE, HintRequest, ListReadReply, ListRequest, LockRequest,
-    LockTestReply, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
-    RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply, ShareRequest, Status, UnlockRequest,
-    VerifyRequest, WriteReply, WriteRequest,
+    LockTestReply, LockTurn, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest, ReaddirReply,
+    ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply, ShareRequest, Status,
+    UnlockRequest, VerifyRequest, WriteReply, WriteRequest,
 };
 
 use crate::vector;
@@ -104,6 +104,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("lock-request", LockRequest::HEAD_SIZE),
         ("unlock-request", UnlockRequest::HEAD_SIZE),
         ("lock-test-reply", LockTestReply::HEAD_SIZE),
+        ("lock-turn", LockTurn::HEAD_SIZE),
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),
         ("notice", HEADER_SIZE + 4),

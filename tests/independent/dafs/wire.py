@@ -212,11 +212,12 @@ READDIR_REPLY = Layout(Field("count", U32), Field("end", U32, BOOLEAN), Field("c
 OPEN_REQUEST = Layout(Field("flags", U32, range(0x800)), Field("mode", U32, MODES))
 LOCK_REQUEST = Layout(
     Field("offset", U64), Field("length", U64), Field("owner", U64), Field("kind", U16, range(1, 3)),
-    Field("flags", U16, range(8)), Field("-", U32))
+    Field("flags", U16, range(0x100)), Field("-", U32))
 UNLOCK_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("owner", U64))
 LOCK_TEST_REPLY = Layout(
-    Field("conflicts", U32, BOOLEAN), Field("kind", U32, range(3)), Field("offset", U64), Field("length", U64),
+    Field("conflicts", U32, BOOLEAN), Field("kind", U32, range(4)), Field("offset", U64), Field("length", U64),
     Field("owner", U64), Field("client_id", "16s"))
+LOCK_TURN = Layout(Field("handle", U64), Field("offset", U64), Field("length", U64), Field("owner", U64))
 SHARE_REQUEST = Layout(Field("rights", U32, range(4)), Field("ttl_ms", U32))
 SHARE_REPLY = Layout(Field("ttl_ms", U32), Field("-", U32))
 EAGER_TERMS = Layout(
@@ -901,6 +902,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x8001: Operation("Notice", NOTICE, Words()),
     0x8002: Operation("CreditTarget"),
     0x8003: Operation("BatchDone", BATCH_NOTICE, NoticedResults()),
+    0x8004: Operation("LockTurn", LOCK_TURN),
 }
 OPCODES = {operation.name: opcode for opcode, operation in OPERATIONS.items()}
 CALLBACK_BIT = 0x8000

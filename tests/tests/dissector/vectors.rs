@@ -140,6 +140,7 @@ fn golden_messages_have_the_values_that_the_page_says() {
         ("lock request", "Lock f=0x100000002 exclusive 7 bytes at 5", "dafs.lock_request.flags", "0x0003"),
         ("unlock request", "Unlock f=0x100000002 from 5", "dafs.unlock_request.owner", "9"),
         ("lock test reply", "LockTest reply", "dafs.lock_test_reply.client_id", "00:01:02:03:04:05:06:07:08:09:0a:0b:0c:0d:0e:0f"),
+        ("lock turn callback", "LockTurn 7 bytes at 5", "dafs.lock_turn.owner", "9"),
         ("statfs reply", "Statfs reply", "dafs.fs_statistics.name_size_max", "255"),
         ("batch notice", "BatchDone 1 result of slot 3", "dafs.noticed_result.place", "1"),
         ("notice callback", "Notice draining", "dafs.words", "the server is shutting down"),

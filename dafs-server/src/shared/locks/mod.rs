@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
+use dafs_proto::wire::{LockKind as Kind, LockTurn, SessionId, Status};
 
 pub(crate) use self::guard::Locks;
 use self::segments::Segments;
@@ -50,12 +50,21 @@ pub(crate) struct Held {
     pub(crate) is_mandatory: bool,
 }
 
-/// Where a request waits: an operation of a worker.
+/// Where a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     /// By its number.
     pub(crate) worker: usize,
-    pub(crate) operation: OpToken,
+    pub(crate) told: Told,
+}
+
+/// Who is told of a worker when the wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// An operation, which is in flight.
+    Operation(OpToken),
+    /// A session, whose client asks again then.
+    Session(SessionId, LockTurn),
 }
 
 /// What becomes of a request for a lock.
@@ -190,6 +199,10 @@ impl LockTable {
             }
             (true, None) => Err(Status::LOCKED),
             (true, Some(waiting)) => {
+                if let Some(id) = self.wait_for(file, &range, held.owner, held.kind) {
+                    return Ok(Outcome::Waits(id));
+                }
+                let Some(locks) = self.files.get_mut(&file) else { return Err(Status::LOCKED) };
                 self.last += 1;
                 let held_nothing = !locks.segments.has_part(&range, held.owner);
                 let id = WaiterId { held_nothing, number: self.last };
@@ -255,6 +268,24 @@ impl LockTable {
         let mut granted = self.end_waits(file, is_own).granted;
         granted.extend(self.release(file, &(from..end), is_own));
         Some(granted)
+    }
+
+    /// The wait of an owner for this very lock, of which its session will be told.
+    pub(crate) fn wait_for(
+        &self,
+        file: LockKey,
+        range: &Range<u64>,
+        owner: Owner,
+        kind: Kind,
+    ) -> Option<WaiterId> {
+        let locks = self.files.get(&file)?;
+        let own = self.waits.get(&owner)?.iter().filter(|(other, _)| *other == file).map(|(_, id)| *id);
+        own.into_iter().find(|id| {
+            locks.waiters.get(id).is_some_and(|waiter| {
+                let is_session = matches!(waiter.waiting.told, Told::Session(..));
+                is_session && waiter.range == *range && waiter.held.kind == kind
+            })
+        })
     }
 
     /// Ends a wait. Returns whose turn has come by that; `None` where it waits no more.

@@ -20,7 +20,7 @@ fn held(id: u64, kind: Kind) -> Held {
 }
 
 fn waiting(operation: u64) -> Waiting {
-    Waiting { worker: 0, operation: OpToken(operation) }
+    Waiting { worker: 0, told: Told::Operation(OpToken(operation)) }
 }
 
 fn numbers(granted: &[Waiting]) -> BTreeSet<u64> {

@@ -35,6 +35,7 @@ impl Worker {
         session.notices = 0;
         if std::mem::take(&mut session.owes_notices) {
             self.tell_of_due_batches();
+            self.tell_of_lock_turns(session_key);
             let Some(again) = self.sessions.find_mut(session_key) else { return };
             session = again;
         }
@@ -173,7 +174,8 @@ impl Worker {
             | Opcode::Authenticate
             | Opcode::Notice
             | Opcode::CreditTarget
-            | Opcode::BatchDone => Err(Problem::Fault(SessionFault::Misplaced {
+            | Opcode::BatchDone
+            | Opcode::LockTurn => Err(Problem::Fault(SessionFault::Misplaced {
                 opcode: call.header.opcode,
                 place: "in a session",
             })),

@@ -1,6 +1,7 @@
 //! Sessions outlive connections: this is where they wait for their client to come back.
 
 pub mod handles;
+pub(crate) mod turns;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use crate::shared::Subject;
 use crate::storage::ExportId;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
+use crate::worker::session::turns::LockTurns;
 
 /// A session and what belongs to it.
 #[derive(Debug)]
@@ -59,6 +61,8 @@ pub struct Session {
     pub notices: u8,
     /// Ends of its batches were not told because it did not listen.
     pub owes_notices: bool,
+    /// Locks whose turn has come, of those that it waits for.
+    pub(crate) lock_turns: LockTurns,
     /// Last sign of life.
     pub last_heard: Moment,
     /// Operations in flight that wait for something.
@@ -139,6 +143,11 @@ impl SessionTable {
         (difference == 0).then_some(key)
     }
 
+    /// Where the session of this name is.
+    pub(crate) fn key_of(&self, id: SessionId) -> Option<SessionKey> {
+        self.by_id.get(&id).copied()
+    }
+
     /// A session that is there.
     pub fn find(&self, key: SessionKey) -> Option<&Session> {
         self.sessions.get(key.0)
@@ -170,6 +179,11 @@ impl SessionTable {
     /// All of them, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
         self.sessions.iter_mut().map(|(_, session)| session)
+    }
+
+    /// As [`SessionTable::iter_mut`], with where each is.
+    pub(crate) fn iter_mut_with_keys(&mut self) -> impl Iterator<Item = (SessionKey, &mut Session)> {
+        self.sessions.iter_mut().map(|(key, session)| (SessionKey(key), session))
     }
 
     /// How many.

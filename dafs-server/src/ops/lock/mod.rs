@@ -1,5 +1,7 @@
 //! Byte-range locks: taken, waited for, tested and given back.
 
+mod turns;
+
 use std::ops::Range;
 
 use dafs_proto::extent::Extent;
@@ -8,9 +10,10 @@ use dafs_proto::wire::{
     HEADER_SIZE, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
 };
 
+use self::turns::is_notified;
 use super::Worker;
 use crate::shared::WorkerId;
-use crate::shared::locks::{Freed, Held, Outcome, Owner, WaiterId, Waiting};
+use crate::shared::locks::{Freed, Held, Outcome, Owner, Told, WaiterId, Waiting};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
@@ -48,12 +51,18 @@ impl Worker {
             kind: request.kind,
             is_mandatory: request.flags.contains(LockFlags::MANDATORY),
         };
+        if request.flags.contains(LockFlags::CANCEL) {
+            return self.cancel_lock(call, file, request, held.owner);
+        }
+        if is_notified(call, request) {
+            return self.lock_or_notify(call, file, request, held);
+        }
         let at_once = self.shared.locks.with(|table| table.lock(file, request.range(), held, None));
         if !(matches!(at_once, Err(Status::LOCKED)) && request.flags.contains(LockFlags::WAIT)) {
             return self.end_lock(call, at_once?);
         }
         let operation = self.park(*call, State::Lock { file, waiter: WaiterId::default() });
-        let waiting = Waiting { worker: self.id.0, operation };
+        let waiting = Waiting { worker: self.id.0, told: Told::Operation(operation) };
         let outcome = self.shared.locks.with(|table| table.lock(file, request.range(), held, Some(waiting)));
         match (outcome, self.operation_index(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
@@ -125,7 +134,10 @@ impl Worker {
         let Freed { granted, ended } =
             self.shared.locks.with(|table| table.unlock_handle(file, session, handle));
         for waiting in ended {
-            self.end_lock_wait(waiting.operation, Status::BAD_HANDLE);
+            match waiting.told {
+                Told::Operation(operation) => self.end_lock_wait(operation, Status::BAD_HANDLE),
+                Told::Session(session, turn) => self.on_lock_turn(session, turn),
+            }
         }
         self.tell_of_locks(granted);
     }
@@ -145,19 +157,21 @@ impl Worker {
 
     /// Tells those whose turn has come.
     fn tell_of_locks(&mut self, granted: Vec<Waiting>) {
-        for waiting in granted {
-            if waiting.worker == self.id.0 {
-                self.on_lock_granted(waiting.operation);
+        for Waiting { worker, told } in granted {
+            if worker == self.id.0 {
+                self.on_lock_granted(told);
             } else {
-                let mail = Mail::LockGranted { operation: waiting.operation };
-                self.shared.send(WorkerId(waiting.worker), mail);
+                self.shared.send(WorkerId(worker), Mail::LockGranted { told });
             }
         }
     }
 
-    /// An operation has the lock that it waited for.
-    pub(crate) fn on_lock_granted(&mut self, operation: OpToken) {
-        self.end_lock_wait(operation, Status::OK);
+    /// Who waited for a lock has it.
+    pub(crate) fn on_lock_granted(&mut self, told: Told) {
+        match told {
+            Told::Operation(operation) => self.end_lock_wait(operation, Status::OK),
+            Told::Session(session, turn) => self.on_lock_turn(session, turn),
+        }
     }
 
     fn end_lock_wait(&mut self, operation: OpToken, status: Status) {

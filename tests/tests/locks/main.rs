@@ -1,4 +1,5 @@
 //! Byte-range locks between sessions, through a real server.
+#![allow(clippy::cast_possible_truncation, reason = "sizes and patterns that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::time::Duration;
@@ -9,6 +10,8 @@ use dafs_client::{
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
+
+mod turns;
 
 use LockKind::{Exclusive, Shared};
 

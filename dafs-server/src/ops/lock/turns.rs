@@ -1,0 +1,139 @@
+//! Locks that are waited for without a request in flight ([`LockFlags::NOTIFY`]): the session is told when to ask again, and asks.
+
+use dafs_proto::wire::{HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
+
+use super::super::Worker;
+use crate::config::millis;
+use crate::shared::locks::{Held, Outcome, Owner, Told, Waiting};
+use crate::storage::LockKey;
+use crate::worker::flight::Call;
+use crate::worker::flight::answer::Problem;
+use crate::worker::ids::SessionKey;
+
+/// Callbacks to a session that has sent nothing since: half of the receives that clients post for them.
+const CALLBACKS_MAX: u8 = 8;
+
+impl Worker {
+    /// Locks, or answers that it waits. Whoever asks again keeps his place.
+    pub(super) fn lock_or_notify(
+        &mut self,
+        call: &Call,
+        file: LockKey,
+        request: &LockRequest,
+        held: Held,
+    ) -> Result<(), Problem> {
+        let turn = turn_of(call, request);
+        let told = Told::Session(held.owner.session, turn);
+        let waiting = Some(Waiting { worker: self.id.0, told });
+        let outcome = self.shared.locks.with(|table| table.lock(file, request.range(), held, waiting));
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            session.lock_turns.claim(&turn);
+        }
+        match outcome? {
+            Outcome::Waits(_) => Err(Status::WAITING.into()),
+            granted => self.end_lock(call, granted),
+        }
+    }
+
+    /// Ends a wait. What was granted meanwhile its client knows how to give back.
+    pub(super) fn cancel_lock(
+        &mut self,
+        call: &Call,
+        file: LockKey,
+        request: &LockRequest,
+        owner: Owner,
+    ) -> Result<(), Problem> {
+        let range = request.range();
+        let granted = self.shared.locks.with(|table| {
+            let waiter = table.wait_for(file, &range, owner, request.kind)?;
+            table.cancel(file, waiter)
+        });
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            session.lock_turns.claim(&turn_of(call, request));
+        }
+        self.reply_status(call, Status::OK);
+        self.tell_of_locks(granted.unwrap_or_default());
+        Ok(())
+    }
+
+    /// The turn of a session has come, whatever came of its wait.
+    pub(crate) fn on_lock_turn(&mut self, session: dafs_proto::wire::SessionId, turn: LockTurn) {
+        let Some(key) = self.sessions.key_of(session) else { return };
+        let now = self.now;
+        if let Some(session) = self.sessions.find_mut(key) {
+            session.lock_turns.come(turn, now);
+        }
+        self.tell_of_lock_turns(key);
+    }
+
+    /// Tells a session of as many turns as it listens to.
+    pub(crate) fn tell_of_lock_turns(&mut self, key: SessionKey) {
+        loop {
+            let Some(connection) = self.sessions.find(key).and_then(|session| session.connection) else {
+                return;
+            };
+            let listens = self.connection(connection).is_some_and(|c| c.sends_at_once());
+            let Some(session) = self.sessions.find_mut(key) else { return };
+            if !session.lock_turns.are_untold() {
+                return;
+            }
+            if !listens || session.notices >= CALLBACKS_MAX {
+                session.owes_notices = true;
+                return;
+            }
+            let Some(turn) = session.lock_turns.tell() else { return };
+            session.notices += 1;
+            let header = Header::callback(Opcode::LockTurn, session.core.next_callback());
+            let mut body = [0; LockTurn::HEAD_SIZE - HEADER_SIZE];
+            turn.encode(&mut body);
+            self.send_callback(connection, header, &body, &[]);
+        }
+    }
+
+    /// Tells those who did not listen, and gives back what was granted to clients that do not ask for it.
+    pub(crate) fn look_after_lock_turns(&mut self) {
+        if !self.shared.locks.is_used() {
+            return;
+        }
+        let (now, patience) = (self.now, millis(self.shared.settings.lease_ms));
+        let mut ignored = Vec::new();
+        let mut untold = Vec::new();
+        for (key, session) in self.sessions.iter_mut_with_keys() {
+            let turns = session.lock_turns.take_ignored(now, patience);
+            if !turns.is_empty() {
+                tracing::warn!(
+                    session = %session.shown_id(),
+                    client = %session.shown_client(),
+                    count = turns.len(),
+                    "a client waited for locks, and does not take them: they are given back"
+                );
+            }
+            ignored.extend(turns.into_iter().map(|turn| (key, turn)));
+            untold.extend(session.lock_turns.are_untold().then_some(key));
+        }
+        for (key, turn) in ignored {
+            self.give_back(key, &turn);
+        }
+        untold.into_iter().for_each(|key| self.tell_of_lock_turns(key));
+    }
+
+    fn give_back(&mut self, key: SessionKey, turn: &LockTurn) {
+        let Some(session) = self.sessions.find(key) else { return };
+        let owner = Owner { session: session.id, id: turn.owner };
+        // A handle that was closed meanwhile has taken the lock with it.
+        let Ok(open) = session.handles.find(dafs_proto::wire::FileHandle(turn.handle)) else { return };
+        let Ok(file) = self.storage.lock_key(open.node) else { return };
+        let granted = self.shared.locks.with(|table| table.unlock(file, &turn.range(), owner));
+        self.tell_of_locks(granted);
+    }
+}
+
+fn turn_of(call: &Call, request: &LockRequest) -> LockTurn {
+    let LockRequest { offset, len, owner, .. } = *request;
+    LockTurn { handle: call.header.handle.0, offset, len, owner }
+}
+
+/// It is answered where it must wait. In a chain a link waits where it is.
+pub(super) fn is_notified(call: &Call, request: &LockRequest) -> bool {
+    request.flags.contains(LockFlags::NOTIFY) && call.link.is_none()
+}

@@ -1,0 +1,89 @@
+//! Locks that a session's client waits for without a request in flight: whose turn has come, and whether the client has asked again.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use dafs_proto::session::Moment;
+use dafs_proto::wire::LockTurn;
+
+/// What was granted to a session and not asked for again. As many at most as it may have locks.
+#[derive(Debug, Default)]
+pub(crate) struct LockTurns {
+    untold: VecDeque<LockTurn>,
+    /// Since when.
+    unclaimed: HashMap<LockTurn, Moment>,
+}
+
+impl LockTurns {
+    /// The turn of a lock has come.
+    pub(crate) fn come(&mut self, turn: LockTurn, now: Moment) {
+        self.unclaimed.insert(turn, now);
+        self.untold.push_back(turn);
+    }
+
+    /// The client has asked for it again, or gives it up.
+    pub(crate) fn claim(&mut self, turn: &LockTurn) {
+        self.unclaimed.remove(turn);
+    }
+
+    /// There are some to be told of.
+    pub(crate) fn are_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// The next to be told of.
+    pub(crate) fn tell(&mut self) -> Option<LockTurn> {
+        while let Some(turn) = self.untold.pop_front() {
+            if self.unclaimed.contains_key(&turn) {
+                return Some(turn);
+            }
+        }
+        None
+    }
+
+    /// The client is on a new connection: it asks for all that it waits for again.
+    pub(crate) fn on_resumed(&mut self) {
+        self.untold.clear();
+    }
+
+    /// Takes out what was not claimed for so long.
+    pub(crate) fn take_ignored(&mut self, now: Moment, patience: Duration) -> Vec<LockTurn> {
+        if self.unclaimed.is_empty() {
+            return Vec::new();
+        }
+        self.unclaimed.extract_if(|_, since| now >= since.after(patience)).map(|(turn, _)| turn).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(owner: u64) -> LockTurn {
+        LockTurn { handle: 1, offset: 0, len: 1, owner }
+    }
+
+    // [LOCK-27]
+    #[test]
+    fn turn_that_nobody_claims_is_taken_back() {
+        let (now, patience) = (Moment::ZERO, Duration::from_secs(3));
+        let mut turns = LockTurns::default();
+        turns.come(turn(1), now);
+        turns.come(turn(2), now);
+        assert_eq!((turns.tell(), turns.tell(), turns.tell()), (Some(turn(1)), Some(turn(2)), None));
+        turns.claim(&turn(1));
+        assert_eq!(turns.take_ignored(now.after(patience - Duration::from_nanos(1)), patience), []);
+        assert_eq!(turns.take_ignored(now.after(patience), patience), [turn(2)]);
+        assert_eq!(turns.take_ignored(now.after(patience), patience), []);
+    }
+
+    #[test]
+    fn turn_that_was_claimed_before_it_was_told_is_not_told() {
+        let mut turns = LockTurns::default();
+        turns.come(turn(1), Moment::ZERO);
+        turns.come(turn(2), Moment::ZERO);
+        turns.claim(&turn(1));
+        assert!(turns.are_untold());
+        assert_eq!((turns.tell(), turns.are_untold()), (Some(turn(2)), false));
+    }
+}

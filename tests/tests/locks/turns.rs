@@ -1,0 +1,200 @@
+//! Locks that are waited for without a request in flight: the server tells when to ask again.
+
+use dafs_client::{Error, File, LockKind, LockOptions, Session};
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status,
+};
+use dafs_tests::cut::cut_connections;
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::raw::Raw;
+
+use super::open;
+use LockKind::{Exclusive, Shared};
+
+on_each_provider_and_two_workers! {
+    locks_that_wait_leave_their_session_its_slots,
+    ten_thousand_who_wait_are_served_in_order,
+    wait_that_is_given_up_is_granted_to_nobody,
+    wait_goes_on_over_a_connection_that_breaks,
+    wait_goes_on_over_a_restart,
+    whoever_asks_again_keeps_his_place,
+    grant_that_is_ignored_is_taken_back,
+    wait_that_is_cancelled_is_told_of_no_more,
+}
+
+fn by(owner: u64) -> LockOptions {
+    LockOptions { owner: Some(owner), ..LockOptions::default() }
+}
+
+// [LOCK-25] [CLI-145]
+fn locks_that_wait_leave_their_session_its_slots(on: On) {
+    let harness = Harness::start_with(on, |config| config.slots_max = 4);
+    let session = harness.session();
+    let (export, file) = open(&session);
+    file.lock(0..1, Exclusive).unwrap();
+    let waits: Vec<_> = (0..20).map(|owner| file.submit_lock_with(0..1, Exclusive, by(owner))).collect();
+    export.metadata("f").unwrap();
+    file.unlock(0..1).unwrap();
+    for (owner, wait) in waits.into_iter().enumerate() {
+        wait.wait().unwrap();
+        file.unlock_with(0..1, owner as u64).unwrap();
+    }
+}
+
+// [LOCK-5] [LOCK-6] [LOCK-10]
+fn ten_thousand_who_wait_are_served_in_order(on: On) {
+    let harness = Harness::start(on);
+    let holder = harness.session();
+    let (_, held) = open(&holder);
+    held.lock(0..8, Exclusive).unwrap();
+    let sessions: Vec<Session> = (0..4).map(|_| harness.session()).collect();
+    let files: Vec<File> = sessions.iter().map(|session| open(session).1).collect();
+    let waits: Vec<_> = (0..on.rounds(10_000))
+        .map(|owner| {
+            let place = owner as usize % files.len();
+            let wait = files[place].submit_lock_with(0..8, Exclusive, by(owner));
+            // Requests of several sessions come in this order only where each is waited for.
+            sessions[place].ping().unwrap();
+            (place, owner, wait)
+        })
+        .collect();
+    held.unlock(0..8).unwrap();
+    // Whoever was passed would wait for ever.
+    for (place, owner, wait) in waits {
+        wait.wait().unwrap();
+        files[place].unlock_with(0..8, owner).unwrap();
+    }
+    assert_eq!(held.test_lock(0..8, Exclusive).unwrap(), None);
+}
+
+// [LOCK-26] [CLI-146]
+fn wait_that_is_given_up_is_granted_to_nobody(on: On) {
+    let harness = Harness::start(on);
+    let (a, b, c) = (harness.session(), harness.session(), harness.session());
+    let ((_, held), (_, gives_up), (_, last)) = (open(&a), open(&b), open(&c));
+    held.lock(0..10, Exclusive).unwrap();
+    gives_up.lock(20..30, Shared).unwrap();
+    let waits = [
+        gives_up.submit_lock(0..1, Exclusive),
+        gives_up.submit_lock(1..2, Shared),
+        gives_up.submit_lock_with(0..40, Exclusive, by(7)),
+    ];
+    b.ping().unwrap();
+    for (number, wait) in waits.into_iter().enumerate() {
+        match number {
+            0 => drop(wait),
+            _ => assert!(matches!(wait.cancel(), Err(Error::Cancelled))),
+        }
+    }
+    b.ping().unwrap();
+    held.unlock(0..10).unwrap();
+    assert!(last.try_lock(0..20, Exclusive).unwrap(), "nobody waits for it any more");
+    assert!(last.try_lock(20..30, Shared).unwrap(), "what the owner had before has stayed");
+    assert!(!last.try_lock(20..30, Exclusive).unwrap());
+}
+
+// [CLI-147]
+fn wait_goes_on_over_a_connection_that_breaks(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, held), (_, file)) = (open(&a), open(&b));
+    held.lock(0..1, Exclusive).unwrap();
+    let wait = file.submit_lock(0..1, Exclusive);
+    b.ping().unwrap();
+    cut_connections(harness.address());
+    held.unlock(0..1).unwrap();
+    wait.wait().unwrap();
+    assert!(!held.try_lock(0..1, Shared).unwrap());
+}
+
+// [CLI-147]
+fn wait_goes_on_over_a_restart(on: On) {
+    let mut harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, held), (_, file)) = (open(&a), open(&b));
+    held.lock(0..1, Exclusive).unwrap();
+    let wait = file.submit_lock(0..1, Exclusive);
+    b.ping().unwrap();
+    harness.restart();
+    a.ping().unwrap();
+    // It has it again, or the other was quicker.
+    let _ = held.unlock(0..1);
+    wait.wait().unwrap();
+}
+
+fn lock(raw: &mut Raw, file: FileHandle, owner: u64, flags: LockFlags) -> Status {
+    let request = LockRequest { offset: 0, len: 1, owner, kind: Exclusive, flags };
+    let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+    request.encode(&mut body);
+    raw.call(Header::request(Opcode::Lock, file), &body, &[]).header.status
+}
+
+fn turn(raw: &mut Raw) -> (FileHandle, u64) {
+    let told = raw.receive().expect("a turn");
+    assert_eq!(told.header.opcode, Opcode::LockTurn);
+    let turn = LockTurn::decode(&told.body).unwrap();
+    assert_eq!(turn.range(), 0..1);
+    (FileHandle(turn.handle), turn.owner)
+}
+
+// [LOCK-25] [LOCK-28]
+fn whoever_asks_again_keeps_his_place(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let (_, held) = open(&session);
+    held.lock(0..1, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    let notify = LockFlags::WAIT | LockFlags::NOTIFY;
+    assert_eq!(lock(&mut raw, file, 1, notify), Status::WAITING);
+    assert_eq!(lock(&mut raw, file, 2, notify), Status::WAITING);
+    assert_eq!(lock(&mut raw, file, 1, notify), Status::WAITING);
+    held.unlock(0..1).unwrap();
+    assert_eq!(turn(&mut raw), (file, 1));
+    assert_eq!(lock(&mut raw, file, 1, notify), Status::OK);
+    assert_eq!(lock(&mut raw, file, 1, notify), Status::OK, "it has it");
+    assert!(!held.try_lock(0..1, Shared).unwrap());
+}
+
+// [LOCK-27]
+fn grant_that_is_ignored_is_taken_back(on: On) {
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, held), (_, last)) = (open(&a), open(&b));
+    held.lock(0..1, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    assert_eq!(lock(&mut raw, file, 1, LockFlags::WAIT | LockFlags::NOTIFY), Status::WAITING);
+    let mut wait = last.submit_lock(0..1, Exclusive);
+    b.ping().unwrap();
+    held.unlock(0..1).unwrap();
+    assert_eq!(turn(&mut raw), (file, 1));
+    // It is alive, and does not take what it has waited for.
+    while !wait.test() {
+        raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+        a.ping().unwrap();
+    }
+    wait.wait().unwrap();
+    raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+}
+
+// [LOCK-26]
+fn wait_that_is_cancelled_is_told_of_no_more(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let (_, held) = open(&session);
+    held.lock(0..1, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    let notify = LockFlags::WAIT | LockFlags::NOTIFY;
+    assert_eq!(lock(&mut raw, file, 1, notify), Status::WAITING);
+    assert_eq!(lock(&mut raw, file, 2, notify), Status::WAITING);
+    assert_eq!(lock(&mut raw, file, 1, notify | LockFlags::CANCEL), Status::OK);
+    assert_eq!(lock(&mut raw, file, 3, notify | LockFlags::CANCEL), Status::OK, "of none");
+    held.unlock(0..1).unwrap();
+    assert_eq!(turn(&mut raw), (file, 2));
+}
