@@ -338,6 +338,12 @@ pub(crate) struct Lock {
     /// Refuse reads and writes of other clients that do not lock, too
     #[arg(short, long)]
     pub(crate) mandatory: bool,
+    /// Unless the program ends with status 0, leave the lock broken: others are refused until somebody repairs what it guards
+    #[arg(short, long, conflicts_with = "shared")]
+    pub(crate) persistent: bool,
+    /// The program repairs what a broken lock has left; implies --persistent
+    #[arg(short, long, conflicts_with = "shared")]
+    pub(crate) repair: bool,
     /// File; it is made unless it is there
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
@@ -347,11 +353,14 @@ pub(crate) struct Lock {
 }
 
 const LOCK_HELP: &str = "\
-The lock is exclusive, and all of the file. It ends with the program, whose exit status is that of dafs lock.
+The lock is exclusive, and all of the file. It ends with the program, whose exit status is that of dafs lock. Persistent
+locks need a server with --lock-file.
 
 Examples:
   dafs lock dafs://localhost/data/lock ./nightly-job
-  dafs lock --no-wait dafs://localhost/data/lock sh -c 'echo I am alone'";
+  dafs lock --no-wait dafs://localhost/data/lock sh -c 'echo I am alone'
+  dafs lock --persistent dafs://localhost/data/lock ./move-money
+  dafs lock --repair dafs://localhost/data/lock ./look-after-the-money";
 
 #[derive(Args, Debug)]
 #[command(after_help = FENCE_HELP)]

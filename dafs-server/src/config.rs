@@ -94,6 +94,8 @@ pub struct Config {
     pub access: AccessConfig,
     /// Where fence lists are kept; without it they end with the server.
     pub fence_file: Option<PathBuf>,
+    /// Where it is kept who holds locks, and which of them last; without it they end with the server.
+    pub lock_file: Option<PathBuf>,
     /// What is logged, and how.
     pub log: LogConfig,
 }
@@ -130,6 +132,7 @@ impl Default for Config {
             limits: LimitConfig::default(),
             access: AccessConfig::default(),
             fence_file: None,
+            lock_file: None,
             log: LogConfig::default(),
         }
     }

@@ -74,6 +74,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
             metrics = None;
         }
     })?;
+    event_loop.worker().shared().close();
     tracing::info!("stopped");
     Ok(())
 }
@@ -114,6 +115,7 @@ impl Running {
             };
             let addresses = loops.first().map(EventLoop::addresses).unwrap_or_default();
             let stops: Vec<Stop> = loops.iter().map(EventLoop::stop_handle).collect();
+            let shared = loops.first_mut().map(|first| Arc::clone(first.worker().shared()));
             std::thread::scope(|scope| {
                 let (entered, others) = std::sync::mpsc::channel();
                 for event_loop in loops.drain(1..) {
@@ -137,6 +139,7 @@ impl Running {
                 drop(send.send(Ok((addresses, stops))));
                 loops.drain(..).for_each(serve);
             });
+            shared.iter().for_each(|shared| shared.close());
         })?;
         let (addresses, stops) = receive.recv().context("cannot start the server: its thread ended")??;
         Ok(Self { addresses, stops, thread: Some(thread) })

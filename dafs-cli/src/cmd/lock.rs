@@ -25,8 +25,15 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
     take(flags, &target, &file, kind)?;
     let Some((program, arguments)) = flags.command.split_first() else { return Ok(ExitCode::SUCCESS) };
     let ended = Command::new(program).args(arguments).status();
+    let is_good = matches!(&ended, Ok(status) if status.success());
+    // Nothing was begun where there is no program.
+    let is_whole = is_good || ended.is_err() || !(flags.persistent || flags.repair);
     // Its end gives the lock back too, but whoever waits would wait for that.
-    let unlocked = file.unlock(0..u64::MAX);
+    let unlocked = if is_whole { file.unlock(0..u64::MAX) } else { Ok(()) };
+    if !is_whole {
+        let url = target.url();
+        say(&format!("the program failed: the lock of {url} is broken until somebody repairs it (--repair)"));
+    }
     match ended {
         Err(error) => {
             let why = system_message(&error);
@@ -42,12 +49,21 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
 }
 
 fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()> {
-    let options = LockOptions { mandatory: flags.mandatory, ..LockOptions::default() };
-    if !flags.no_wait {
-        let locked = file.lock_with(0..u64::MAX, kind, options);
-        return locked.map_err(|error| target.failed("lock", &error));
-    }
-    match file.try_lock_with(0..u64::MAX, kind, options) {
+    let Lock { mandatory, persistent, repair, .. } = *flags;
+    let options = LockOptions { mandatory, persistent, repair, ..LockOptions::default() };
+    let locked = match flags.no_wait {
+        true => file.try_lock_with(0..u64::MAX, kind, options),
+        false => file.lock_with(0..u64::MAX, kind, options),
+    };
+    match locked {
+        Err(Error::Status { status: Status::LOCK_BROKEN, .. }) => {
+            let holder = file.test_lock(0..u64::MAX, kind).ok().flatten();
+            let holder = holder.as_ref().map_or_else(|| "a client".to_owned(), shown);
+            Err(Failure::text(format!(
+                "cannot lock {}: {holder} held it and went without giving it back; repair what it guards under --repair",
+                target.url()
+            )))
+        }
         Err(Error::Status { status: Status::LOCKED, .. }) => {
             let holder = file.test_lock(0..u64::MAX, kind).ok().flatten();
             let holder = holder.as_ref().map_or_else(|| "another client".to_owned(), shown);
@@ -62,8 +78,11 @@ fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()
 
 fn shown(conflict: &LockConflict) -> String {
     let id: String = conflict.client_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let kind = if conflict.kind == LockKind::Shared { "shared" } else { "alone" };
-    format!("client {id} ({kind})")
+    match (conflict.broken, conflict.kind) {
+        (true, _) => format!("client {id}"),
+        (_, LockKind::Shared) => format!("client {id} (shared)"),
+        (_, LockKind::Exclusive) => format!("client {id} (alone)"),
+    }
 }
 
 /// As shells tell of it.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::wire::{
-    Features, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
+    Features, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
+    UnlockRequest,
 };
 
 use crate::api::chain::Chain;
@@ -25,6 +26,13 @@ pub struct LockOptions {
     pub owner: Option<u64>,
     /// Reads and writes of other sessions that conflict with it fail with the status [`Status::LOCKED`]. Else only those who lock notice.
     pub mandatory: bool,
+    /// Of an exclusive lock: it ends with [`File::unlock`] alone. Where its owner goes without that, it stays, *broken*, also over a restart
+    /// of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a lock file, and an export of a
+    /// directory; else the status is [`Status::NOT_SUPPORTED`].
+    pub persistent: bool,
+    /// Takes broken locks of the range over, which others are refused with the status [`Status::LOCK_BROKEN`]. The lock is persistent: until
+    /// it is given back, what it guards counts as not repaired.
+    pub repair: bool,
 }
 
 /// A lock that is in the way of another.
@@ -38,6 +46,8 @@ pub struct LockConflict {
     pub owner: u64,
     /// Its client ([`crate::Config::client_id`]).
     pub client_id: [u8; 16],
+    /// Its owner went without giving it back, and may have left half done what it guards: [`LockOptions::repair`].
+    pub broken: bool,
 }
 
 /// Locks of a file, held until this is dropped: see [`File::hold`].
@@ -46,21 +56,30 @@ pub struct LockConflict {
 pub struct LockGuard<'a> {
     file: &'a File,
     range: Range<u64>,
+    options: LockOptions,
 }
 
 impl LockGuard<'_> {
     /// Gives the lock back and waits for the server. Dropping it does not wait.
     pub fn unlock(self) -> Result<()> {
-        let (file, range) = (self.file, self.range.clone());
+        let (file, range, owner) = (self.file, self.range.clone(), self.owner());
         std::mem::forget(self);
-        file.unlock(range)
+        file.unlock_with(range, owner)
+    }
+
+    fn owner(&self) -> u64 {
+        self.options.owner.unwrap_or_else(|| own(&self.file.node))
     }
 }
 
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
+        if (self.options.persistent || self.options.repair) && std::thread::panicking() {
+            // What it guards may be half done: others are to learn of that.
+            return;
+        }
         // Whatever becomes of it: the lock ends with the file at the latest.
-        drop(self.file.submit_unlock(self.range.clone()));
+        drop(self.file.submit_unlock_with(self.range.clone(), self.owner()));
     }
 }
 
@@ -72,7 +91,8 @@ impl File {
         ///
         /// Whoever waits is served in the order of coming. What the owner holds of the range already becomes of this kind, and ranges that
         /// touch become one: see `spec/locks.md`. A lock ends with [`File::unlock`], with the file, and with the session. After a restart
-        /// of the server it is taken again, and where somebody was quicker, the file is of no use any more ([`Error::Stale`]).
+        /// of the server it is taken again, and where somebody was quicker, the file is of no use any more ([`Error::Stale`]). A server
+        /// with a lock file lets nobody be quicker.
         ///
         /// Fails with the status [`Status::DEADLOCK`] where whoever holds it waits for this owner, with [`Status::TOO_MANY_LOCKS`], and
         /// with [`Status::TIMED_OUT`] after [`crate::Config::operation_timeout`].
@@ -111,7 +131,8 @@ impl File {
                 let found = LockTestReply::decode(op.into_reply()?.body())?;
                 Ok(found.conflicts.then(|| LockConflict {
                     range: found.offset..if found.len == 0 { u64::MAX } else { found.offset.saturating_add(found.len) },
-                    kind: if found.kind == LockKind::Exclusive as u32 { LockKind::Exclusive } else { LockKind::Shared },
+                    kind: if found.kind == LockKind::Shared as u32 { LockKind::Shared } else { LockKind::Exclusive },
+                    broken: found.kind == LOCK_BROKEN_KIND,
                     owner: found.owner,
                     client_id: found.client_id,
                 }))
@@ -129,8 +150,18 @@ impl File {
 
     /// As [`File::lock`]; the lock is given back when the result is dropped. Blocks.
     pub fn hold(&self, range: Range<u64>, kind: LockKind) -> Result<LockGuard<'_>> {
-        self.lock(range.clone(), kind)?;
-        Ok(LockGuard { file: self, range })
+        self.hold_with(range, kind, LockOptions::default())
+    }
+
+    /// As [`File::hold`], for another owner, or with effect on others. One that is persistent stays, broken, when the thread panics. Blocks.
+    pub fn hold_with(
+        &self,
+        range: Range<u64>,
+        kind: LockKind,
+        options: LockOptions,
+    ) -> Result<LockGuard<'_>> {
+        self.lock_with(range.clone(), kind, options)?;
+        Ok(LockGuard { file: self, range, options })
     }
 
     fn lock_request(
@@ -177,6 +208,13 @@ impl File {
         }
         let (offset, len) = extent(&range)?;
         flags.set(LockFlags::MANDATORY, options.mandatory);
+        flags.set(LockFlags::PERSISTENT, options.persistent || options.repair);
+        flags.set(LockFlags::REPAIR, options.repair);
+        if flags.contains(LockFlags::PERSISTENT) && kind == LockKind::Shared {
+            return Err(Error::Invalid(
+                "a shared lock cannot be persistent: it guards nothing that is changed".into(),
+            ));
+        }
         Ok(LockRequest { offset, len, owner: options.owner.unwrap_or_else(|| own(&self.node)), kind, flags })
     }
 }

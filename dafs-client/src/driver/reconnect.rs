@@ -8,8 +8,8 @@ use std::time::Duration;
 use dafs_proto::session::{ClientSession, HandshakeError};
 use dafs_proto::transport::ConnectError;
 use dafs_proto::wire::{
-    Attributes, FileHandle, FileIdentity, HEADER_SIZE, Header, LockRequest, MountReply, NameRequest, Opcode,
-    OpenRequest, Resume, Status, decode_message_pack,
+    Attributes, FileHandle, FileIdentity, HEADER_SIZE, Header, LockFlags, LockRequest, MountReply,
+    NameRequest, Opcode, OpenRequest, Resume, Status, decode_message_pack,
 };
 
 use crate::connect::{Answer, Caller, Established, establish};
@@ -134,7 +134,7 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
         let (endpoint, session) = (&mut *established.endpoint, Some(&mut session));
         let (server, deadline) = (&*shared.server.name, clock.now());
         let caller = Caller { endpoint, session, server, clock, deadline };
-        nodes = Rebuild { shared, caller }.reopen_all()?;
+        nodes = Rebuild { shared, caller, reclaims_left: 0 }.reopen_all()?;
     }
     Ok(Fresh { established, session, nodes })
 }
@@ -146,6 +146,8 @@ type Root = Result<(FileHandle, FileIdentity), StaleCause>;
 struct Rebuild<'a> {
     shared: &'a Shared,
     caller: Caller<'a>,
+    /// Locks of the nodes behind this one, which are still to be taken again.
+    reclaims_left: usize,
 }
 
 impl Rebuild<'_> {
@@ -158,9 +160,11 @@ impl Rebuild<'_> {
             let nodes = core.nodes.iter().filter_map(|(_, node)| node.upgrade());
             nodes.filter(|node| !node.is_stale()).collect()
         };
+        self.reclaims_left = open.iter().map(|node| node.locks().reclaims().len()).sum();
         let mut roots: Vec<(String, Root)> = Vec::new();
         let mut renewed = Vec::with_capacity(open.len());
         for node in open {
+            self.reclaims_left -= node.locks().reclaims().len().min(self.reclaims_left);
             let root = match roots.iter().find(|(export, _)| *export == node.export) {
                 Some((_, root)) => *root,
                 None => {
@@ -243,7 +247,9 @@ impl Rebuild<'_> {
     /// Takes the locks of a node again. Without one of them what its program does next would be wrong.
     fn lock_again(&mut self, handle: FileHandle, node: &Node) -> Result<Status, Error> {
         let reclaims = node.locks().reclaims();
-        for request in reclaims {
+        let count = reclaims.len();
+        for (number, mut request) in reclaims.into_iter().enumerate() {
+            request.flags.set(LockFlags::LAST, self.reclaims_left == 0 && number + 1 == count);
             let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
             request.encode(&mut body);
             let status = self.call(Opcode::Lock, handle, &body, &[])?.header.status;

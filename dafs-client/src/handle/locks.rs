@@ -16,14 +16,17 @@ struct Held {
     owner: u64,
     kind: LockKind,
     mandatory: bool,
+    persistent: bool,
 }
 
 impl Locks {
     /// A range is locked, instead of what its owner held there.
     pub(crate) fn lock(&mut self, request: &LockRequest) {
         self.unlock(&request.range(), request.owner);
-        let mandatory = request.flags.contains(LockFlags::MANDATORY);
-        self.held.push(Held { range: request.range(), owner: request.owner, kind: request.kind, mandatory });
+        let has = |flag| request.flags.contains(flag);
+        let (mandatory, persistent) = (has(LockFlags::MANDATORY), has(LockFlags::PERSISTENT));
+        let LockRequest { owner, kind, .. } = *request;
+        self.held.push(Held { range: request.range(), owner, kind, mandatory, persistent });
     }
 
     /// An owner has nothing of a range any more.
@@ -77,6 +80,7 @@ impl Held {
     /// What locks it.
     fn request(&self, mut flags: LockFlags) -> LockRequest {
         flags.set(LockFlags::MANDATORY, self.mandatory);
+        flags.set(LockFlags::PERSISTENT, self.persistent);
         let (offset, end) = (self.range.start, self.range.end);
         let len = if end == u64::MAX { 0 } else { end - offset };
         LockRequest { offset, len, owner: self.owner, kind: self.kind, flags }
@@ -94,6 +98,7 @@ mod tests {
         let request = |offset, len, kind, flags| LockRequest { offset, len, owner: 7, kind, flags };
         locks.lock(&request(10, 20, LockKind::Exclusive, LockFlags::WAIT | LockFlags::MANDATORY));
         locks.lock(&request(15, 5, LockKind::Shared, LockFlags::empty()));
+        locks.lock(&request(40, 5, LockKind::Exclusive, LockFlags::PERSISTENT));
         locks.unlock(&(12..13), 7);
         locks.unlock(&(0..100), 8);
         let reclaim = LockFlags::RECLAIM;
@@ -106,8 +111,10 @@ mod tests {
                 request(13, 2, LockKind::Exclusive, reclaim | LockFlags::MANDATORY),
                 request(15, 5, LockKind::Shared, reclaim),
                 request(20, 10, LockKind::Exclusive, reclaim | LockFlags::MANDATORY),
+                request(40, 5, LockKind::Exclusive, reclaim | LockFlags::PERSISTENT),
             ]
         );
+        assert_eq!(locks.shared_parts(&(0..17), 7), [request(15, 2, LockKind::Shared, LockFlags::empty())]);
         assert_eq!(locks.unlocked_parts(&(0..25), 7), [0..10, 12..13]);
         assert_eq!(locks.unlocked_parts(&(0..25), 8), std::slice::from_ref(&(0..25)));
         locks.unlock(&(0..u64::MAX), 7);

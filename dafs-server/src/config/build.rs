@@ -70,6 +70,7 @@ impl Config {
             listeners: listeners(&settings, &keys, environment)?,
             access: AccessConfig { keys, server: environment.server.clone() },
             fence_file: settings.fence_file.clone(),
+            lock_file: settings.lock_file.clone(),
             ..Self::default()
         };
         config.set_times(&settings)?;

@@ -48,10 +48,19 @@ pub enum Mail {
         /// What waited for it.
         waiter: OpToken,
     },
-    /// Somebody has the lock that he waited for.
-    LockGranted {
+    /// What lasts of locks was written to its file, or not.
+    LocksKept {
+        /// What waits for it.
+        waiter: OpToken,
+        /// How that went.
+        status: Status,
+    },
+    /// Somebody has the lock that he waited for, or is refused.
+    LockWaited {
         /// Who.
         told: Told,
+        /// Whether he has it.
+        status: Status,
     },
 }
 

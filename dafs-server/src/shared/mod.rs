@@ -6,6 +6,7 @@ pub(crate) mod budget;
 mod directory;
 mod fence_file;
 mod fences;
+pub(crate) mod lock_file;
 pub(crate) mod locks;
 pub mod mail;
 mod rules;
@@ -27,6 +28,8 @@ pub(crate) use self::directory::Directory;
 use self::fence_file::FenceFile;
 pub use self::fence_file::FenceFileError;
 pub(crate) use self::fences::{Checked, Fences, Subject};
+use self::lock_file::LockFile;
+pub use self::lock_file::LockFileError;
 use self::locks::Locks;
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
@@ -58,6 +61,17 @@ pub struct Shared {
     longest_turn: AtomicU64,
 }
 
+/// Why what is to outlive a server cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Fences.
+    #[error(transparent)]
+    Fences(#[from] FenceFileError),
+    /// Locks.
+    #[error(transparent)]
+    Locks(#[from] LockFileError),
+}
+
 /// What the others know of a worker.
 #[derive(Default)]
 struct Desk {
@@ -72,12 +86,16 @@ impl Shared {
         Arc::new(Self::with(settings, epoch, workers))
     }
 
-    /// As [`Shared::new`], with the fences that the configured file has. Blocks.
-    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, FenceFileError> {
-        let file = settings.fence_file.clone();
+    /// As [`Shared::new`], with the fences and the locks that the configured files have. Blocks.
+    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, StateError> {
+        let (fence_file, lock_file) = (settings.fence_file.clone(), settings.lock_file.clone());
         let mut shared = Self::with(settings, epoch, workers);
-        if let Some(path) = file {
+        if let Some(path) = fence_file {
             shared.fences.keep_in(FenceFile::open(&path)?)?;
+        }
+        if let Some(path) = lock_file {
+            let (file, kept) = LockFile::open(&path)?;
+            shared.locks = Arc::new(Locks::kept_in(file, kept));
         }
         Ok(Arc::new(shared))
     }
@@ -97,6 +115,11 @@ impl Shared {
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),
         }
+    }
+
+    /// The workers have ended: what they keep is written, and its files are closed. Blocks.
+    pub fn close(&self) {
+        self.locks.close();
     }
 
     /// The rules of access that hold now.

@@ -129,7 +129,7 @@ impl Admission for Share {
     /// Asked again when an open is tried again, perhaps of another file then.
     fn admit(&self, file: &Attributes) -> Result<(), Status> {
         if let Some((locks, session)) = &self.cuts {
-            let key = LockKey(file.fs_id, file.file_id);
+            let key = LockKey { fs: file.fs_id, file: file.file_id, generation: file.generation };
             if locks.with(|table| table.keeps_out(key, &(0..u64::MAX), *session, true)) {
                 return Err(Status::LOCKED);
             }

@@ -376,9 +376,16 @@ pub enum Submitted {
     Pending,
 }
 
-/// A file for whoever locks it: its file system, and its number there.
+/// A file for whoever locks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LockKey(pub u64, pub u64);
+pub struct LockKey {
+    /// Its file system.
+    pub fs: u64,
+    /// Its number there.
+    pub file: u64,
+    /// Tells it from others that had the number; 0 where nothing does, or where it does not outlive the server.
+    pub generation: u64,
+}
 
 /// All exports and what is open in them. One thread drives it; nothing in it blocks.
 pub trait Storage: Send {

@@ -134,6 +134,7 @@ impl Worker {
         self.close_some();
         self.shared.directory.leave(session.id);
         self.end_tokens_of(session.id);
+        self.forget_locks_of(&session);
         if self.shared.locks.is_used() {
             self.unlocking.push(session.id);
             self.free_some_locks();

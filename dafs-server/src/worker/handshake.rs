@@ -257,6 +257,9 @@ impl Worker {
         let slots = hello.slots.clamp(1, self.shared.settings.slots_max).min(depth.saturating_sub(4).max(1));
         // What it asks for comes with the first reply.
         let credits = self.credit_target(slots, slots).min(expected);
+        let before = hello.resume.as_ref();
+        let before =
+            before.and_then(|before| self.shared.locks.session_before(before.session, &before.secret));
         let session = Session {
             id: self.enter_session(),
             secret: self.random(),
@@ -278,6 +281,9 @@ impl Worker {
             owes_notices: false,
             batched: 0,
             lock_turns: LockTurns::default(),
+            before,
+            keeps_locks: false,
+            lockless_since: None,
             last_heard: self.now,
             waiting: 0,
             storage_size: 0,

@@ -51,7 +51,8 @@ impl Worker {
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
                 Mail::FencesKept { waiter, status } => self.on_fences_kept(waiter, status),
                 Mail::Drained { waiter } => self.on_drained(waiter),
-                Mail::LockGranted { told } => self.on_lock_granted(told),
+                Mail::LocksKept { waiter, status } => self.on_locks_kept(waiter, status),
+                Mail::LockWaited { told, status } => self.on_lock_waited(told, status),
             }
         }
         self.flush_dirty();

@@ -86,6 +86,8 @@ pub struct Worker {
     pub(crate) closing: Vec<NodeId>,
     /// Sessions that have ended and may still have locks.
     pub(crate) unlocking: Vec<SessionId>,
+    /// Whoever waited for the end of the time after a restart is served.
+    pub(crate) serves_after_restart: bool,
     departures: Vec<(WorkerId, Box<Resume>)>,
     /// Whose turn it is to get a connection.
     deals: usize,
@@ -148,6 +150,7 @@ impl Worker {
             closed: Vec::new(),
             closing: Vec::new(),
             unlocking: Vec::new(),
+            serves_after_restart: false,
             departures: Vec::new(),
             deals: 0,
         }

@@ -236,6 +236,8 @@ impl Worker {
         let more = self.close_some() | self.free_some_locks() | self.storage.tidy();
         // It is nobody's turn.
         work::take();
+        // Whoever waited for what was freed is answered.
+        self.flush_dirty();
         more
     }
 

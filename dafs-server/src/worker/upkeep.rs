@@ -40,6 +40,7 @@ impl Worker {
         self.end_expired_tokens();
         self.end_overdue_lock_waits();
         self.look_after_lock_turns();
+        self.look_after_kept_locks();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         self.active_sessions = self.shared.count_active(self.id, u32::try_from(active).unwrap_or(u32::MAX));
         self.publish();

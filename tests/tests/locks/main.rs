@@ -11,6 +11,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
 
+mod kept;
 mod turns;
 
 use LockKind::{Exclusive, Shared};
@@ -203,7 +204,7 @@ fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     b.write_at(&[1], 120_000).unwrap();
 }
 
-// [CLI-140] [LOCK-14]
+// [CLI-140]
 fn locks_are_held_again_after_a_restart(on: On) {
     let mut harness = Harness::start(on);
     let a = harness.session();

@@ -1,9 +1,7 @@
 //! Locks that are waited for without a request in flight: the server tells when to ask again.
 
 use dafs_client::{Error, File, LockKind, LockOptions, Session};
-use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status,
-};
+use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;

@@ -1,5 +1,6 @@
 //! Byte-range locks: taken, waited for, tested and given back.
 
+mod kept;
 mod turns;
 
 use std::ops::Range;
@@ -7,17 +8,19 @@ use std::ops::Range;
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{
-    HEADER_SIZE, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
+    HEADER_SIZE, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
+    UnlockRequest,
 };
 
 use self::turns::is_notified;
 use super::Worker;
 use crate::shared::WorkerId;
-use crate::shared::locks::{Freed, Held, Outcome, Owner, Told, WaiterId, Waiting};
+use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told, WaiterId, Waiting};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 
 impl Worker {
@@ -44,40 +47,67 @@ impl Worker {
         if !is_allowed {
             return Err(Status::BAD_HANDLE.into());
         }
-        let file = self.storage.lock_key(open.node)?;
+        let (node, file) = (open.node, self.storage.lock_key(open.node)?);
+        let (owner, client) = self.lock_owner(call, request.owner)?;
         let held = Held {
-            owner: self.lock_owner(call, request.owner)?,
+            owner,
+            client,
             handle: call.header.handle.0,
             kind: request.kind,
             is_mandatory: request.flags.contains(LockFlags::MANDATORY),
+            lasting: self.lasting_of(node, request)?,
         };
         if request.flags.contains(LockFlags::CANCEL) {
             return self.cancel_lock(call, file, request, held.owner);
         }
+        if self.waits_to_be_known(call, request) {
+            return Ok(());
+        }
+        let outcome = self.lock_or_wait(call, file, request, held);
+        self.note_reclaimed(call, request);
+        outcome
+    }
+
+    fn lock_or_wait(
+        &mut self,
+        call: &Call,
+        file: LockKey,
+        request: &LockRequest,
+        held: Held,
+    ) -> Result<(), Problem> {
         if is_notified(call, request) {
             return self.lock_or_notify(call, file, request, held);
         }
-        let at_once = self.shared.locks.with(|table| table.lock(file, request.range(), held, None));
-        if !(matches!(at_once, Err(Status::LOCKED)) && request.flags.contains(LockFlags::WAIT)) {
-            return self.end_lock(call, at_once?);
+        let (range, claim) = (request.range(), self.claim_of(call, request));
+        let at_once = self.shared.locks.with(|table| table.lock(file, range.clone(), held, claim, None));
+        let must_wait = matches!(at_once, Err(Status::LOCKED | Status::GRACE));
+        if !(must_wait && request.flags.contains(LockFlags::WAIT)) {
+            return self.end_lock(call, file, request, at_once?);
         }
-        let operation = self.park(*call, State::Lock { file, waiter: WaiterId::default() });
+        let state = |waiter| State::Lock { file, waiter, request: *request };
+        let operation = self.park(*call, state(WaiterId::default()));
         let waiting = Waiting { worker: self.id.0, told: Told::Operation(operation) };
-        let outcome = self.shared.locks.with(|table| table.lock(file, request.range(), held, Some(waiting)));
+        let outcome = self.shared.locks.with(|table| table.lock(file, range, held, claim, Some(waiting)));
         match (outcome, self.operation_index(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
-                self.operations[index].state = State::Lock { file, waiter };
+                self.operations[index].state = state(waiter);
             }
             (outcome, index) => {
                 index.map(|index| self.unpark(index));
-                return self.end_lock(call, outcome?);
+                return self.end_lock(call, file, request, outcome?);
             }
         }
         Ok(())
     }
 
-    fn end_lock(&mut self, call: &Call, outcome: Outcome) -> Result<(), Problem> {
-        self.reply_status(call, Status::OK);
+    fn end_lock(
+        &mut self,
+        call: &Call,
+        file: LockKey,
+        request: &LockRequest,
+        outcome: Outcome,
+    ) -> Result<(), Problem> {
+        self.reply_when_kept(call, file, AfterKept::Granted(file, *request));
         if let Outcome::Granted(others) = outcome {
             self.tell_of_locks(others);
         }
@@ -86,26 +116,26 @@ impl Worker {
 
     fn unlock(&mut self, call: &Call, request: &UnlockRequest) -> Result<(), Problem> {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
-        let owner = self.lock_owner(call, request.owner)?;
+        let (owner, _) = self.lock_owner(call, request.owner)?;
         let granted = self.shared.locks.with(|table| table.unlock(file, &request.range(), owner));
-        self.reply_status(call, Status::OK);
+        self.reply_when_kept(call, file, AfterKept::Unlocked(file));
         self.tell_of_locks(granted);
         Ok(())
     }
 
     fn test_lock(&mut self, call: &Call, request: &LockRequest) -> Result<(), Problem> {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
-        let owner = self.lock_owner(call, request.owner)?;
+        let (owner, _) = self.lock_owner(call, request.owner)?;
         let range = request.range();
         let found = self.shared.locks.with(|table| table.conflict(file, &range, owner, request.kind));
         let reply = match found {
             Some((part, held)) => LockTestReply {
                 conflicts: true,
-                kind: held.kind as u32,
+                kind: if held.lasting == Lasting::Broken { LOCK_BROKEN_KIND } else { held.kind as u32 },
                 offset: part.start,
                 len: if part.end == u64::MAX { 0 } else { part.end - part.start },
                 owner: held.owner.id,
-                client_id: self.shared.locks.client_of(held.owner.session),
+                client_id: held.client,
             },
             None => {
                 LockTestReply { conflicts: false, kind: 0, offset: 0, len: 0, owner: 0, client_id: [0; 16] }
@@ -117,10 +147,10 @@ impl Worker {
         Ok(())
     }
 
-    fn lock_owner(&self, call: &Call, id: u64) -> Result<Owner, Status> {
+    fn lock_owner(&self, call: &Call, id: u64) -> Result<(Owner, [u8; 16]), Status> {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        self.shared.locks.introduce(session.id, session.client_id);
-        Ok(Owner { session: session.id, id })
+        self.shared.locks.note_use();
+        Ok((Owner { session: session.id, id }, session.client_id))
     }
 
     /// A handle is closed: what was locked by it is free, and whoever waits to lock by it is refused.
@@ -131,57 +161,65 @@ impl Worker {
         let Some(session) = self.sessions.find(call.session).map(|session| session.id) else { return };
         let Ok(file) = self.storage.lock_key(node) else { return };
         let handle = call.header.handle.0;
-        let Freed { granted, ended } =
-            self.shared.locks.with(|table| table.unlock_handle(file, session, handle));
-        for waiting in ended {
-            match waiting.told {
-                Told::Operation(operation) => self.end_lock_wait(operation, Status::BAD_HANDLE),
-                Told::Session(session, turn) => self.on_lock_turn(session, turn),
-            }
+        let freed = self.shared.locks.with(|table| table.unlock_handle(file, session, handle));
+        self.tell_of_freed(freed);
+    }
+
+    fn tell_of_freed(&mut self, freed: Freed) {
+        for (Waiting { worker, told }, status) in freed.ended {
+            self.tell_of_lock(worker, told, status);
         }
-        self.tell_of_locks(granted);
+        self.tell_of_locks(freed.granted);
     }
 
     /// Frees some of the locks of sessions that have ended; whether there are more.
     pub(crate) fn free_some_locks(&mut self) -> bool {
-        let Some(&session) = self.unlocking.last() else { return false };
-        match self.shared.locks.with(|table| table.end_some_of(session)) {
-            Some(granted) => self.tell_of_locks(granted),
-            None => {
-                self.unlocking.pop();
-                self.shared.locks.forget(session);
+        if self.serves_after_restart {
+            match self.shared.locks.with(LockTable::serve_some) {
+                Some(granted) => self.tell_of_locks(granted),
+                None => self.serves_after_restart = false,
             }
         }
-        !self.unlocking.is_empty()
+        let Some(&session) = self.unlocking.last() else { return self.serves_after_restart };
+        match self.shared.locks.with(|table| table.end_some_of(session)) {
+            Some(freed) => self.tell_of_freed(freed),
+            None => drop(self.unlocking.pop()),
+        }
+        self.serves_after_restart || !self.unlocking.is_empty()
     }
 
     /// Tells those whose turn has come.
     fn tell_of_locks(&mut self, granted: Vec<Waiting>) {
         for Waiting { worker, told } in granted {
-            if worker == self.id.0 {
-                self.on_lock_granted(told);
-            } else {
-                self.shared.send(WorkerId(worker), Mail::LockGranted { told });
-            }
+            self.tell_of_lock(worker, told, Status::OK);
         }
     }
 
-    /// Who waited for a lock has it.
-    pub(crate) fn on_lock_granted(&mut self, told: Told) {
+    fn tell_of_lock(&mut self, worker: usize, told: Told, status: Status) {
+        if worker == self.id.0 {
+            self.on_lock_waited(told, status);
+        } else {
+            self.shared.send(WorkerId(worker), Mail::LockWaited { told, status });
+        }
+    }
+
+    /// Who waited for a lock has it, or is refused.
+    pub(crate) fn on_lock_waited(&mut self, told: Told, status: Status) {
         match told {
-            Told::Operation(operation) => self.end_lock_wait(operation, Status::OK),
+            Told::Operation(operation) => self.end_lock_wait(operation, status),
             Told::Session(session, turn) => self.on_lock_turn(session, turn),
         }
     }
 
     fn end_lock_wait(&mut self, operation: OpToken, status: Status) {
         let Some(index) = self.operation_index(operation) else { return };
-        if !matches!(self.operations[index].state, State::Lock { .. }) {
-            return;
-        }
+        let State::Lock { file, request, .. } = self.operations[index].state else { return };
         let call = self.unpark(index).call;
         self.mark_dirty(call.connection);
-        self.reply_status(&call, status);
+        match status {
+            Status::OK => self.reply_when_kept(&call, file, AfterKept::Granted(file, request)),
+            refused => self.reply_status(&call, refused),
+        }
     }
 
     /// Ends the waits whose deadline has passed.
@@ -193,7 +231,7 @@ impl Worker {
             matches!(operation.state, State::Lock { .. }) && self.expired(&operation.call)
         });
         for index in overdue {
-            let State::Lock { file, waiter } = self.operations[index].state else { continue };
+            let State::Lock { file, waiter, .. } = self.operations[index].state else { continue };
             // Where it is granted meanwhile, the word of that is under way.
             if let Some(granted) = self.shared.locks.with(|table| table.cancel(file, waiter)) {
                 let call = self.unpark(index).call;

@@ -25,13 +25,14 @@ impl Worker {
         let turn = turn_of(call, request);
         let told = Told::Session(held.owner.session, turn);
         let waiting = Some(Waiting { worker: self.id.0, told });
-        let outcome = self.shared.locks.with(|table| table.lock(file, request.range(), held, waiting));
+        let (range, claim) = (request.range(), self.claim_of(call, request));
+        let outcome = self.shared.locks.with(|table| table.lock(file, range, held, claim, waiting));
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.lock_turns.claim(&turn);
         }
         match outcome? {
             Outcome::Waits(_) => Err(Status::WAITING.into()),
-            granted => self.end_lock(call, granted),
+            granted => self.end_lock(call, file, request, granted),
         }
     }
 
@@ -124,6 +125,8 @@ impl Worker {
         let Ok(open) = session.handles.find(dafs_proto::wire::FileHandle(turn.handle)) else { return };
         let Ok(file) = self.storage.lock_key(open.node) else { return };
         let granted = self.shared.locks.with(|table| table.unlock(file, &turn.range(), owner));
+        // Nobody waits for what lasts of it: where it is not written now, it is with the next change.
+        let _ = self.shared.locks.keep(file, Box::new(drop));
         self.tell_of_locks(granted);
     }
 }

@@ -1,30 +1,48 @@
-//! The table of locks as all workers share it.
+//! The table of locks as all workers share it, with the file that keeps some of it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 
 use dafs_proto::wire::SessionId;
 
 use super::LockTable;
-
-type ClientId = [u8; 16];
+use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
+use crate::storage::LockKey;
 
 /// The table, and what is asked of it so often that nobody should wait for its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     table: Mutex<LockTable>,
-    /// Somebody has asked for a lock since the server began.
+    /// Somebody has asked for a lock since the server began, or before.
     used: AtomicBool,
     mandatory: AtomicBool,
-    clients: RwLock<HashMap<SessionId, ClientId>>,
+    restart_over: AtomicBool,
+    file: Option<LockFile>,
+    /// Sessions of before a restart that had locks.
+    before: HashMap<SessionId, Proof>,
 }
 
 impl Locks {
+    /// With a file, and what it has kept.
+    pub(crate) fn kept_in(file: LockFile, kept: Kept) -> Self {
+        let mut table = LockTable::default();
+        table.restore(names(&kept.sessions), kept.files);
+        Self {
+            mandatory: AtomicBool::new(table.has_mandatory()),
+            used: AtomicBool::new(true),
+            restart_over: AtomicBool::new(false),
+            table: Mutex::new(table),
+            file: Some(file),
+            before: kept.sessions.into_iter().collect(),
+        }
+    }
+
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut LockTable) -> T) -> T {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = act(&mut table);
         self.mandatory.store(table.has_mandatory(), Ordering::Release);
+        self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
         outcome
     }
 
@@ -40,22 +58,52 @@ impl Locks {
         self.mandatory.load(Ordering::Acquire)
     }
 
+    /// Nobody takes locks of before a restart again any more.
+    pub(crate) fn is_restart_over(&self) -> bool {
+        self.restart_over.load(Ordering::Relaxed)
+    }
+
     /// A session asks for locks.
-    pub(crate) fn introduce(&self, session: SessionId, client: ClientId) {
-        if self.clients.read().unwrap_or_else(PoisonError::into_inner).contains_key(&session) {
-            return;
+    pub(crate) fn note_use(&self) {
+        if !self.is_used() {
+            self.used.store(true, Ordering::Release);
         }
-        self.used.store(true, Ordering::Release);
-        self.clients.write().unwrap_or_else(PoisonError::into_inner).insert(session, client);
     }
 
-    /// Who has a session that asked for locks.
-    pub(crate) fn client_of(&self, session: SessionId) -> ClientId {
-        self.clients.read().unwrap_or_else(PoisonError::into_inner).get(&session).copied().unwrap_or_default()
+    /// Some of it outlives the server.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.file.is_some()
     }
 
-    /// A session has ended.
-    pub(crate) fn forget(&self, session: SessionId) {
-        self.clients.write().unwrap_or_else(PoisonError::into_inner).remove(&session);
+    /// The session of before a restart that a client has proven to be its own, where it had locks.
+    pub(crate) fn session_before(&self, session: SessionId, secret: &[u8; 16]) -> Option<SessionId> {
+        self.before.get(&session).filter(|proof| **proof == proof_of(secret)).map(|_| session)
+    }
+
+    /// Has it written that a session has locks, or has none any more.
+    pub(crate) fn keep_session(&self, session: SessionId, proof: Option<Proof>, tell: Option<Tell>) {
+        if let Some(file) = &self.file {
+            file.write(Change::Session(session, proof), tell);
+        }
+    }
+
+    /// Has it written what lasts of a file, if that has changed; else returns what was to be told.
+    pub(crate) fn keep(&self, of: LockKey, tell: Tell) -> Result<(), Tell> {
+        let Some(file) = &self.file else { return Err(tell) };
+        // In the order of the changes, whichever worker made them.
+        self.with(|table| match table.take_change(of) {
+            Some(changed) => Ok(file.write(Change::File(changed), Some(tell))),
+            None => Err(tell),
+        })
+    }
+
+    /// Writes what there is to be written, and closes the file. Blocks.
+    pub(crate) fn close(&self) {
+        self.file.iter().for_each(LockFile::close);
+    }
+
+    /// Nobody takes locks again any more: what was kept for that is forgotten.
+    pub(crate) fn forget(&self, sessions: impl IntoIterator<Item = SessionId>) {
+        sessions.into_iter().for_each(|session| self.keep_session(session, None, None));
     }
 }

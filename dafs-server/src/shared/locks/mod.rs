@@ -4,19 +4,24 @@
 //! and conflicts with it. So nobody who waits is passed.
 
 mod guard;
+mod held;
+mod lasting;
+mod restart;
 mod segments;
 #[cfg(test)]
 mod tests;
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{LockKind as Kind, LockTurn, SessionId, Status};
+use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
 
 pub(crate) use self::guard::Locks;
-use self::segments::Segments;
+use self::held::{Counts, conflict};
+pub(crate) use self::held::{Held, Lasting, Owner, Told, Waiting};
+pub(crate) use self::lasting::{Changed, Record};
+use self::restart::Restart;
+use self::segments::{InWay, Segments};
 use crate::storage::LockKey;
 
 /// Parts of files that a session holds or waits for, at most.
@@ -31,42 +36,6 @@ const ENDED_AT_ONCE: usize = 1024;
 /// Owners that are looked at for a circle at most, so that nobody's request is much work.
 const CIRCLE_STEPS_MAX: usize = 1 << 14;
 
-/// Who holds a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Owner {
-    pub(crate) session: SessionId,
-    /// The client's name for one of its owners.
-    pub(crate) id: u64,
-}
-
-/// A lock as it is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Held {
-    pub(crate) owner: Owner,
-    /// The handle by which it was taken; it ends with that.
-    pub(crate) handle: u64,
-    pub(crate) kind: Kind,
-    /// Reads and writes of other sessions that conflict with it fail.
-    pub(crate) is_mandatory: bool,
-}
-
-/// Where a request waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    /// By its number.
-    pub(crate) worker: usize,
-    pub(crate) told: Told,
-}
-
-/// Who is told of a worker when the wait is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// An operation, which is in flight.
-    Operation(OpToken),
-    /// A session, whose client asks again then.
-    Session(SessionId, LockTurn),
-}
-
 /// What becomes of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -76,58 +45,40 @@ pub(crate) enum Outcome {
     Waits(WaiterId),
 }
 
+/// In what right a lock is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// As any other.
+    #[default]
+    New,
+    /// Its client held it before the server was restarted: in this session, where that is known.
+    Reclaim(Option<SessionId>),
+    /// What is broken is going to be repaired.
+    Repair,
+}
+
+impl Claim {
+    fn is_reclaim(self) -> bool {
+        matches!(self, Self::Reclaim(_))
+    }
+
+    /// A broken lock is not in its way.
+    fn takes_over(self, broken: &Held) -> bool {
+        match self {
+            Self::New => false,
+            Self::Reclaim(session) => session == Some(broken.owner.session),
+            Self::Repair => true,
+        }
+    }
+}
+
 /// What came of giving locks back.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
     /// Those whose turn has come.
     pub(crate) granted: Vec<Waiting>,
-    /// Those that wait no more, and have no lock.
-    pub(crate) ended: Vec<Waiting>,
-}
-
-/// Parts that are held or waited for: by session, and of all.
-#[derive(Debug, Default)]
-struct Counts {
-    by_session: HashMap<SessionId, usize>,
-    /// Those that are held.
-    by_owner: HashMap<Owner, usize>,
-    all: usize,
-    /// Those that are mandatory.
-    mandatory: usize,
-}
-
-impl Counts {
-    fn add(&mut self, held: &Held) {
-        self.mandatory += usize::from(held.is_mandatory);
-        *self.by_owner.entry(held.owner).or_default() += 1;
-        self.add_waiter(held.owner);
-    }
-
-    fn remove(&mut self, held: &Held) {
-        self.mandatory -= usize::from(held.is_mandatory);
-        one_less(&mut self.by_owner, held.owner);
-        self.remove_waiter(held.owner);
-    }
-
-    fn add_waiter(&mut self, owner: Owner) {
-        self.all += 1;
-        *self.by_session.entry(owner.session).or_default() += 1;
-    }
-
-    fn remove_waiter(&mut self, owner: Owner) {
-        self.all -= 1;
-        one_less(&mut self.by_session, owner.session);
-    }
-}
-
-/// Counts one down, and forgets what is nought.
-fn one_less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: K) {
-    if let Entry::Occupied(mut count) = counts.entry(key) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
-    }
+    /// Those that wait no more, and have no lock, and why.
+    pub(crate) ended: Vec<(Waiting, Status)>,
 }
 
 /// Names a request that waits for a lock of a file, in the order in which they are served. Whoever held a part of the range goes first, for
@@ -148,6 +99,7 @@ impl WaiterId {
 struct Waiter {
     range: Range<u64>,
     held: Held,
+    claim: Claim,
     waiting: Waiting,
 }
 
@@ -168,55 +120,34 @@ pub(crate) struct LockTable {
     waits: HashMap<Owner, Vec<(LockKey, WaiterId)>>,
     counts: Counts,
     last: u64,
+    restart: Restart,
+    lasting: lasting::Lastings,
 }
 
 impl LockTable {
     /// Locks a range, or waits for it where `waiting` says who is to be told.
     ///
     /// # Errors
-    /// [`Status::LOCKED`] when it conflicts and nobody is to wait; [`Status::DEADLOCK`] when the wait would never end;
-    /// [`Status::TOO_MANY_LOCKS`].
+    /// [`Status::LOCKED`] or [`Status::GRACE`] when it has to wait and nobody is to; [`Status::DEADLOCK`] when the wait would never end;
+    /// [`Status::LOCK_BROKEN`] for what is to be repaired first; [`Status::NO_RECLAIM`]; [`Status::TOO_MANY_LOCKS`].
     pub(crate) fn lock(
         &mut self,
         file: LockKey,
         range: Range<u64>,
         held: Held,
+        claim: Claim,
         waiting: Option<Waiting>,
     ) -> Result<Outcome, Status> {
         let own = self.counts.by_session.get(&held.owner.session).copied().unwrap_or_default();
         if own >= SESSION_LOCKS_MAX || self.counts.all >= LOCKS_MAX {
             return Err(Status::TOO_MANY_LOCKS);
         }
-        let locks = self.files.entry(file).or_default();
-        let must_wait = locks.segments.conflict(&range, held.owner, held.kind).is_some()
-            || locks.is_behind_others(&range, &held);
-        let outcome = match (must_wait, waiting) {
-            (false, _) => {
-                let had_part = locks.segments.has_part(&range, held.owner);
-                locks.segments.lock(&range, held, &mut self.counts);
-                let shares = had_part && held.kind == Kind::Shared;
-                Ok(Outcome::Granted(if shares { self.serve(file, &range) } else { Vec::new() }))
-            }
-            (true, None) => Err(Status::LOCKED),
-            (true, Some(waiting)) => {
-                if let Some(id) = self.wait_for(file, &range, held.owner, held.kind) {
-                    return Ok(Outcome::Waits(id));
-                }
-                let Some(locks) = self.files.get_mut(&file) else { return Err(Status::LOCKED) };
-                self.last += 1;
-                let held_nothing = !locks.segments.has_part(&range, held.owner);
-                let id = WaiterId { held_nothing, number: self.last };
-                locks.waiters.insert(id, Waiter { range, held, waiting });
-                self.waits.entry(held.owner).or_default().push((file, id));
-                self.counts.add_waiter(held.owner);
-                if self.closes_circle(held.owner) {
-                    self.remove_waiter(file, id);
-                    Err(Status::DEADLOCK)
-                } else {
-                    Ok(Outcome::Waits(id))
-                }
-            }
-        };
+        self.adopt(file);
+        self.check_lasting(file, &held)?;
+        if let Claim::Reclaim(session) = claim {
+            self.restart.check(file, &range, held.kind, session)?;
+        }
+        let outcome = self.grant_or_wait(file, range, held, claim, waiting);
         if outcome.is_ok() {
             self.by_session.entry(held.owner.session).or_default().insert(file, 0);
         }
@@ -224,35 +155,96 @@ impl LockTable {
         outcome
     }
 
+    fn grant_or_wait(
+        &mut self,
+        file: LockKey,
+        range: Range<u64>,
+        held: Held,
+        claim: Claim,
+        waiting: Option<Waiting>,
+    ) -> Result<Outcome, Status> {
+        let locks = self.files.entry(file).or_default();
+        let is_locked = match locks.segments.in_way(&range, &held, claim) {
+            InWay::Broken => return Err(Status::LOCK_BROKEN),
+            in_way => in_way == InWay::Held,
+        };
+        let is_grace = self.restart.is_grace() && !claim.is_reclaim();
+        // Those who wait have no right to what was another's before the restart.
+        let is_behind = !claim.is_reclaim() && locks.is_behind_others(&range, &held);
+        if !(is_locked || is_grace || is_behind) {
+            let had_part = locks.segments.has_part(&range, held.owner);
+            self.take(file, &range, held, claim);
+            let shares = had_part && held.kind == Kind::Shared;
+            return Ok(Outcome::Granted(if shares { self.serve(file, &range) } else { Vec::new() }));
+        }
+        let Some(waiting) = waiting else {
+            return Err(if is_locked {
+                Status::LOCKED
+            } else if is_grace {
+                Status::GRACE
+            } else {
+                Status::LOCKED
+            });
+        };
+        if let Some(id) = self.wait_for(file, &range, held.owner, held.kind) {
+            return Ok(Outcome::Waits(id));
+        }
+        let Some(locks) = self.files.get_mut(&file) else { return Err(Status::LOCKED) };
+        self.last += 1;
+        let held_nothing = !locks.segments.has_part(&range, held.owner);
+        let id = WaiterId { held_nothing, number: self.last };
+        locks.waiters.insert(id, Waiter { range, held, claim, waiting });
+        self.waits.entry(held.owner).or_default().push((file, id));
+        self.counts.add_waiter(held.owner);
+        if self.closes_circle(held.owner) {
+            self.remove_waiter(file, id);
+            return Err(Status::DEADLOCK);
+        }
+        Ok(Outcome::Waits(id))
+    }
+
+    /// Locks a range of which nothing is in the way.
+    fn take(&mut self, file: LockKey, range: &Range<u64>, held: Held, claim: Claim) {
+        let locks = self.files.entry(file).or_default();
+        if held.lasting != Lasting::No || locks.segments.has_lasting(range) {
+            locks.segments.unlock(range, Held::is_broken, &mut self.counts);
+            self.lasting.note_change(file);
+        }
+        locks.segments.lock(range, held, &mut self.counts);
+        if !claim.is_reclaim() {
+            self.restart.note(file, range, held.kind);
+        }
+    }
+
     /// Gives back what an owner holds of a range. Returns whose turn has come.
     pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
         self.release(file, range, |held| held.owner == owner)
     }
 
-    /// Gives back what was locked by a handle of a session, and ends what waits by it.
+    /// Ends what was locked by a handle of a session, and what waits by it.
     pub(crate) fn unlock_handle(&mut self, file: LockKey, session: SessionId, handle: u64) -> Freed {
         let by_handle = |held: &Held| held.owner.session == session && held.handle == handle;
-        let mut freed = self.end_waits(file, by_handle);
-        freed.granted.extend(self.release(file, &(0..u64::MAX), by_handle));
+        let mut freed = self.end_waits(file, Status::BAD_HANDLE, |waiter| by_handle(&waiter.held));
+        freed.add(self.end(file, &(0..u64::MAX), by_handle));
         freed
     }
 
-    fn end_waits(&mut self, file: LockKey, is_meant: impl Fn(&Held) -> bool) -> Freed {
+    fn end_waits(&mut self, file: LockKey, why: Status, is_meant: impl Fn(&Waiter) -> bool) -> Freed {
         let mut freed = Freed::default();
         let waiters = self.files.get(&file).into_iter().flat_map(|locks| &locks.waiters);
         let meant: Vec<WaiterId> =
-            waiters.filter(|(_, waiter)| is_meant(&waiter.held)).map(|(id, _)| *id).collect();
+            waiters.filter(|(_, waiter)| is_meant(waiter)).map(|(id, _)| *id).collect();
         let ranges: Vec<_> = meant.into_iter().filter_map(|id| self.remove_waiter(file, id)).collect();
         for waiter in ranges {
             freed.granted.extend(self.serve(file, &waiter.range));
-            freed.ended.push(waiter.waiting);
+            freed.ended.push((waiter.waiting, why));
         }
         self.forget_if_free(file);
         freed
     }
 
-    /// Gives back what a session that ended held of one file, or of a part of that, and its waits there. `None` when there is no more.
-    pub(crate) fn end_some_of(&mut self, session: SessionId) -> Option<Vec<Waiting>> {
+    /// Ends some of the locks and waits of a session that ended. `None` when there is no more.
+    pub(crate) fn end_some_of(&mut self, session: SessionId) -> Option<Freed> {
         let files = self.by_session.get_mut(&session)?;
         let Some((&file, &from)) = files.iter().next() else {
             self.by_session.remove(&session);
@@ -265,9 +257,24 @@ impl LockTable {
             end => drop(files.insert(file, end)),
         }
         let is_own = |held: &Held| held.owner.session == session;
-        let mut granted = self.end_waits(file, is_own).granted;
-        granted.extend(self.release(file, &(from..end), is_own));
-        Some(granted)
+        let mut freed = self.end_waits(file, Status::NO_SESSION, |waiter| is_own(&waiter.held));
+        freed.ended.clear();
+        freed.add(self.end(file, &(from..end), is_own));
+        Some(freed)
+    }
+
+    /// Ends locks of a range whose owner did not give them back. Those that last are broken from now on, and whoever waits for them is told.
+    fn end(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
+        let broken = self
+            .files
+            .get_mut(&file)
+            .map_or_else(Vec::new, |locks| locks.segments.break_lasting(range, &is_meant, &mut self.counts));
+        let granted = self.release(file, range, |held| is_meant(held) && !held.is_broken());
+        let mut freed = Freed { granted, ended: Vec::new() };
+        for part in broken {
+            freed.add(self.end_waits(file, Status::LOCK_BROKEN, |waiter| overlap(&waiter.range, &part)));
+        }
+        freed
     }
 
     /// The wait of an owner for this very lock, of which its session will be told.
@@ -298,35 +305,43 @@ impl LockTable {
 
     /// Who keeps an owner from locking a range: the first part, and its holder.
     pub(crate) fn conflict(
-        &self,
+        &mut self,
         file: LockKey,
         range: &Range<u64>,
         owner: Owner,
         kind: Kind,
     ) -> Option<(Range<u64>, Held)> {
+        self.adopt(file);
         let (part, held) = self.files.get(&file)?.segments.conflict(range, owner, kind)?;
         Some((part, *held))
     }
 
     /// There are mandatory locks somewhere.
     pub(crate) fn has_mandatory(&self) -> bool {
-        self.counts.mandatory > 0
+        self.counts.mandatory > 0 || self.lasting.has_mandatory()
     }
 
     /// A mandatory lock of another session keeps this one from reading or writing a range.
     pub(crate) fn keeps_out(
-        &self,
+        &mut self,
         file: LockKey,
         range: &Range<u64>,
         session: SessionId,
         writes: bool,
     ) -> bool {
+        self.adopt(file);
         let kind = if writes { Kind::Exclusive } else { Kind::Shared };
         self.files.get(&file).is_some_and(|locks| {
             locks.segments.overlapping(range).any(|(_, held)| {
                 held.is_mandatory && held.owner.session != session && conflict(held.kind, kind)
             })
         })
+    }
+
+    /// Serves some of those who waited for the end of the time in which locks are taken again; whether there are more.
+    pub(crate) fn serve_some(&mut self) -> Option<Vec<Waiting>> {
+        let file = self.restart.next_to_serve()?;
+        Some(self.serve(file, &(0..u64::MAX)))
     }
 
     fn release(
@@ -336,8 +351,12 @@ impl LockTable {
         is_meant: impl Fn(&Held) -> bool,
     ) -> Vec<Waiting> {
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
+        let lasts = locks.segments.has_lasting(range);
         if !locks.segments.unlock(range, is_meant, &mut self.counts) {
             return Vec::new();
+        }
+        if lasts {
+            self.lasting.note_change(file);
         }
         let granted = self.serve(file, range);
         self.forget_if_free(file);
@@ -362,12 +381,14 @@ impl LockTable {
 
     /// The requests of one pass over those that wait, which stay among them.
     fn grant(&mut self, file: LockKey, freed: &Range<u64>) -> Vec<WaiterId> {
-        let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
-        let mut granted = Vec::new();
+        let Some(locks) = self.files.get_mut(&file).filter(|_| !self.restart.is_grace()) else {
+            return Vec::new();
+        };
+        let (mut granted, mut lasts) = (Vec::new(), false);
         // What earlier requests wait for, so that no later one passes them.
         let mut awaited: Vec<(Range<u64>, Held)> = Vec::new();
         let mut is_taken = false;
-        for (id, Waiter { range, held, .. }) in &locks.waiters {
+        for (id, Waiter { range, held, claim, .. }) in &locks.waiters {
             if is_taken && !id.goes_first() {
                 break;
             }
@@ -375,14 +396,20 @@ impl LockTable {
                 && awaited.iter().any(|(other, by)| overlap(range, other) && by.comes_before(held));
             let free = overlap(range, freed)
                 && !is_behind
-                && locks.segments.conflict(range, held.owner, held.kind).is_none();
+                && locks.segments.in_way(range, held, *claim) == InWay::Nothing;
             if free {
+                lasts |= held.lasting != Lasting::No || locks.segments.has_lasting(range);
+                locks.segments.unlock(range, Held::is_broken, &mut self.counts);
                 locks.segments.lock(range, *held, &mut self.counts);
+                self.restart.note(file, range, held.kind);
                 granted.push(*id);
             } else if !awaited.iter().any(|(other, by)| covers(other, range) && by.kind >= held.kind) {
                 awaited.push((range.clone(), *held));
             }
             is_taken |= held.kind == Kind::Exclusive && covers(range, freed);
+        }
+        if lasts {
+            self.lasting.note_change(file);
         }
         granted
     }
@@ -456,6 +483,13 @@ impl LockTable {
     }
 }
 
+impl Freed {
+    fn add(&mut self, other: Self) {
+        self.granted.extend(other.granted);
+        self.ended.extend(other.ended);
+    }
+}
+
 impl FileLocks {
     /// Somebody waits already for what conflicts with a request. Who holds a part of the range goes first: others wait for it.
     fn is_behind_others(&self, range: &Range<u64>, held: &Held) -> bool {
@@ -466,18 +500,6 @@ impl FileLocks {
                 .values()
                 .any(|waiter| overlap(&waiter.range, range) && waiter.held.comes_before(held))
     }
-}
-
-impl Held {
-    /// Where this one waits for an overlapping range, a later request waits behind it.
-    fn comes_before(&self, later: &Self) -> bool {
-        conflict(self.kind, later.kind)
-    }
-}
-
-/// Owners other than each other cannot have both.
-fn conflict(a: Kind, b: Kind) -> bool {
-    a == Kind::Exclusive || b == Kind::Exclusive
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {

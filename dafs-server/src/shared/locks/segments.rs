@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Counts, Held, Kind, Owner, conflict};
+use super::held::{Counts, conflict};
+use super::{Claim, Held, Kind, Lasting, Owner};
 
 /// Who holds a segment. All hold it shared, or one holds it exclusively.
 type Holders = SmallVec<[Held; 1]>;
@@ -15,6 +16,15 @@ type Holders = SmallVec<[Held; 1]>;
 struct Segment {
     end: u64,
     holders: Holders,
+}
+
+/// What keeps a request from its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InWay {
+    Nothing,
+    Held,
+    /// A broken lock, which nobody waits for.
+    Broken,
 }
 
 /// See the module.
@@ -48,6 +58,55 @@ impl Segments {
         kind: Kind,
     ) -> Option<(Range<u64>, &Held)> {
         self.overlapping(range).find(|(_, held)| held.owner != owner && conflict(held.kind, kind))
+    }
+
+    /// What keeps a request from its range.
+    pub(super) fn in_way(&self, range: &Range<u64>, request: &Held, claim: Claim) -> InWay {
+        let mut in_way = InWay::Nothing;
+        for (_, held) in self.overlapping(range) {
+            if held.owner == request.owner || !conflict(held.kind, request.kind) {
+                continue;
+            }
+            match held.is_broken() {
+                true if claim.takes_over(held) => {}
+                true => return InWay::Broken,
+                false => in_way = InWay::Held,
+            }
+        }
+        in_way
+    }
+
+    /// A part of a range has a lock that outlives its owner.
+    pub(super) fn has_lasting(&self, range: &Range<u64>) -> bool {
+        self.overlapping(range).any(|(_, held)| held.lasting != Lasting::No)
+    }
+
+    /// All locks that outlive their owners.
+    pub(super) fn lasting(&self) -> impl Iterator<Item = (Range<u64>, &Held)> + '_ {
+        self.overlapping(&(0..u64::MAX)).filter(|(_, held)| held.lasting != Lasting::No)
+    }
+
+    /// What lasts of those that are meant is broken from now on; which parts these are.
+    pub(super) fn break_lasting(
+        &mut self,
+        range: &Range<u64>,
+        is_meant: impl Fn(&Held) -> bool,
+        counts: &mut Counts,
+    ) -> Vec<Range<u64>> {
+        let breaks = |held: &Held| held.lasting == Lasting::Persistent && is_meant(held);
+        if !self.overlapping(range).any(|(_, held)| breaks(held)) {
+            return Vec::new();
+        }
+        self.split(range.start, counts);
+        self.split(range.end, counts);
+        let mut broken = Vec::new();
+        for (start, segment) in self.by_start.range_mut(range.clone()) {
+            for held in segment.holders.iter_mut().filter(|held| breaks(held)) {
+                held.lasting = Lasting::Broken;
+                broken.push(*start..segment.end);
+            }
+        }
+        broken
     }
 
     /// Where the segment begins that is so many behind an offset; `u64::MAX` where there are fewer.

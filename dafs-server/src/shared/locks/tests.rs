@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FILE: LockKey = LockKey(1, 2);
+const FILE: LockKey = LockKey { fs: 1, file: 2, generation: 3 };
 
 const NOW: Outcome = Outcome::Granted(Vec::new());
 
@@ -16,15 +16,29 @@ fn owner_of(id: u64) -> Owner {
 }
 
 fn held(id: u64, kind: Kind) -> Held {
-    Held { owner: owner_of(id), handle: id % 3, kind, is_mandatory: id == 0 }
+    Held {
+        owner: owner_of(id),
+        client: [0; 16],
+        handle: id % 3,
+        kind,
+        is_mandatory: id == 0,
+        lasting: Lasting::No,
+    }
 }
 
 fn waiting(operation: u64) -> Waiting {
     Waiting { worker: 0, told: Told::Operation(OpToken(operation)) }
 }
 
+fn operation_of(waiting: Waiting) -> u64 {
+    match waiting.told {
+        Told::Operation(operation) => operation.0,
+        Told::Session(..) => unreachable!("these wait as operations"),
+    }
+}
+
 fn numbers(granted: &[Waiting]) -> BTreeSet<u64> {
-    granted.iter().map(|waiting| waiting.operation.0).collect()
+    granted.iter().map(|waiting| operation_of(*waiting)).collect()
 }
 
 /// Every offset by itself: who holds it, and how; and who waits, in order.
@@ -126,7 +140,7 @@ proptest! {
                     let has_part = model.has_part(&range, wanted.owner);
                     let now = model.fits(&range, &wanted)
                         && (has_part || !model.is_behind(model.waits.len(), &range, &wanted));
-                    let outcome = table.lock(FILE, range.clone(), wanted, waits.then(|| waiting(number)));
+                    let outcome = table.lock(FILE, range.clone(), wanted, Claim::New, waits.then(|| waiting(number)));
                     match outcome {
                         Ok(Outcome::Granted(others)) => {
                             prop_assert!(now);
@@ -184,13 +198,13 @@ fn who_closes_a_circle_is_refused_and_the_others_go_on() {
     let mut table = LockTable::default();
     let exclusive = |id| held(id, Kind::Exclusive);
     for id in 0..3 {
-        assert_eq!(table.lock(FILE, id..id + 1, exclusive(id), None), Ok(NOW));
+        assert_eq!(table.lock(FILE, id..id + 1, exclusive(id), Claim::New, None), Ok(NOW));
     }
     for id in 0..2 {
-        let next = table.lock(FILE, id + 1..id + 2, exclusive(id), Some(waiting(id)));
+        let next = table.lock(FILE, id + 1..id + 2, exclusive(id), Claim::New, Some(waiting(id)));
         assert!(matches!(next, Ok(Outcome::Waits(_))));
     }
-    assert_eq!(table.lock(FILE, 0..1, exclusive(2), Some(waiting(2))), Err(Status::DEADLOCK));
+    assert_eq!(table.lock(FILE, 0..1, exclusive(2), Claim::New, Some(waiting(2))), Err(Status::DEADLOCK));
     assert_eq!(numbers(&table.unlock(FILE, &(2..3), owner_of(2))), [1].into());
     assert_eq!(numbers(&table.unlock(FILE, &(1..2), owner_of(1))), [0].into());
 }
@@ -200,13 +214,16 @@ fn who_closes_a_circle_is_refused_and_the_others_go_on() {
 fn second_of_two_that_wait_to_be_alone_is_refused() {
     let mut table = LockTable::default();
     for id in 0..2 {
-        assert_eq!(table.lock(FILE, 0..9, held(id, Kind::Shared), None), Ok(NOW));
+        assert_eq!(table.lock(FILE, 0..9, held(id, Kind::Shared), Claim::New, None), Ok(NOW));
     }
     assert!(matches!(
-        table.lock(FILE, 0..9, held(0, Kind::Exclusive), Some(waiting(0))),
+        table.lock(FILE, 0..9, held(0, Kind::Exclusive), Claim::New, Some(waiting(0))),
         Ok(Outcome::Waits(_))
     ));
-    assert_eq!(table.lock(FILE, 3..4, held(1, Kind::Exclusive), Some(waiting(1))), Err(Status::DEADLOCK));
+    assert_eq!(
+        table.lock(FILE, 3..4, held(1, Kind::Exclusive), Claim::New, Some(waiting(1))),
+        Err(Status::DEADLOCK)
+    );
     assert_eq!(numbers(&table.unlock(FILE, &(0..9), owner_of(1))), [0].into());
 }
 
@@ -215,10 +232,10 @@ fn second_of_two_that_wait_to_be_alone_is_refused() {
 fn ten_thousand_that_wait_for_one_range_are_served_in_order() {
     let mut table = LockTable::default();
     let count = 10_000;
-    assert_eq!(table.lock(FILE, 0..8, held(0, Kind::Exclusive), None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 0..8, held(0, Kind::Exclusive), Claim::New, None), Ok(NOW));
     for id in 1..count {
         assert!(matches!(
-            table.lock(FILE, 0..8, held(id, Kind::Exclusive), Some(waiting(id))),
+            table.lock(FILE, 0..8, held(id, Kind::Exclusive), Claim::New, Some(waiting(id))),
             Ok(Outcome::Waits(_))
         ));
     }
@@ -235,15 +252,15 @@ fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
     let mut table = LockTable::default();
     let by = |handle, range: Range<u64>, table: &mut LockTable, id| {
         let held = Held { handle, ..held(2, Kind::Exclusive) };
-        table.lock(FILE, range, held, Some(waiting(id)))
+        table.lock(FILE, range, held, Claim::New, Some(waiting(id)))
     };
     assert_eq!(by(1, 0..4, &mut table, 0), Ok(NOW));
     assert_eq!(by(7, 4..8, &mut table, 1), Ok(NOW));
-    assert_eq!(table.lock(FILE, 20..21, held(4, Kind::Exclusive), None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 20..21, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
     assert!(matches!(by(7, 20..30, &mut table, 2), Ok(Outcome::Waits(_))));
     let other = held(5, Kind::Exclusive);
-    assert!(matches!(table.lock(FILE, 25..26, other, Some(waiting(3))), Ok(Outcome::Waits(_))));
-    assert!(matches!(table.lock(FILE, 6..7, other, Some(waiting(4))), Ok(Outcome::Waits(_))));
+    assert!(matches!(table.lock(FILE, 25..26, other, Claim::New, Some(waiting(3))), Ok(Outcome::Waits(_))));
+    assert!(matches!(table.lock(FILE, 6..7, other, Claim::New, Some(waiting(4))), Ok(Outcome::Waits(_))));
     let freed = table.unlock_handle(FILE, SessionId(1), 7);
     assert_eq!(numbers(&freed.ended), [2].into());
     assert_eq!(numbers(&freed.granted), [3, 4].into());
@@ -255,7 +272,9 @@ fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
 #[test]
 fn session_holds_a_bounded_number_of_parts() {
     let mut table = LockTable::default();
-    let lock = |table: &mut LockTable, at| table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), None);
+    let lock = |table: &mut LockTable, at| {
+        table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), Claim::New, None)
+    };
     for at in 0..SESSION_LOCKS_MAX as u64 {
         assert_eq!(lock(&mut table, at), Ok(NOW));
     }
@@ -270,10 +289,10 @@ fn session_that_ends_gives_its_locks_back_in_slices() {
     let mut table = LockTable::default();
     let count = 3 * ENDED_AT_ONCE as u64;
     for at in 0..count {
-        assert_eq!(table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), None), Ok(NOW));
-        assert_eq!(table.lock(FILE, 2 * at..2 * at + 1, held(4, Kind::Shared), None), Ok(NOW));
+        assert_eq!(table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), Claim::New, None), Ok(NOW));
+        assert_eq!(table.lock(FILE, 2 * at..2 * at + 1, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
     }
-    let wish = table.lock(FILE, 0..2 * count, held(2, Kind::Exclusive), Some(waiting(7)));
+    let wish = table.lock(FILE, 0..2 * count, held(2, Kind::Exclusive), Claim::New, Some(waiting(7)));
     assert!(matches!(wish, Ok(Outcome::Waits(_))));
     let mut granted = Vec::new();
     for session in [0, 2] {

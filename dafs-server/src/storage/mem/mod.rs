@@ -189,7 +189,7 @@ impl FileSystem for MemExport {
 
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
         let fs = read(&self.fs);
-        Ok(LockKey(fs.identity.id, fs.node(node)?.ino))
+        Ok(LockKey { fs: fs.identity.id, file: fs.node(node)?.ino, generation: fs.identity.instance })
     }
 
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {

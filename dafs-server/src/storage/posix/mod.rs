@@ -67,6 +67,7 @@ pub(super) struct Node {
     kind: FileKind,
     dev: u64,
     ino: u64,
+    generation: u64,
     class: Arc<FsClass>,
     /// Data access was asked for: `fd` is more than a name.
     opened: bool,
@@ -101,6 +102,7 @@ impl Node {
             kind: attributes.kind,
             dev: attributes.fs_id,
             ino: attributes.file_id,
+            generation: attributes.generation,
             class,
             opened,
             readable: false,
@@ -433,8 +435,8 @@ impl FileSystem for PosixExport {
     }
 
     fn lock_key(&self, id: NodeId) -> Result<LockKey, Status> {
-        let (dev, ino) = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?.key();
-        Ok(LockKey(dev, ino))
+        let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
+        Ok(LockKey { fs: node.dev, file: node.ino, generation: node.generation })
     }
 
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {

@@ -8,6 +8,7 @@ pub(crate) mod calls;
 pub(crate) mod eager;
 pub(crate) mod fencing;
 pub(crate) mod list;
+pub(crate) mod lock;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod transfer;

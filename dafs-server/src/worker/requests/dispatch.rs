@@ -95,10 +95,17 @@ impl Worker {
             Ok(()) => self.execute(&call, body, payload),
             Err(status) => Err(status.into()),
         };
-        match outcome {
-            Ok(()) => {}
-            Err(Problem::Status(status)) => self.reply_status(&call, status),
-            Err(Problem::Fault(fault)) => self.end_for_fault(call.connection, fault),
+        if let Err(problem) = outcome {
+            self.end_with(&call, problem);
+        }
+    }
+
+    /// A request cannot be carried out.
+    #[cold]
+    pub(crate) fn end_with(&mut self, call: &Call, problem: Problem) {
+        match problem {
+            Problem::Status(status) => self.reply_status(call, status),
+            Problem::Fault(fault) => self.end_for_fault(call.connection, fault),
         }
     }
 

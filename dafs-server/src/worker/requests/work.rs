@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
-use dafs_proto::wire::{FileHandle, HEAD_SIZE_MAX, Status};
+use dafs_proto::wire::{FileHandle, HEAD_SIZE_MAX, LockRequest, Status};
 
 use crate::shared::locks::WaiterId;
 use crate::storage::{FsOp, FsResult, LockKey, Submitted};
@@ -15,6 +15,7 @@ use crate::worker::connection::Connection;
 use crate::worker::flight::after::After;
 use crate::worker::flight::batch::Batch;
 use crate::worker::flight::eager::EagerFrame;
+use crate::worker::flight::lock::AfterKept;
 use crate::worker::flight::{Call, token};
 
 /// An operation that waits.
@@ -66,7 +67,9 @@ pub(crate) enum State {
     /// is kept, of which this came.
     FenceDrain { export: usize, others: usize, kept: Option<Status> },
     /// A lock that others hold, under this number in the table of locks.
-    Lock { file: LockKey, waiter: WaiterId },
+    Lock { file: LockKey, waiter: WaiterId, request: LockRequest },
+    /// The file of locks; then this is done.
+    LocksKept(AfterKept),
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
     /// Answered with this head, which leaves only if the data before it was there.

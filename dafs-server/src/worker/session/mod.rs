@@ -63,6 +63,12 @@ pub struct Session {
     pub owes_notices: bool,
     /// Locks whose turn has come, of those that it waits for.
     pub(crate) lock_turns: LockTurns,
+    /// Its session before a restart of the server, which had locks.
+    pub(crate) before: Option<SessionId>,
+    /// It is in the file of those who have locks.
+    pub(crate) keeps_locks: bool,
+    /// Since when it has none although it is there.
+    pub(crate) lockless_since: Option<Moment>,
     /// Last sign of life.
     pub last_heard: Moment,
     /// Operations in flight that wait for something.

@@ -1,0 +1,177 @@
+//! Locks that outlive the server: who has any, and which last, is written before they are told of; and the time after a restart in which they
+//! are taken again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dafs_proto::transport::OpToken;
+use dafs_proto::wire::{LockFlags, LockRequest, SessionId, Status};
+
+use super::super::Worker;
+use crate::config::{ExportKind, millis};
+use crate::shared::lock_file::{Tell, proof_of};
+use crate::shared::locks::{Claim, Lasting, Owner};
+use crate::shared::mail::Mail;
+use crate::storage::{LockKey, NodeId};
+use crate::worker::flight::Call;
+use crate::worker::flight::lock::AfterKept;
+use crate::worker::requests::work::State;
+use crate::worker::session::Session;
+
+impl Worker {
+    /// In what right a lock is asked for.
+    pub(super) fn claim_of(&self, call: &Call, request: &LockRequest) -> Claim {
+        match request.flags {
+            flags if flags.contains(LockFlags::RECLAIM) => {
+                Claim::Reclaim(self.sessions.find(call.session).and_then(|session| session.before))
+            }
+            flags if flags.contains(LockFlags::REPAIR) => Claim::Repair,
+            _ => Claim::New,
+        }
+    }
+
+    /// What becomes of a lock without its owner. In memory nothing outlives the server.
+    pub(super) fn lasting_of(&self, node: NodeId, request: &LockRequest) -> Result<Lasting, Status> {
+        if !request.flags.contains(LockFlags::PERSISTENT) {
+            return Ok(Lasting::No);
+        }
+        match &self.shared.settings.exports[usize::from(node.export.0)].kind {
+            ExportKind::Memory { .. } => Err(Status::NOT_SUPPORTED),
+            ExportKind::Directory(_) => Ok(Lasting::Persistent),
+        }
+    }
+
+    /// A session that asks for its first lock is written to the file before; whether the request waits for that.
+    pub(super) fn waits_to_be_known(&mut self, call: &Call, request: &LockRequest) -> bool {
+        if !self.shared.locks.are_kept() {
+            return false;
+        }
+        let Some(session) = self.sessions.find_mut(call.session) else { return false };
+        session.lockless_since = None;
+        if session.keeps_locks {
+            return false;
+        }
+        let (id, proof) = (session.id, proof_of(&session.secret));
+        let waiter = self.park(*call, State::LocksKept(AfterKept::Lock(*request)));
+        self.shared.locks.keep_session(id, Some(proof), Some(self.teller(waiter)));
+        true
+    }
+
+    /// Answers when what lasts of a file's locks is written, at once where nothing of that has changed.
+    pub(super) fn reply_when_kept(&mut self, call: &Call, file: LockKey, after: AfterKept) {
+        if !self.shared.locks.are_kept() {
+            return self.reply_status(call, Status::OK);
+        }
+        let waiter = self.park(*call, State::LocksKept(after));
+        if self.shared.locks.keep(file, self.teller(waiter)).is_err() {
+            if let Some(index) = self.operation_index(waiter) {
+                self.unpark(index);
+            }
+            self.reply_status(call, Status::OK);
+        }
+    }
+
+    fn teller(&self, waiter: OpToken) -> Tell {
+        let (shared, id) = (Arc::downgrade(&self.shared), self.id);
+        Box::new(move |status| {
+            if let Some(shared) = shared.upgrade() {
+                shared.send(id, Mail::LocksKept { waiter, status });
+            }
+        })
+    }
+
+    /// The file was written, or not.
+    pub(crate) fn on_locks_kept(&mut self, waiter: OpToken, status: Status) {
+        let Some(index) = self.operation_index(waiter) else { return };
+        let State::LocksKept(after) = self.operations[index].state else { return };
+        let call = self.unpark(index).call;
+        self.mark_dirty(call.connection);
+        match after {
+            AfterKept::Lock(request) if status == Status::OK => {
+                if let Some(session) = self.sessions.find_mut(call.session) {
+                    session.keeps_locks = true;
+                }
+                if let Err(problem) = self.lock(&call, &request) {
+                    self.end_with(&call, problem);
+                }
+                return;
+            }
+            AfterKept::Granted(file, request) if status != Status::OK => {
+                self.take_lock_back(&call, file, &request);
+                self.note_not_kept(file);
+            }
+            AfterKept::Unlocked(file) if status != Status::OK => self.note_not_kept(file),
+            _ => {}
+        }
+        self.reply_status(&call, status);
+    }
+
+    fn note_not_kept(&self, file: LockKey) {
+        self.shared.locks.with(|table| table.on_not_written(file));
+    }
+
+    fn take_lock_back(&mut self, call: &Call, file: LockKey, request: &LockRequest) {
+        let Some(session) = self.sessions.find(call.session) else { return };
+        let owner = Owner { session: session.id, id: request.owner };
+        let granted = self.shared.locks.with(|table| table.unlock(file, &request.range(), owner));
+        self.tell_of_locks(granted);
+    }
+
+    /// A client may have taken the last of its locks again.
+    pub(super) fn note_reclaimed(&mut self, call: &Call, request: &LockRequest) {
+        if !request.flags.contains(LockFlags::LAST) {
+            return;
+        }
+        let before = self.sessions.find(call.session).and_then(|session| session.before);
+        let ended = before.and_then(|before| self.shared.locks.with(|table| table.reclaimed_all(before)));
+        if let Some(sessions) = ended {
+            self.on_restart_over(sessions);
+        }
+    }
+
+    /// Ends the time in which locks are taken again, and lets go of sessions that have had no locks for a while.
+    pub(crate) fn look_after_kept_locks(&mut self) {
+        if !self.shared.locks.is_restart_over() {
+            let lease = millis(self.shared.settings.lease_ms);
+            let time = if self.shared.locks.are_kept() { lease } else { 2 * lease };
+            if self.now >= self.started.after(time) {
+                let sessions = self.shared.locks.with(|table| table.end_restart());
+                self.on_restart_over(sessions);
+            }
+        }
+        if self.shared.locks.are_kept() {
+            self.forget_lockless(millis(self.shared.settings.lease_ms));
+        }
+    }
+
+    fn on_restart_over(&mut self, sessions: HashSet<SessionId>) {
+        if !sessions.is_empty() {
+            tracing::info!(
+                sessions = sessions.len(),
+                "locks of before the restart are not taken again any more"
+            );
+        }
+        self.shared.locks.forget(sessions);
+        self.serves_after_restart = true;
+    }
+
+    fn forget_lockless(&mut self, patience: Duration) {
+        let (now, locks) = (self.now, Arc::clone(&self.shared.locks));
+        for session in self.sessions.iter_mut().filter(|session| session.keeps_locks) {
+            if locks.with(|table| table.has_any(session.id)) {
+                session.lockless_since = None;
+            } else if now >= session.lockless_since.get_or_insert(now).after(patience) {
+                (session.keeps_locks, session.lockless_since) = (false, None);
+                locks.keep_session(session.id, None, None);
+            }
+        }
+    }
+
+    /// A session has ended, and so have its locks.
+    pub(crate) fn forget_locks_of(&self, session: &Session) {
+        if session.keeps_locks {
+            self.shared.locks.keep_session(session.id, None, None);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Who holds a lock, how, and how many there are.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use dafs_proto::transport::OpToken;
+use dafs_proto::wire::{LockKind, LockTurn, SessionId};
+
+/// Who holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Owner {
+    pub(crate) session: SessionId,
+    /// The client's name for one of its owners.
+    pub(crate) id: u64,
+}
+
+/// A lock as it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Held {
+    pub(crate) owner: Owner,
+    /// The id of its client.
+    pub(crate) client: [u8; 16],
+    /// The handle by which it was taken; it ends with that.
+    pub(crate) handle: u64,
+    pub(crate) kind: LockKind,
+    /// Reads and writes of other sessions that conflict with it fail.
+    pub(crate) is_mandatory: bool,
+    pub(crate) lasting: Lasting,
+}
+
+/// What becomes of a lock whose owner goes without giving it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lasting {
+    /// It ends.
+    #[default]
+    No,
+    /// It stays, broken.
+    Persistent,
+    /// That has happened.
+    Broken,
+}
+
+/// Where a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// By its number.
+    pub(crate) worker: usize,
+    pub(crate) told: Told,
+}
+
+/// Who is told of a worker when the wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// An operation, which is in flight.
+    Operation(OpToken),
+    /// A session, whose client asks again then.
+    Session(SessionId, LockTurn),
+}
+
+/// Parts that are held or waited for: by session, and of all.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) by_session: HashMap<SessionId, usize>,
+    /// Those that are held.
+    pub(super) by_owner: HashMap<Owner, usize>,
+    pub(super) all: usize,
+    /// Those that are mandatory.
+    pub(super) mandatory: usize,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, held: &Held) {
+        self.mandatory += usize::from(held.is_mandatory);
+        *self.by_owner.entry(held.owner).or_default() += 1;
+        self.add_waiter(held.owner);
+    }
+
+    pub(super) fn remove(&mut self, held: &Held) {
+        self.mandatory -= usize::from(held.is_mandatory);
+        one_less(&mut self.by_owner, held.owner);
+        self.remove_waiter(held.owner);
+    }
+
+    pub(super) fn add_waiter(&mut self, owner: Owner) {
+        self.all += 1;
+        *self.by_session.entry(owner.session).or_default() += 1;
+    }
+
+    pub(super) fn remove_waiter(&mut self, owner: Owner) {
+        self.all -= 1;
+        one_less(&mut self.by_session, owner.session);
+    }
+}
+
+/// Counts one down, and forgets what is nought.
+fn one_less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn is_broken(&self) -> bool {
+        self.lasting == Lasting::Broken
+    }
+
+    /// Where this one waits for an overlapping range, a later request waits behind it.
+    pub(super) fn comes_before(&self, later: &Self) -> bool {
+        conflict(self.kind, later.kind)
+    }
+}
+
+/// Owners other than each other cannot have both.
+pub(super) fn conflict(a: LockKind, b: LockKind) -> bool {
+    a == LockKind::Exclusive || b == LockKind::Exclusive
+}

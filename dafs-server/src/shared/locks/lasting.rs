@@ -1,0 +1,135 @@
+//! Locks that outlive their owners, and the server: what is to be kept of them, and what was kept.
+
+use std::collections::{HashMap, HashSet};
+
+use dafs_proto::wire::{LockKind, SessionId, Status};
+use serde::{Deserialize, Serialize};
+
+use super::LockTable;
+use super::held::{Held, Lasting, Owner};
+use super::restart::Restart;
+use crate::storage::LockKey;
+
+/// Parts of one file that may be locked so, at most: all of them are written with each change.
+pub(super) const LASTING_MAX: usize = 1024;
+
+/// A part of a file that is locked so, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) session: u64,
+    pub(crate) owner: u64,
+    pub(crate) client: [u8; 16],
+    pub(crate) is_mandatory: bool,
+}
+
+/// A file by which it is known after a restart: its number and its generation.
+pub(crate) type FileName = (u64, u64);
+
+/// All that is to be kept of a file.
+pub(crate) type Changed = (FileName, Vec<Record>);
+
+/// Which files have changed since they were written, and which are in the file of locks alone.
+#[derive(Debug, Default)]
+pub(super) struct Lastings {
+    /// There is a file for them.
+    are_kept: bool,
+    changed: HashSet<LockKey>,
+    kept: HashMap<FileName, Vec<Record>>,
+}
+
+impl Lastings {
+    pub(super) fn note_change(&mut self, file: LockKey) {
+        self.changed.insert(file);
+    }
+
+    pub(super) fn has_mandatory(&self) -> bool {
+        self.kept.values().flatten().any(|record| record.is_mandatory)
+    }
+}
+
+impl LockTable {
+    /// Takes up what a file has kept: sessions that had locks, and those that last. They are broken until somebody takes them again.
+    pub(crate) fn restore(&mut self, sessions: HashSet<SessionId>, files: Vec<Changed>) {
+        self.restart = Restart::of(sessions);
+        self.lasting.are_kept = true;
+        self.lasting.kept = files.into_iter().collect();
+    }
+
+    /// A lock may outlive its owner here.
+    pub(super) fn check_lasting(&self, file: LockKey, held: &Held) -> Result<(), Status> {
+        if held.lasting == Lasting::No {
+            return Ok(());
+        }
+        if !self.lasting.are_kept || file.generation == 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let count = self.files.get(&file).map_or(0, |locks| locks.segments.lasting().count());
+        if count < LASTING_MAX { Ok(()) } else { Err(Status::TOO_MANY_LOCKS) }
+    }
+
+    /// Somebody asks about a file: what was kept of it holds.
+    pub(super) fn adopt(&mut self, file: LockKey) {
+        if self.lasting.kept.is_empty() || file.generation == 0 {
+            return;
+        }
+        let Some(records) = self.lasting.kept.remove(&(file.file, file.generation)) else { return };
+        let segments = &mut self.files.entry(file).or_default().segments;
+        for record in records {
+            let held = Held {
+                owner: Owner { session: SessionId(record.session), id: record.owner },
+                client: record.client,
+                handle: 0,
+                kind: LockKind::Exclusive,
+                is_mandatory: record.is_mandatory,
+                lasting: Lasting::Broken,
+            };
+            segments.lock(&(record.start..record.end), held, &mut self.counts);
+        }
+    }
+
+    /// What is to be written of a file, if that has changed.
+    pub(crate) fn take_change(&mut self, file: LockKey) -> Option<Changed> {
+        if self.lasting.changed.is_empty() || !self.lasting.changed.remove(&file) {
+            return None;
+        }
+        let record = |(range, held): (std::ops::Range<u64>, &Held)| Record {
+            start: range.start,
+            end: range.end,
+            session: held.owner.session.0,
+            owner: held.owner.id,
+            client: held.client,
+            is_mandatory: held.is_mandatory,
+        };
+        let locks = self.files.get(&file);
+        let records = locks.map_or_else(Vec::new, |locks| locks.segments.lasting().map(record).collect());
+        Some(((file.file, file.generation), records))
+    }
+
+    /// What was to be written was not.
+    pub(crate) fn on_not_written(&mut self, file: LockKey) {
+        self.lasting.note_change(file);
+    }
+
+    /// A session has all of its locks again that it wants. Returns the sessions of before when it was the last.
+    pub(crate) fn reclaimed_all(&mut self, session: SessionId) -> Option<HashSet<SessionId>> {
+        self.restart.is_done(session).then(|| self.end_restart())
+    }
+
+    /// Nobody takes locks again any more. Returns the sessions of before, whose locks are free, or broken.
+    pub(crate) fn end_restart(&mut self) -> HashSet<SessionId> {
+        self.restart
+            .end(self.files.iter().filter(|(_, locks)| !locks.waiters.is_empty()).map(|(file, _)| *file))
+    }
+
+    /// How long locks are taken again is to be watched.
+    pub(crate) fn is_restart_over(&self) -> bool {
+        self.restart.is_over()
+    }
+
+    /// A session holds or awaits something.
+    pub(crate) fn has_any(&self, session: SessionId) -> bool {
+        self.counts.by_session.contains_key(&session)
+    }
+}

@@ -1,0 +1,119 @@
+//! The time after the server began, in which clients take the locks again that they had before.
+//!
+//! Without a file of what was held, nothing but order decides: whoever comes first has it, and what others could lock meanwhile is not taken
+//! again. With one, those whom it names go first.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use dafs_proto::wire::{LockKind, SessionId, Status};
+use rangemap::RangeSet;
+
+use crate::storage::LockKey;
+
+/// Ranges that are remembered at most. More end the time at once.
+const TOUCHED_MAX: usize = 1 << 18;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Restart {
+    /// Nobody knows who held what: all that was locked since.
+    Open { touched: HashMap<LockKey, Touched>, noted: usize },
+    /// These sessions may take theirs again; the second have not done so yet. Others wait.
+    Grace { sessions: HashSet<SessionId>, awaited: HashSet<SessionId> },
+    /// It is over. In these files somebody may wait for that.
+    Over { to_serve: Vec<LockKey> },
+}
+
+/// What was locked of a file since the server began.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    shared: RangeSet<u64>,
+    exclusive: RangeSet<u64>,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self::Open { touched: HashMap::new(), noted: 0 }
+    }
+}
+
+impl Restart {
+    /// A file names those who held locks.
+    pub(super) fn of(sessions: HashSet<SessionId>) -> Self {
+        match sessions.is_empty() {
+            true => Self::Over { to_serve: Vec::new() },
+            false => Self::Grace { awaited: sessions.clone(), sessions },
+        }
+    }
+
+    /// Whoever held nothing before waits.
+    pub(super) fn is_grace(&self) -> bool {
+        matches!(self, Self::Grace { .. })
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self, Self::Over { .. })
+    }
+
+    /// A lock may be taken again by a client that has proven to have had this session.
+    pub(super) fn check(
+        &self,
+        file: LockKey,
+        range: &Range<u64>,
+        kind: LockKind,
+        session: Option<SessionId>,
+    ) -> Result<(), Status> {
+        let is_good = match self {
+            Self::Open { touched, .. } => {
+                let touched = touched.get(&file);
+                touched.is_none_or(|touched| {
+                    let is_shared = kind == LockKind::Shared;
+                    !touched.exclusive.overlaps(range) && (is_shared || !touched.shared.overlaps(range))
+                })
+            }
+            Self::Grace { sessions, .. } => session.is_some_and(|session| sessions.contains(&session)),
+            Self::Over { .. } => false,
+        };
+        if is_good { Ok(()) } else { Err(Status::NO_RECLAIM) }
+    }
+
+    /// Somebody has locked a range who did not hold it before.
+    pub(super) fn note(&mut self, file: LockKey, range: &Range<u64>, kind: LockKind) {
+        let Self::Open { touched, noted } = self else { return };
+        *noted += 1;
+        if *noted > TOUCHED_MAX {
+            *self = Self::Over { to_serve: Vec::new() };
+            return;
+        }
+        let touched = touched.entry(file).or_default();
+        match kind {
+            LockKind::Shared => touched.shared.insert(range.clone()),
+            LockKind::Exclusive => touched.exclusive.insert(range.clone()),
+        }
+    }
+
+    /// A session has all that it wants again; whether that was the last that was waited for.
+    pub(super) fn is_done(&mut self, session: SessionId) -> bool {
+        match self {
+            Self::Grace { awaited, .. } => awaited.remove(&session) && awaited.is_empty(),
+            Self::Open { .. } | Self::Over { .. } => false,
+        }
+    }
+
+    /// The time is over. Returns the sessions of before.
+    pub(super) fn end(&mut self, files: impl Iterator<Item = LockKey>) -> HashSet<SessionId> {
+        let to_serve = if self.is_grace() { files.collect() } else { Vec::new() };
+        match std::mem::replace(self, Self::Over { to_serve }) {
+            Self::Grace { sessions, .. } => sessions,
+            Self::Open { .. } | Self::Over { .. } => HashSet::new(),
+        }
+    }
+
+    pub(super) fn next_to_serve(&mut self) -> Option<LockKey> {
+        match self {
+            Self::Over { to_serve } => to_serve.pop(),
+            Self::Open { .. } | Self::Grace { .. } => None,
+        }
+    }
+}

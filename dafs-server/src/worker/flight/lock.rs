@@ -1,0 +1,16 @@
+//! Requests about locks that wait for the file in which these are kept.
+
+use dafs_proto::wire::LockRequest;
+
+use crate::storage::LockKey;
+
+/// What is done when the file of locks was written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AfterKept {
+    /// The session may have locks: its first request begins.
+    Lock(LockRequest),
+    /// The lock is told of, or given back.
+    Granted(LockKey, LockRequest),
+    /// What was given back is told of.
+    Unlocked(LockKey),
+}

@@ -1,0 +1,278 @@
+//! Locks that outlive their owners, and the server.
+
+use dafs_client::{Background, Config, Error, LockOptions, OpenOptions, Session};
+use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, Opcode, Status};
+use dafs_server::config::{Config as ServerConfig, ExportKind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::raw::Raw;
+use dafs_tests::suite::{assert_invalid, assert_status};
+
+use super::open;
+use LockKind::{Exclusive, Shared};
+
+on_each_provider_and_two_workers! {
+    those_who_held_locks_go_first_after_a_restart,
+    nobody_waits_where_nobody_held_a_lock,
+    lock_that_nobody_proves_to_have_had_is_not_taken_again,
+    lock_is_not_taken_again_where_others_could_lock_meanwhile,
+    grace_ends_where_its_clients_do_not_come_back,
+    persistent_lock_is_broken_by_the_end_of_its_owner,
+    persistent_lock_outlives_the_server,
+    repair_that_is_not_finished_is_to_be_repaired,
+    whoever_waits_for_a_lock_that_breaks_is_told,
+    persistent_lock_is_refused_where_nothing_keeps_it,
+    guard_of_a_persistent_lock_leaves_it_to_a_panic,
+}
+
+const PERSISTENT: LockOptions =
+    LockOptions { owner: None, mandatory: false, persistent: true, repair: false };
+const REPAIR: LockOptions = LockOptions { repair: true, ..PERSISTENT };
+
+fn start(on: On) -> Harness {
+    start_with(on, |_| {})
+}
+
+fn start_with(on: On, change: impl FnOnce(&mut ServerConfig)) -> Harness {
+    Harness::start_with(on, |config| {
+        let ExportKind::Directory(data) = &config.exports[0].kind else { unreachable!("the first is one") };
+        config.lock_file = Some(data.with_file_name("locks"));
+        change(config);
+    })
+}
+
+// [LOCK-31] [LOCK-32]
+fn those_who_held_locks_go_first_after_a_restart(on: On) {
+    let mut harness = start(on);
+    // They come back when they are told to.
+    let quiet = Config { background: Background::None, ..Config::default() };
+    let (a, b) = (harness.session_with(&quiet), harness.session_with(&quiet));
+    let ((_, first), (_, second)) = (open(&a), open(&b));
+    first.lock(0..10, Exclusive).unwrap();
+    second.lock(20..30, Shared).unwrap();
+    harness.restart();
+    let late = harness.session();
+    let (_, other) = open(&late);
+    assert_status(other.try_lock(50..60, Shared).map(drop), Status::GRACE, "before they have come back");
+    let waits = other.submit_lock(40..50, Exclusive);
+    a.ping().unwrap();
+    assert_status(other.try_lock(50..60, Shared).map(drop), Status::GRACE, "one is missing");
+    b.ping().unwrap();
+    waits.wait().unwrap();
+    assert!(!other.try_lock(5..6, Shared).unwrap() && !other.try_lock(20..21, Exclusive).unwrap());
+    assert!(other.try_lock(20..21, Shared).unwrap());
+    first.write_all_at(b"x", 0).unwrap();
+    second.read_at(&mut [0; 1], 0).unwrap();
+}
+
+// [LOCK-32]
+fn nobody_waits_where_nobody_held_a_lock(on: On) {
+    let mut harness = start(on);
+    open(&harness.session());
+    harness.restart();
+    let session = harness.session();
+    assert!(open(&session).1.try_lock(0..1, Exclusive).unwrap());
+}
+
+fn reclaim(raw: &mut Raw, file: FileHandle) -> Status {
+    let flags = LockFlags::RECLAIM;
+    let request = LockRequest { offset: 0, len: 1, owner: 1, kind: Exclusive, flags };
+    let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+    request.encode(&mut body);
+    raw.call(Header::request(Opcode::Lock, file), &body, &[]).header.status
+}
+
+// [LOCK-33]
+fn lock_that_nobody_proves_to_have_had_is_not_taken_again(on: On) {
+    let mut harness = start(on);
+    let quiet = Config { background: Background::None, ..Config::default() };
+    let session = harness.session_with(&quiet);
+    let (_, file) = open(&session);
+    file.lock(0..1, Exclusive).unwrap();
+    harness.restart();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let handle = raw.create(root, b"f");
+    assert_eq!(reclaim(&mut raw, handle), Status::NO_RECLAIM, "it had none");
+    session.ping().unwrap();
+    file.write_all_at(b"x", 0).unwrap();
+    assert_eq!(reclaim(&mut raw, handle), Status::NO_RECLAIM, "all have theirs");
+}
+
+// [LOCK-14] [CLI-141]
+fn lock_is_not_taken_again_where_others_could_lock_meanwhile(on: On) {
+    let mut harness = Harness::start(on);
+    let quiet = Config { background: Background::None, ..Config::default() };
+    let (a, b) = (harness.session_with(&quiet), harness.session_with(&quiet));
+    let ((_, lost), (_, kept)) = (open(&a), open(&b));
+    lost.lock(0..10, Exclusive).unwrap();
+    kept.lock(10..20, Exclusive).unwrap();
+    harness.restart();
+    let quick = harness.session();
+    let (_, other) = open(&quick);
+    other.lock(9..10, Shared).unwrap();
+    other.unlock(9..10).unwrap();
+    match lost.write_at(b"x", 0) {
+        Err(Error::Stale { .. }) => {}
+        found => panic!("{found:?}"),
+    }
+    kept.write_all_at(b"x", 10).unwrap();
+    assert!(other.try_lock(0..10, Exclusive).unwrap());
+}
+
+// [LOCK-30] [LOCK-32]
+fn grace_ends_where_its_clients_do_not_come_back(on: On) {
+    for has_file in [true, false] {
+        let change = |config: &mut ServerConfig| {
+            (config.lease_ms, config.keep_alive_ms) = (300, 100);
+        };
+        let mut harness = if has_file { start_with(on, change) } else { Harness::start_with(on, change) };
+        let (mut gone, _) = Raw::session(harness.address(), 8);
+        let root = gone.mount("data");
+        let file = gone.create(root, b"f");
+        let request = LockRequest { offset: 0, len: 1, owner: 1, kind: Exclusive, flags: LockFlags::empty() };
+        let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+        request.encode(&mut body);
+        assert_eq!(gone.call(Header::request(Opcode::Lock, file), &body, &[]).header.status, Status::OK);
+        harness.restart();
+        let session = harness.session();
+        let (_, file) = open(&session);
+        file.lock(0..1, Exclusive).unwrap();
+        file.unlock(0..1).unwrap();
+        let (mut raw, _) = Raw::session(harness.address(), 8);
+        let root = raw.mount("data");
+        let handle = raw.create(root, b"g");
+        // A file that nobody has locked: where nothing is known it is to be had for a while.
+        while reclaim(&mut raw, handle) != Status::NO_RECLAIM {
+            session.ping().unwrap();
+        }
+    }
+}
+
+/// A session that goes without a word of its locks.
+fn goes(session: Session) {
+    drop(session);
+}
+
+// [LOCK-40] [LOCK-41] [LOCK-42]
+fn persistent_lock_is_broken_by_the_end_of_its_owner(on: On) {
+    let harness = start(on);
+    let own = Config { client_id: Some([7; 16]), ..Config::default() };
+    let (a, b) = (harness.session_with(&own), harness.session());
+    let ((export, first), (_, other)) = (open(&a), open(&b));
+    first.lock_with(0..10, Exclusive, PERSISTENT).unwrap();
+    first.lock_with(20..30, Exclusive, PERSISTENT).unwrap();
+    first.unlock(20..30).unwrap();
+    first.lock_with(40..50, Exclusive, PERSISTENT).unwrap();
+    first.lock(40..50, Shared).unwrap();
+    assert!(!other.try_lock(9..12, Shared).unwrap(), "it is held");
+    drop((first, export));
+    goes(a);
+    // The closes of the other session are done when it is gone.
+    other.lock(40..50, Exclusive).unwrap();
+    assert!(other.try_lock(10..40, Exclusive).unwrap(), "what was given back is whole");
+    assert_status(other.try_lock(9..12, Shared).map(drop), Status::LOCK_BROKEN, "asked for");
+    assert_status(other.lock(0..1, Exclusive), Status::LOCK_BROKEN, "waited for");
+    let found = other.test_lock(0..10, Shared).unwrap().unwrap();
+    assert!(found.broken && found.client_id == [7; 16] && found.range == (0..10), "{found:?}");
+    // In part, then whole.
+    other.lock_with(0..4, Exclusive, REPAIR).unwrap();
+    other.unlock(0..4).unwrap();
+    other.lock(0..4, Shared).unwrap();
+    assert_status(other.lock(0..10, Exclusive), Status::LOCK_BROKEN, "half is repaired");
+    other.hold_with(0..10, Exclusive, REPAIR).unwrap().unlock().unwrap();
+    other.lock(0..10, Exclusive).unwrap();
+}
+
+// [LOCK-40] [LOCK-43] [LOCK-44]
+fn persistent_lock_outlives_the_server(on: On) {
+    let mut harness = start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((export, first), (_, stays)) = (open(&a), open(&b));
+    first.lock_with(0..10, Exclusive, PERSISTENT).unwrap();
+    first.lock_with(20..30, Exclusive, PERSISTENT).unwrap();
+    first.unlock(25..30).unwrap();
+    stays.lock_with(40..50, Exclusive, PERSISTENT).unwrap();
+    drop((first, export));
+    goes(a);
+    harness.restart();
+    b.ping().unwrap();
+    let c = harness.session();
+    let other = open(&c).1;
+    assert!(!other.try_lock(40..50, Shared).unwrap(), "it was taken again, and is no broken one");
+    assert_status(other.lock(0..1, Shared), Status::LOCK_BROKEN, "the first");
+    assert_status(other.lock(24..25, Shared), Status::LOCK_BROKEN, "what was left of the second");
+    assert!(other.try_lock(25..30, Exclusive).unwrap(), "it had been given back");
+    other.hold_with(0..25, Exclusive, REPAIR).unwrap().unlock().unwrap();
+    stays.unlock(40..50).unwrap();
+    drop((stays, other, b, c));
+    harness.restart();
+    assert!(open(&harness.session()).1.try_lock(0..25, Exclusive).unwrap(), "repaired for good");
+}
+
+// [LOCK-42]
+fn repair_that_is_not_finished_is_to_be_repaired(on: On) {
+    let mut harness = start(on);
+    for _ in 0..2 {
+        let session = harness.session();
+        let (export, file) = open(&session);
+        file.lock_with(0..10, Exclusive, REPAIR).unwrap();
+        drop((export, file));
+        goes(session);
+        harness.restart();
+    }
+    let session = harness.session();
+    let (_, file) = open(&session);
+    assert_status(file.lock(0..1, Shared), Status::LOCK_BROKEN, "after two attempts");
+    file.lock_with(0..10, Exclusive, REPAIR).unwrap();
+    file.unlock(0..10).unwrap();
+    file.lock(0..1, Shared).unwrap();
+}
+
+// [LOCK-41]
+fn whoever_waits_for_a_lock_that_breaks_is_told(on: On) {
+    let harness = start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((export, first), (_, other)) = (open(&a), open(&b));
+    first.lock_with(0..10, Exclusive, PERSISTENT).unwrap();
+    let waits = other.submit_lock(5..20, Exclusive);
+    b.ping().unwrap();
+    std::thread::scope(|scope| {
+        let chain = scope
+            .spawn(|| other.chain().lock(0..5, Exclusive).write_at(b"x", 0).unlock(0..5).run().map(|_| ()));
+        drop((first, export));
+        assert_status(waits.wait(), Status::LOCK_BROKEN, "by callback");
+        assert_status(chain.join().unwrap(), Status::LOCK_BROKEN, "in a chain");
+    });
+    goes(a);
+}
+
+// [LOCK-45] [LOCK-24]
+fn persistent_lock_is_refused_where_nothing_keeps_it(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let (_, file) = open(&session);
+    assert_status(file.lock_with(0..1, Exclusive, PERSISTENT), Status::NOT_SUPPORTED, "no lock file");
+    assert_invalid(file.lock_with(0..1, Shared, PERSISTENT), "shared");
+    let harness = start(on);
+    let session = harness.session();
+    let memory = session.mount("mem").unwrap();
+    let file = memory.open_with("f", OpenOptions::new().write(true).create(true)).unwrap();
+    assert_status(file.lock_with(0..1, Exclusive, PERSISTENT), Status::NOT_SUPPORTED, "files in memory");
+    file.lock(0..1, Exclusive).unwrap();
+}
+
+// [LOCK-40]
+fn guard_of_a_persistent_lock_leaves_it_to_a_panic(on: On) {
+    let harness = start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, file), (_, other)) = (open(&a), open(&b));
+    let panics = std::panic::AssertUnwindSafe(|| {
+        let _guard = file.hold_with(0..1, Exclusive, PERSISTENT).unwrap();
+        std::panic::resume_unwind(Box::new(()));
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    drop(file);
+    a.ping().unwrap();
+    assert_status(other.lock(0..1, Shared), Status::LOCK_BROKEN, "half done");
+}
