@@ -210,6 +210,7 @@ mod tests {
                 chops: 124,
                 waits: 125,
             }],
+            clients: Vec::new(),
             pipelines: vec![PipelineStatistics {
                 listener: "tcp".into(),
                 chunk_size: 126,

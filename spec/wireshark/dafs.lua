@@ -851,6 +851,21 @@ local SPEC = {
                 absent = true,
                 about = "transfers through buffers, by listener; may be absent",
             },
+            {
+                "clients",
+                "ClientStatistics[]",
+                absent = true,
+                about =
+                    "clients that have sessions now, for whoever may change fences; empty for others; may " ..
+                    "be absent",
+            },
+        },
+        ClientStatistics = {
+            { "client_id", "u8[16]", about = "its id, as Hello had it" },
+            { "name", "string", about = "what it calls itself" },
+            { "address", "string", about = "its address, without the port; empty for the server's host" },
+            { "key", "string", about = "the key that it has proven; empty for none" },
+            { "sessions", "u64", about = "how many sessions it has" },
         },
         ExportStatistics = {
             { "name", "string", about = "name of the export" },

@@ -128,7 +128,7 @@ fn keys_on_every_host(on: On) {
     assert_eq!(session.statistics().unwrap().sessions, 1, "the others have none");
 }
 
-// [ACC-10] [ACC-14] [ACC-31] [ACC-32] [ACC-96]
+// [ACC-10] [ACC-14] [ACC-31] [ACC-32] [ACC-96] [ACC-139]
 fn identity_by_key(on: On) {
     let (harness, url) = on_every_host(on);
     std::fs::set_permissions(harness.data(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -148,6 +148,7 @@ fn identity_by_key(on: On) {
         assert_eq!((made.uid, made.gid), expected, "{name} {claim:?}");
         let refused = root.set_fence_list(&FenceList::of_clients(&[]));
         assert_status(refused, Status::PERMISSION, "a holder of a key does not administer");
+        assert_eq!(session.statistics().unwrap().clients, [], "nor is it told who is there");
     }
     let refused = session_of("team", 1, u32::MAX, 0).unwrap_err();
     assert_eq!(refused.status(), Some(Status::INVALID), "{refused:?}");

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use dafs_client::{Direction, LimitsReply, Registration, Session, Statistics, Url};
-use dafs_proto::wire::PipelineStatistics;
+use dafs_proto::wire::{ClientStatistics, PipelineStatistics};
 use serde_json::{Value, json};
 
 use super::fence::shown_id;
@@ -295,10 +295,25 @@ pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
                 (quoted(export.name.as_bytes()), export.bytes_read, export.bytes_written);
             ("export".into(), format!("{name}: {read} bytes read, {written} written"))
         }));
+        rows.extend(stats.clients.iter().map(|client| ("client".into(), client_text(client))));
         table(&mut out, rows)?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A client, by what a fence names.
+fn client_text(client: &ClientStatistics) -> String {
+    let id: String = client.client_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let from = if client.address.is_empty() { "the server's host" } else { &client.address };
+    let key = if client.key.is_empty() {
+        String::new()
+    } else {
+        format!(", key {}", quoted(client.key.as_bytes()))
+    };
+    let (name, sessions) = (quoted(client.name.as_bytes()), client.sessions);
+    let sessions = if sessions == 1 { "1 session".to_owned() } else { format!("{sessions} sessions") };
+    format!("{id} {name} from {}{key}, {sessions}", quoted(from.as_bytes()))
 }
 
 fn connect(url: &OsStr, remotes: &Remotes) -> Result<(Url, Session)> {

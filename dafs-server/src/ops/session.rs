@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    FenceList, FileHandle, LimitsReply, Opcode, Statistics, Status, decode_message_pack, encode_message_pack,
+    ClientStatistics, FenceList, FileHandle, LimitsReply, Opcode, Statistics, Status, decode_message_pack,
+    encode_message_pack,
 };
 
 use super::Worker;
@@ -48,6 +49,7 @@ impl Worker {
                 let mut statistics = self.statistics();
                 let names = self.mountable(call);
                 statistics.exports.retain(|export| names.contains(&export.name));
+                statistics.clients = self.shown_clients(call, &statistics);
                 self.reply_payload(call, &encode_message_pack(&statistics));
             }
             Opcode::Exports => {
@@ -59,6 +61,23 @@ impl Worker {
             _ => self.fence(call, &payload)?,
         }
         Ok(())
+    }
+
+    /// All clients, for whoever may fence them off: as many as the reply has room for beside the rest.
+    fn shown_clients(&self, call: &Call, beside: &Statistics) -> Vec<ClientStatistics> {
+        let session = self.sessions.find(call.session);
+        if !session.is_some_and(|session| self.shared.rules().access.administers(&session.client)) {
+            return Vec::new();
+        }
+        // The head of a long array.
+        let rest = encode_message_pack(beside).len() + 5;
+        let mut room = self.reply_payload_max(call).saturating_sub(rest);
+        let fits = |client: &ClientStatistics| {
+            let size = encode_message_pack(client).len();
+            room = room.checked_sub(size).unwrap_or_default();
+            room > 0
+        };
+        self.shared.directory.clients().into_iter().take_while(fits).collect()
     }
 
     fn limits(&self, call: &Call) -> Option<LimitsReply> {

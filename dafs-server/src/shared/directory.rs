@@ -1,9 +1,9 @@
 //! Which worker has which session.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
-use dafs_proto::wire::SessionId;
+use dafs_proto::wire::{ClientStatistics, SessionId};
 
 use super::{WorkerId, lock};
 
@@ -11,6 +11,8 @@ use super::{WorkerId, lock};
 #[derive(Default)]
 pub(crate) struct Directory {
     homes: Mutex<HashMap<SessionId, WorkerId>>,
+    /// Whose they are, of those that are open.
+    clients: Mutex<HashMap<SessionId, ClientStatistics>>,
 }
 
 impl Directory {
@@ -24,6 +26,20 @@ impl Directory {
         true
     }
 
+    /// Says whose a session is.
+    pub(crate) fn introduce(&self, session: SessionId, client: ClientStatistics) {
+        lock(&self.clients).insert(session, client);
+    }
+
+    /// All who have sessions, each with how many.
+    pub(crate) fn clients(&self) -> Vec<ClientStatistics> {
+        let mut sums: BTreeMap<ClientStatistics, u64> = BTreeMap::new();
+        for client in lock(&self.clients).values() {
+            *sums.entry(client.clone()).or_default() += 1;
+        }
+        sums.into_iter().map(|(client, sessions)| ClientStatistics { sessions, ..client }).collect()
+    }
+
     /// Where a session lives.
     pub(crate) fn home_of(&self, session: SessionId) -> Option<WorkerId> {
         lock(&self.homes).get(&session).copied()
@@ -31,6 +47,7 @@ impl Directory {
 
     /// A session has ended.
     pub(crate) fn leave(&self, session: SessionId) {
+        lock(&self.clients).remove(&session);
         lock(&self.homes).remove(&session);
     }
 }

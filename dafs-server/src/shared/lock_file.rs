@@ -1,10 +1,11 @@
 //! The file in which locks outlive the server: the sessions that have any, which may take them again, and the locks that last. A thread of
 //! its own writes it, since that waits for a disk; what comes while it writes is written together.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, Once};
 use std::thread::JoinHandle;
 
 use dafs_proto::wire::{SessionId, Status};
@@ -19,9 +20,12 @@ use super::locks::{Changed, Record};
 const SESSIONS: TableDefinition<'_, u64, [u8; 32]> = TableDefinition::new("sessions");
 /// Locks that last: by the file's number and its generation.
 const LOCKS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("locks");
-/// The form of what is in the tables.
+/// The form of what is in the other tables, and the sum of that.
 const FORM: TableDefinition<'_, &str, u64> = TableDefinition::new("form");
 const FORM_NUMBER: u64 = 1;
+/// The names of both.
+const NUMBER: &str = "number";
+const SUM: &str = "sum";
 
 /// Changes that are written together at most.
 const TOGETHER_MAX: usize = 4096;
@@ -89,25 +93,23 @@ impl LockFile {
             path: path.to_owned(),
             error,
         };
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600));
-        let file = std::fs::File::from(file.map_err(|error| unusable(error.into()))?);
+        let file = open_file(path).map_err(|error| unusable(error.into()))?;
         let found = file.metadata().map_err(|error| unusable(error.into()))?;
         if std::os::unix::fs::MetadataExt::mode(&found) & 0o022 != 0 {
             return Err(LockFileError::Open { path: path.to_owned() });
         }
         // What is damaged may be found anywhere in the reader, by a panic too.
-        let read = std::panic::catch_unwind(|| {
+        let read = silently(|| {
             let database = Database::builder().create_file(file)?;
             read(&database).map(|kept| (database, kept))
         });
         let read = read.unwrap_or_else(|_| Err("it is damaged".into()));
         let (database, kept) = read.map_err(unusable)?;
         let (changes, arriving) = channel();
-        let shown = path.to_owned();
+        let keeper = Keeper { database: Some(database), path: path.to_owned() };
         let thread = std::thread::Builder::new()
             .name("dafs-locks".into())
-            .spawn(move || keep(&database, &arriving, &shown))
+            .spawn(move || keeper.keep(&arriving))
             .map_err(|error| unusable(error.into()))?;
         Ok((Self { changes: Mutex::new(Some(changes)), thread: Mutex::new(Some(thread)) }, kept))
     }
@@ -133,15 +135,37 @@ impl LockFile {
     }
 }
 
+thread_local! {
+    /// A panic of this thread is taken for what it tells of a file, and not reported.
+    static IS_SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what may panic over what it reads; `Err` where it did.
+fn silently<T>(read: impl FnOnce() -> T + std::panic::UnwindSafe) -> std::thread::Result<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_SILENT.get() {
+                others(panic);
+            }
+        }));
+    });
+    IS_SILENT.set(true);
+    let outcome = std::panic::catch_unwind(read);
+    IS_SILENT.set(false);
+    outcome
+}
+
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 fn read(database: &Database) -> Result<Kept, AnyError> {
     let begin = database.begin_write()?;
     {
         let mut form = begin.open_table(FORM)?;
-        let found = form.get("number")?.map(|number| number.value());
+        let found = form.get(NUMBER)?.map(|number| number.value());
         match found {
-            None => drop(form.insert("number", FORM_NUMBER)?),
+            None => drop(form.insert(NUMBER, FORM_NUMBER)?),
             Some(FORM_NUMBER) => {}
             Some(other) => return Err(format!("it has the form {other}, of another version").into()),
         }
@@ -150,35 +174,64 @@ fn read(database: &Database) -> Result<Kept, AnyError> {
     }
     begin.commit()?;
     let found = database.begin_read()?;
-    let mut kept = Kept::default();
+    let (mut kept, mut sum) = (Kept::default(), 0);
     for entry in found.open_table(SESSIONS)?.iter()? {
         let (session, proof) = entry?;
+        sum ^= sum_of_session(session.value(), &proof.value());
         kept.sessions.push((SessionId(session.value()), proof.value()));
     }
     for entry in found.open_table(LOCKS)?.iter()? {
         let (file, records) = entry?;
+        sum ^= sum_of_file(file.value(), records.value());
         let records: Vec<Record> = rmp_serde::from_slice(records.value())?;
         if !records.iter().all(|record| record.start < record.end) {
             return Err("it has a lock of nothing".into());
         }
         kept.files.push((file.value(), records));
     }
+    let told = found.open_table(FORM)?.get(SUM)?.map_or(0, |sum| sum.value());
+    if told != sum {
+        return Err("it is damaged: what is in it is not what was written".into());
+    }
     Ok(kept)
 }
 
-/// Writes what arrives until nobody sends any more.
-fn keep(database: &Database, arriving: &Receiver<(Change, Option<Tell>)>, path: &Path) {
-    while let Ok(first) = arriving.recv() {
-        let more = arriving.try_iter().take(TOGETHER_MAX - 1);
-        let (changes, tells): (Vec<_>, Vec<_>) = std::iter::once(first).chain(more).unzip();
-        let status = match write(database, &changes) {
-            Ok(()) => Status::OK,
-            Err(error) => {
-                tracing::error!("cannot write the lock file {}: {error}", path.display());
-                status_of(&*error)
-            }
+fn open_file(path: &Path) -> rustix::io::Result<std::fs::File> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?.into())
+}
+
+/// What the thread has.
+struct Keeper {
+    /// `None` after a failure: then it is opened again, with what was durable before.
+    database: Option<Database>,
+    path: PathBuf,
+}
+
+impl Keeper {
+    /// Writes what arrives until nobody sends any more.
+    fn keep(mut self, arriving: &Receiver<(Change, Option<Tell>)>) {
+        while let Ok(first) = arriving.recv() {
+            let more = arriving.try_iter().take(TOGETHER_MAX - 1);
+            let (changes, tells): (Vec<_>, Vec<_>) = std::iter::once(first).chain(more).unzip();
+            let status = match self.write(&changes) {
+                Ok(()) => Status::OK,
+                Err(error) => {
+                    self.database = None;
+                    tracing::error!("cannot write the lock file {}: {error}", self.path.display());
+                    status_of(&*error)
+                }
+            };
+            tells.into_iter().flatten().for_each(|tell| tell(status));
+        }
+    }
+
+    fn write(&mut self, changes: &[Change]) -> Result<(), AnyError> {
+        let database = match &mut self.database {
+            Some(database) => database,
+            none => none.insert(Database::builder().create_file(open_file(&self.path)?)?),
         };
-        tells.into_iter().flatten().for_each(|tell| tell(status));
+        write(database, changes)
     }
 }
 
@@ -191,17 +244,48 @@ fn write(database: &Database, changes: &[Change]) -> Result<(), AnyError> {
 fn apply(begun: &WriteTransaction, changes: &[Change]) -> Result<(), AnyError> {
     let mut sessions = begun.open_table(SESSIONS)?;
     let mut locks = begun.open_table(LOCKS)?;
+    let mut form = begun.open_table(FORM)?;
+    let mut sum = form.get(SUM)?.map_or(0, |sum| sum.value());
     for change in changes {
         match change {
-            Change::Session(session, Some(proof)) => drop(sessions.insert(session.0, *proof)?),
-            Change::Session(session, None) => drop(sessions.remove(session.0)?),
-            Change::File((file, records)) if records.is_empty() => drop(locks.remove(*file)?),
+            Change::Session(SessionId(session), proof) => {
+                let of = |proof: &Proof| sum_of_session(*session, proof);
+                sum ^= proof.as_ref().map_or(0, of);
+                let before = match proof {
+                    Some(proof) => sessions.insert(session, *proof)?,
+                    None => sessions.remove(session)?,
+                };
+                sum ^= before.map_or(0, |before| of(&before.value()));
+            }
             Change::File((file, records)) => {
-                drop(locks.insert(*file, rmp_serde::to_vec(records)?.as_slice())?);
+                let bytes = rmp_serde::to_vec(records)?;
+                let before = match records.is_empty() {
+                    true => locks.remove(*file)?,
+                    false => {
+                        sum ^= sum_of_file(*file, &bytes);
+                        locks.insert(*file, bytes.as_slice())?
+                    }
+                };
+                sum ^= before.map_or(0, |before| sum_of_file(*file, before.value()));
             }
         }
     }
+    form.insert(SUM, sum)?;
     Ok(())
+}
+
+/// What an entry adds to the sum of all. It is taken away by being added again.
+fn sum_of(parts: [&[u8]; 4]) -> u64 {
+    let digest = parts.iter().fold(Sha256::new(), |digest, part| digest.chain_update(part)).finalize();
+    digest[..8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+fn sum_of_session(session: u64, proof: &Proof) -> u64 {
+    sum_of([b"session", &session.to_be_bytes(), proof, &[]])
+}
+
+fn sum_of_file((file, generation): (u64, u64), records: &[u8]) -> u64 {
+    sum_of([b"file", &file.to_be_bytes(), &generation.to_be_bytes(), records])
 }
 
 fn status_of(error: &(dyn std::error::Error + 'static)) -> Status {
@@ -219,4 +303,150 @@ fn status_of(error: &(dyn std::error::Error + 'static)) -> Status {
 /// The sessions that a file names.
 pub(crate) fn names(sessions: &[(SessionId, Proof)]) -> HashSet<SessionId> {
     sessions.iter().map(|(session, _)| *session).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    fn record(start: u64) -> Record {
+        Record { start, end: start + 5, session: 7, owner: 8, client: [9; 16], is_mandatory: true }
+    }
+
+    /// Writes, and waits for the end of it.
+    fn write(file: &LockFile, change: Change) -> Status {
+        let (tell, told) = sync_channel(1);
+        file.write(change, Some(Box::new(move |status| tell.send(status).unwrap())));
+        told.recv().unwrap()
+    }
+
+    fn filled(path: &Path) -> Kept {
+        let (file, kept) = LockFile::open(path).unwrap();
+        assert!(kept.sessions.is_empty() && kept.files.is_empty());
+        for (number, secret) in [(1, [1; 16]), (2, [2; 16])] {
+            let change = Change::Session(SessionId(number), Some(proof_of(&secret)));
+            assert_eq!(write(&file, change), Status::OK);
+        }
+        for name in 0..40 {
+            let records = (0..name % 5 + 1).map(|part| record(10 * part)).collect();
+            assert_eq!(write(&file, Change::File(((name, 5), records))), Status::OK);
+        }
+        assert_eq!(write(&file, Change::Session(SessionId(1), None)), Status::OK);
+        assert_eq!(write(&file, Change::File(((3, 5), Vec::new()))), Status::OK);
+        file.close();
+        assert_eq!(write(&file, Change::Session(SessionId(3), None)), Status::IO, "it is closed");
+        let (file, kept) = LockFile::open(path).unwrap();
+        file.close();
+        kept
+    }
+
+    // [LOCK-31] [LOCK-43]
+    #[test]
+    fn what_was_written_is_there_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let kept = filled(&directory.path().join("locks"));
+        assert_eq!(kept.sessions, [(SessionId(2), proof_of(&[2; 16]))]);
+        assert_eq!(kept.files.len(), 39);
+        let of_seven = kept.files.iter().find(|(name, _)| *name == (7, 5)).unwrap();
+        assert_eq!(of_seven.1, [record(0), record(10), record(20)]);
+        assert!(!kept.files.iter().any(|(name, _)| *name == (3, 5)));
+    }
+
+    // [LOCK-34]
+    #[test]
+    fn file_that_is_damaged_is_refused_or_says_what_it_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        let kept = filled(&path);
+        let good = fs::read(&path).unwrap();
+        let mut refused = 0;
+        let mut look = |bytes: &[u8], what: &str| {
+            fs::write(&path, bytes).unwrap();
+            match LockFile::open(&path) {
+                Err(LockFileError::Unusable { .. }) => refused += 1,
+                Err(error) => panic!("{what}: {error}"),
+                Ok((file, found)) => {
+                    file.close();
+                    assert_eq!((&found.sessions, &found.files), (&kept.sessions, &kept.files), "{what}");
+                }
+            }
+        };
+        let used: Vec<usize> = (0..good.len()).filter(|at| good[*at] != 0).collect();
+        for at in used.iter().copied().step_by(used.len() / 150) {
+            let mut changed = good.clone();
+            changed[at] ^= 0x10;
+            look(&changed, &format!("byte {at}"));
+        }
+        for part in 1..16 {
+            let len = good.len() * part / 16;
+            look(&good[..len], &format!("{len} bytes"));
+        }
+        assert!(refused > 20, "{refused}");
+        fs::write(&path, b"dafs-fences 1\n").unwrap();
+        let error = LockFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("cannot use the lock file") && error.contains("remove it"), "{error}");
+        fs::write(&path, &good).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(matches!(LockFile::open(&path), Err(LockFileError::Open { .. })));
+    }
+
+    /// A small file system; taken away with the test.
+    struct Mounted(PathBuf);
+
+    impl Mounted {
+        fn at(path: &Path) -> Self {
+            let mounted = std::process::Command::new("mount")
+                .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
+                .arg(path)
+                .status();
+            assert!(mounted.unwrap().success());
+            Self(path.to_owned())
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+
+    // [LOCK-35]
+    #[test]
+    #[ignore = "needs mount"]
+    fn full_disk_is_told_of_and_what_was_written_before_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let mounted = Mounted::at(directory.path());
+        let path = directory.path().join("locks");
+        let (file, _) = LockFile::open(&path).unwrap();
+        let many = |name| Change::File(((name, 5), (0..1000).map(|part| record(10 * part)).collect()));
+        assert_eq!(write(&file, many(0)), Status::OK);
+        let filler = directory.path().join("filler");
+        assert!(fs::write(&filler, vec![1; 4 << 20]).is_err());
+        let mut written = 1;
+        let status = loop {
+            match write(&file, many(written)) {
+                Status::OK => written += 1,
+                status => break status,
+            }
+        };
+        assert_eq!(status, Status::NO_SPACE);
+        assert_ne!(write(&file, many(written)), Status::OK);
+        fs::remove_file(&filler).unwrap();
+        assert_eq!(
+            write(&file, Change::Session(SessionId(4), Some([4; 32]))),
+            Status::OK,
+            "there is room again"
+        );
+        file.close();
+        let (file, kept) = LockFile::open(&path).unwrap();
+        assert_eq!(kept.files.len() as u64, written);
+        assert!(kept.files.iter().all(|(_, records)| records.len() == 1000));
+        assert_eq!(kept.sessions, [(SessionId(4), [4; 32])]);
+        file.close();
+        drop(mounted);
+    }
 }

@@ -81,6 +81,7 @@ mod tests {
                 overlaps: 26 * n,
                 chunks: 27 * n,
             }],
+            clients: Vec::new(),
         }
     }
 

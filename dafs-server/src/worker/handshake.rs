@@ -304,6 +304,7 @@ impl Worker {
             slots,
             "session opened"
         );
+        self.shared.directory.introduce(session.id, session.shown());
         Ok(self.sessions.insert(session))
     }
 

@@ -51,10 +51,10 @@ pub use namespace::{
     XattrNames, XattrSetMode,
 };
 pub use negotiate::{
-    Authenticate, AuthenticateReply, Crossovers, ExportStatistics, Features, GatherSwitches, Hello,
-    HelloReply, KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind, PROTOCOL_VERSION,
-    PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotReport, Statistics, Thresholds, Welcome,
-    ZoneStatistics,
+    Authenticate, AuthenticateReply, ClientStatistics, Crossovers, ExportStatistics, Features,
+    GatherSwitches, Hello, HelloReply, KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotReport, Statistics,
+    Thresholds, Welcome, ZoneStatistics,
 };
 pub use opcode::{Anew, Class, Opcode, Replay, Sender};
 pub use readwrite::{

@@ -254,6 +254,24 @@ pub struct Statistics {
     /// Transfers through buffers, by listener.
     #[serde(default)]
     pub pipelines: Vec<PipelineStatistics>,
+    /// Clients that have sessions now: for whoever may fence them off; empty for others. As many as the reply has room for.
+    #[serde(default)]
+    pub clients: Vec<ClientStatistics>,
+}
+
+/// A client that has sessions, as fences name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClientStatistics {
+    /// Its id.
+    pub client_id: [u8; 16],
+    /// What it calls itself.
+    pub name: String,
+    /// Its address, without the port; empty for this host.
+    pub address: String,
+    /// Its key; empty for none.
+    pub key: String,
+    /// How many sessions it has.
+    pub sessions: u64,
 }
 
 /// The transfer buffers of one size.

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use dafs_proto::wire::{
-    Attributes, Authenticate, AuthenticateReply, Crossovers, DirEntry, ExportStatistics, FenceList,
-    FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply, MountReply,
-    Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime, SlotReport, Statistics,
-    Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries, decode_message_pack,
+    Attributes, Authenticate, AuthenticateReply, ClientStatistics, Crossovers, DirEntry, ExportStatistics,
+    FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply,
+    MountReply, Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime, SlotReport,
+    Statistics, Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries, decode_message_pack,
     encode_dir_entry, encode_message_pack,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -186,6 +186,13 @@ fn statistics_and_limits_are_encoded_field_by_field() {
             depth: 30,
             overlaps: 31,
             chunks: 32,
+        }],
+        clients: vec![ClientStatistics {
+            client_id: counting(0x10),
+            name: "cp (77)".into(),
+            address: "192.0.2.7".into(),
+            key: "k".into(),
+            sessions: 33,
         }],
     };
     check("statistics reply", &statistics, 0);

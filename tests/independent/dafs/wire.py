@@ -411,7 +411,9 @@ LIMITS_REPLY = Structure({
     "thresholds": THRESHOLDS, "transfer_size_max": M32, "handles_max": M32, "slots": M16, "credits": M16,
     "uid": M32, "gid": M32})
 EXPORT_STATISTICS = Structure({"name": STRING, "bytes_read": M64, "bytes_written": M64})
-ZONE_STATISTICS = Structure({
+ZONE_CLIENT_STATISTICS = Structure({
+    "client_id": ByteArray(16), "name": STRING, "address": STRING, "key": STRING, "sessions": M64})
+STATISTICS = Structure({
     "size": M64, "total": M64, "free": M64, "lent": M64, "lent_from_bigger": M64, "chops": M64, "waits": M64})
 PIPELINE_STATISTICS = Structure({
     "listener": STRING, "chunk_size": M64, "depth": M64, "overlaps": M64, "chunks": M64})
@@ -420,7 +422,7 @@ STATISTICS = Structure({
     "operations": Array(Count()), "bytes_read": PAIR, "bytes_written": PAIR, "replies_replayed": M64,
     "protocol_errors": M64, "storage_waits": M64, "exports": Array(EXPORT_STATISTICS), "bytes_eager": PAIR,
     "bytes_client_initiated": PAIR, "eager_buffers_size": M64, "zones": Array(ZONE_STATISTICS),
-    "pipelines": Array(PIPELINE_STATISTICS)}, may_be_absent=5)
+    "pipelines": Array(PIPELINE_STATISTICS), "clients": Array(CLIENT_STATISTICS)}, may_be_absent=6)
 EXPORT_NAMES = Array(STRING)
 TIMESTAMP = Structure({"seconds": Number(2**63 - 1, -2**63), "nanoseconds": Number(10**9 - 1)})
 ATTRIBUTES = Structure({

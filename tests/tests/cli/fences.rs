@@ -12,7 +12,7 @@ on_each_provider! {
     fence_outlives_a_server_that_is_killed,
 }
 
-// [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132]
+// [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132] [ACC-139]
 fn fence_is_shown_and_changed_and_keeps_out_whom_it_names(on: On) {
     let world = World::start(on);
     let url = world.url("data");
@@ -27,6 +27,8 @@ fn fence_is_shown_and_changed_and_keeps_out_whom_it_names(on: On) {
     assert!(info.contains(&format!("client id: {id}")), "{info}");
     let json = dafs(["--client-id", &id, "info", "--json", world.server()]).succeeded().text();
     assert!(json.contains(&format!("\"client_id\":\"{id}\"")), "{json}");
+    let stats = dafs(["--client-id", &id, "stats", world.server()]).succeeded().text();
+    assert!(stats.contains(&format!("client: {id} ")) && stats.contains("1 session"), "{stats}");
     fence(&["add", "--client", &id]).succeeded();
     ls().failed(1, &["fenced off"]);
     // Another client of the host, by another id.

@@ -1,7 +1,7 @@
 //! `dafs lock`.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
@@ -11,6 +11,51 @@ use crate::programs::{World, command, dafs};
 on_each_provider! {
     program_runs_while_the_file_is_locked,
     program_that_ends_badly_is_told_of,
+    lock_of_a_program_that_failed_is_broken_until_it_is_repaired,
+}
+
+// [CMD-73] [LOCK-40] [LOCK-43]
+fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
+    let with_file = |server: &mut Command, directory: &std::path::Path| {
+        server.arg("--lock-file").arg(directory.join("locks"));
+    };
+    let mut world = World::start_with(on, with_file);
+    let url = world.url("data/lock");
+    dafs(["lock", "--persistent", &url, "true"]).succeeded();
+    dafs(["lock", &url, "true"]).succeeded();
+    let failed = dafs(["lock", "--persistent", &url, "sh", "-c", "exit 3"]);
+    failed.failed(3, &["the lock of", "is broken", "--repair"]);
+    dafs(["lock", &url, "true"]).failed(1, &["cannot lock", "went without giving it back", "--repair"]);
+    world.kill();
+    world.restart_with(with_file);
+    dafs(["lock", &url, "true"]).failed(1, &["went without giving it back"]);
+    dafs(["lock", "--repair", &url, "false"]).failed(1, &["is broken"]);
+    dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["went without giving it back"]);
+    dafs(["lock", "--repair", &url, "true"]).succeeded();
+    dafs(["lock", &url, "true"]).succeeded();
+    world.kill();
+    world.restart_with(with_file);
+    dafs(["lock", &url, "true"]).succeeded();
+    dafs(["lock", "--persistent", "--shared", &url, "true"]).failed(2, &["cannot be used with"]);
+}
+
+// [LOCK-34]
+#[test]
+fn server_with_a_damaged_lock_file_does_not_start_and_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("locks");
+    std::fs::write(&path, "something else").unwrap();
+    let started = Command::new(dafs_tests::program::program())
+        .args(["--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--no-calibrate", "--lock-file"])
+        .arg(&path)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&started.stderr);
+    assert!(!started.status.success(), "{said}");
+    for word in ["cannot use the lock file", "remove it to forget who held locks"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
 }
 
 // [CMD-70] [CMD-72]

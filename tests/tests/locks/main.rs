@@ -11,6 +11,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
 
+mod histories;
 mod kept;
 mod turns;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use dafs_proto::transport::OpToken;
 use proptest::prelude::*;
 
 use super::*;
@@ -166,7 +167,7 @@ proptest! {
                     let session = SessionId(session);
                     let mut granted = Vec::new();
                     while let Some(some) = table.end_some_of(session) {
-                        granted.extend(some);
+                        granted.extend(some.granted);
                     }
                     model.waits.retain(|(_, _, _, held)| held.owner.session != session);
                     for id in 0..6 {
@@ -262,7 +263,7 @@ fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
     assert!(matches!(table.lock(FILE, 25..26, other, Claim::New, Some(waiting(3))), Ok(Outcome::Waits(_))));
     assert!(matches!(table.lock(FILE, 6..7, other, Claim::New, Some(waiting(4))), Ok(Outcome::Waits(_))));
     let freed = table.unlock_handle(FILE, SessionId(1), 7);
-    assert_eq!(numbers(&freed.ended), [2].into());
+    assert_eq!(freed.ended, [(waiting(2), Status::BAD_HANDLE)]);
     assert_eq!(numbers(&freed.granted), [3, 4].into());
     let first = table.conflict(FILE, &(0..10), owner_of(9), Kind::Shared).map(|(part, _)| part);
     assert_eq!(first, Some(0..4), "another handle's lock stays");
@@ -298,11 +299,123 @@ fn session_that_ends_gives_its_locks_back_in_slices() {
     for session in [0, 2] {
         let mut steps = 0;
         while let Some(some) = table.end_some_of(SessionId(session)) {
-            granted.extend(some);
+            granted.extend(some.granted);
             steps += 1;
         }
         assert!(steps >= 3, "{steps} steps");
     }
     assert_eq!(numbers(&granted), [7].into());
     assert_eq!(table.counts.all, 1);
+}
+
+// [LOCK-40] [LOCK-41] [LOCK-42]
+#[test]
+fn what_lasts_breaks_and_is_repaired_part_by_part() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, is_mandatory: true, ..held(id, Kind::Exclusive) };
+    let repair = |table: &mut LockTable, range| table.lock(FILE, range, lasts(6), Claim::Repair, None);
+    assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    assert_eq!(table.take_change(FILE).map(|(name, records)| (name, records.len())), Some(((2, 3), 1)));
+    assert_eq!(table.take_change(FILE), None, "nothing has changed");
+    let wish = table.lock(FILE, 8..9, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    let mut ended = Vec::new();
+    while let Some(freed) = table.end_some_of(SessionId(1)) {
+        ended.extend(freed.ended);
+    }
+    assert_eq!(ended, [(waiting(4), Status::LOCK_BROKEN)]);
+    let asked = table.lock(FILE, 8..12, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
+    assert_eq!(asked, Err(Status::LOCK_BROKEN), "nobody waits for who is gone");
+    assert!(table.keeps_out(FILE, &(0..1), SessionId(9), true) && table.has_mandatory());
+    assert_eq!(repair(&mut table, 4..8), Ok(NOW));
+    let (_, records) = table.take_change(FILE).unwrap();
+    let parts: Vec<_> = records.iter().map(|record| (record.start, record.end, record.session)).collect();
+    assert_eq!(parts, [(0, 4, 1), (4, 8, 3), (8, 10, 1)]);
+    assert_eq!(table.unlock(FILE, &(4..8), owner_of(6)), []);
+    assert_eq!(table.lock(FILE, 4..8, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
+    assert_eq!(repair(&mut table, 0..10), Err(Status::LOCKED), "of what is whole another has a part");
+    assert_eq!(repair(&mut table, 0..4), Ok(NOW));
+    assert_eq!(repair(&mut table, 8..10), Ok(NOW));
+    table.unlock(FILE, &(0..10), owner_of(6));
+    table.unlock(FILE, &(0..10), owner_of(4));
+    assert_eq!(table.take_change(FILE), Some(((2, 3), Vec::new())));
+    assert!(table.files.is_empty() && !table.has_mandatory());
+}
+
+// [LOCK-10]
+#[test]
+fn file_has_a_bounded_number_of_parts_that_last() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    let lock = |table: &mut LockTable, at: u64| table.lock(FILE, 2 * at..2 * at + 1, lasts, Claim::New, None);
+    for at in 0..lasting::LASTING_MAX as u64 {
+        assert_eq!(lock(&mut table, at), Ok(NOW));
+    }
+    assert_eq!(lock(&mut table, 1 << 20), Err(Status::TOO_MANY_LOCKS));
+    let plain = table.lock(FILE, 1 << 30..1 << 31, held(2, Kind::Exclusive), Claim::New, None);
+    assert_eq!(plain, Ok(NOW), "others have no such bound");
+}
+
+// [LOCK-14] [LOCK-30] [LOCK-32] [LOCK-33]
+#[test]
+fn locks_are_taken_again_by_those_who_may() {
+    let exclusive = |id| held(id, Kind::Exclusive);
+    let again = |session| Claim::Reclaim(session);
+    // Nothing is known: the order decides.
+    let mut open = LockTable::default();
+    assert_eq!(open.lock(FILE, 0..4, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+    open.unlock(FILE, &(0..4), owner_of(2));
+    assert_eq!(open.lock(FILE, 3..5, exclusive(4), again(None), None), Err(Status::NO_RECLAIM));
+    assert_eq!(open.lock(FILE, 3..5, held(4, Kind::Shared), again(None), None), Ok(NOW));
+    assert_eq!(open.lock(FILE, 10..15, exclusive(4), again(None), None), Ok(NOW));
+    assert_eq!(open.lock(FILE, 12..13, exclusive(6), again(None), None), Err(Status::LOCKED));
+    assert!(open.end_restart().is_empty() && open.is_restart_over());
+    assert_eq!(open.lock(FILE, 20..25, exclusive(4), again(None), None), Err(Status::NO_RECLAIM));
+    // Two sessions are known.
+    let known = || [SessionId(70), SessionId(71)];
+    let mut grace = LockTable::default();
+    grace.restore(known().into(), Vec::new());
+    let wish = grace.lock(FILE, 0..4, exclusive(2), Claim::New, Some(waiting(2)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(grace.lock(FILE, 50..51, exclusive(4), Claim::New, None), Err(Status::GRACE));
+    assert_eq!(grace.lock(FILE, 0..1, exclusive(4), again(None), None), Err(Status::NO_RECLAIM));
+    let liar = Some(SessionId(72));
+    assert_eq!(grace.lock(FILE, 0..1, exclusive(4), again(liar), None), Err(Status::NO_RECLAIM));
+    let first = Some(SessionId(70));
+    assert_eq!(grace.lock(FILE, 0..1, exclusive(4), again(first), None), Ok(NOW), "not behind who waits");
+    assert_eq!(grace.reclaimed_all(SessionId(70)), None);
+    assert_eq!(grace.unlock(FILE, &(0..1), owner_of(4)), [], "the time is not over");
+    assert_eq!(grace.reclaimed_all(SessionId(71)), Some(known().into()));
+    assert_eq!(grace.serve_some().map(|granted| numbers(&granted)), Some([2].into()));
+    assert_eq!(grace.serve_some(), None);
+    assert_eq!(grace.lock(FILE, 5..6, exclusive(4), again(first), None), Err(Status::NO_RECLAIM));
+}
+
+// [LOCK-40] [LOCK-44]
+#[test]
+fn what_was_kept_is_broken_for_all_but_the_session_that_had_it() {
+    let record = |start, session| Record {
+        start,
+        end: start + 5,
+        session,
+        owner: 1,
+        client: [7; 16],
+        is_mandatory: false,
+    };
+    let files = vec![((2, 3), vec![record(0, 70), record(10, 71)]), ((2, 4), vec![record(20, 70)])];
+    let mut table = LockTable::default();
+    table.restore([SessionId(70)].into(), files);
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    let again = Claim::Reclaim(Some(SessionId(70)));
+    assert_eq!(table.lock(FILE, 10..15, lasts, again, None), Err(Status::LOCK_BROKEN), "another's");
+    assert_eq!(table.lock(FILE, 0..5, lasts, again, None), Ok(NOW));
+    table.end_restart();
+    let found = table.conflict(FILE, &(0..20), owner_of(8), Kind::Shared).unwrap();
+    assert_eq!((found.0, found.1.lasting, found.1.owner), (0..5, Lasting::Persistent, owner_of(2)));
+    let found = table.conflict(FILE, &(5..20), owner_of(8), Kind::Shared).unwrap();
+    assert_eq!((found.0, found.1.lasting, found.1.client), (10..15, Lasting::Broken, [7; 16]));
+    let plain = table.lock(FILE, 20..25, held(8, Kind::Shared), Claim::New, None);
+    assert_eq!(plain, Ok(NOW), "that is of a file that had the number before");
 }

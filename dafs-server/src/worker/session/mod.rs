@@ -10,7 +10,7 @@ use std::time::Duration;
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerSession};
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::SessionId;
+use dafs_proto::wire::{ClientStatistics, SessionId};
 use slab::Slab;
 
 use crate::access::ClientIdentity;
@@ -103,6 +103,17 @@ impl Session {
     /// What its client calls itself, for the log: one word of a line, whatever is in it.
     pub(crate) fn shown_client(&self) -> String {
         self.client_name.chars().take(CLIENT_NAME_SHOWN).flat_map(char::escape_debug).collect()
+    }
+
+    /// Whose it is, for whoever may fence that client off.
+    pub(crate) fn shown(&self) -> ClientStatistics {
+        ClientStatistics {
+            client_id: self.client_id,
+            name: self.shown_client(),
+            address: self.peer.map_or_else(String::new, |address| address.ip().to_string()),
+            key: self.client.key_name.clone().unwrap_or_default().to_string(),
+            sessions: 0,
+        }
     }
 
     /// Where its client is, for the log.

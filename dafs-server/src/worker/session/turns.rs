@@ -66,7 +66,7 @@ mod tests {
     // [LOCK-27]
     #[test]
     fn turn_that_nobody_claims_is_taken_back() {
-        let (now, patience) = (Moment::ZERO, Duration::from_secs(3));
+        let (now, patience) = (Moment::default(), Duration::from_secs(3));
         let mut turns = LockTurns::default();
         turns.come(turn(1), now);
         turns.come(turn(2), now);
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn turn_that_was_claimed_before_it_was_told_is_not_told() {
         let mut turns = LockTurns::default();
-        turns.come(turn(1), Moment::ZERO);
-        turns.come(turn(2), Moment::ZERO);
+        turns.come(turn(1), Moment::default());
+        turns.come(turn(2), Moment::default());
         turns.claim(&turn(1));
         assert!(turns.are_untold());
         assert_eq!((turns.tell(), turns.are_untold()), (Some(turn(2)), false));

@@ -1,0 +1,237 @@
+//! Histories of concurrent clients, while connections break and the server is started anew, are those of one table of locks: each request takes
+//! effect at one moment between its sending and its answer. Checked by the tester of stateright.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use dafs_client::{Error, File, Status};
+use dafs_proto::wire::LockKind;
+use dafs_server::config::ExportKind;
+use dafs_tests::cut::cut_connections;
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::suite::Numbers;
+use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+
+use super::open;
+use LockKind::{Exclusive, Shared};
+
+on_each_provider_and_two_workers! {
+    history_of_concurrent_clients_is_one_of_a_table,
+    history_with_broken_connections_is_one_of_a_table,
+    history_with_restarts_is_one_of_a_table,
+}
+
+const OFFSETS: u64 = 4;
+/// The tester takes exponentially longer for more.
+const CLIENTS: usize = 3;
+const STEPS: u64 = 6;
+
+/// Who has which offsets, and how.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Table(BTreeMap<(usize, u64), LockKind>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Wish {
+    /// Whether it waits, it is granted when nothing is in its way.
+    Lock(usize, Range<u64>, LockKind),
+    Unlock(usize, Range<u64>),
+    /// It ends with all that it has.
+    End(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Got {
+    It,
+    /// Another has a part, or waits for it.
+    Nothing,
+}
+
+impl Table {
+    fn is_free(&self, owner: usize, range: &Range<u64>, kind: LockKind) -> bool {
+        self.0.iter().all(|((other, at), held)| {
+            *other == owner || !range.contains(at) || (*held == Shared && kind == Shared)
+        })
+    }
+}
+
+impl SequentialSpec for Table {
+    type Op = Wish;
+    type Ret = Got;
+
+    fn invoke(&mut self, wish: &Wish) -> Got {
+        match wish.clone() {
+            Wish::Lock(owner, range, kind) => {
+                if !self.is_free(owner, &range, kind) {
+                    return Got::Nothing;
+                }
+                self.0.extend(range.map(|at| ((owner, at), kind)));
+            }
+            Wish::Unlock(owner, range) => {
+                self.0.retain(|(other, at), _| *other != owner || !range.contains(at))
+            }
+            Wish::End(owner) => self.0.retain(|(other, _), _| *other != owner),
+        }
+        Got::It
+    }
+}
+
+/// What was sent and answered, in the order in which that happened.
+#[derive(Default)]
+struct History(Mutex<Vec<Event>>);
+
+enum Event {
+    Sent(usize, Wish),
+    Answered(usize, Got),
+}
+
+impl History {
+    fn note(&self, event: Event) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    fn of<T>(&self, client: usize, wish: Wish, ask: impl FnOnce() -> T, got: impl FnOnce(&T) -> Got) -> T {
+        self.note(Event::Sent(client, wish));
+        let answer = ask();
+        self.note(Event::Answered(client, got(&answer)));
+        answer
+    }
+
+    /// It is one of the table's. What was refused says nothing: somebody may have waited for a part of it.
+    fn is_linearizable(self) -> bool {
+        let events = self.0.into_inner().unwrap();
+        let is_refused = |at: usize, client: usize| {
+            let answer = events[at..].iter().find_map(|event| match event {
+                Event::Answered(other, got) if *other == client => Some(*got),
+                _ => None,
+            });
+            answer == Some(Got::Nothing)
+        };
+        let mut tester = LinearizabilityTester::new(Table::default());
+        for (at, event) in events.iter().enumerate() {
+            match event {
+                Event::Sent(client, _) if is_refused(at, *client) => {}
+                Event::Sent(client, wish) => assert!(tester.on_invoke(*client, wish.clone()).is_ok()),
+                Event::Answered(_, Got::Nothing) => {}
+                Event::Answered(client, got) => assert!(tester.on_return(*client, *got).is_ok()),
+            }
+        }
+        tester.is_consistent()
+    }
+}
+
+fn got(answer: &Result<bool, Error>) -> Got {
+    match answer {
+        Ok(true) => Got::It,
+        Ok(false) | Err(Error::Status { status: Status::DEADLOCK | Status::GRACE, .. }) => Got::Nothing,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn act(history: &History, client: usize, file: &File, numbers: &mut Numbers) {
+    for _ in 0..STEPS {
+        let start = numbers.below(OFFSETS);
+        let range = start..start + 1 + numbers.below(OFFSETS - start);
+        let kind = if numbers.below(2) == 0 { Shared } else { Exclusive };
+        match numbers.below(5) {
+            0 | 1 => {
+                let wish = Wish::Lock(client, range.clone(), kind);
+                let _ = history.of(client, wish, || file.try_lock(range, kind), got);
+            }
+            2 => {
+                // Whoever waits has nothing that others could wait for.
+                unlock(history, client, file, 0..OFFSETS);
+                let wish = Wish::Lock(client, range.clone(), kind);
+                let _ = history.of(client, wish, || file.lock(range, kind).map(|()| true), got);
+            }
+            _ => unlock(history, client, file, range),
+        }
+    }
+    unlock(history, client, file, 0..OFFSETS);
+}
+
+fn unlock(history: &History, client: usize, file: &File, range: Range<u64>) {
+    history.of(client, Wish::Unlock(client, range.clone()), || file.unlock(range).unwrap(), |()| Got::It);
+}
+
+/// Clients act at random while `disturb` is called again and again; the last is ended with what it has.
+fn histories(on: On, seeds: Range<u64>, mut disturb: impl FnMut(&mut Harness, u32)) {
+    let mut harness = Harness::start_with(on, |config| {
+        let ExportKind::Directory(data) = &config.exports[0].kind else { unreachable!("the first is one") };
+        config.lock_file = Some(data.with_file_name("locks"));
+        // As long as a client that ended beside a restart is waited for.
+        (config.lease_ms, config.keep_alive_ms) = (5000, 1000);
+    });
+    for seed in seeds {
+        let history = History::default();
+        let sessions: Vec<_> = (0..=CLIENTS)
+            .map(|_| {
+                let session = harness.session();
+                let (export, file) = open(&session);
+                (session, export, file)
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            let history = &history;
+            let threads: Vec<_> = sessions
+                .into_iter()
+                .enumerate()
+                .map(|(client, (session, export, file))| {
+                    scope.spawn(move || {
+                        let mut numbers = Numbers::new(seed << 8 | client as u64);
+                        if client < CLIENTS {
+                            return act(history, client, &file, &mut numbers);
+                        }
+                        let wish = Wish::Lock(client, 0..1, Exclusive);
+                        history.of(client, wish, || file.lock(0..1, Exclusive).map(|()| true), got).unwrap();
+                        // What it ends is free at some time after this.
+                        let end = Wish::End(client);
+                        history.note(Event::Sent(client, end));
+                        drop((file, export, session));
+                    })
+                })
+                .collect();
+            let mut looks = 0;
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                looks += 1;
+                disturb(&mut harness, looks);
+                std::thread::yield_now();
+            }
+        });
+        assert!(history.is_linearizable(), "seed {seed}");
+    }
+}
+
+#[test]
+fn history_that_is_none_of_a_table_is_found() {
+    let lock = |client| Event::Sent(client, Wish::Lock(client, 0..2, Exclusive));
+    let unlock = |client| Event::Sent(client, Wish::Unlock(client, 1..2));
+    let done = |client| Event::Answered(client, Got::It);
+    let judged = |events: Vec<Event>| History(Mutex::new(events)).is_linearizable();
+    assert!(!judged(vec![lock(0), done(0), lock(1), done(1)]));
+    assert!(!judged(vec![lock(0), done(0), unlock(0), done(0), lock(1), done(1)]));
+    assert!(judged(vec![lock(0), done(0), Event::Sent(0, Wish::End(0)), lock(1), done(1)]));
+    assert!(judged(vec![lock(0), lock(1), Event::Answered(1, Got::Nothing), done(0)]));
+}
+
+// [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-9]
+fn history_of_concurrent_clients_is_one_of_a_table(on: On) {
+    histories(on, 0..on.rounds(20), |_, _| {});
+}
+
+// [LOCK-1] [LOCK-28] [CLI-147]
+fn history_with_broken_connections_is_one_of_a_table(on: On) {
+    histories(on, 100..100 + on.rounds(10), |harness, _| {
+        cut_connections(harness.address());
+    });
+}
+
+// [LOCK-32] [CLI-140] [CLI-147]
+fn history_with_restarts_is_one_of_a_table(on: On) {
+    histories(on, 200..200 + on.rounds(10), |harness, looks| {
+        if [1, 300, 3000].contains(&looks) {
+            harness.restart();
+        }
+    });
+}
