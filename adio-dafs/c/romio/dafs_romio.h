@@ -67,6 +67,7 @@ void dafs_adio_flush(ADIO_File fd, int *error);
 void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error);
 void dafs_adio_delete(const char *name, int *error);
 int dafs_adio_feature(ADIO_File fd, int feature);
+bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error);
 
 /* info.c */
 void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error);
@@ -82,6 +83,9 @@ MPI_File dafs_mpi_of_adio(ADIO_File fd);
 int dafs_mpi_return(MPI_File file, int class, const char *function);
 /* True where all processes of a communicator are on one node, so that ROMIO can share a file pointer among them. Collective. */
 bool dafs_on_one_node(MPI_Comm comm);
+
+/* The file behind a handle of ROMIO's, NULL where it is not ours: its files for its own shared pointers come by the same ways. */
+struct dafs_file *dafs_ours(ADIO_File fd);
 
 /* shared_pointer.c: see driver.h. */
 bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);

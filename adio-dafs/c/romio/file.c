@@ -153,10 +153,29 @@ void dafs_adio_close(ADIO_File fd, int *error)
     file_free(fd);
 }
 
+struct dafs_file *dafs_ours(ADIO_File fd)
+{
+    bool is_ours = fd && fd->cookie == ADIOI_FILE_COOKIE && fd->fns == &dafs_functions && fd->fs_ptr;
+
+    return is_ours ? &dafs_file_of(fd)->common : NULL;
+}
+
+/* In ROMIO a rank that asks for another mode than the first returns alone, and the others wait for it. */
+bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error)
+{
+    struct dafs_file *file = dafs_ours(fd);
+
+    if (!file)
+        return false;
+    *error = dafs_set_atomic(file, fd->comm, flag);
+    /* What MPI_File_get_atomicity() tells. */
+    fd->atomicity = file->atomic;
+    return true;
+}
+
 void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error)
 {
-    struct dafs_file *file = &dafs_file_of(fd)->common;
-    adio_dafs_file *handle = file->handle;
+    adio_dafs_file *handle = dafs_file_of(fd)->common.handle;
     uint64_t size = 0;
 
     switch (what) {
@@ -168,9 +187,7 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
         *error = dafs_class(adio_dafs_preallocate(handle, (uint64_t)arguments->diskspace));
         return;
     case ADIO_FCNTL_SET_ATOMICITY:
-        *error = dafs_set_atomic(file, fd->comm, arguments->atomicity);
-        if (*error == MPI_SUCCESS)
-            fd->atomicity = file->atomic;
+        dafs_adio_set_atomicity(fd, arguments->atomicity, error);
         return;
     default:
         *error = MPI_ERR_ARG;

@@ -8,7 +8,7 @@
  * makes it safe for threads to open files at a time.
  *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
- * functions of the pointer, of the view that it begins anew with, and of locks.
+ * functions of the pointer, of the view that it begins anew with, of locks and of atomic mode.
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>
@@ -42,6 +42,7 @@ static struct {
     adio_ordered_fn *read_ordered, *write_ordered;
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
     adio_seek_fn *seek_shared;
+    adio_set_atomicity_fn *set_atomicity;
 #endif
 } romio;
 
@@ -75,6 +76,7 @@ static void find_originals(void *component)
     *(void **)&romio.read_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered_begin");
     *(void **)&romio.write_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered_begin");
     *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
+    *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
 #endif
 }
 
@@ -202,6 +204,16 @@ EXPORT int ADIOI_Set_lock(int descriptor, int command, int type, ADIO_Offset off
     if (descriptor < 0)
         return MPI_SUCCESS;
     return romio.set_lock ? romio.set_lock(descriptor, command, type, offset, whence, len) : MPI_ERR_INTERN;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_set_atomicity(ADIO_File fd, int flag)
+{
+    int error = MPI_ERR_INTERN;
+
+    START();
+    if (driver && driver->set_atomicity(fd, flag, &error))
+        return error;
+    return romio.set_atomicity ? romio.set_atomicity(fd, flag) : error;
 }
 
 /* ROMIO lets one rank at a time at the pointer, and leaves all behind it waiting when it fails. Here each has its place before. */

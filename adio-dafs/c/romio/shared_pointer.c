@@ -10,17 +10,9 @@ static _Thread_local struct {
     ADIO_Offset position;
 } ordered;
 
-/* ROMIO's files for its own pointers come here as well. */
-static struct dafs_file *ours(ADIO_File fd)
-{
-    bool is_ours = fd && fd->cookie == ADIOI_FILE_COOKIE && fd->fns == &dafs_functions && fd->fs_ptr;
-
-    return is_ours ? &dafs_file_of(fd)->common : NULL;
-}
-
 bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error)
 {
-    struct dafs_file *file = ours(fd);
+    struct dafs_file *file = dafs_ours(fd);
     uint64_t found = 0;
 
     if (!file)
@@ -42,7 +34,7 @@ bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, i
 
 bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error)
 {
-    struct dafs_file *file = ours(fd);
+    struct dafs_file *file = dafs_ours(fd);
 
     if (!file)
         return false;
@@ -56,7 +48,7 @@ bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error)
 
 bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error)
 {
-    struct dafs_file *file = ours(fd);
+    struct dafs_file *file = dafs_ours(fd);
     struct dafs_seek to = {.offset = offset, .whence = whence};
     adio_dafs_view view;
     int64_t whole[2];
@@ -75,7 +67,7 @@ bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error)
 /* What a rank's arguments or the amode, which is the same on all, forbid is found before anything moves. */
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
 {
-    struct dafs_file *file = ours(fd);
+    struct dafs_file *file = dafs_ours(fd);
     MPI_Count size = 0;
     uint64_t bytes, etypes, position = 0;
     int rank = 0, ranks = 1, class = MPI_SUCCESS;
@@ -105,7 +97,7 @@ bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
 
 void dafs_view_changed(ADIO_File fd)
 {
-    struct dafs_file *file = ours(fd);
+    struct dafs_file *file = dafs_ours(fd);
 
     if (file && file->handle)
         adio_dafs_pointer_begin(file->handle, 0);
