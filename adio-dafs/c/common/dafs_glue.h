@@ -40,6 +40,8 @@ struct dafs_file {
     /* The same on all ranks, and on the node of no other file that is open. */
     uint64_t serial;
     enum dafs_pointer_place pointer;
+    /* Why it cannot be had was said. */
+    bool pointer_told;
     /* The MPI library has a shared file pointer that all ranks reach. */
     bool library_shares;
     /* MPI_File_set_atomicity() */

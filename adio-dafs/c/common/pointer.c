@@ -1,4 +1,6 @@
 /* The shared file pointer: kept on the server, for processes on any number of nodes. */
+#include <stdio.h>
+
 #include "dafs_glue.h"
 
 /* What one rank found out for all. */
@@ -26,7 +28,10 @@ int dafs_pointer_find(struct dafs_file *file)
     } else if (is_refused(status) && file->library_shares) {
         file->pointer = DAFS_POINTER_LIBRARY;
     } else {
-        dafs_report(status);
+        /* Its class alone says nothing of a pointer. */
+        if (!file->pointer_told)
+            fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
+        file->pointer_told = true;
         return dafs_class(status);
     }
     return MPI_SUCCESS;
