@@ -76,14 +76,19 @@ impl Run {
         use std::os::unix::fs::PermissionsExt;
         let mut run = Self::new(way, ranks, program);
         let shell = run.directory.path().join("shell");
-        // In place of ssh: without its options and the host.
-        let words = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nshift\nexec /bin/sh -c \"$*\"\n";
+        // In place of ssh: the options go, and each host has a directory of its own, as of a machine of its own.
+        let words = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nexport TMPDIR=\"$TMPDIR/$1\"\nshift\n\
+                     mkdir -p \"$TMPDIR\" && exec /bin/sh -c \"$*\"\n";
         std::fs::write(&shell, words).expect("a shell script");
         std::fs::set_permissions(&shell, PermissionsExt::from_mode(0o755)).expect("permissions");
+        run.command.env_remove("OMPI_MCA_orte_tmpdir_base").env("TMPDIR", run.directory.path());
         run.command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", shell);
         run.command.env("OMPI_MCA_btl", "self,tcp").env("OMPI_MCA_btl_tcp_if_include", "lo");
-        let hosts: Vec<String> = (1..=nodes).map(|node| format!("node{node}:{}", ranks.div_ceil(nodes))).collect();
-        run.command.env("OMPI_MCA_oob_tcp_if_include", "lo").env("OMPI_MCA_orte_default_dash_host", hosts.join(","));
+        let hosts: Vec<String> =
+            (1..=nodes).map(|node| format!("node{node}:{}", ranks.div_ceil(nodes))).collect();
+        run.command
+            .env("OMPI_MCA_oob_tcp_if_include", "lo")
+            .env("OMPI_MCA_orte_default_dash_host", hosts.join(","));
         run
     }
 

@@ -39,7 +39,8 @@ struct dafs_file {
     atomic_bool short_read;
     /* The same on all ranks, and on the node of no other file that is open. */
     uint64_t serial;
-    enum dafs_pointer_place pointer;
+    /* An enum dafs_pointer_place; threads that find out at once find the same. */
+    atomic_int pointer;
     /* Why it cannot be had was said. */
     bool pointer_told;
     /* The MPI library has a shared file pointer that all ranks reach. */

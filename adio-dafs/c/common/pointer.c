@@ -61,7 +61,7 @@ static int tell(struct dafs_file *file, MPI_Comm comm, int from, struct told *to
     if (talk != MPI_SUCCESS)
         return talk;
     if (told->class == MPI_SUCCESS)
-        file->pointer = (enum dafs_pointer_place)told->place;
+        file->pointer = told->place;
     return told->class;
 }
 
@@ -76,7 +76,7 @@ int dafs_pointer_share(struct dafs_file *file, MPI_Comm comm, int rank, int size
         return talk;
     if (rank == size - 1) {
         told.class = sums[1] ? MPI_ERR_ARG : dafs_pointer_find(file);
-        told.place = (int)file->pointer;
+        told.place = file->pointer;
         if (told.class == MPI_SUCCESS && file->pointer == DAFS_POINTER_SERVER)
             told.class = dafs_pointer_add(file, sums[0], &told.position);
     }
@@ -120,7 +120,7 @@ int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const str
         return class;
     if (rank == 0) {
         told.class = dafs_pointer_find(file);
-        told.place = (int)file->pointer;
+        told.place = file->pointer;
         if (told.class == MPI_SUCCESS && file->pointer == DAFS_POINTER_SERVER)
             told.class = seek(file, to);
     }

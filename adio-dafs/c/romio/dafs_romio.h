@@ -92,6 +92,7 @@ bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, i
 bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error);
 bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error);
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error);
+void dafs_ordered(void);
 void dafs_view_changed(ADIO_File fd);
 
 /* transfer.c */

@@ -88,6 +88,7 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .set_pointer = dafs_set_pointer,
         .seek_pointer = dafs_seek_pointer,
         .order = dafs_order,
+        .ordered = dafs_ordered,
         .set_atomicity = dafs_adio_set_atomicity,
         .view_changed = dafs_view_changed,
     };

@@ -23,6 +23,8 @@ struct dafs_driver {
     bool (*seek_pointer)(ADIO_File fd, MPI_Offset offset, int whence, int *error);
     /* Before an ordered call: gives each rank its place, which get_pointer() then tells ROMIO. True where it failed. */
     bool (*order)(ADIO_File fd, int count, MPI_Datatype type, int *error);
+    /* After it: a place that ROMIO did not ask for is of no use any more. */
+    void (*ordered)(void);
     /* Sets atomic mode: true where the file is ours. */
     bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
     /* The view has changed. */

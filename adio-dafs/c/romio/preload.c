@@ -223,7 +223,11 @@ static int ordered(adio_ordered_fn *original, ADIO_File fd, void *buf, int count
 
     if (driver && driver->order(fd, count, type, &error))
         return error;
-    return original ? original(fd, buf, count, type, status) : error;
+    if (original)
+        error = original(fd, buf, count, type, status);
+    if (driver)
+        driver->ordered();
+    return error;
 }
 
 static int ordered_begin(adio_ordered_begin_fn *original, ADIO_File fd, void *buf, int count, MPI_Datatype type)
@@ -232,7 +236,11 @@ static int ordered_begin(adio_ordered_begin_fn *original, ADIO_File fd, void *bu
 
     if (driver && driver->order(fd, count, type, &error))
         return error;
-    return original ? original(fd, buf, count, type) : error;
+    if (original)
+        error = original(fd, buf, count, type);
+    if (driver)
+        driver->ordered();
+    return error;
 }
 
 EXPORT int mca_io_romio_dist_MPI_File_read_ordered(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)

@@ -72,7 +72,6 @@ bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
     uint64_t bytes, etypes, position = 0;
     int rank = 0, ranks = 1, class = MPI_SUCCESS;
 
-    ordered.fd = NULL;
     if (!file)
         return false;
     if (count < 0 || type == MPI_DATATYPE_NULL || fd->split_coll_count)
@@ -93,6 +92,11 @@ bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
         ordered.position = (ADIO_Offset)position;
     }
     return false;
+}
+
+void dafs_ordered(void)
+{
+    ordered.fd = NULL;
 }
 
 void dafs_view_changed(ADIO_File fd)

@@ -100,7 +100,8 @@ impl Account {
             let _ = writeln!(text, "dafs:   rank 0 moved no data while dafs_explain was set");
         }
         if file.is_atomic() {
-            let _ = writeln!(text, "dafs:   atomic mode: each call locks all from its first byte to its last");
+            let _ =
+                writeln!(text, "dafs:   atomic mode: each call locks all from its first byte to its last");
         }
         for line in &self.lines {
             line.write(file, &mut text);

@@ -26,9 +26,7 @@ impl File {
         if atomic {
             // What is found does not matter, only that the server can say.
             let kind = if self.mode.reads() { LockKind::Shared } else { LockKind::Exclusive };
-            self.inner
-                .test_lock(0..1, kind)
-                .map_err(|error| self.cannot("set atomic mode of", error))?;
+            self.inner.test_lock(0..1, kind).map_err(|error| self.cannot("set atomic mode of", error))?;
         }
         self.atomic.store(atomic, Ordering::Release);
         Ok(())

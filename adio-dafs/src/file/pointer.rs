@@ -83,7 +83,9 @@ impl File {
 
     /// Sets the pointer. Blocks.
     pub fn set_pointer(&self, position: u64) -> Result<()> {
-        self.on_pointer(LockKind::Exclusive, |file, view, _| Ok(file.write_all_at(&encoded(view, position), 0)?))
+        self.on_pointer(LockKind::Exclusive, |file, view, _| {
+            Ok(file.write_all_at(&encoded(view, position), 0)?)
+        })
     }
 
     /// Whether this process has used the pointer.
@@ -94,9 +96,10 @@ impl File {
     /// Removes the pointer: by one process, when none needs it any more. Blocks.
     pub fn remove_pointer(&self) -> Result<()> {
         self.pointer.state().file = None;
-        let removed = self.server.export(&self.place.export).and_then(|export| {
-            export.remove_file(name_of(&self.place, self.key))
-        });
+        let removed = self
+            .server
+            .export(&self.place.export)
+            .and_then(|export| export.remove_file(name_of(&self.place, self.key)));
         match removed {
             Err(error) if error.status() == Some(Status::NOT_FOUND) => Ok(()),
             other => other.map_err(|error| self.cannot("remove the shared file pointer of", error)),
@@ -194,7 +197,9 @@ fn decoded(record: &[u8], view: u64, start: u64) -> Outcome<u64> {
         (Some(of), Some(position)) if of == view => Ok(position),
         // Nobody has moved it in this view.
         (Some(of), Some(_)) if of < view => Ok(start),
-        (Some(_), Some(_)) => Err(Fault::Own("another rank has set another view; all must call MPI_File_set_view")),
+        (Some(_), Some(_)) => {
+            Err(Fault::Own("another rank has set another view; all must call MPI_File_set_view"))
+        }
         _ => Err(Fault::Own("its file was cut")),
     }
 }

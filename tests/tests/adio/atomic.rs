@@ -10,9 +10,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
 
-use crate::support::{
-    RDONLY, WRONLY, counter, name, open, opening, requests, run, segment, submit,
-};
+use crate::support::{RDONLY, WRONLY, counter, name, open, opening, requests, run, segment, submit};
 
 on_sockets! {
     atomic_transfer_waits_for_whoever_has_locked_a_part,
@@ -104,7 +102,10 @@ fn small_atomic_transfer_is_one_chain(on: On) {
     assert_eq!(run(&file, Direction::Read, &[segment(&mut [0; 100], 100)]).unwrap(), 50);
     let after = (count(&["Lock"]), count(&["Unlock"]), count(&["Write", "Read"]));
     assert_eq!(after, (before.0 + 2, before.1 + 2, before.2 + 2));
-    assert_eq!([counter(&file, "locks"), counter(&file, "written_bytes"), counter(&file, "read_bytes")], [2, 100, 50]);
+    assert_eq!(
+        [counter(&file, "locks"), counter(&file, "written_bytes"), counter(&file, "read_bytes")],
+        [2, 100, 50]
+    );
     // Without the mode there are none.
     file.set_atomic(false).unwrap();
     run(&file, Direction::Write, &[segment(&mut [1; 100], 50)]).unwrap();
@@ -138,7 +139,10 @@ fn atomic_mode_needs_a_server_that_knows_locks(on: On) {
     let file = open(&name(&harness, on, "f"), &[]);
     let error = file.set_atomic(true).unwrap_err();
     assert_eq!(error.class, Class::Unsupported, "{error}");
-    assert!(error.message.contains("cannot set atomic mode of") && error.message.contains("locks"), "{error}");
+    assert!(
+        error.message.contains("cannot set atomic mode of") && error.message.contains("locks"),
+        "{error}"
+    );
     file.set_atomic(false).unwrap();
     assert_eq!(run(&file, Direction::Write, &[segment(&mut [1; 100], 0)]).unwrap(), 100);
     assert_eq!(file.add_to_pointer(1).unwrap_err().class, Class::Unsupported);

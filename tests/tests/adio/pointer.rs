@@ -56,9 +56,13 @@ fn pointer_is_moved_by_one_at_a_time(on: On) {
     let harness = Harness::start(on);
     let files = open_together(&harness, on);
     let mut taken: Vec<u64> = std::thread::scope(|scope| {
-        let each = |file: Arc<File>| scope.spawn(move || (0..50).map(|_| file.add_to_pointer(3).unwrap()).collect());
+        let each =
+            |file: Arc<File>| scope.spawn(move || (0..50).map(|_| file.add_to_pointer(3).unwrap()).collect());
         let threads: Vec<_> = files.iter().chain(&files).map(|file| each(Arc::clone(file))).collect();
-        threads.into_iter().flat_map(|thread: std::thread::ScopedJoinHandle<'_, Vec<u64>>| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread: std::thread::ScopedJoinHandle<'_, Vec<u64>>| thread.join().unwrap())
+            .collect()
     });
     taken.sort_unstable();
     assert_eq!(taken, (0..200).map(|k| 3 * k).collect::<Vec<_>>());

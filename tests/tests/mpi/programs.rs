@@ -14,6 +14,7 @@ on_each_way! {
     nonblocking,
     shared,
     shared_on_two_nodes,
+    ordered_calls_move_the_pointer_once,
     shared_of_a_file_in_a_read_only_export,
     errors,
     atomic,
@@ -102,7 +103,7 @@ fn nonblocking(way: Way, on: On) {
     run_all(way, on, "nonblocking", "");
 }
 
-// [MPI-64] [MPI-66] [MPI-67] [MPI-69]
+// [MPI-64] [MPI-67] [MPI-71]
 fn shared(way: Way, on: On) {
     run_ranks(way, on, "shared", "");
 }
@@ -119,7 +120,17 @@ fn shared_on_two_nodes(way: Way, on: On) {
     assert_eq!(std::fs::read_dir(harness.data()).unwrap().count(), 0);
 }
 
-// [MPI-68] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an error for all.
+// [MPI-69]
+fn ordered_calls_move_the_pointer_once(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let run =
+        Run::new(way, 4, "shared").arg("ordered").arg(file(&harness, on)).env("DAFS_MPI_EXPLAIN", "true");
+    let done = run.run();
+    // 40 calls, a seek between them, and the position once on each rank.
+    assert!(done.passed().stderr.contains("pointer_moves 45"), "{done:?}");
+}
+
+// [MPI-68] [MPI-72] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an error for all.
 fn shared_of_a_file_in_a_read_only_export(way: Way, on: On) {
     let harness = Harness::start_with(on, |config| config.exports[0].read_only = true);
     std::fs::write(harness.data().join("f"), (0..7000).map(|at| at as u8).collect::<Vec<_>>()).unwrap();
@@ -135,7 +146,7 @@ fn errors(way: Way, on: On) {
     run_all(way, on, "errors", if way == Way::Ompio { "long_name,long_path" } else { "" });
 }
 
-// [MPI-60] [MPI-61] [MPI-62] [MPI-63]
+// [MPI-60] [MPI-62] [MPI-70]
 fn atomic(way: Way, on: On) {
     run_ranks(way, on, "atomic", "");
 }
@@ -143,7 +154,8 @@ fn atomic(way: Way, on: On) {
 // [MPI-60] Open MPI cuts what is larger than this, and would lock each piece by itself.
 fn atomic_in_one_piece(way: Way, on: On) {
     let harness = Harness::start(on);
-    let run = Run::new(way, 3, "atomic").arg("overlapping_writes,contiguous,collective").arg(file(&harness, on));
+    let run =
+        Run::new(way, 3, "atomic").arg("overlapping_writes,contiguous,collective").arg(file(&harness, on));
     run.env("OMPI_MCA_io_ompio_cycle_buffer_size", "4096").run().passed();
 }
 
