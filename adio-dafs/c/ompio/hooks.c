@@ -174,7 +174,7 @@ int dafs_end_split(ompi_file_t *fp, int code)
 #define SPLIT_END(name, parameters)                                                                                                \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        return dafs_end_split(fp, dafs_file_of_mpi(fp)->ompio.io_module_file_##name(fp, buf, status));                                           \
+        return dafs_end_split(fp, dafs_file_of_mpi(fp)->ompio.io_module_file_##name(fp, buf, status));                             \
     }
 
 SPLIT_END(read_all_end, READ_END)

@@ -52,8 +52,8 @@ impl SharedPointer {
 }
 
 impl File {
-    /// The pointer begins anew at `start`: where a file is opened at its end, or the view changes. All processes call this, and nobody moves
-    /// the pointer meanwhile. Talks to nobody.
+    /// The pointer begins anew at `start`: where a file is opened at its end, or the view changes. All processes call this, while nobody
+    /// moves the pointer. Does not block.
     pub fn begin_pointer(&self, start: u64) {
         let mut state = self.pointer.state();
         state.view += 1;
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn name_of_the_pointer_is_hidden_beside_the_file_and_not_too_long() {
         let place = |path: String| Place {
-            server: "dafs+tcp://h:1".parse().unwrap(),
+            server: dafs_client::Url::parse(OsStr::new("dafs+tcp://h:1")).unwrap(),
             export: "data".into(),
             path: path.into(),
             shown: String::new(),

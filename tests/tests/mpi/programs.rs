@@ -133,7 +133,7 @@ fn ordered_calls_move_the_pointer_once(way: Way, on: On) {
 // [MPI-68] [MPI-72] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an error for all.
 fn shared_of_a_file_in_a_read_only_export(way: Way, on: On) {
     let harness = Harness::start_with(on, |config| config.exports[0].read_only = true);
-    std::fs::write(harness.data().join("f"), (0..7000).map(|at| at as u8).collect::<Vec<_>>()).unwrap();
+    std::fs::write(harness.data().join("f"), (0..=u8::MAX).cycle().take(7000).collect::<Vec<_>>()).unwrap();
     let words = |run: Run| run.arg("given").arg(file(&harness, on)).arg("--keep");
     words(Run::new(way, 3, "pointer")).run().passed();
     let done = words(Run::on_nodes(way, 2, 3, "pointer")).arg("--refused").run();
