@@ -133,7 +133,7 @@ int dafs_pointer_set(struct dafs_file *file, uint64_t position);
  * rank's mistake, which all then fail of. All know then where it is: with the MPI library nothing was moved. Collective. */
 int dafs_pointer_share(struct dafs_file *file, MPI_Comm comm, int rank, int size, int class, uint64_t count, uint64_t *position);
 
-/* What MPI_File_seek_shared() is given, and the rank's view. */
+/* What MPI_File_seek_shared() is given, and the rank's view; NULL where there was no memory for it. */
 struct dafs_seek {
     int64_t offset;
     int whence;

@@ -94,6 +94,8 @@ static int seek(struct dafs_file *file, const struct dafs_seek *to)
 
     if (to->whence == MPI_SEEK_CUR)
         class = dafs_pointer_add(file, 0, &end);
+    else if (to->whence == MPI_SEEK_END && !to->view)
+        class = MPI_ERR_NO_MEM;
     else if (to->whence == MPI_SEEK_END)
         class = dafs_end_of_file(file, to->view, to->etype_size, &end);
     else if (to->whence != MPI_SEEK_SET)

@@ -119,6 +119,7 @@ static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
         class = dafs_pointer_add(&file->common, 0, &position);
     if (class == MPI_SUCCESS)
         *offset = (MPI_Offset)position;
+    dafs_info_refresh(fp, file);
     return class;
 }
 
@@ -208,12 +209,13 @@ static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of(fh);
-    adio_dafs_view view = {0};
+    adio_dafs_view view;
     int64_t *numbers = dafs_view_of(fh, &view);
-    struct dafs_seek to = {offset, whence, &view, fh->f_etype_size};
+    struct dafs_seek to = {offset, whence, numbers ? &view : NULL, fh->f_etype_size};
     int class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to);
 
     free(numbers);
+    dafs_info_refresh(fp, file);
     if (class != MPI_SUCCESS || !IS_LIBRARYS)
         return class;
     return file->ompio.io_module_file_seek_shared(fp, offset, whence);
