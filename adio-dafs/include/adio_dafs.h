@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 // Changes when this interface does: compare with adio_dafs_abi_version().
-#define ADIO_DAFS_ABI_VERSION 1
+#define ADIO_DAFS_ABI_VERSION 2
 
 // Room for any ticket, bytes.
 #define ADIO_DAFS_TICKET_SIZE_MAX 16384
@@ -196,6 +196,32 @@ int adio_dafs_preallocate(struct adio_dafs_file *file, uint64_t size);
 
 // Makes durable what this process wrote. Blocks.
 int adio_dafs_sync(struct adio_dafs_file *file);
+
+// Turns atomic mode on (atomic is not 0) or off, for transfers that begin after this: each then locks all from its first byte to
+// its last while it runs. By all processes that have the file open together. ADIO_DAFS_ERR_UNSUPPORTED where the server knows no
+// locks. Blocks.
+int adio_dafs_set_atomic(struct adio_dafs_file *file, int atomic);
+
+// The shared file pointer, kept on the server, begins anew at position (in etypes): when a file is opened at its end, and when the
+// view changes. By all processes, while nobody moves it. Does not block.
+int adio_dafs_pointer_begin(struct adio_dafs_file *file, uint64_t position);
+
+// Sees to it that the server keeps the pointer, which the calls below do too. What they fail of for lack of a right or of locks, they
+// fail of here. Blocks.
+int adio_dafs_pointer_open(struct adio_dafs_file *file);
+
+// Moves the pointer on by count etypes; position gets where it was. Blocks.
+int adio_dafs_pointer_add(struct adio_dafs_file *file, uint64_t count, uint64_t *position);
+
+// Sets the pointer. By one process. Blocks.
+int adio_dafs_pointer_set(struct adio_dafs_file *file, uint64_t position);
+
+// 1 when this process has used the pointer, else 0.
+int adio_dafs_pointer_used(struct adio_dafs_file *file);
+
+// Removes the pointer from the server: by one process, before it closes the file, where any has used the pointer and none will any
+// more. Blocks.
+int adio_dafs_pointer_remove(struct adio_dafs_file *file);
 
 // Takes hints over. Keys that it does not know, and values that cannot be, are passed over. At any time; from the next transfer
 // on.

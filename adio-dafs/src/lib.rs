@@ -8,7 +8,7 @@
 //! - [`file::File`]: an open file; [`file::Transfer`] what is moved, [`file::Request`] without waiting.
 //! - [`memory`]: the choice among memory modes by measuring; [`server`]: the sessions of this process.
 //!
-//! What this crate does not do: collective buffering, shared file pointers and atomic mode, which are the MPI library's, or need locks.
+//! What this crate does not do: collective buffering, which is the MPI library's.
 #![deny(unsafe_code)]
 
 pub mod error;

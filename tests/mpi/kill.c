@@ -243,11 +243,94 @@ static void run_collective(void)
     end(failed);
 }
 
+/* A record behind the shared pointer: who wrote it, its number, and a pattern. */
+#define RECORD 1000
+
+static void record_make(int number)
+{
+    int head[2] = {check.rank, number};
+    pattern_fill(loop.memory, (uint64_t)check.rank + 1, (uint64_t)number * RECORD, RECORD);
+    memcpy(loop.memory, head, sizeof head);
+}
+
+/* Whether a call failed on any rank. */
+static int failed_anywhere(int error, const char *what)
+{
+    int mine = error != MPI_SUCCESS, any = 0;
+    if (mine)
+        say_error(error, what);
+    MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    return any;
+}
+
+/* Two records of each rank, the second in the order of ranks; non-zero when that failed. */
+static int move_shared(void)
+{
+    MPI_Status status;
+    record_make((int)(2 * loop.k));
+    if (failed_anywhere(MPI_File_write_shared(loop.fh, loop.memory, RECORD, MPI_BYTE, &status), "write_shared"))
+        return 1;
+    record_make((int)(2 * loop.k + 1));
+    return failed_on_all(MPI_File_write_ordered(loop.fh, loop.memory, RECORD, MPI_BYTE, &status), "write_ordered");
+}
+
+/* Each record is there once and whole. */
+static void check_shared(void)
+{
+    int records = (int)(2 * loop.k) * check.ranks, found = 0;
+    unsigned char *seen = check_alloc((size_t)records + 1);
+    MPI_Status status;
+    MPI_Offset size = 0;
+    memset(seen, 0, (size_t)records + 1);
+    CHECK_MPI(MPI_File_get_size(loop.fh, &size));
+    for (MPI_Offset at = 0; at < size; at += RECORD) {
+        int head[2];
+        CHECK_MPI(MPI_File_read_at(loop.fh, at, loop.memory, RECORD, MPI_BYTE, &status));
+        memcpy(head, loop.memory, sizeof head);
+        if (head[0] < 0 || head[0] >= check.ranks || head[1] < 0 || head[1] >= 2 * loop.k) {
+            CHECK(0, "no record at %lld", (long long)at);
+            continue;
+        }
+        pattern_fill(loop.want, (uint64_t)head[0] + 1, (uint64_t)head[1] * RECORD, RECORD);
+        memcpy(loop.want, head, sizeof head);
+        CHECK_BYTES(loop.memory, loop.want, (uint64_t)at, RECORD);
+        CHECK(!seen[head[0] * 2 * loop.k + head[1]]++, "record %d of rank %d is there twice", head[1], head[0]);
+        found++;
+    }
+    CHECK_EQUAL(found, records);
+    free(seen);
+}
+
+static void run_shared(void)
+{
+    int failed = 0, over = 0;
+    begin();
+    for (loop.k = 0; loop.k < WARM_UP && !failed; loop.k++)
+        failed = move_shared();
+    CHECK(!failed, "an error before the loop began");
+    say_ready();
+    while (!failed && !over) {
+        int mine;
+        die_if_told();
+        failed = move_shared();
+        loop.k++;
+        mine = is_over();
+        MPI_Allreduce(&mine, &over, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    }
+    if (!failed) {
+        printf("rank %d: no error in %ld iterations\n", check.rank, loop.k);
+        if (check.rank == 0)
+            check_shared();
+    }
+    end(failed);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
         {"independent", 1, run_independent, "write, read, iwrite, iread until an error"},
         {"collective", 1, run_collective, "collective calls until an error, on all ranks alike"},
+        {"shared", 1, run_shared, "calls by the shared pointer until an error"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "--ready: --die:: --each --grow --iterations:", MPI_THREAD_SINGLE);

@@ -370,6 +370,140 @@ static void run_reopen(void)
     }
 }
 
+/* Each view begins with the pointer at 0, and counts in its own etypes. */
+static void run_views_change(void)
+{
+    enum { PAIRS = 8 };
+    MPI_Datatype pair, spread;
+    MPI_Status status;
+    int memory[2 * PAIRS], ints = 2 * PAIRS * check.ranks;
+    int *file = check_alloc((size_t)(2 * ints) * sizeof *file);
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Type_contiguous(2, MPI_INT, &pair);
+    MPI_Type_create_resized(pair, 0, 4 * sizeof(int), &spread);
+    MPI_Type_commit(&pair);
+    MPI_Type_commit(&spread);
+    for (int i = 0; i < 2 * PAIRS; i++)
+        memory[i] = 1 + check.rank;
+    for (int round = 0; round < 3; round++) {
+        CHECK_MPI(MPI_File_set_view(fh, 0, pair, spread, "native", MPI_INFO_NULL));
+        CHECK_MPI(MPI_File_write_shared(fh, memory, 2 * PAIRS, MPI_INT, &status));
+        CHECK_COUNT(&status, MPI_INT, 2 * PAIRS);
+        check_position_shared(fh, (MPI_Offset)PAIRS * check.ranks);
+        CHECK_MPI(MPI_File_set_view(fh, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+        check_position_shared(fh, 0);
+        CHECK_MPI(MPI_File_read_ordered(fh, memory, sizeof(int), MPI_BYTE, &status));
+        check_position_shared(fh, (MPI_Offset)sizeof(int) * check.ranks);
+        memory[0] = 1 + check.rank;
+    }
+    check_publish(fh);
+    CHECK_EQUAL(check_reread(check.file, 0, file, (2 * ints - 2) * 4), (2 * ints - 2) * 4);
+    for (int i = 0; i < 2 * ints - 2; i++)
+        CHECK(i % 4 < 2 ? file[i] == file[i / (4 * PAIRS) * 4 * PAIRS] : file[i] == 0, "number %d is %d", i, file[i]);
+    MPI_Type_free(&pair);
+    MPI_Type_free(&spread);
+    CHECK_MPI(MPI_File_close(&fh));
+    free(file);
+}
+
+/* A file that is opened for appending: the pointer begins at its end. */
+static void run_append(void)
+{
+    unsigned char memory[100];
+    MPI_Status status;
+    MPI_File fh;
+    check_make(check.file, 1, 1000);
+    fh = CHECK_OPEN(MPI_MODE_RDWR | MPI_MODE_APPEND);
+    check_position_shared(fh, 1000);
+    pattern_fill(memory, 1, 1000 + 100 * (uint64_t)check.rank, 100);
+    CHECK_MPI(MPI_File_write_ordered(fh, memory, 100, MPI_BYTE, &status));
+    check_position_shared(fh, 1000 + 100 * check.ranks);
+    check_publish(fh);
+    CHECK_EQUAL(check_reread(check.file, 1000 + 100 * check.rank, memory, 100), 100);
+    CHECK_PATTERN(memory, 1, 1000 + 100 * (uint64_t)check.rank, 100);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* A sequential file: a view may begin where the pointer is. */
+static void run_sequential(void)
+{
+    unsigned char memory[100];
+    MPI_Status status;
+    MPI_File fh;
+    check_make(check.file, 1, 2000);
+    fh = CHECK_OPEN(MPI_MODE_RDONLY | MPI_MODE_SEQUENTIAL);
+    CHECK_MPI(MPI_File_read_ordered(fh, memory, 100, MPI_BYTE, &status));
+    CHECK_PATTERN(memory, 1, 100 * (uint64_t)check.rank, 100);
+    CHECK_MPI(MPI_File_set_view(fh, MPI_DISPLACEMENT_CURRENT, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+    CHECK_MPI(MPI_File_read_ordered(fh, memory, 100, MPI_BYTE, &status));
+    CHECK_PATTERN(memory, 1, 100 * (uint64_t)(check.ranks + check.rank), 100);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* Mistakes are told to all ranks, nobody hangs, and the pointer stays. */
+static void run_mistakes(void)
+{
+    int memory[4] = {0};
+    MPI_Status status;
+    MPI_File fh;
+    make_records(1, 700);
+    fh = CHECK_OPEN(MPI_MODE_RDWR);
+    CHECK_MPI(MPI_File_set_view(fh, 0, MPI_INT, MPI_INT, "native", MPI_INFO_NULL));
+    CHECK_MPI(MPI_File_seek_shared(fh, 10, MPI_SEEK_SET));
+    CHECK_CLASS(MPI_File_seek_shared(fh, -11, MPI_SEEK_CUR), MPI_ERR_ARG);
+    check_position_shared(fh, 10);
+    CHECK_CLASS(MPI_File_seek_shared(fh, check.rank == 0 ? 5 : 6, MPI_SEEK_SET), MPI_ERR_NOT_SAME, MPI_ERR_ARG, MPI_SUCCESS);
+    CHECK_MPI(MPI_File_seek_shared(fh, 10, MPI_SEEK_SET));
+    /* Three bytes are no etype. */
+    CHECK_CLASS(MPI_File_read_ordered(fh, memory, check.rank == 0 ? 3 : 4, MPI_BYTE, &status), MPI_ERR_ARG, MPI_ERR_IO);
+    check_position_shared(fh, 10);
+    CHECK_MPI(MPI_File_read_ordered(fh, memory, 1, MPI_INT, &status));
+    check_position_shared(fh, 10 + check.ranks);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* Blocking, nonblocking and ordered calls by turns, atomic mode too where there is one. */
+static void run_mixture(void)
+{
+    enum { LEN = 700 };
+    unsigned char *memory = check_alloc(RECORDS * LEN);
+    MPI_Request requests[RECORDS];
+    MPI_Status status;
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    CHECK_CLASS(MPI_File_set_atomicity(fh, 1), MPI_SUCCESS, MPI_ERR_UNSUPPORTED_OPERATION);
+    for (int i = 0; i < RECORDS; i++) {
+        unsigned char *own = memory + i * LEN;
+        record_make(own, check.rank, i, LEN);
+        requests[i] = MPI_REQUEST_NULL;
+        if (i % 5 == 4)
+            CHECK_MPI(MPI_File_write_ordered(fh, own, LEN, MPI_BYTE, &status));
+        else if (i % 2)
+            CHECK_MPI(MPI_File_iwrite_shared(fh, own, LEN, MPI_BYTE, &requests[i]));
+        else
+            CHECK_MPI(MPI_File_write_shared(fh, own, LEN, MPI_BYTE, &status));
+    }
+    CHECK_MPI(MPI_Waitall(RECORDS, requests, MPI_STATUSES_IGNORE));
+    check_publish(fh);
+    check_records(RECORDS, 0);
+    check_position_shared(fh, (MPI_Offset)RECORDS * LEN * check.ranks);
+    CHECK_MPI(MPI_File_close(&fh));
+    free(memory);
+}
+
+/* Says on how many nodes the ranks are. */
+static void run_nodes(void)
+{
+    MPI_Comm node;
+    int rank = -1, first, nodes = 0;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_rank(node, &rank);
+    first = rank == 0;
+    MPI_Reduce(&first, &nodes, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (check.rank == 0)
+        printf("nodes: %d\n", nodes);
+    MPI_Comm_free(&node);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
@@ -385,6 +519,12 @@ int main(int argc, char **argv)
         {"end_of_file", 1, run_end_of_file, "reads end at the end of the file"},
         {"two_opens", 1, run_two_opens, "each open has a pointer of its own"},
         {"reopen", 1, run_reopen, "the pointer begins at 0 at each open"},
+        {"views_change", 1, run_views_change, "the pointer begins at 0 in each view"},
+        {"append", 1, run_append, "it begins at the end of a file opened for appending"},
+        {"sequential", 1, run_sequential, "a view at MPI_DISPLACEMENT_CURRENT"},
+        {"mistakes", 2, run_mistakes, "mistakes of one rank or all"},
+        {"mixture", 1, run_mixture, "all ways to write, by turns"},
+        {"nodes", 1, run_nodes, "says on how many nodes the ranks are"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);

@@ -34,7 +34,7 @@ const RUN_TIME_MAX: Duration = Duration::from_secs(240);
 pub struct Run {
     command: Command,
     /// Where Open MPI keeps the files of this job.
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// What came of a run.
@@ -68,7 +68,28 @@ impl Run {
         // Two that begin at once fail where both make the directory that they share.
         let directory = tempfile::tempdir().expect("a temporary directory");
         command.env("OMPI_MCA_orte_tmpdir_base", directory.path());
-        Self { command, _directory: directory }
+        Self { command, directory }
+    }
+
+    /// As [`Run::new`], on so many nodes as Open MPI sees it: this machine under as many names, each with a daemon and no memory in common.
+    pub fn on_nodes(way: Way, nodes: u32, ranks: u32, program: &str) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        let mut run = Self::new(way, ranks, program);
+        let shell = run.directory.path().join("shell");
+        // In place of ssh: the options go, and each host has a directory of its own, as of a machine of its own.
+        let words = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nexport TMPDIR=\"$TMPDIR/$1\"\nshift\n\
+                     mkdir -p \"$TMPDIR\" && exec /bin/sh -c \"$*\"\n";
+        std::fs::write(&shell, words).expect("a shell script");
+        std::fs::set_permissions(&shell, PermissionsExt::from_mode(0o755)).expect("permissions");
+        run.command.env_remove("OMPI_MCA_orte_tmpdir_base").env("TMPDIR", run.directory.path());
+        run.command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", shell);
+        run.command.env("OMPI_MCA_btl", "self,tcp").env("OMPI_MCA_btl_tcp_if_include", "lo");
+        let hosts: Vec<String> =
+            (1..=nodes).map(|node| format!("node{node}:{}", ranks.div_ceil(nodes))).collect();
+        run.command
+            .env("OMPI_MCA_oob_tcp_if_include", "lo")
+            .env("OMPI_MCA_orte_default_dash_host", hosts.join(","));
+        run
     }
 
     /// A word of its command line.

@@ -1,5 +1,5 @@
 /* What both ways into an MPI library share: the outcome of a call as an MPI error class, hints, and what the ranks of a
- * communicator agree on. Knows MPI's constants and adio_dafs.h; talks MPI only by the three functions at the end, which
+ * communicator agree on. Knows MPI's constants and adio_dafs.h; talks MPI only by the functions at the end, which
  * each way supplies. */
 #ifndef DAFS_GLUE_H
 #define DAFS_GLUE_H
@@ -17,6 +17,15 @@
 #define DAFS_KEY_SIZE (MPI_MAX_INFO_KEY + 1)
 #define DAFS_VALUE_SIZE (MPI_MAX_INFO_VAL + 1)
 
+/* Where the shared file pointer is. */
+enum dafs_pointer_place {
+    /* Nobody has asked yet. */
+    DAFS_POINTER_UNKNOWN,
+    DAFS_POINTER_SERVER,
+    /* The server cannot keep it: with the MPI library, on the one node that all ranks are on. */
+    DAFS_POINTER_LIBRARY,
+};
+
 /* A file that is open on this rank. */
 struct dafs_file {
     adio_dafs_file *handle;
@@ -30,6 +39,14 @@ struct dafs_file {
     atomic_bool short_read;
     /* The same on all ranks, and on the node of no other file that is open. */
     uint64_t serial;
+    /* An enum dafs_pointer_place; threads that find out at once find the same. */
+    atomic_int pointer;
+    /* Why it cannot be had was said. */
+    bool pointer_told;
+    /* The MPI library has a shared file pointer that all ranks reach. */
+    bool library_shares;
+    /* MPI_File_set_atomicity() */
+    bool atomic;
 };
 
 /* A growing list of hints. Owns its strings. */
@@ -96,6 +113,39 @@ int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_rea
 /* Bytes that a read from position on, of wanted bytes, finds in a file as long as it is now. */
 uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t wanted);
 
+/* The size of the file, which the first rank looks up for all; where it is opened at its end, the shared file pointer begins there.
+ * Collective; an MPI error class. */
+int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t *size);
+
+/* --- Atomic mode --- */
+
+/* Sets atomic mode where all ranks ask for the same, and on all or on none. Collective; an MPI error class. */
+int dafs_set_atomic(struct dafs_file *file, MPI_Comm comm, int flag);
+
+/* --- The shared file pointer. All return an MPI error class. --- */
+
+/* Finds out where it is, if that is not known. */
+int dafs_pointer_find(struct dafs_file *file);
+/* Of one that the server keeps: moves it on by so many etypes, and tells where it was. */
+int dafs_pointer_add(struct dafs_file *file, uint64_t count, uint64_t *position);
+int dafs_pointer_set(struct dafs_file *file, uint64_t position);
+/* Moves it on by the etypes of all ranks, and tells each where its own begin, in the order of ranks. A class that is not success is this
+ * rank's mistake, which all then fail of. All know then where it is: with the MPI library nothing was moved. Collective. */
+int dafs_pointer_share(struct dafs_file *file, MPI_Comm comm, int rank, int size, int class, uint64_t count, uint64_t *position);
+
+/* What MPI_File_seek_shared() is given, and the rank's view; NULL where there was no memory for it. */
+struct dafs_seek {
+    int64_t offset;
+    int whence;
+    const adio_dafs_view *view;
+    uint64_t etype_size;
+};
+/* Seeks, unless it then turns out to be with the MPI library. Collective. */
+int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const struct dafs_seek *to);
+
+/* The end of the file in etypes of a view. */
+int dafs_end_of_file(struct dafs_file *file, const adio_dafs_view *view, uint64_t etype_size, uint64_t *end);
+
 /* Makes one rank's outcome that of all. Collective. */
 int dafs_share_class(MPI_Comm comm, int class);
 
@@ -106,6 +156,10 @@ int dafs_max_class(MPI_Comm comm, int class);
 
 /* The first rank's bytes, for all. */
 int dafs_bcast(MPI_Comm comm, void *data, size_t len);
+/* Another rank's. */
+int dafs_bcast_from(MPI_Comm comm, int rank, void *data, size_t len);
+/* The sums over the ranks up to each, in place. */
+int dafs_scan(MPI_Comm comm, uint64_t *values, int count);
 /* The largest value of any rank, for all. */
 int dafs_max(MPI_Comm comm, int *values, int count);
 /* The sums over all ranks, for the first; it is rank 0 that gets them in place. */

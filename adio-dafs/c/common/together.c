@@ -136,17 +136,22 @@ int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *fil
     return agree_on_open(opening, file, status, class);
 }
 
-/* The first rank says what the hint dafs_explain asks for, with the counters of all. */
+/* The first rank says what the hint dafs_explain asks for, with the counters of all, and removes a shared file pointer, which nobody uses
+ * any more when all are here. */
 static void explain(struct dafs_file *file, MPI_Comm comm, int rank)
 {
-    uint64_t values[ADIO_DAFS_COUNTERS_MAX] = {0};
+    uint64_t values[ADIO_DAFS_COUNTERS_MAX + 1] = {0};
+    uint64_t *pointer_used = &values[ADIO_DAFS_COUNTERS_MAX];
     const size_t capacity = 64 * 1024;
     size_t count = 0, len = 0;
     char *text;
 
     adio_dafs_counters(file->handle, values, ADIO_DAFS_COUNTERS_MAX, &count);
-    if (dafs_sum_at_first(comm, rank, values, ADIO_DAFS_COUNTERS_MAX) != MPI_SUCCESS || rank != 0)
+    *pointer_used = (uint64_t)adio_dafs_pointer_used(file->handle);
+    if (dafs_sum_at_first(comm, rank, values, ADIO_DAFS_COUNTERS_MAX + 1) != MPI_SUCCESS || rank != 0)
         return;
+    if (*pointer_used)
+        dafs_report(adio_dafs_pointer_remove(file->handle));
     text = malloc(capacity);
     if (text && adio_dafs_explain(file->handle, values, count, text, capacity, &len) == ADIO_DAFS_OK && len > 0)
         fputs(text, stderr);
@@ -238,4 +243,44 @@ int dafs_max_class(MPI_Comm comm, int class)
     int talk = dafs_max(comm, &class, 1);
 
     return talk != MPI_SUCCESS ? talk : class;
+}
+
+int dafs_set_atomic(struct dafs_file *file, MPI_Comm comm, int flag)
+{
+    int first = flag;
+    int status = ADIO_DAFS_OK;
+    int class = dafs_bcast(comm, &first, sizeof first);
+
+    if (class == MPI_SUCCESS && !first != !flag)
+        class = MPI_ERR_NOT_SAME;
+    /* On all ranks or none; transfers of the mode before have then begun. */
+    class = dafs_max_class(comm, class);
+    if (class != MPI_SUCCESS)
+        return class;
+    status = adio_dafs_set_atomic(file->handle, flag);
+    dafs_report(status);
+    class = dafs_max_class(comm, dafs_class(status));
+    if (class == MPI_SUCCESS)
+        file->atomic = flag != 0;
+    else if (flag && !file->atomic)
+        adio_dafs_set_atomic(file->handle, 0);
+    return class;
+}
+
+int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t *size)
+{
+    struct {
+        uint64_t size;
+        int class;
+    } end = {0, MPI_SUCCESS};
+    int talk;
+
+    if (rank == 0)
+        end.class = dafs_class(adio_dafs_size(file->handle, &end.size));
+    talk = dafs_bcast(comm, &end, sizeof end);
+    if (talk != MPI_SUCCESS || end.class != MPI_SUCCESS)
+        return talk != MPI_SUCCESS ? talk : end.class;
+    *size = end.size;
+    adio_dafs_pointer_begin(file->handle, end.size);
+    return MPI_SUCCESS;
 }

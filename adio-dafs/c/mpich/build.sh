@@ -17,6 +17,7 @@ compile() {
 }
 cp "$3" "$lib/libadio_dafs.so"
 compile libdafs_adio.so "$glue"/mpich/*.c "$glue"/common/*.c \
-    "$glue"/romio/comm.c "$glue"/romio/file.c "$glue"/romio/info.c "$glue"/romio/layout.c "$glue"/romio/names.c "$glue"/romio/transfer.c \
+    "$glue"/romio/comm.c "$glue"/romio/file.c "$glue"/romio/info.c "$glue"/romio/layout.c "$glue"/romio/names.c \
+    "$glue"/romio/shared_pointer.c "$glue"/romio/transfer.c \
     -ladio_dafs -lmpi -Wl,-z,nodelete
 compile libdafs_romio.so "$glue"/romio/preload.c -ldl

@@ -23,11 +23,11 @@ struct dafs_romio romio = {
     .Free = ADIOI_Free_fn,
 };
 
-/* ROMIO locks for its own sieving and atomic mode, neither of which comes here. */
+/* ROMIO locks in atomic mode before it calls us, and we lock ourselves. */
 static int no_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset len)
 {
     (void)fd, (void)command, (void)type, (void)offset, (void)whence, (void)len;
-    return MPI_ERR_UNSUPPORTED_OPERATION;
+    return MPI_SUCCESS;
 }
 
 ADIOI_Fns dafs_functions = {
@@ -102,6 +102,9 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .is_contiguous = dafs_is_contiguous,
         .get_info = dafs_mpi_get_info,
         .preallocate = dafs_mpi_preallocate,
+        .get_pointer = dafs_get_pointer,
+        .set_pointer = dafs_set_pointer,
+        .view_changed = dafs_view_changed,
     };
 
     (void)library;

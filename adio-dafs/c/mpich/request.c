@@ -136,7 +136,9 @@ static int start(ADIO_File fd, const struct dafs_layout *layout, MPI_Request *ha
     request->file = dafs_file_of(fd);
     request->direction = layout->transfer.direction;
     request->wanted = layout->bytes;
-    status = adio_dafs_transfer_submit(request->file->common.handle, &layout->transfer, &request->transfer);
+    status = ADIO_DAFS_ERR_ARG;
+    if (!dafs_is_nowhere(layout))
+        status = adio_dafs_transfer_submit(request->file->common.handle, &layout->transfer, &request->transfer);
     if (status != ADIO_DAFS_OK) {
         dafs_report(status);
         free(request);

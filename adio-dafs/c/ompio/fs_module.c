@@ -35,6 +35,20 @@ static int amode_is_same(ompio_file_t *fh)
     return class == MPI_SUCCESS && values[0] != -values[1] ? MPI_ERR_NOT_SAME : class;
 }
 
+/* Opens. Where the file is opened at its end, OMPIO moves the individual pointer. */
+static int open_at_begin_or_end(const struct dafs_opening *opening, struct dafs_file *file)
+{
+    int class = dafs_open_together(opening, file);
+    uint64_t size;
+
+    if (class != MPI_SUCCESS || !(opening->amode & MPI_MODE_APPEND))
+        return class;
+    class = dafs_begin_at_end(file, opening->comm, opening->rank, &size);
+    if (class != MPI_SUCCESS)
+        dafs_close_together(file, opening->comm, opening->rank);
+    return class;
+}
+
 /* OMPIO's amode may have been changed from "write only"; f_amode is what the program gave. */
 static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_info_t *info, ompio_file_t *fh)
 {
@@ -51,7 +65,7 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     fh->fd = -1;
     dafs_hints_of_info(&hints, info);
     if (class == MPI_SUCCESS)
-        class = dafs_open_together(&opening, file ? &file->common : &none);
+        class = open_at_begin_or_end(&opening, file ? &file->common : &none);
     dafs_hints_free(&hints);
     if (class != MPI_SUCCESS) {
         if (file)

@@ -3,28 +3,15 @@
  *   - returns success from reads and writes whose fbtl failed, and hangs where one rank's fails in a collective call;
  *   - never ends a nonblocking call that moves no bytes;
  *   - tells a collective read beyond the end of the file as complete, and takes the end of a view with gaps for another;
- *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file. */
-#include <stdio.h>
+ *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file.
+ * Those of the shared file pointer are in shared_pointer.c. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "dafs_ompio.h"
+#include "hooks.h"
 #include "ompi/errhandler/errcode-internal.h"
 
-static struct dafs_ompio_file *file_of(ompi_file_t *fp)
-{
-    return dafs_file_of(dafs_handle_of(fp));
-}
-
-static uint64_t bytes_of(int count, ompi_datatype_t *type)
-{
-    size_t size;
-
-    opal_datatype_type_size(&type->super, &size);
-    return (uint64_t)count * size;
-}
-
-/* Begins a call of OMPIO that tells an error of the fbtl only by way of the file. */
-static void enter(struct dafs_ompio_file *file, bool collective)
+void dafs_enter(struct dafs_ompio_file *file, bool collective)
 {
     pthread_mutex_lock(&file->call_lock);
     file->common.collective = collective;
@@ -32,8 +19,7 @@ static void enter(struct dafs_ompio_file *file, bool collective)
     dafs_take_error(&file->common);
 }
 
-/* Ends it: the error that OMPIO returned or else the one that it passed over, as a class. */
-static int leave(struct dafs_ompio_file *file, int code)
+int dafs_leave(struct dafs_ompio_file *file, int code)
 {
     int error = dafs_take_error(&file->common);
 
@@ -41,22 +27,6 @@ static int leave(struct dafs_ompio_file *file, int code)
     pthread_mutex_unlock(&file->call_lock);
     return code != OMPI_SUCCESS ? ompi_errcode_get_mpi_code(code) : error;
 }
-
-/* What the functions below take, as OMPIO's. */
-#define READ (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
-#define WRITE (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
-#define READ_AT (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
-#define WRITE_AT (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
-#define IREAD (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
-#define IWRITE (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
-#define IREAD_AT (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
-#define IWRITE_AT (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
-#define READ_BEGIN (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type)
-#define WRITE_BEGIN (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type)
-#define READ_AT_BEGIN (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type)
-#define WRITE_AT_BEGIN (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type)
-#define READ_END (ompi_file_t * fp, void *buf, ompi_status_public_t *status)
-#define WRITE_END (ompi_file_t * fp, const void *buf, ompi_status_public_t *status)
 
 /* --- Whether a call is allowed, as an MPI error class. What it depends on is the same on all ranks. --- */
 
@@ -69,46 +39,45 @@ static int at_any_place(ompi_file_t *fp)
 #define ALLOWED at_any_place(fp)
 
 /* OMPIO's collective functions do not look at the amode. */
+int dafs_readable(ompi_file_t *fp)
+{
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_WRONLY ? MPI_ERR_ACCESS : MPI_SUCCESS;
+}
+
+int dafs_writable(ompi_file_t *fp)
+{
+    return dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : MPI_SUCCESS;
+}
+
 static int readable(ompi_file_t *fp)
 {
-    return dafs_handle_of(fp)->f_amode & MPI_MODE_WRONLY ? MPI_ERR_ACCESS : at_any_place(fp);
+    int error = dafs_readable(fp);
+
+    return error != MPI_SUCCESS ? error : at_any_place(fp);
 }
 
 static int writable(ompi_file_t *fp)
 {
-    return dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY ? MPI_ERR_READ_ONLY : at_any_place(fp);
-}
+    int error = dafs_writable(fp);
 
-/* Shared file pointers are OMPIO's, within one node: see shared_pointer.c. */
-static int pointer_shared(ompi_file_t *fp)
-{
-    return dafs_handle_of(fp)->f_sharedfp ? MPI_SUCCESS : MPI_ERR_UNSUPPORTED_OPERATION;
+    return error != MPI_SUCCESS ? error : at_any_place(fp);
 }
 
 /* --- One process by itself --- */
 
-/* The body of a function that OMPIO's own does the work of. */
-#define BY_OMPIO(name, check, ...)                                                                                                 \
-    struct dafs_ompio_file *file = file_of(fp);                                                                                    \
-    int error = check;                                                                                                             \
-                                                                                                                                   \
-    if (error != MPI_SUCCESS)                                                                                                      \
-        return error;                                                                                                              \
-    enter(file, false);                                                                                                            \
-    error = leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                           \
-    dafs_info_refresh(fp, file);                                                                                                   \
-    return error;
-
 #define INDEPENDENT(name, parameters, check, ...)                                                                                  \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        BY_OMPIO(name, check, __VA_ARGS__)                                                                                         \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        BY_OMPIO(name, __VA_ARGS__)                                                                                                \
     }
 
 INDEPENDENT(read, READ, ALLOWED, fp, buf, count, type, status)
 INDEPENDENT(write, WRITE, ALLOWED, fp, buf, count, type, status)
-INDEPENDENT(read_shared, READ, pointer_shared(fp), fp, buf, count, type, status)
-INDEPENDENT(write_shared, WRITE, pointer_shared(fp), fp, buf, count, type, status)
 
 /* Whether a transfer is one piece in the file and in memory, and which: then there is nothing for OMPIO to do, which takes as long
  * as a third of a small transfer. */
@@ -129,7 +98,7 @@ static bool in_one_piece(ompi_file_t *fp, MPI_Offset at, const void *buf, int co
 
 static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *piece, ompi_status_public_t *status)
 {
-    struct dafs_ompio_file *file = file_of(fp);
+    struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     adio_dafs_transfer transfer = {.direction = direction, .segments = piece, .segment_count = 1};
     uint64_t moved = 0;
     int outcome = adio_dafs_transfer_run(file->common.handle, &transfer, &moved);
@@ -140,18 +109,28 @@ static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *p
     return dafs_class(outcome);
 }
 
+/* Anywhere in a file, and for what the shared file pointer leads to. */
 #define INDEPENDENT_AT(name, direction, parameters, check)                                                                         \
-    static int our_##name parameters                                                                                               \
+    int dafs_##name parameters                                                                                                     \
     {                                                                                                                              \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
         adio_dafs_segment piece;                                                                                                   \
+        int error;                                                                                                                 \
                                                                                                                                    \
         if (check == MPI_SUCCESS && in_one_piece(fp, at, buf, count, type, &piece))                                                \
             return move_piece(fp, direction, &piece, status);                                                                      \
-        BY_OMPIO(name, ALLOWED, fp, at, buf, count, type, status)                                                                  \
+        BY_OMPIO(name, fp, at, buf, count, type, status)                                                                           \
+    }                                                                                                                              \
+                                                                                                                                   \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        int error = at_any_place(fp);                                                                                              \
+                                                                                                                                   \
+        return error != MPI_SUCCESS ? error : dafs_##name(fp, at, buf, count, type, status);                                       \
     }
 
-INDEPENDENT_AT(read_at, ADIO_DAFS_READ, READ_AT, readable(fp))
-INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, writable(fp))
+INDEPENDENT_AT(read_at, ADIO_DAFS_READ, READ_AT, dafs_readable(fp))
+INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, dafs_writable(fp))
 
 /* --- One process by itself, and nonblocking. OMPIO has no nonblocking exchange, so the collective ones and the split ones
  * are of this kind too. The lock keeps a request from being taken for one of a collective call. --- */
@@ -159,23 +138,13 @@ INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, writable(fp))
 #define NONBLOCKING(name, parameters, check, made, ...)                                                                            \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        struct dafs_ompio_file *file = file_of(fp);                                                                                \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
         int error = check;                                                                                                         \
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        count = bytes_of(count, type) == 0 ? 0 : count;                                                                            \
-        enter(file, false);                                                                                                        \
-        dafs_list_lock();                                                                                                          \
-        error = file->ompio.io_module_file_##name(__VA_ARGS__);                                                                    \
-        if (error == OMPI_SUCCESS)                                                                                                 \
-            dafs_guard(made);                                                                                                      \
-        dafs_list_unlock();                                                                                                        \
-        return leave(file, error);                                                                                                 \
+        BEGUN_BY_OMPIO(name, made, __VA_ARGS__)                                                                                    \
     }
-
-/* The request of a split call. */
-#define SPLIT dafs_handle_of(fp)->f_split_coll_req
 
 NONBLOCKING(iread, IREAD, ALLOWED, *request, fp, buf, count, type, request)
 NONBLOCKING(iwrite, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
@@ -185,35 +154,12 @@ NONBLOCKING(iread_all, IREAD, ALLOWED, *request, fp, buf, count, type, request)
 NONBLOCKING(iwrite_all, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
 NONBLOCKING(iread_at_all, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
 NONBLOCKING(iwrite_at_all, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(iread_shared, IREAD, pointer_shared(fp), *request, fp, buf, count, type, request)
-NONBLOCKING(iwrite_shared, IWRITE, pointer_shared(fp), *request, fp, buf, count, type, request)
 NONBLOCKING(read_all_begin, READ_BEGIN, readable(fp), SPLIT, fp, buf, count, type)
 NONBLOCKING(write_all_begin, WRITE_BEGIN, writable(fp), SPLIT, fp, buf, count, type)
 NONBLOCKING(read_at_all_begin, READ_AT_BEGIN, readable(fp), SPLIT, fp, at, buf, count, type)
 NONBLOCKING(write_at_all_begin, WRITE_AT_BEGIN, writable(fp), SPLIT, fp, at, buf, count, type)
 
-/* Without the lock of the list, for these wait for other ranks. */
-#define ORDERED_BEGIN(name, parameters)                                                                                            \
-    static int our_##name parameters                                                                                               \
-    {                                                                                                                              \
-        struct dafs_ompio_file *file = file_of(fp);                                                                                \
-        int error = pointer_shared(fp);                                                                                            \
-                                                                                                                                   \
-        if (error != MPI_SUCCESS)                                                                                                  \
-            return error;                                                                                                          \
-        count = bytes_of(count, type) == 0 ? 0 : count;                                                                            \
-        enter(file, false);                                                                                                        \
-        error = file->ompio.io_module_file_##name(fp, buf, count, type);                                                           \
-        if (error == OMPI_SUCCESS)                                                                                                 \
-            dafs_guard(SPLIT);                                                                                                     \
-        return leave(file, error);                                                                                                 \
-    }
-
-ORDERED_BEGIN(read_ordered_begin, READ_BEGIN)
-ORDERED_BEGIN(write_ordered_begin, WRITE_BEGIN)
-
-/* The end of a split call: it has waited, and the ranks agree. */
-static int end_split(ompi_file_t *fp, int code)
+int dafs_end_split(ompi_file_t *fp, int code)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     int error = code == OMPI_SUCCESS ? MPI_SUCCESS : ompi_errcode_get_mpi_code(code);
@@ -221,22 +167,20 @@ static int end_split(ompi_file_t *fp, int code)
     /* A request that failed is left for its error to be told. */
     if (error != MPI_SUCCESS && fh->f_split_coll_req && fh->f_split_coll_req != MPI_REQUEST_NULL)
         ompi_request_free(&fh->f_split_coll_req);
-    dafs_info_refresh(fp, file_of(fp));
+    dafs_info_refresh(fp, dafs_file_of_mpi(fp));
     return dafs_max_class(fh->f_comm, error);
 }
 
 #define SPLIT_END(name, parameters)                                                                                                \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        return end_split(fp, file_of(fp)->ompio.io_module_file_##name(fp, buf, status));                                           \
+        return dafs_end_split(fp, dafs_file_of_mpi(fp)->ompio.io_module_file_##name(fp, buf, status));                             \
     }
 
 SPLIT_END(read_all_end, READ_END)
 SPLIT_END(write_all_end, WRITE_END)
 SPLIT_END(read_at_all_end, READ_END)
 SPLIT_END(write_at_all_end, WRITE_END)
-SPLIT_END(read_ordered_end, READ_END)
-SPLIT_END(write_ordered_end, WRITE_END)
 
 /* --- All processes together --- */
 
@@ -250,11 +194,8 @@ static int64_t position_of(const ompio_file_t *fh)
 
 #define HERE position_of(dafs_handle_of(fp))
 #define THERE at *(int64_t)dafs_handle_of(fp)->f_etype_size
-/* Only known to OMPIO. */
-#define NOWHERE -1
 
-/* The file's view, as the library has it. What is returned is to be freed; NULL without memory. */
-static int64_t *view_of(const ompio_file_t *fh, adio_dafs_view *view)
+int64_t *dafs_view_of(const ompio_file_t *fh, adio_dafs_view *view)
 {
     size_t count = fh->f_iov_count;
     int64_t *numbers = calloc(2 * count + 1, sizeof *numbers);
@@ -273,51 +214,49 @@ static int64_t *view_of(const ompio_file_t *fh, adio_dafs_view *view)
 static uint64_t bytes_found(struct dafs_ompio_file *file, const ompio_file_t *fh, uint64_t position, uint64_t wanted)
 {
     adio_dafs_view view;
-    int64_t *numbers = view_of(fh, &view);
+    int64_t *numbers = dafs_view_of(fh, &view);
     uint64_t found = numbers ? dafs_bytes_before_end(&file->common, &view, position, wanted) : wanted;
 
     free(numbers);
     return found;
 }
 
-/* The ranks agree on the outcome of a call that began at a position of the view's data. */
-static int agree(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status)
+int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
-    struct dafs_ompio_file *file = file_of(fp);
+    struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     bool short_read;
     int class = dafs_agree(&file->common, fh->f_comm, error, &short_read);
 
     if (status != MPI_STATUS_IGNORE && class != MPI_SUCCESS)
         status->_ucount = 0;
-    else if (status != MPI_STATUS_IGNORE && short_read && position != NOWHERE)
+    else if (status != MPI_STATUS_IGNORE && short_read && position != DAFS_NOWHERE)
         status->_ucount = bytes_found(file, fh, (uint64_t)position, wanted);
     dafs_info_refresh(fp, file);
     return class;
 }
 
-/* `alone` is what each process does by itself where the hint dafs_collective says so. */
+/* `alone` is what each process does by itself where the hint dafs_collective says so, and in atomic mode: what two processes exchange
+ * would lie under no lock. */
 #define COLLECTIVE(name, alone, parameters, check, from, ...)                                                                      \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        struct dafs_ompio_file *file = file_of(fp);                                                                                \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
         int64_t position = from;                                                                                                   \
         int error = check;                                                                                                         \
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        enter(file, true);                                                                                                         \
-        error = leave(file, file->common.independent ? file->ompio.io_module_file_##alone(__VA_ARGS__)                             \
+        dafs_enter(file, true);                                                                                                    \
+        error = dafs_leave(file, dafs_is_alone(file) ? file->ompio.io_module_file_##alone(__VA_ARGS__)                             \
                                                      : file->ompio.io_module_file_##name(__VA_ARGS__));                            \
-        return agree(fp, error, position, bytes_of(count, type), status);                                                          \
+        return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
     }
 
 COLLECTIVE(read_all, read, READ, readable(fp), HERE, fp, buf, count, type, status)
 COLLECTIVE(write_all, write, WRITE, writable(fp), HERE, fp, buf, count, type, status)
 COLLECTIVE(read_at_all, read_at, READ_AT, readable(fp), THERE, fp, at, buf, count, type, status)
 COLLECTIVE(write_at_all, write_at, WRITE_AT, writable(fp), THERE, fp, at, buf, count, type, status)
-COLLECTIVE(read_ordered, read_ordered, READ, pointer_shared(fp), NOWHERE, fp, buf, count, type, status)
-COLLECTIVE(write_ordered, write_ordered, WRITE, pointer_shared(fp), NOWHERE, fp, buf, count, type, status)
 
 /* --- The rest --- */
 
@@ -326,15 +265,13 @@ static int end_of_file(ompi_file_t *fp, MPI_Offset *end)
 {
     const ompio_file_t *fh = dafs_handle_of(fp);
     adio_dafs_view view;
-    uint64_t size = 0, position = 0;
-    int status = adio_dafs_size(file_of(fp)->common.handle, &size);
-    int64_t *numbers = status == ADIO_DAFS_OK ? view_of(fh, &view) : NULL;
+    uint64_t etypes = 0;
+    int64_t *numbers = dafs_view_of(fh, &view);
+    int class = numbers ? dafs_end_of_file(&dafs_file_of_mpi(fp)->common, &view, fh->f_etype_size, &etypes) : MPI_ERR_NO_MEM;
 
-    if (status == ADIO_DAFS_OK)
-        status = numbers ? adio_dafs_view_position(&view, size, &position) : ADIO_DAFS_ERR_NO_MEMORY;
     free(numbers);
-    *end = fh->f_etype_size ? (MPI_Offset)((position + fh->f_etype_size - 1) / fh->f_etype_size) : 0;
-    return dafs_class(status);
+    *end = (MPI_Offset)etypes;
+    return class;
 }
 
 /* OMPIO counts the end of the file wrongly where the view has gaps. */
@@ -347,27 +284,7 @@ static int our_seek(ompi_file_t *fp, MPI_Offset offset, int whence)
         error = end_of_file(fp, &end);
     if (error != MPI_SUCCESS)
         return error;
-    return file_of(fp)->ompio.io_module_file_seek(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
-}
-
-/* The first rank's arguments count. */
-static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
-{
-    MPI_Offset end = 0;
-    int error = pointer_shared(fp);
-
-    if (error == MPI_SUCCESS && whence == MPI_SEEK_END)
-        error = dafs_max_class(dafs_handle_of(fp)->f_comm, end_of_file(fp, &end));
-    if (error != MPI_SUCCESS)
-        return error;
-    return file_of(fp)->ompio.io_module_file_seek_shared(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
-}
-
-static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
-{
-    int error = pointer_shared(fp);
-
-    return error != MPI_SUCCESS ? error : file_of(fp)->ompio.io_module_file_get_position_shared(fp, offset);
+    return dafs_file_of_mpi(fp)->ompio.io_module_file_seek(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
 }
 
 /* A size that is the same on all ranks is what the first does something with. */
@@ -382,7 +299,7 @@ static int by_first(ompi_file_t *fp, MPI_Offset size, int (*act)(adio_dafs_file 
     if (class == MPI_SUCCESS && size < 0)
         class = MPI_ERR_ARG;
     if (class == MPI_SUCCESS && fh->f_rank == 0)
-        class = dafs_class(act(file_of(fp)->common.handle, (uint64_t)size));
+        class = dafs_class(act(dafs_file_of_mpi(fp)->common.handle, (uint64_t)size));
     return dafs_max_class(fh->f_comm, class);
 }
 
@@ -406,22 +323,28 @@ static int our_sync(ompi_file_t *fp)
     if (dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY)
         return MPI_ERR_ACCESS;
     class = dafs_fs_sync(dafs_handle_of(fp));
-    dafs_info_refresh(fp, file_of(fp));
+    dafs_info_refresh(fp, dafs_file_of_mpi(fp));
     return class;
 }
 
 static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype, ompi_datatype_t *filetype, const char *datarep,
                         opal_info_t *info)
 {
-    struct dafs_ompio_file *file = file_of(fp);
+    struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     struct dafs_hints hints = {0};
     int code;
 
     if (disp < 0 && disp != MPI_DISPLACEMENT_CURRENT)
         return MPI_ERR_ARG;
+    if (disp == MPI_DISPLACEMENT_CURRENT) {
+        code = dafs_displacement_of_pointer(fp, &disp);
+        if (code != MPI_SUCCESS)
+            return code;
+    }
     code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
     if (code != OMPI_SUCCESS)
         return code;
+    adio_dafs_pointer_begin(file->common.handle, 0);
     dafs_hints_of_info(&hints, info);
     if (hints.count) {
         dafs_set_hints(&file->common, hints.list, hints.count);
@@ -432,30 +355,39 @@ static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype
     return code;
 }
 
-/* Without locks at the server there is no atomic mode; OMPIO would promise it and do nothing. */
-static int our_set_atomicity(ompi_file_t *fp, int flag)
+/* OMPIO's, the same for all files. */
+static mca_common_ompio_get_mca_parameter_value_fn_t mca_parameter;
+
+/* OMPIO moves what is larger than this in several pieces, each of which would lock for itself. */
+static int whole_cycle(char *name, int len)
 {
-    if (!flag)
-        return file_of(fp)->ompio.io_module_file_set_atomicity(fp, flag);
-    if (dafs_handle_of(fp)->f_rank == 0)
-        fprintf(stderr, "adio-dafs: cannot set atomic mode of %s: not supported; order accesses by MPI_File_sync and MPI_Barrier\n",
-                fp->f_filename);
-    return MPI_ERR_UNSUPPORTED_OPERATION;
+    return strcmp(name, "cycle_buffer_size") == 0 ? -1 : mca_parameter(name, len);
 }
 
-#define HOOK(name) fp->f_io_selected_module.v2_0_0.io_module_file_##name = our_##name
+/* OMPIO stores the mode, and tells it. */
+static int our_set_atomicity(ompi_file_t *fp, int flag)
+{
+    struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
+    ompio_file_t *fh = dafs_handle_of(fp);
+    int class = dafs_set_atomic(&file->common, fh->f_comm, flag);
+
+    if (class != MPI_SUCCESS)
+        return class;
+    if (!mca_parameter)
+        mca_parameter = fh->f_get_mca_parameter_value;
+    fh->f_get_mca_parameter_value = flag ? whole_cycle : mca_parameter;
+    return file->ompio.io_module_file_set_atomicity(fp, flag);
+}
 
 void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file)
 {
     file->ompio = fp->f_io_selected_module.v2_0_0;
-    HOOK(read), HOOK(write), HOOK(read_at), HOOK(write_at), HOOK(read_shared), HOOK(write_shared);
-    HOOK(iread), HOOK(iwrite), HOOK(iread_at), HOOK(iwrite_at), HOOK(iread_shared), HOOK(iwrite_shared);
+    HOOK(read), HOOK(write), HOOK(read_at), HOOK(write_at);
+    HOOK(iread), HOOK(iwrite), HOOK(iread_at), HOOK(iwrite_at);
     HOOK(iread_all), HOOK(iwrite_all), HOOK(iread_at_all), HOOK(iwrite_at_all);
     HOOK(read_all_begin), HOOK(write_all_begin), HOOK(read_at_all_begin), HOOK(write_at_all_begin);
-    HOOK(read_ordered_begin), HOOK(write_ordered_begin);
     HOOK(read_all_end), HOOK(write_all_end), HOOK(read_at_all_end), HOOK(write_at_all_end);
-    HOOK(read_ordered_end), HOOK(write_ordered_end);
-    HOOK(read_all), HOOK(write_all), HOOK(read_at_all), HOOK(write_at_all), HOOK(read_ordered), HOOK(write_ordered);
-    HOOK(seek), HOOK(seek_shared), HOOK(get_position_shared), HOOK(set_size), HOOK(preallocate);
-    HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
+    HOOK(read_all), HOOK(write_all), HOOK(read_at_all), HOOK(write_at_all);
+    HOOK(seek), HOOK(set_size), HOOK(preallocate), HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
+    dafs_hook_shared(fp);
 }

@@ -1,10 +1,13 @@
-/* Shared file pointers: OMPIO's, in memory that the ranks of one node share. Its other ways put files beside the file by POSIX
- * calls, or open two more files for each rank. Across nodes there is none, and hooks.c says so when one is asked for. */
+/* Shared file pointers. The server keeps them, and these functions stand before OMPIO's. Where the server cannot, OMPIO does on one node,
+ * in memory that the ranks share. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "dafs_ompio.h"
+#include "hooks.h"
+
+/* --- OMPIO's own pointer --- */
 
 /* OMPIO names the memory by what follows the last slash of the file's name. Two opens of one name would share their pointers, and
  * long names have no memory. */
@@ -18,10 +21,12 @@ static int open_pointer(ompi_communicator_t *comm, const char *name, int amode, 
     return file->library_pointer->sharedfp_file_open(comm, own, amode, info, fh);
 }
 
+/* Its other ways put files beside the file by POSIX calls, or open two more files for each rank. */
 void dafs_share_pointer(ompio_file_t *fh, struct dafs_ompio_file *file)
 {
     file->library_pointer = fh->f_sharedfp;
-    if (fh->f_sharedfp && strcmp(fh->f_sharedfp_component->mca_component_name, "sm") == 0) {
+    file->common.library_shares = fh->f_sharedfp && strcmp(fh->f_sharedfp_component->mca_component_name, "sm") == 0;
+    if (file->common.library_shares) {
         file->pointer = *fh->f_sharedfp;
         file->pointer.sharedfp_file_open = open_pointer;
         fh->f_sharedfp = &file->pointer;
@@ -33,4 +38,215 @@ void dafs_share_pointer(ompio_file_t *fh, struct dafs_ompio_file *file)
 void dafs_unshare_pointer(ompio_file_t *fh, struct dafs_ompio_file *file)
 {
     fh->f_sharedfp = file->library_pointer;
+}
+
+/* --- One process by itself --- */
+
+static int etypes_of(ompi_file_t *fp, int count, ompi_datatype_t *type, uint64_t *etypes)
+{
+    uint64_t bytes = bytes_of(count, type), size = dafs_handle_of(fp)->f_etype_size;
+
+    *etypes = size ? bytes / size : 0;
+    return bytes == *etypes * size ? MPI_SUCCESS : MPI_ERR_ARG;
+}
+
+/* Takes a call's etypes of the pointer, if that is on the server: where they begin. */
+static int take(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *at)
+{
+    struct dafs_file *file = &dafs_file_of_mpi(fp)->common;
+    uint64_t etypes, position = 0;
+    int class = etypes_of(fp, count, type, &etypes);
+
+    if (class == MPI_SUCCESS)
+        class = dafs_pointer_find(file);
+    if (class == MPI_SUCCESS && file->pointer == DAFS_POINTER_SERVER && etypes > 0)
+        class = dafs_pointer_add(file, etypes, &position);
+    *at = (MPI_Offset)position;
+    return class;
+}
+
+#define IS_LIBRARYS (dafs_file_of_mpi(fp)->common.pointer == DAFS_POINTER_LIBRARY)
+
+/* `there` is the function for an explicit offset. */
+#define SHARED(name, there, parameters, check)                                                                                     \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        MPI_Offset at = 0;                                                                                                         \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error == MPI_SUCCESS)                                                                                                  \
+            error = take(fp, count, type, &at);                                                                                    \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        if (!IS_LIBRARYS)                                                                                                          \
+            return dafs_##there(fp, at, buf, count, type, status);                                                                 \
+        BY_OMPIO(name, fp, buf, count, type, status)                                                                               \
+    }
+
+SHARED(read_shared, read_at, READ, dafs_readable(fp))
+SHARED(write_shared, write_at, WRITE, dafs_writable(fp))
+
+#define SHARED_NONBLOCKING(name, there, parameters, check)                                                                         \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        MPI_Offset at = 0;                                                                                                         \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error == MPI_SUCCESS)                                                                                                  \
+            error = take(fp, count, type, &at);                                                                                    \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        if (IS_LIBRARYS) {                                                                                                         \
+            BEGUN_BY_OMPIO(name, *request, fp, buf, count, type, request)                                                          \
+        }                                                                                                                          \
+        BEGUN_BY_OMPIO(there, *request, fp, at, buf, count, type, request)                                                         \
+    }
+
+SHARED_NONBLOCKING(iread_shared, iread_at, IREAD, dafs_readable(fp))
+SHARED_NONBLOCKING(iwrite_shared, iwrite_at, IWRITE, dafs_writable(fp))
+
+static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
+{
+    struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
+    uint64_t position = 0;
+    int class = dafs_pointer_find(&file->common);
+
+    if (class == MPI_SUCCESS && IS_LIBRARYS)
+        return file->ompio.io_module_file_get_position_shared(fp, offset);
+    if (class == MPI_SUCCESS)
+        class = dafs_pointer_add(&file->common, 0, &position);
+    if (class == MPI_SUCCESS)
+        *offset = (MPI_Offset)position;
+    dafs_info_refresh(fp, file);
+    return class;
+}
+
+/* --- All processes together --- */
+
+/* Takes the etypes of all ranks of the pointer, in their order. */
+static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *at)
+{
+    ompio_file_t *fh = dafs_handle_of(fp);
+    uint64_t etypes, position = 0;
+    int class = etypes_of(fp, count, type, &etypes);
+
+    class = dafs_pointer_share(&dafs_file_of(fh)->common, fh->f_comm, fh->f_rank, fh->f_size, class, etypes, &position);
+    *at = (MPI_Offset)position;
+    return class;
+}
+
+#define ORDERED(name, there, alone, parameters, check)                                                                             \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        int64_t position = DAFS_NOWHERE;                                                                                           \
+        MPI_Offset at = 0;                                                                                                         \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error == MPI_SUCCESS)                                                                                                  \
+            error = take_ordered(fp, count, type, &at);                                                                            \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        dafs_enter(file, true);                                                                                                    \
+        if (IS_LIBRARYS) {                                                                                                         \
+            error = file->ompio.io_module_file_##name(fp, buf, count, type, status);                                               \
+        } else {                                                                                                                   \
+            position = at * (int64_t)dafs_handle_of(fp)->f_etype_size;                                                             \
+            error = dafs_is_alone(file) ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)                     \
+                                        : file->ompio.io_module_file_##there(fp, at, buf, count, type, status);                    \
+        }                                                                                                                          \
+        error = dafs_leave(file, error);                                                                                           \
+        return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
+    }
+
+ORDERED(read_ordered, read_at_all, read_at, READ, dafs_readable(fp))
+ORDERED(write_ordered, write_at_all, write_at, WRITE, dafs_writable(fp))
+
+/* OMPIO waits for other ranks in its own, and must not hold the lock of the list. */
+static int begin_in_library(ompi_file_t *fp, int code)
+{
+    if (code == OMPI_SUCCESS)
+        dafs_guard(SPLIT);
+    return dafs_leave(dafs_file_of_mpi(fp), code);
+}
+
+#define ORDERED_BEGIN(name, there, parameters, check)                                                                              \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        MPI_Offset at = 0;                                                                                                         \
+        int error = dafs_handle_of(fp)->f_split_coll_in_use ? MPI_ERR_OTHER : check;                                               \
+                                                                                                                                   \
+        if (error == MPI_SUCCESS)                                                                                                  \
+            error = take_ordered(fp, count, type, &at);                                                                            \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        if (IS_LIBRARYS) {                                                                                                         \
+            count = bytes_of(count, type) == 0 ? 0 : count;                                                                        \
+            dafs_enter(file, false);                                                                                               \
+            return begin_in_library(fp, file->ompio.io_module_file_##name(fp, buf, count, type));                                  \
+        }                                                                                                                          \
+        BEGUN_BY_OMPIO(there, SPLIT, fp, at, buf, count, type)                                                                     \
+    }
+
+ORDERED_BEGIN(read_ordered_begin, read_at_all_begin, READ_BEGIN, dafs_readable(fp))
+ORDERED_BEGIN(write_ordered_begin, write_at_all_begin, WRITE_BEGIN, dafs_writable(fp))
+
+/* All split calls end alike. */
+static int our_read_ordered_end READ_END
+{
+    return dafs_end_split(fp, dafs_file_of_mpi(fp)->ompio.io_module_file_read_at_all_end(fp, buf, status));
+}
+
+static int our_write_ordered_end WRITE_END
+{
+    return dafs_end_split(fp, dafs_file_of_mpi(fp)->ompio.io_module_file_write_at_all_end(fp, buf, status));
+}
+
+static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
+{
+    ompio_file_t *fh = dafs_handle_of(fp);
+    struct dafs_ompio_file *file = dafs_file_of(fh);
+    adio_dafs_view view;
+    int64_t *numbers = dafs_view_of(fh, &view);
+    struct dafs_seek to = {offset, whence, numbers ? &view : NULL, fh->f_etype_size};
+    int class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to);
+
+    free(numbers);
+    dafs_info_refresh(fp, file);
+    if (class != MPI_SUCCESS || !IS_LIBRARYS)
+        return class;
+    return file->ompio.io_module_file_seek_shared(fp, offset, whence);
+}
+
+int dafs_displacement_of_pointer(ompi_file_t *fp, MPI_Offset *displacement)
+{
+    ompio_file_t *fh = dafs_handle_of(fp);
+    struct dafs_ompio_file *file = dafs_file_of(fh);
+    adio_dafs_view view;
+    uint64_t position = 0, offset = 0;
+    int64_t *numbers;
+    int class = MPI_SUCCESS;
+
+    if (!(fh->f_amode & MPI_MODE_SEQUENTIAL))
+        return MPI_ERR_ARG;
+    class = dafs_pointer_share(&file->common, fh->f_comm, fh->f_rank, fh->f_size, MPI_SUCCESS, 0, &position);
+    if (class != MPI_SUCCESS || IS_LIBRARYS)
+        return class;
+    numbers = dafs_view_of(fh, &view);
+    if (!numbers)
+        return MPI_ERR_NO_MEM;
+    class = dafs_class(adio_dafs_view_offset(&view, position * fh->f_etype_size, &offset));
+    free(numbers);
+    *displacement = (MPI_Offset)offset;
+    return class;
+}
+
+void dafs_hook_shared(ompi_file_t *fp)
+{
+    HOOK(read_shared), HOOK(write_shared), HOOK(iread_shared), HOOK(iwrite_shared);
+    HOOK(read_ordered), HOOK(write_ordered), HOOK(read_ordered_begin), HOOK(write_ordered_begin);
+    HOOK(read_ordered_end), HOOK(write_ordered_end), HOOK(seek_shared), HOOK(get_position_shared);
 }

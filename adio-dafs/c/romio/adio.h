@@ -51,6 +51,11 @@ typedef struct {
 
 typedef void adio_transfer_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Status *, int *);
 typedef void adio_flatten_fn(MPI_Datatype);
+/* MPI_File_read_ordered() and its like, as ROMIO calls its own. */
+typedef int adio_ordered_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Status *);
+typedef int adio_ordered_begin_fn(ADIO_File, void *, int, MPI_Datatype);
+typedef int adio_seek_fn(ADIO_File, MPI_Offset, int);
+typedef int adio_set_atomicity_fn(ADIO_File, int);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 
 /* A driver's functions, in ROMIO's order. */

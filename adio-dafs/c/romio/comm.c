@@ -1,9 +1,19 @@
-/* The three collective operations of the glue, over MPI. */
+/* The collective operations of the glue, over MPI. */
 #include "dafs_romio.h"
+
+int dafs_bcast_from(MPI_Comm comm, int rank, void *data, size_t len)
+{
+    return PMPI_Bcast(data, (int)len, MPI_BYTE, rank, comm);
+}
 
 int dafs_bcast(MPI_Comm comm, void *data, size_t len)
 {
-    return PMPI_Bcast(data, (int)len, MPI_BYTE, 0, comm);
+    return dafs_bcast_from(comm, 0, data, len);
+}
+
+int dafs_scan(MPI_Comm comm, uint64_t *values, int count)
+{
+    return PMPI_Scan(MPI_IN_PLACE, values, count, MPI_UINT64_T, MPI_SUM, comm);
 }
 
 int dafs_max(MPI_Comm comm, int *values, int count)

@@ -22,8 +22,6 @@ struct dafs_romio_file {
     struct dafs_hints hints;
     /* Owned. */
     char *name;
-    /* All processes are on one node, so that they can share a file pointer. */
-    bool one_node;
 };
 
 /* What is used of the loaded ROMIO. */
@@ -69,6 +67,7 @@ void dafs_adio_flush(ADIO_File fd, int *error);
 void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error);
 void dafs_adio_delete(const char *name, int *error);
 int dafs_adio_feature(ADIO_File fd, int feature);
+bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error);
 
 /* info.c */
 void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error);
@@ -82,8 +81,19 @@ ADIO_File dafs_adio_of_mpi(MPI_File file);
 MPI_File dafs_mpi_of_adio(ADIO_File fd);
 /* Has the file's error handler deal with a class, as MPI's functions do, and returns what they would. */
 int dafs_mpi_return(MPI_File file, int class, const char *function);
-/* True where all processes of a communicator are on one node. Collective. */
+/* True where all processes of a communicator are on one node, so that ROMIO can share a file pointer among them. Collective. */
 bool dafs_on_one_node(MPI_Comm comm);
+
+/* The file behind a handle of ROMIO's, NULL where it is not ours: its files for its own shared pointers come by the same ways. */
+struct dafs_file *dafs_ours(ADIO_File fd);
+
+/* shared_pointer.c: see driver.h. */
+bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
+bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error);
+bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error);
+bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error);
+void dafs_ordered(void);
+void dafs_view_changed(ADIO_File fd);
 
 /* transfer.c */
 adio_transfer_fn dafs_adio_read_contig, dafs_adio_write_contig, dafs_adio_read_strided, dafs_adio_write_strided;
@@ -112,6 +122,8 @@ void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction
 void dafs_layout_free(struct dafs_layout *layout);
 /* The file's view, with room for one block. */
 adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
+/* The offset is one that ROMIO was told where the shared file pointer could not be had; it goes on with it. */
+bool dafs_is_nowhere(const struct dafs_layout *layout);
 /* The individual file pointer after the layout's bytes of the view. */
 ADIO_Offset dafs_layout_end(const struct dafs_layout *layout);
 

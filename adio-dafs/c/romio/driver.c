@@ -78,7 +78,19 @@ static bool layout_matches(void *library)
 __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_driver(void *library)
 {
     static const struct dafs_driver driver = {
-        resolve, dafs_flatten_datatype, dafs_is_contiguous, dafs_mpi_get_info, dafs_mpi_set_info, dafs_mpi_preallocate,
+        .resolve = resolve,
+        .flatten_datatype = dafs_flatten_datatype,
+        .is_contiguous = dafs_is_contiguous,
+        .get_info = dafs_mpi_get_info,
+        .set_info = dafs_mpi_set_info,
+        .preallocate = dafs_mpi_preallocate,
+        .get_pointer = dafs_get_pointer,
+        .set_pointer = dafs_set_pointer,
+        .seek_pointer = dafs_seek_pointer,
+        .order = dafs_order,
+        .ordered = dafs_ordered,
+        .set_atomicity = dafs_adio_set_atomicity,
+        .view_changed = dafs_view_changed,
     };
 
     if (!dafs_fits())

@@ -17,6 +17,18 @@ struct dafs_driver {
     bool (*get_info)(MPI_File file, MPI_Info *info, int *class);
     bool (*set_info)(MPI_File file, MPI_Info info, int *class);
     bool (*preallocate)(MPI_File file, MPI_Offset size, int *class);
+    /* What ROMIO asks of the shared file pointer. Each returns true where the server keeps it, or where the call failed. */
+    bool (*get_pointer)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
+    bool (*set_pointer)(ADIO_File fd, ADIO_Offset position, int *error);
+    bool (*seek_pointer)(ADIO_File fd, MPI_Offset offset, int whence, int *error);
+    /* Before an ordered call: gives each rank its place, which get_pointer() then tells ROMIO. True where it failed. */
+    bool (*order)(ADIO_File fd, int count, MPI_Datatype type, int *error);
+    /* After it: a place that ROMIO did not ask for is of no use any more. */
+    void (*ordered)(void);
+    /* Sets atomic mode: true where the file is ours. */
+    bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
+    /* The view has changed. */
+    void (*view_changed)(ADIO_File fd);
 };
 
 /* The driver for a ROMIO component that is loaded; NULL where it is not the one that this was compiled for. */

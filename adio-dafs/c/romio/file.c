@@ -20,8 +20,8 @@ static void file_free(ADIO_File fd)
     fd->fs_ptr = NULL;
 }
 
-/* ROMIO keeps a shared file pointer in a small file, which it locks: in the node's memory, for that is what the open file's name
- * is to ROMIO. Its own driver for local files sees to it from now on. */
+/* Where the server does not keep a shared file pointer, ROMIO does in a small file, which it locks: in the node's memory, for that is
+ * what the open file's name is to ROMIO. Its own driver for local files sees to it from now on. */
 static void open_shared_pointer(ADIO_File fd, int rank, int amode, int *error)
 {
     if (fd->fs_ptr)
@@ -45,19 +45,11 @@ static void name_shared_pointer(ADIO_File fd, const struct dafs_romio_file *file
 /* Where MPI_MODE_APPEND begins, the same for all. */
 static int seek_end(ADIO_File fd, struct dafs_romio_file *file, int rank)
 {
-    struct {
-        uint64_t size;
-        int class;
-    } end = {0, MPI_SUCCESS};
-    int class;
+    uint64_t size = 0;
+    int class = dafs_begin_at_end(&file->common, fd->comm, rank, &size);
 
-    if (rank == 0)
-        end.class = dafs_class(adio_dafs_size(file->common.handle, &end.size));
-    class = dafs_bcast(fd->comm, &end, sizeof end);
     if (class == MPI_SUCCESS)
-        class = end.class;
-    if (class == MPI_SUCCESS)
-        fd->fp_ind = (ADIO_Offset)end.size;
+        fd->fp_ind = (ADIO_Offset)size;
     return class;
 }
 
@@ -99,7 +91,7 @@ static int open_together(ADIO_File fd, int rank, int amode, char *name)
     if (class != MPI_SUCCESS)
         file_free(fd);
     else
-        file->one_node = dafs_on_one_node(fd->comm);
+        file->common.library_shares = dafs_on_one_node(fd->comm);
     return class;
 }
 
@@ -161,11 +153,30 @@ void dafs_adio_close(ADIO_File fd, int *error)
     file_free(fd);
 }
 
+struct dafs_file *dafs_ours(ADIO_File fd)
+{
+    bool is_ours = fd && fd->cookie == ADIOI_FILE_COOKIE && fd->fns == &dafs_functions && fd->fs_ptr;
+
+    return is_ours ? &dafs_file_of(fd)->common : NULL;
+}
+
+/* In ROMIO a rank that asks for another mode than the first returns alone, and the others wait for it. */
+bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error)
+{
+    struct dafs_file *file = dafs_ours(fd);
+
+    if (!file)
+        return false;
+    *error = dafs_set_atomic(file, fd->comm, flag);
+    /* What MPI_File_get_atomicity() tells. */
+    fd->atomicity = file->atomic;
+    return true;
+}
+
 void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error)
 {
     adio_dafs_file *handle = dafs_file_of(fd)->common.handle;
     uint64_t size = 0;
-    int rank = 0;
 
     switch (what) {
     case ADIO_FCNTL_GET_FSIZE:
@@ -176,12 +187,7 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
         *error = dafs_class(adio_dafs_preallocate(handle, (uint64_t)arguments->diskspace));
         return;
     case ADIO_FCNTL_SET_ATOMICITY:
-        *error = arguments->atomicity ? MPI_ERR_UNSUPPORTED_OPERATION : MPI_SUCCESS;
-        PMPI_Comm_rank(fd->comm, &rank);
-        if (*error != MPI_SUCCESS && rank == 0)
-            fprintf(stderr,
-                    "adio-dafs: cannot set atomic mode of %s: not supported; order accesses by MPI_File_sync and MPI_Barrier\n",
-                    dafs_file_of(fd)->name);
+        dafs_adio_set_atomicity(fd, arguments->atomicity, error);
         return;
     default:
         *error = MPI_ERR_ARG;
@@ -215,11 +221,13 @@ void dafs_adio_delete(const char *name, int *error)
     free(whole);
 }
 
+/* Not ADIO_LOCKS: ROMIO would lock by a descriptor, where each transfer locks for itself. */
 int dafs_adio_feature(ADIO_File fd, int feature)
 {
+    (void)fd;
     switch (feature) {
     case ADIO_SHARED_FP:
-        return !fd->fs_ptr || dafs_file_of(fd)->one_node;
+    case ADIO_ATOMIC_MODE:
     case ADIO_SCALABLE_OPEN:
     case ADIO_SCALABLE_RESIZE:
     case ADIO_TWO_PHASE:

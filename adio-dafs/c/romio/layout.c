@@ -91,3 +91,8 @@ ADIO_Offset dafs_layout_end(const struct dafs_layout *layout)
     adio_dafs_view_offset(&layout->view, layout->transfer.position + layout->bytes, &end);
     return (ADIO_Offset)end;
 }
+
+bool dafs_is_nowhere(const struct dafs_layout *layout)
+{
+    return layout->transfer.segments ? (int64_t)layout->segment.offset < 0 : (int64_t)layout->transfer.position < 0;
+}

@@ -7,6 +7,9 @@
  * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. Another
  * makes it safe for threads to open files at a time.
  *
+ * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
+ * functions of the pointer, of the view that it begins anew with, of locks and of atomic mode.
+ *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -31,6 +34,16 @@ static struct {
     adio_flatten_fn *flatten;
     void (*is_contiguous)(MPI_Datatype, int *);
     int (*parse_aggregators)(char *, void *, int *, int);
+    void (*get_pointer)(ADIO_File, ADIO_Offset, ADIO_Offset *, int *);
+    void (*set_pointer)(ADIO_File, ADIO_Offset, int *);
+    void (*set_view)(ADIO_File, ADIO_Offset, MPI_Datatype, MPI_Datatype, MPI_Info, int *);
+#ifndef DAFS_MPICH
+    int (*set_lock)(int, int, int, ADIO_Offset, int, ADIO_Offset);
+    adio_ordered_fn *read_ordered, *write_ordered;
+    adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
+    adio_seek_fn *seek_shared;
+    adio_set_atomicity_fn *set_atomicity;
+#endif
 } romio;
 
 static pthread_once_t start_once = PTHREAD_ONCE_INIT;
@@ -47,6 +60,26 @@ static void *load_driver(void)
     return function;
 }
 
+static void find_originals(void *component)
+{
+    *(void **)&romio.resolve = dlsym(component, "ADIO_ResolveFileType");
+    *(void **)&romio.flatten = dlsym(component, "ADIOI_Flatten_datatype");
+    *(void **)&romio.is_contiguous = dlsym(component, "ADIOI_Datatype_iscontig");
+    *(void **)&romio.parse_aggregators = dlsym(component, "ADIOI_cb_config_list_parse");
+    *(void **)&romio.get_pointer = dlsym(component, "ADIO_Get_shared_fp");
+    *(void **)&romio.set_pointer = dlsym(component, "ADIO_Set_shared_fp");
+    *(void **)&romio.set_view = dlsym(component, "ADIO_Set_view");
+#ifndef DAFS_MPICH
+    *(void **)&romio.set_lock = dlsym(component, "ADIOI_Set_lock");
+    *(void **)&romio.read_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered");
+    *(void **)&romio.write_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered");
+    *(void **)&romio.read_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered_begin");
+    *(void **)&romio.write_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered_begin");
+    *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
+    *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
+#endif
+}
+
 /* Finds ROMIO, and the driver beside this library. */
 static void start(void)
 {
@@ -56,10 +89,7 @@ static void start(void)
 
     if (!component)
         return;
-    *(void **)&romio.resolve = dlsym(component, "ADIO_ResolveFileType");
-    *(void **)&romio.flatten = dlsym(component, "ADIOI_Flatten_datatype");
-    *(void **)&romio.is_contiguous = dlsym(component, "ADIOI_Datatype_iscontig");
-    *(void **)&romio.parse_aggregators = dlsym(component, "ADIOI_cb_config_list_parse");
+    find_originals(component);
     *(void **)&driver_for = load_driver();
     if (driver_for)
         driver = driver_for(component);
@@ -126,6 +156,125 @@ EXPORT int ADIOI_cb_config_list_parse(char *list, void *names, int *ranks, int c
     found = romio.parse_aggregators(list, names, ranks, count);
     pthread_mutex_unlock(&one_at_a_time);
     return found;
+}
+#endif
+
+/* --- The shared file pointer, and locks --- */
+
+EXPORT void ADIO_Get_shared_fp(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error)
+{
+    START();
+    if (driver && driver->get_pointer(fd, etypes, position, error))
+        return;
+    if (romio.get_pointer)
+        romio.get_pointer(fd, etypes, position, error);
+    else
+        *error = MPI_ERR_INTERN;
+}
+
+EXPORT void ADIO_Set_shared_fp(ADIO_File fd, ADIO_Offset position, int *error)
+{
+    START();
+    if (driver && driver->set_pointer(fd, position, error))
+        return;
+    if (romio.set_pointer)
+        romio.set_pointer(fd, position, error);
+    else
+        *error = MPI_ERR_INTERN;
+}
+
+/* The pointer begins anew with each view. */
+EXPORT void ADIO_Set_view(ADIO_File fd, ADIO_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, MPI_Info info, int *error)
+{
+    START();
+    if (!romio.set_view) {
+        *error = MPI_ERR_INTERN;
+        return;
+    }
+    romio.set_view(fd, disp, etype, filetype, info, error);
+    if (*error == MPI_SUCCESS && driver)
+        driver->view_changed(fd);
+}
+
+#ifndef DAFS_MPICH
+/* In atomic mode ROMIO locks before it calls a driver. Files of dafs have no descriptor to lock, and lock by themselves. */
+EXPORT int ADIOI_Set_lock(int descriptor, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset len)
+{
+    START();
+    if (descriptor < 0)
+        return MPI_SUCCESS;
+    return romio.set_lock ? romio.set_lock(descriptor, command, type, offset, whence, len) : MPI_ERR_INTERN;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_set_atomicity(ADIO_File fd, int flag)
+{
+    int error = MPI_ERR_INTERN;
+
+    START();
+    if (driver && driver->set_atomicity(fd, flag, &error))
+        return error;
+    return romio.set_atomicity ? romio.set_atomicity(fd, flag) : error;
+}
+
+/* ROMIO lets one rank at a time at the pointer, and leaves all behind it waiting when it fails. Here each has its place before. */
+static int ordered(adio_ordered_fn *original, ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    int error = MPI_ERR_INTERN;
+
+    if (driver && driver->order(fd, count, type, &error))
+        return error;
+    if (original)
+        error = original(fd, buf, count, type, status);
+    if (driver)
+        driver->ordered();
+    return error;
+}
+
+static int ordered_begin(adio_ordered_begin_fn *original, ADIO_File fd, void *buf, int count, MPI_Datatype type)
+{
+    int error = MPI_ERR_INTERN;
+
+    if (driver && driver->order(fd, count, type, &error))
+        return error;
+    if (original)
+        error = original(fd, buf, count, type);
+    if (driver)
+        driver->ordered();
+    return error;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_read_ordered(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    START();
+    return ordered(romio.read_ordered, fd, buf, count, type, status);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_write_ordered(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    START();
+    return ordered(romio.write_ordered, fd, buf, count, type, status);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_read_ordered_begin(ADIO_File fd, void *buf, int count, MPI_Datatype type)
+{
+    START();
+    return ordered_begin(romio.read_ordered_begin, fd, buf, count, type);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_write_ordered_begin(ADIO_File fd, void *buf, int count, MPI_Datatype type)
+{
+    START();
+    return ordered_begin(romio.write_ordered_begin, fd, buf, count, type);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_seek_shared(ADIO_File fd, MPI_Offset offset, int whence)
+{
+    int error = MPI_ERR_INTERN;
+
+    START();
+    if (driver && driver->seek_pointer(fd, offset, whence, &error))
+        return error;
+    return romio.seek_shared ? romio.seek_shared(fd, offset, whence) : error;
 }
 #endif
 

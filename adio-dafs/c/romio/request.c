@@ -160,7 +160,9 @@ static void start(dafs_adio_request *request, const struct dafs_layout *layout)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int status = ADIO_DAFS_OK;
 
-    if (layout->bytes)
+    if (dafs_is_nowhere(layout))
+        status = ADIO_DAFS_ERR_ARG;
+    else if (layout->bytes)
         status = adio_dafs_transfer_submit(request->file->common.handle, &layout->transfer, &request->transfer);
     if (status != ADIO_DAFS_OK || !layout->bytes) {
         request->transfer = NULL;

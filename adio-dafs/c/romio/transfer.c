@@ -13,7 +13,9 @@ static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status
     uint64_t moved = 0;
     int class = MPI_SUCCESS;
 
-    if (layout->bytes)
+    if (layout->bytes && dafs_is_nowhere(layout))
+        class = MPI_ERR_ARG;
+    else if (layout->bytes)
         class = dafs_transfer(&dafs_file_of(fd)->common, &layout->transfer, layout->bytes, &moved);
     if (class == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
         fd->fp_ind = layout->transfer.segments ? (ADIO_Offset)(layout->segment.offset + moved) : dafs_layout_end(layout);
@@ -92,7 +94,8 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
     dafs_take_error(file);
     atomic_store(&file->short_read, false);
     file->collective = true;
-    if (file->independent)
+    /* In atomic mode what two processes exchange would lie under no lock. */
+    if (file->independent || file->atomic)
         strided(fd, direction, buf, count, type, pointer, offset, status, error);
     else
         exchange(fd, buf, count, type, pointer, offset, status, error);

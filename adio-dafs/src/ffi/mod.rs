@@ -305,6 +305,76 @@ pub unsafe extern "C" fn adio_dafs_sync(file: *mut adio_dafs_file) -> c_int {
     guard(|| unsafe { open_file(file) }?.sync())
 }
 
+/// Turns atomic mode on (atomic is not 0) or off, for transfers that begin after this: each then locks all from its first byte to
+/// its last while it runs. By all processes that have the file open together. ADIO_DAFS_ERR_UNSUPPORTED where the server knows no
+/// locks. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_set_atomic(file: *mut adio_dafs_file, atomic: c_int) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.set_atomic(atomic != 0))
+}
+
+/// The shared file pointer, kept on the server, begins anew at position (in etypes): when a file is opened at its end, and when the
+/// view changes. By all processes, while nobody moves it. Does not block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_pointer_begin(file: *mut adio_dafs_file, position: u64) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file.
+        unsafe { open_file(file) }?.begin_pointer(position);
+        Ok(())
+    })
+}
+
+/// Sees to it that the server keeps the pointer, which the calls below do too. What they fail of for lack of a right or of locks, they
+/// fail of here. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_pointer_open(file: *mut adio_dafs_file) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.open_pointer())
+}
+
+/// Moves the pointer on by count etypes; position gets where it was. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_pointer_add(
+    file: *mut adio_dafs_file,
+    count: u64,
+    position: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a number.
+        let (file, position) = unsafe { (open_file(file)?, put(position)?) };
+        *position = file.add_to_pointer(count)?;
+        Ok(())
+    })
+}
+
+/// Sets the pointer. By one process. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_pointer_set(file: *mut adio_dafs_file, position: u64) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.set_pointer(position))
+}
+
+/// 1 when this process has used the pointer, else 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_pointer_used(file: *mut adio_dafs_file) -> c_int {
+    let mut used = 0;
+    guard(|| {
+        // SAFETY: by the contract, an open file.
+        used = c_int::from(unsafe { open_file(file) }?.uses_pointer());
+        Ok(())
+    });
+    used
+}
+
+/// Removes the pointer from the server: by one process, before it closes the file, where any has used the pointer and none will any
+/// more. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_pointer_remove(file: *mut adio_dafs_file) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.remove_pointer())
+}
+
 /// Takes hints over. Keys that it does not know, and values that cannot be, are passed over. At any time; from the next transfer
 /// on.
 #[unsafe(no_mangle)]

@@ -22,12 +22,26 @@ pub(super) type Moved = (u64, Result<()>);
 impl File {
     /// Moves data. Returns the bytes moved, with an error too; a read beyond the end of the file is short. Blocks.
     pub fn run(&self, transfer: Transfer<'_>) -> Moved {
+        match self.begin(&transfer) {
+            Ok(()) => self.run_begun(transfer),
+            Err(error) => {
+                self.counters.add(Count::Failures, 1);
+                (0, Err(error))
+            }
+        }
+    }
+
+    /// The same, of a transfer that has begun.
+    #[inline]
+    pub(super) fn run_begun(&self, transfer: Transfer<'_>) -> Moved {
         let direction = transfer.direction();
-        let outcome = self.begin(&transfer).and_then(|()| transfer.single());
-        let moved = match outcome {
-            Ok(Some(segment)) => self.run_single(direction, &segment),
-            Ok(None) => self.run_segments(transfer),
-            Err(error) => (0, Err(error)),
+        let moved = match self.is_atomic() {
+            true => self.run_atomic(transfer),
+            false => match transfer.single() {
+                Ok(Some(segment)) => self.run_single(direction, &segment),
+                Ok(None) => self.run_segments(transfer),
+                Err(error) => (0, Err(error)),
+            },
         };
         self.counters.on_moved(direction, moved.0);
         if moved.1.is_err() {
@@ -54,7 +68,7 @@ impl File {
     }
 
     #[inline]
-    fn run_single(&self, direction: Direction, segment: &Segment) -> Moved {
+    pub(super) fn run_single(&self, direction: Direction, segment: &Segment) -> Moved {
         let settings = self.settings.load();
         let (mode, timed) = self.choose_mode(&settings, direction, segment.len, true);
         self.counters.on_call(Method::Multiple, mode);
@@ -86,7 +100,7 @@ impl File {
         (moved, Ok(()))
     }
 
-    fn run_segments(&self, transfer: Transfer<'_>) -> Moved {
+    pub(super) fn run_segments(&self, transfer: Transfer<'_>) -> Moved {
         let (direction, settings) = (transfer.direction(), self.settings());
         let segments = match transfer.into_segments() {
             Ok(segments) => segments,

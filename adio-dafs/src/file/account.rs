@@ -99,6 +99,10 @@ impl Account {
         if self.lines.is_empty() {
             let _ = writeln!(text, "dafs:   rank 0 moved no data while dafs_explain was set");
         }
+        if file.is_atomic() {
+            let _ =
+                writeln!(text, "dafs:   atomic mode: each call locks all from its first byte to its last");
+        }
         for line in &self.lines {
             line.write(file, &mut text);
         }

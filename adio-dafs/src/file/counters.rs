@@ -39,10 +39,14 @@ pub(super) enum Count {
     Syncs,
     /// Transfers that failed.
     Failures,
+    /// Transfers of atomic mode, each under a lock.
+    Locks,
+    /// Times that the shared file pointer was read or moved.
+    PointerMoves,
 }
 
 /// How many of the counters are of the file; those behind them are of its session.
-const OWN: usize = Count::Failures as usize + 1;
+const OWN: usize = Count::PointerMoves as usize + 1;
 
 /// What this process did with a file.
 #[derive(Debug, Default)]
@@ -66,6 +70,8 @@ pub const COUNTERS: &[&str] = &[
     "mode_adio",
     "syncs",
     "failures",
+    "locks",
+    "pointer_moves",
     "registrations",
     "cache_hits",
     "cache_misses",

@@ -2,18 +2,22 @@
 //!
 //! - [`File`] opens, joins, closes; sizes, durability, hints.
 //! - [`Transfer`] is what is to be moved; `access` runs it in one of three methods, [`Request`] without waiting.
+//! - `atomic` runs it under locks, in atomic mode; `pointer` is the shared file pointer.
 //! - [`Counters`] and [`Account`] tell what became of it.
 
 mod access;
 mod account;
 mod amode;
+mod atomic;
 mod counters;
 mod open;
+mod pointer;
 mod raw;
 mod request;
 mod sieve;
 mod ticket;
 mod transfer;
+mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,10 +38,16 @@ use crate::hint::Settings;
 use crate::memory::Trials;
 use crate::name::Place;
 use crate::server::Server;
+use pointer::SharedPointer;
+use worker::Worker;
 
 /// An open file. Shared by threads.
 pub struct File {
     inner: dafs_client::File,
+    /// Of all processes that opened it together.
+    pointer: SharedPointer,
+    /// The same on all of them, and of no other open.
+    key: u64,
     server: Arc<Server>,
     place: Place,
     mode: AccessMode,
@@ -51,8 +61,14 @@ pub struct File {
     account: Mutex<Account>,
     /// Something was written and not made durable since.
     unstable: AtomicBool,
+    /// Transfers lock what they move.
+    atomic: AtomicBool,
+    /// Runs atomic transfers that nobody waits for.
+    worker: Worker,
     /// Smallest transfers for which memory has to be within the server's reach, bytes: read, write.
     direct_sizes_min: [u64; 2],
+    /// Largest transfers that go with their lock in one round trip, bytes: read, write.
+    inline_sizes_max: [u64; 2],
     /// What was registered in the session before.
     registered_before: RegistrationCounters,
     /// Dropped after `inner`.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Provider, Registration, Status};
 
+use super::pointer::{SharedPointer, new_key};
 use super::ticket::Ticket;
+use super::worker::Worker;
 use super::{AccessMode, Account, Counters, File, Returning};
 use crate::error::{Class, Error, Result};
 use crate::hint::Settings;
@@ -53,7 +55,7 @@ impl Opening<'_> {
             Ok((Arc::clone(server), file?))
         });
         let (server, inner) = opened.map_err(|error| error.cannot("open", &place.shown))?;
-        self.made(place, server, inner, false)
+        self.made(place, server, inner, None)
     }
 
     /// Joins the file that another process has open. Blocks.
@@ -75,7 +77,7 @@ impl Opening<'_> {
             let what = "it was replaced while the ranks opened it; open it again";
             return Err(Error::new(Class::NoSuchFile, what).cannot("open", &place.shown));
         }
-        self.made(place, server, inner, joined)
+        self.made(place, server, inner, Some((joined, ticket.key())))
     }
 
     fn place(&self) -> Result<Place> {
@@ -89,12 +91,13 @@ impl Opening<'_> {
         options
     }
 
+    /// `joined`: by a token, or else by the path; and the key of the open. `None` at the first process.
     fn made(
         &self,
         place: Place,
         server: Arc<Server>,
         inner: dafs_client::File,
-        joined: bool,
+        joined: Option<(bool, u64)>,
     ) -> Result<File> {
         if inner.attributes_at_open().kind == FileKind::Directory {
             return Err(Error::new(Class::BadFile, "is a directory").cannot("open", &place.shown));
@@ -104,7 +107,14 @@ impl Opening<'_> {
         let session = &server.session;
         session.set_registrations_max(settings.cache_entries);
         let direct_sizes_min = [Direction::Read, Direction::Write].map(|d| direct_size_min(session, d));
+        let agreed = session.agreed();
+        let (joined, key) = joined.unwrap_or_else(|| (false, new_key()));
         Ok(File {
+            pointer: SharedPointer::default(),
+            key,
+            atomic: AtomicBool::new(false),
+            worker: Worker::default(),
+            inline_sizes_max: [agreed.read_inline_max.into(), agreed.write_inline_max.into()],
             registered_before: session.registration_counters(),
             inner,
             mode: self.mode,
@@ -134,7 +144,7 @@ impl File {
             Err(error) => return Err(self.cannot("share", error)),
         };
         let identity = self.inner.attributes_at_open().identity();
-        Ok(Ticket::new(token.as_ref(), &self.place, identity).encode())
+        Ok(Ticket::new(token.as_ref(), &self.place, identity, self.key).encode())
     }
 }
 

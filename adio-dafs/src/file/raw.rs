@@ -2,7 +2,7 @@
 //! the memory is there until the transfer has ended.
 #![allow(unsafe_code, reason = "memory of MPI programs, by address")]
 
-use dafs_client::{Direction, ListRead, Pending, Result};
+use dafs_client::{Direction, ListRead, LockKind, Pending, Result};
 
 use crate::layout::{Group, MemoryPart, Segment};
 
@@ -42,6 +42,30 @@ pub(super) fn run(file: &dafs_client::File, direction: Direction, segment: &Segm
             file.write_at(memory, segment.offset)
         }
     }
+}
+
+/// Locks one segment's extent, moves the segment and unlocks, in one round trip; the bytes moved. Blocks.
+pub(super) fn run_locked(
+    file: &dafs_client::File,
+    direction: Direction,
+    segment: &Segment,
+    kind: LockKind,
+) -> Result<usize> {
+    let extent = segment.offset..segment.offset + segment.len;
+    let (pointer, len) = (pointer(segment.address), len(segment));
+    let chain = file.chain().lock(extent.clone(), kind);
+    let chain = match direction {
+        Direction::Read => {
+            // SAFETY: as in `run`.
+            chain.read_at(unsafe { std::slice::from_raw_parts_mut(pointer, len) }, segment.offset)
+        }
+        Direction::Write => {
+            // SAFETY: as in `run`.
+            chain.write_at(unsafe { std::slice::from_raw_parts(pointer, len) }, segment.offset)
+        }
+    };
+    let done = chain.unlock(extent).run()?;
+    Ok(done.counts.first().copied().unwrap_or(0))
 }
 
 /// Moves a list; the bytes moved from its beginning without a gap. Blocks.

@@ -9,6 +9,7 @@ use super::access::{Moved, call_limits};
 use super::account::{Chosen, Why};
 use super::counters::Count;
 use super::raw::{self, Started};
+use super::worker::{Handed, Worker};
 use super::{File, Transfer};
 use crate::error::Result;
 use crate::hint::{Method, Settings};
@@ -26,6 +27,8 @@ pub struct Request {
     settings: Arc<Settings>,
     /// In the order of the transfer, with the bytes of each.
     under_way: VecDeque<(Started, u64)>,
+    /// Instead of all that: in atomic mode.
+    handed: Option<Handed>,
     moved: u64,
     result: Result<()>,
     /// Nothing more counts: an error, or the end of the file.
@@ -43,11 +46,16 @@ impl File {
             rest: None,
             settings: self.settings(),
             under_way: VecDeque::new(),
+            handed: None,
             moved: 0,
             result: Ok(()),
             is_over: false,
         };
         self.begin(&transfer)?;
+        if self.is_atomic() {
+            request.handed = Some(Worker::hand(self, transfer.into_owned()));
+            return Ok(request);
+        }
         match transfer.single()? {
             Some(segment) if segment.len == 0 => {}
             Some(segment) => {
@@ -73,6 +81,9 @@ impl File {
 impl Request {
     /// Whether it has ended; moves it along. Does not block.
     pub fn test(&mut self) -> bool {
+        if let Some(handed) = &mut self.handed {
+            return handed.test();
+        }
         loop {
             self.begin_more();
             let Some((started, _)) = self.under_way.front_mut() else { return true };
@@ -85,6 +96,9 @@ impl Request {
 
     /// Waits for its end. Blocks.
     pub fn wait(&mut self) {
+        if let Some(handed) = &mut self.handed {
+            return handed.wait();
+        }
         loop {
             self.begin_more();
             if self.under_way.is_empty() {
@@ -96,7 +110,10 @@ impl Request {
 
     /// What it moved, when it has ended.
     pub fn outcome(&self) -> Moved {
-        (self.moved, self.result.clone())
+        match &self.handed {
+            Some(handed) => handed.outcome(),
+            None => (self.moved, self.result.clone()),
+        }
     }
 
     /// Begins what may be under way together.

@@ -15,12 +15,14 @@ pub(super) struct Ticket {
     /// Which file it is, for those who open it by path.
     file_id: u64,
     generation: u64,
+    /// By which they name what is of this open alone.
+    key: u64,
 }
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 impl Ticket {
-    pub(super) fn new(token: Option<&Token>, place: &Place, identity: FileIdentity) -> Self {
+    pub(super) fn new(token: Option<&Token>, place: &Place, identity: FileIdentity, key: u64) -> Self {
         use std::os::unix::ffi::OsStrExt;
         Self {
             version: VERSION,
@@ -29,6 +31,7 @@ impl Ticket {
             path: place.path.as_os_str().as_bytes().to_vec(),
             file_id: identity.file_id,
             generation: identity.generation,
+            key,
         }
     }
 
@@ -49,6 +52,10 @@ impl Ticket {
 
     pub(super) fn token(&self) -> Option<Token> {
         self.token.as_deref().and_then(Token::from_bytes)
+    }
+
+    pub(super) fn key(&self) -> u64 {
+        self.key
     }
 
     pub(super) fn identity(&self) -> FileIdentity {

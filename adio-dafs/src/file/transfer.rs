@@ -27,6 +27,10 @@ impl<'a> Transfer<'a> {
         self.direction
     }
 
+    pub(super) fn source(&self) -> &Source<'a> {
+        &self.source
+    }
+
     pub(super) fn is_collective(&self) -> bool {
         self.collective
     }

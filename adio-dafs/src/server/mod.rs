@@ -60,7 +60,8 @@ impl Server {
         }
     }
 
-    fn export(&self, name: &str) -> dafs_client::Result<Export> {
+    /// An export of this session, mounted once. Blocks.
+    pub fn export(&self, name: &str) -> dafs_client::Result<Export> {
         let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(export) = exports.get(name) {
             return Ok(export.clone());

@@ -8,10 +8,12 @@ use adio_dafs::ffi::{
     ADIO_DAFS_COUNTERS_MAX, ADIO_DAFS_READ, ADIO_DAFS_TICKET_SIZE_MAX, ADIO_DAFS_WRITE,
     adio_dafs_abi_version, adio_dafs_claims, adio_dafs_close, adio_dafs_counters, adio_dafs_delete,
     adio_dafs_explain, adio_dafs_file, adio_dafs_hint, adio_dafs_hint_at, adio_dafs_join,
-    adio_dafs_last_error, adio_dafs_memory, adio_dafs_open, adio_dafs_request, adio_dafs_request_free,
-    adio_dafs_request_test, adio_dafs_request_wait, adio_dafs_segment, adio_dafs_share, adio_dafs_size,
-    adio_dafs_status, adio_dafs_transfer, adio_dafs_transfer_run, adio_dafs_transfer_submit, adio_dafs_type,
-    adio_dafs_view, adio_dafs_view_offset, adio_dafs_view_position,
+    adio_dafs_last_error, adio_dafs_memory, adio_dafs_open, adio_dafs_pointer_add, adio_dafs_pointer_begin,
+    adio_dafs_pointer_open, adio_dafs_pointer_remove, adio_dafs_pointer_set, adio_dafs_pointer_used,
+    adio_dafs_request, adio_dafs_request_free, adio_dafs_request_test, adio_dafs_request_wait,
+    adio_dafs_segment, adio_dafs_set_atomic, adio_dafs_share, adio_dafs_size, adio_dafs_status,
+    adio_dafs_transfer, adio_dafs_transfer_run, adio_dafs_transfer_submit, adio_dafs_type, adio_dafs_view,
+    adio_dafs_view_offset, adio_dafs_view_position,
 };
 use adio_dafs::file::COUNTERS;
 use dafs_tests::harness::{Harness, On};
@@ -133,6 +135,7 @@ fn file_is_opened_shared_joined_moved_and_closed(on: On) {
         adio_dafs_request_free(request);
     }
     assert!(found == data);
+    pointer_is_moved_in_atomic_mode_too(file, joined);
     what_is_shown_is_bounded(file);
     calls_without_what_they_need_are_errors(file);
     // SAFETY: see above.
@@ -143,7 +146,39 @@ fn file_is_opened_shared_joined_moved_and_closed(on: On) {
         assert_eq!(adio_dafs_delete(path.as_ptr()), adio_dafs_status::ADIO_DAFS_ERR_NO_SUCH_FILE as c_int);
     }
     assert!(last_error().contains("cannot delete") && last_error().contains("/data/f"), "{}", last_error());
-    assert_eq!(adio_dafs_abi_version(), 1);
+    assert_eq!(adio_dafs_abi_version(), 2);
+}
+
+fn pointer_is_moved_in_atomic_mode_too(file: *mut adio_dafs_file, joined: *mut adio_dafs_file) {
+    let mut position = 9;
+    // SAFETY: see above.
+    unsafe {
+        for each in [file, joined] {
+            assert_eq!(adio_dafs_set_atomic(each, 1), OK);
+            assert_eq!(adio_dafs_pointer_begin(each, 7), OK);
+        }
+        assert_eq!(adio_dafs_pointer_used(file), 0);
+        assert_eq!(adio_dafs_pointer_open(file), OK);
+        assert_eq!(adio_dafs_pointer_add(file, 3, &mut position), OK);
+        assert_eq!((position, adio_dafs_pointer_used(file), adio_dafs_pointer_used(joined)), (7, 1, 0));
+        assert_eq!(adio_dafs_pointer_add(joined, 1, &mut position), OK);
+        assert_eq!(position, 10);
+        assert_eq!(adio_dafs_pointer_set(joined, 2), OK);
+        assert_eq!(adio_dafs_pointer_add(file, 0, &mut position), OK);
+        assert_eq!(position, 2);
+        assert_eq!(adio_dafs_pointer_remove(file), OK);
+        assert_eq!(adio_dafs_set_atomic(file, 0), OK);
+        assert_eq!(adio_dafs_pointer_add(file, 0, null_mut()), ARGUMENT);
+        assert_eq!(adio_dafs_pointer_add(null_mut(), 0, &mut position), ARGUMENT);
+        assert_eq!(adio_dafs_pointer_used(null_mut()), 0);
+        for call in [adio_dafs_pointer_open, adio_dafs_pointer_remove] {
+            assert_eq!(call(null_mut()), ARGUMENT);
+        }
+        assert_eq!(
+            [adio_dafs_pointer_set(null_mut(), 0), adio_dafs_set_atomic(null_mut(), 1)],
+            [ARGUMENT; 2]
+        );
+    }
 }
 
 fn what_is_shown_is_bounded(file: *mut adio_dafs_file) {

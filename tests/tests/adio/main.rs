@@ -2,8 +2,10 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes and patterns that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
+mod atomic;
 mod c_interface;
 mod counts;
 mod opening;
+mod pointer;
 mod support;
 mod transfers;

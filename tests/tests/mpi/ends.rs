@@ -48,7 +48,7 @@ fn await_file(path: &Path) {
 
 /// Runs the loops, and does something to the server in the middle of each.
 fn loops_while(way: Way, on: On, words: &[&str], disturb: impl Fn(&mut Harness)) {
-    for case in ["independent", "collective"] {
+    for case in ["independent", "collective", "shared"] {
         let mut harness = Harness::start(on);
         let ready = harness.scratch().join("ready");
         let run = Run::new(way, 3, "kill").arg(case).arg(file(&harness, on)).arg("--ready").arg(&ready);
@@ -67,6 +67,7 @@ fn server_that_goes_away_ends_every_rank_in_an_error(way: Way, on: On) {
     loops_while(way, on, &["--keep"], Harness::stop);
 }
 
+// [MPI-65]
 fn server_that_is_restarted_is_found_again(way: Way, on: On) {
     loops_while(way, on, &["--iterations", "60"], Harness::restart);
 }
@@ -85,7 +86,7 @@ fn storage_that_is_full_is_an_error_on_every_rank(way: Way, on: On) {
 
 fn rank_that_dies_ends_the_run(way: Way, on: On) {
     let harness = Harness::start(on);
-    for case in ["independent", "collective"] {
+    for case in ["independent", "collective", "shared"] {
         let run = Run::new(way, 3, "kill").arg(case).arg(file(&harness, on));
         let done = run.args(&["--die", "1", "5", "--keep"]).run();
         assert!(!done.succeeded, "{done:?}");

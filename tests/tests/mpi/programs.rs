@@ -13,8 +13,12 @@ on_each_way! {
     collective,
     nonblocking,
     shared,
+    shared_on_two_nodes,
+    ordered_calls_move_the_pointer_once,
+    shared_of_a_file_in_a_read_only_export,
     errors,
     atomic,
+    atomic_in_one_piece,
     datarep,
     hints,
     ranks,
@@ -99,9 +103,41 @@ fn nonblocking(way: Way, on: On) {
     run_all(way, on, "nonblocking", "");
 }
 
-// [MPI-41]
+// [MPI-64] [MPI-67] [MPI-71]
 fn shared(way: Way, on: On) {
     run_ranks(way, on, "shared", "");
+}
+
+// [MPI-64]
+fn shared_on_two_nodes(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let done = Run::on_nodes(way, 2, 4, "shared").arg("all").arg(file(&harness, on)).run();
+    assert!(done.passed().stdout.contains("nodes: 2"), "{done:?}");
+    let operations = session.statistics().unwrap().operations;
+    assert!(operations.iter().any(|(name, count)| name == "Lock" && *count > 100), "{operations:?}");
+    Run::on_nodes(way, 2, 4, "atomic").arg("all").arg(file(&harness, on)).run().passed();
+    assert_eq!(std::fs::read_dir(harness.data()).unwrap().count(), 0);
+}
+
+// [MPI-69]
+fn ordered_calls_move_the_pointer_once(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let run =
+        Run::new(way, 4, "shared").arg("ordered").arg(file(&harness, on)).env("DAFS_MPI_EXPLAIN", "true");
+    let done = run.run();
+    // 40 calls, a seek between them, and the position once on each rank.
+    assert!(done.passed().stderr.contains("pointer_moves 45"), "{done:?}");
+}
+
+// [MPI-68] [MPI-72] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an error for all.
+fn shared_of_a_file_in_a_read_only_export(way: Way, on: On) {
+    let harness = Harness::start_with(on, |config| config.exports[0].read_only = true);
+    std::fs::write(harness.data().join("f"), (0..=u8::MAX).cycle().take(7000).collect::<Vec<_>>()).unwrap();
+    let words = |run: Run| run.arg("given").arg(file(&harness, on)).arg("--keep");
+    words(Run::new(way, 3, "pointer")).run().passed();
+    let done = words(Run::on_nodes(way, 2, 3, "pointer")).arg("--refused").run();
+    assert!(done.passed().stderr.contains("cannot make the shared file pointer of"), "{done:?}");
 }
 
 // [MPI-7]
@@ -110,9 +146,17 @@ fn errors(way: Way, on: On) {
     run_all(way, on, "errors", if way == Way::Ompio { "long_name,long_path" } else { "" });
 }
 
-// [MPI-40]
+// [MPI-60] [MPI-62] [MPI-70]
 fn atomic(way: Way, on: On) {
-    run_all(way, on, "atomic", "");
+    run_ranks(way, on, "atomic", "");
+}
+
+// [MPI-60] Open MPI cuts what is larger than this, and would lock each piece by itself.
+fn atomic_in_one_piece(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let run =
+        Run::new(way, 3, "atomic").arg("overlapping_writes,contiguous,collective").arg(file(&harness, on));
+    run.env("OMPI_MCA_io_ompio_cycle_buffer_size", "4096").run().passed();
 }
 
 fn datarep(way: Way, on: On) {

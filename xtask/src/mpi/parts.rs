@@ -54,6 +54,7 @@ pub(super) const PARTS: &[Part] = &[
             "romio/mpi_file.c",
             "romio/names.c",
             "romio/request.c",
+            "romio/shared_pointer.c",
             "romio/transfer.c",
         ],
         libraries: OF_GLUE,

@@ -1,0 +1,94 @@
+/* What the functions that stand before OMPIO's share: hooks.c and shared_pointer.c. */
+#ifndef DAFS_HOOKS_H
+#define DAFS_HOOKS_H
+
+#include "dafs_ompio.h"
+
+/* What they take, as OMPIO's. */
+#define READ (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define WRITE (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define READ_AT (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define WRITE_AT (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, ompi_status_public_t *status)
+#define IREAD (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define IWRITE (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define IREAD_AT (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define IWRITE_AT (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type, ompi_request_t **request)
+#define READ_BEGIN (ompi_file_t * fp, void *buf, int count, ompi_datatype_t *type)
+#define WRITE_BEGIN (ompi_file_t * fp, const void *buf, int count, ompi_datatype_t *type)
+#define READ_AT_BEGIN (ompi_file_t * fp, MPI_Offset at, void *buf, int count, ompi_datatype_t *type)
+#define WRITE_AT_BEGIN (ompi_file_t * fp, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type)
+#define READ_END (ompi_file_t * fp, void *buf, ompi_status_public_t *status)
+#define WRITE_END (ompi_file_t * fp, const void *buf, ompi_status_public_t *status)
+
+/* Puts one of ours before OMPIO's. */
+#define HOOK(name) fp->f_io_selected_module.v2_0_0.io_module_file_##name = our_##name
+
+static inline struct dafs_ompio_file *dafs_file_of_mpi(ompi_file_t *fp)
+{
+    return dafs_file_of(dafs_handle_of(fp));
+}
+
+static inline uint64_t bytes_of(int count, ompi_datatype_t *type)
+{
+    size_t size;
+
+    opal_datatype_type_size(&type->super, &size);
+    return (uint64_t)count * size;
+}
+
+/* Collective calls are those of each process by itself. */
+static inline bool dafs_is_alone(const struct dafs_ompio_file *file)
+{
+    return file->common.independent || file->common.atomic;
+}
+
+/* Begins a call of OMPIO that tells an error of the fbtl only by way of the file. */
+void dafs_enter(struct dafs_ompio_file *file, bool collective);
+/* Ends it: the error that OMPIO returned or else the one that it passed over, as a class. */
+int dafs_leave(struct dafs_ompio_file *file, int code);
+
+/* The rest of a function that OMPIO's own does the work of. */
+#define BY_OMPIO(name, ...)                                                                                                        \
+    dafs_enter(file, false);                                                                                                       \
+    error = dafs_leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                      \
+    dafs_info_refresh(fp, file);                                                                                                   \
+    return error;
+
+/* The same of one that makes a request. */
+#define BEGUN_BY_OMPIO(name, made, ...)                                                                                            \
+    count = bytes_of(count, type) == 0 ? 0 : count;                                                                                \
+    dafs_enter(file, false);                                                                                                       \
+    dafs_list_lock();                                                                                                              \
+    error = file->ompio.io_module_file_##name(__VA_ARGS__);                                                                        \
+    if (error == OMPI_SUCCESS)                                                                                                     \
+        dafs_guard(made);                                                                                                          \
+    dafs_list_unlock();                                                                                                            \
+    return dafs_leave(file, error);
+
+/* The request of a split call. */
+#define SPLIT dafs_handle_of(fp)->f_split_coll_req
+
+/* Whether the amode allows it, as an MPI error class. */
+int dafs_readable(ompi_file_t *fp);
+int dafs_writable(ompi_file_t *fp);
+
+/* One process by itself; the offset counts etypes. */
+int dafs_read_at READ_AT;
+int dafs_write_at WRITE_AT;
+
+/* The file's view, as the library has it. What is returned is to be freed; NULL without memory. */
+int64_t *dafs_view_of(const ompio_file_t *fh, adio_dafs_view *view);
+
+/* The ranks agree on the outcome of a call that began at a position of the view's data. */
+int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status);
+/* Only known to OMPIO. */
+#define DAFS_NOWHERE -1
+/* The end of a split call: it has waited, and the ranks agree. */
+int dafs_end_split(ompi_file_t *fp, int code);
+
+/* shared_pointer.c */
+void dafs_hook_shared(ompi_file_t *fp);
+/* The byte that MPI_DISPLACEMENT_CURRENT stands for. Collective. */
+int dafs_displacement_of_pointer(ompi_file_t *fp, MPI_Offset *displacement);
+
+#endif

@@ -1,0 +1,108 @@
+/* The shared file pointer, which the server keeps. Where it cannot, ROMIO does on one node, in a small file that it locks: file.c. */
+#include "dafs_romio.h"
+
+/* So far before the file that no view and no etype gets it back. */
+#define NOWHERE(fd) (INT64_MIN / 2 / ((fd)->etype_size > 0 ? (fd)->etype_size : 1))
+
+/* A place that this thread was given in the order of ranks, for ROMIO, which asks in the same call. */
+static _Thread_local struct {
+    ADIO_File fd;
+    ADIO_Offset position;
+} ordered;
+
+bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error)
+{
+    struct dafs_file *file = dafs_ours(fd);
+    uint64_t found = 0;
+
+    if (!file)
+        return false;
+    if (ordered.fd == fd) {
+        *position = ordered.position;
+        *error = MPI_SUCCESS;
+        ordered.fd = NULL;
+        return true;
+    }
+    *error = dafs_pointer_find(file);
+    if (*error == MPI_SUCCESS && file->pointer == DAFS_POINTER_LIBRARY)
+        return false;
+    if (*error == MPI_SUCCESS)
+        *error = dafs_pointer_add(file, (uint64_t)etypes, &found);
+    *position = *error == MPI_SUCCESS ? (ADIO_Offset)found : NOWHERE(fd);
+    return true;
+}
+
+bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error)
+{
+    struct dafs_file *file = dafs_ours(fd);
+
+    if (!file)
+        return false;
+    *error = dafs_pointer_find(file);
+    if (*error == MPI_SUCCESS && file->pointer == DAFS_POINTER_LIBRARY)
+        return false;
+    if (*error == MPI_SUCCESS)
+        *error = dafs_pointer_set(file, (uint64_t)position);
+    return true;
+}
+
+bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error)
+{
+    struct dafs_file *file = dafs_ours(fd);
+    struct dafs_seek to = {.offset = offset, .whence = whence};
+    adio_dafs_view view;
+    int64_t whole[2];
+    int rank = 0;
+
+    if (!file || (fd->access_mode & MPI_MODE_SEQUENTIAL))
+        return false;
+    view = dafs_view_of(fd, whole);
+    to.view = &view;
+    to.etype_size = (uint64_t)fd->etype_size;
+    PMPI_Comm_rank(fd->comm, &rank);
+    *error = dafs_pointer_seek(file, fd->comm, rank, &to);
+    return *error != MPI_SUCCESS || file->pointer == DAFS_POINTER_SERVER;
+}
+
+/* What a rank's arguments or the amode, which is the same on all, forbid is found before anything moves. */
+bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
+{
+    struct dafs_file *file = dafs_ours(fd);
+    MPI_Count size = 0;
+    uint64_t bytes, etypes, position = 0;
+    int rank = 0, ranks = 1, class = MPI_SUCCESS;
+
+    if (!file)
+        return false;
+    if (count < 0 || type == MPI_DATATYPE_NULL || fd->split_coll_count)
+        class = MPI_ERR_ARG;
+    else
+        PMPI_Type_size_x(type, &size);
+    bytes = (uint64_t)count * (uint64_t)size;
+    etypes = fd->etype_size > 0 ? bytes / (uint64_t)fd->etype_size : 0;
+    if (bytes != etypes * (uint64_t)fd->etype_size)
+        class = MPI_ERR_ARG;
+    PMPI_Comm_rank(fd->comm, &rank);
+    PMPI_Comm_size(fd->comm, &ranks);
+    *error = dafs_pointer_share(file, fd->comm, rank, ranks, class, class == MPI_SUCCESS ? etypes : 0, &position);
+    if (*error != MPI_SUCCESS)
+        return true;
+    if (file->pointer == DAFS_POINTER_SERVER) {
+        ordered.fd = fd;
+        ordered.position = (ADIO_Offset)position;
+    }
+    return false;
+}
+
+void dafs_ordered(void)
+{
+    ordered.fd = NULL;
+}
+
+void dafs_view_changed(ADIO_File fd)
+{
+    struct dafs_file *file = dafs_ours(fd);
+
+    if (file && file->handle)
+        adio_dafs_pointer_begin(file->handle, 0);
+}

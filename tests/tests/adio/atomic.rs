@@ -1,0 +1,169 @@
+//! Atomic mode: transfers under locks that other sessions meet.
+
+use std::sync::Arc;
+
+use adio_dafs::error::Class;
+use adio_dafs::file::File;
+use dafs_client::{Direction, LockKind, OpenOptions};
+use dafs_proto::wire::Features;
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+use dafs_tests::suite::bytes;
+
+use crate::support::{RDONLY, WRONLY, counter, name, open, opening, requests, run, segment, submit};
+
+on_sockets! {
+    atomic_transfer_waits_for_whoever_has_locked_a_part,
+    atomic_request_does_not_hold_up_the_program,
+    atomic_request_that_is_given_up_leaves_no_lock,
+    small_atomic_transfer_is_one_chain,
+    atomic_transfer_locks_what_it_covers_and_nothing_else,
+    atomic_mode_needs_a_server_that_knows_locks,
+    files_open_one_way_alone_are_locked_that_way,
+}
+
+fn open_atomic(harness: &Harness, on: On) -> Arc<File> {
+    let file = open(&name(harness, on, "f"), &[]);
+    file.set_atomic(true).unwrap();
+    file
+}
+
+/// The same file, of a session that knows nothing of MPI.
+fn open_plain(harness: &Harness) -> (dafs_client::Session, dafs_client::File) {
+    let session = harness.session();
+    let export = session.mount("data").unwrap();
+    let file = export.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
+    (session, file)
+}
+
+// [MPI-60]
+fn atomic_transfer_waits_for_whoever_has_locked_a_part(on: On) {
+    let harness = Harness::start(on);
+    let file = open_atomic(&harness, on);
+    let (_session, other) = open_plain(&harness);
+    let mut data = bytes(1, 100_000);
+    for (direction, kind) in [(Direction::Write, LockKind::Shared), (Direction::Read, LockKind::Exclusive)] {
+        for len in [10, 100_000] {
+            let lock = other.hold(7..8, kind).unwrap();
+            let mut request = submit(&file, direction, &[segment(&mut data[..len], 0)]).unwrap();
+            // One that overlaps only itself goes on meanwhile, and its end shows that the first could have been done.
+            let mut beside = vec![1; 10];
+            assert_eq!(run(&file, Direction::Write, &[segment(&mut beside, 1 << 30)]).unwrap(), 10);
+            assert!(!request.test());
+            lock.unlock().unwrap();
+            request.wait();
+            let (moved, result) = request.outcome();
+            result.unwrap();
+            assert_eq!(moved, len as u64);
+        }
+    }
+    // All is given back.
+    other.lock(0..u64::MAX, LockKind::Exclusive).unwrap();
+}
+
+// [MPI-62]
+fn atomic_request_does_not_hold_up_the_program(on: On) {
+    let harness = Harness::start(on);
+    let file = open_atomic(&harness, on);
+    let again = open_atomic(&harness, on);
+    let (_session, other) = open_plain(&harness);
+    let mut data = bytes(1, 50_000);
+    // Nobody tests it, and yet its lock goes back: by the same file, another one, and another session.
+    let request = submit(&file, Direction::Write, &[segment(&mut data, 0)]).unwrap();
+    assert_eq!(run(&file, Direction::Write, &[segment(&mut bytes(2, 100), 0)]).unwrap(), 100);
+    assert_eq!(run(&again, Direction::Write, &[segment(&mut bytes(3, 70_000), 10)]).unwrap(), 70_000);
+    other.lock(0..u64::MAX, LockKind::Exclusive).unwrap();
+    drop(request);
+}
+
+// [MPI-62]
+fn atomic_request_that_is_given_up_leaves_no_lock(on: On) {
+    let harness = Harness::start(on);
+    let file = open_atomic(&harness, on);
+    let (_session, other) = open_plain(&harness);
+    let (mut first, mut second) = (bytes(1, 1000), bytes(2, 1000));
+    let lock = other.hold(0..1, LockKind::Exclusive).unwrap();
+    let begun = submit(&file, Direction::Write, &[segment(&mut first, 0)]).unwrap();
+    let waits = submit(&file, Direction::Write, &[segment(&mut second, 0)]).unwrap();
+    lock.unlock().unwrap();
+    drop(waits);
+    drop(begun);
+    other.lock(0..u64::MAX, LockKind::Exclusive).unwrap();
+}
+
+// [MPI-61]
+fn small_atomic_transfer_is_one_chain(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open_atomic(&harness, on);
+    let count = |names: &[&str]| requests(&session, names);
+    let before = (count(&["Lock"]), count(&["Unlock"]), count(&["Write", "Read"]));
+    assert_eq!(run(&file, Direction::Write, &[segment(&mut [1; 100], 50)]).unwrap(), 100);
+    assert_eq!(run(&file, Direction::Read, &[segment(&mut [0; 100], 100)]).unwrap(), 50);
+    let after = (count(&["Lock"]), count(&["Unlock"]), count(&["Write", "Read"]));
+    assert_eq!(after, (before.0 + 2, before.1 + 2, before.2 + 2));
+    assert_eq!(
+        [counter(&file, "locks"), counter(&file, "written_bytes"), counter(&file, "read_bytes")],
+        [2, 100, 50]
+    );
+    // Without the mode there are none.
+    file.set_atomic(false).unwrap();
+    run(&file, Direction::Write, &[segment(&mut [1; 100], 50)]).unwrap();
+    assert_eq!((count(&["Lock"]), counter(&file, "locks")), (after.0, 2));
+}
+
+// [MPI-60]
+fn atomic_transfer_locks_what_it_covers_and_nothing_else(on: On) {
+    let harness = Harness::start(on);
+    let file = open_atomic(&harness, on);
+    let (_session, other) = open_plain(&harness);
+    let before = other.hold(0..100, LockKind::Exclusive).unwrap();
+    let behind = other.hold(10_100..u64::MAX, LockKind::Exclusive).unwrap();
+    for method in ["list", "multiple", "sieve"] {
+        file.take_hints([("dafs_method", method)]);
+        let mut data = bytes(1, 200);
+        // Its pieces in an order of their own.
+        let (one, two) = data.split_at_mut(100);
+        let list = [segment(two, 10_000), segment(one, 100)];
+        assert_eq!(run(&file, Direction::Write, &list).unwrap(), 200);
+        assert_eq!(run(&file, Direction::Read, &list).unwrap(), 200);
+    }
+    // Nothing is locked by a transfer of nothing.
+    assert_eq!(run(&file, Direction::Write, &[segment(&mut [], 0)]).unwrap(), 0);
+    drop((before, behind));
+}
+
+// [MPI-63]
+fn atomic_mode_needs_a_server_that_knows_locks(on: On) {
+    let harness = Harness::start_with(on, |config| config.features = Features::all() - Features::LOCKS);
+    let file = open(&name(&harness, on, "f"), &[]);
+    let error = file.set_atomic(true).unwrap_err();
+    assert_eq!(error.class, Class::Unsupported, "{error}");
+    assert!(
+        error.message.contains("cannot set atomic mode of") && error.message.contains("locks"),
+        "{error}"
+    );
+    file.set_atomic(false).unwrap();
+    assert_eq!(run(&file, Direction::Write, &[segment(&mut [1; 100], 0)]).unwrap(), 100);
+    assert_eq!(file.add_to_pointer(1).unwrap_err().class, Class::Unsupported);
+}
+
+// [MPI-60]
+fn files_open_one_way_alone_are_locked_that_way(on: On) {
+    let harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    open(&name, &[]);
+    let (_session, other) = open_plain(&harness);
+    let reads = opening(&name, RDONLY, &[]).open().unwrap();
+    let writes = opening(&name, WRONLY, &[]).open().unwrap();
+    reads.set_atomic(true).unwrap();
+    writes.set_atomic(true).unwrap();
+    let mut data = bytes(1, 100_000);
+    assert_eq!(run(&writes, Direction::Write, &[segment(&mut data, 0)]).unwrap(), 100_000);
+    // Readers keep nobody out who reads.
+    let lock = other.hold(0..u64::MAX, LockKind::Shared).unwrap();
+    let mut found = vec![0; 100_000];
+    assert_eq!(run(&reads, Direction::Read, &[segment(&mut found, 0)]).unwrap(), 100_000);
+    assert_eq!(found, data);
+    drop(lock);
+}
