@@ -83,7 +83,7 @@ impl File {
 
     fn under_lock(&self, direction: Direction, extent: Range<u64>, run: impl FnOnce() -> Moved) -> Moved {
         let owner = next_owner();
-        let options = LockOptions { owner: Some(owner), mandatory: false };
+        let options = LockOptions { owner: Some(owner), ..LockOptions::default() };
         if let Err(error) = self.inner.lock_with(extent.clone(), kind_of(direction), options) {
             return (0, Err(self.failed(direction, error)));
         }

@@ -175,7 +175,7 @@ impl From<dafs_client::Error> for Fault {
 
 fn locked<T>(file: &dafs_client::File, kind: LockKind, act: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let owner = next_owner();
-    file.lock_with(RECORD, kind, LockOptions { owner: Some(owner), mandatory: false })?;
+    file.lock_with(RECORD, kind, LockOptions { owner: Some(owner), ..LockOptions::default() })?;
     let done = act();
     // Nobody waits for it. Should it be lost, the lock ends with the session.
     drop(file.submit_unlock_with(RECORD, owner));

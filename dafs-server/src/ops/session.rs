@@ -74,7 +74,7 @@ impl Worker {
         let mut room = self.reply_payload_max(call).saturating_sub(rest);
         let fits = |client: &ClientStatistics| {
             let size = encode_message_pack(client).len();
-            room = room.checked_sub(size).unwrap_or_default();
+            room = room.saturating_sub(size);
             room > 0
         };
         self.shared.directory.clients().into_iter().take_while(fits).collect()

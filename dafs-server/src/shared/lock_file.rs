@@ -78,11 +78,14 @@ pub(crate) struct Kept {
     pub(crate) files: Vec<Changed>,
 }
 
+/// A change under way, and who is told of it.
+type Sent = (Change, Option<Tell>);
+
 /// The file, with its thread.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     /// `None` when it has ended.
-    changes: Mutex<Option<Sender<(Change, Option<Tell>)>>>,
+    changes: Mutex<Option<Sender<Sent>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -210,7 +213,7 @@ struct Keeper {
 
 impl Keeper {
     /// Writes what arrives until nobody sends any more.
-    fn keep(mut self, arriving: &Receiver<(Change, Option<Tell>)>) {
+    fn keep(mut self, arriving: &Receiver<Sent>) {
         while let Ok(first) = arriving.recv() {
             let more = arriving.try_iter().take(TOGETHER_MAX - 1);
             let (changes, tells): (Vec<_>, Vec<_>) = std::iter::once(first).chain(more).unzip();

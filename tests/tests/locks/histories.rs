@@ -99,8 +99,8 @@ impl History {
     }
 
     /// It is one of the table's. What was refused says nothing: somebody may have waited for a part of it.
-    fn is_linearizable(self) -> bool {
-        let events = self.0.into_inner().unwrap();
+    fn is_linearizable(&self) -> bool {
+        let events = self.0.lock().unwrap();
         let is_refused = |at: usize, client: usize| {
             let answer = events[at..].iter().find_map(|event| match event {
                 Event::Answered(other, got) if *other == client => Some(*got),

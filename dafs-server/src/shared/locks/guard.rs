@@ -91,9 +91,10 @@ impl Locks {
     pub(crate) fn keep(&self, of: LockKey, tell: Tell) -> Result<(), Tell> {
         let Some(file) = &self.file else { return Err(tell) };
         // In the order of the changes, whichever worker made them.
-        self.with(|table| match table.take_change(of) {
-            Some(changed) => Ok(file.write(Change::File(changed), Some(tell))),
-            None => Err(tell),
+        self.with(|table| {
+            let Some(changed) = table.take_change(of) else { return Err(tell) };
+            file.write(Change::File(changed), Some(tell));
+            Ok(())
         })
     }
 
