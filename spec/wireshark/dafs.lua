@@ -87,8 +87,7 @@ local SPEC = {
         [4113] = { "WAITING", "the lock waits for others; the server tells when to ask again" },
         [4114] = {
             "LOCK_BROKEN",
-            "whoever held a persistent lock of a part of this range went without giving it back: what " ..
-                "it guards may be half done",
+            "a part of this range was locked by somebody who is gone: repair what it guards",
         },
         [4115] = { "GRACE", "the server was restarted, and waits for its clients to take their locks again" },
         [4116] = {
@@ -861,7 +860,7 @@ local SPEC = {
             },
         },
         ClientStatistics = {
-            { "client_id", "u8[16]", about = "its id, as Hello had it" },
+            { "client_id", "bytes[16]", about = "its id, as Hello had it" },
             { "name", "string", about = "what it calls itself" },
             { "address", "string", about = "its address, without the port; empty for the server's host" },
             { "key", "string", about = "the key that it has proven; empty for none" },

@@ -26,12 +26,12 @@ pub struct LockOptions {
     pub owner: Option<u64>,
     /// Reads and writes of other sessions that conflict with it fail with the status [`Status::LOCKED`]. Else only those who lock notice.
     pub mandatory: bool,
-    /// Of an exclusive lock: it ends with [`File::unlock`] alone. Where its owner goes without that, it stays, *broken*, also over a restart
-    /// of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a lock file, and an export of a
+    /// Of an exclusive lock: it ends with [`File::unlock`] alone. Where its owner goes without that, it stays, *broken*, also over a
+    /// restart of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a lock file, and an export of a
     /// directory; else the status is [`Status::NOT_SUPPORTED`].
     pub persistent: bool,
-    /// Takes broken locks of the range over, which others are refused with the status [`Status::LOCK_BROKEN`]. The lock is persistent: until
-    /// it is given back, what it guards counts as not repaired.
+    /// Takes broken locks of the range over, which others are refused with the status [`Status::LOCK_BROKEN`]. The lock is persistent:
+    /// until it is given back, what it guards counts as not repaired.
     pub repair: bool,
 }
 
@@ -153,7 +153,8 @@ impl File {
         self.hold_with(range, kind, LockOptions::default())
     }
 
-    /// As [`File::hold`], for another owner, or with effect on others. One that is persistent stays, broken, when the thread panics. Blocks.
+    /// As [`File::hold`], for another owner, or with effect on others. One that is persistent stays, broken, when the thread panics.
+    /// Blocks.
     pub fn hold_with(
         &self,
         range: Range<u64>,

@@ -5,16 +5,14 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
 
 use dafs_proto::wire::{SessionId, Status};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-
-use super::lock;
-use super::locks::{Changed, Record};
 
 /// Sessions that have locks, and what proves who has such a session.
 const SESSIONS: TableDefinition<'_, u64, [u8; 32]> = TableDefinition::new("sessions");
@@ -29,6 +27,23 @@ const SUM: &str = "sum";
 
 /// Changes that are written together at most.
 const TOGETHER_MAX: usize = 4096;
+
+/// A part of a file that is locked so that the lock outlives its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) session: u64,
+    pub(crate) owner: u64,
+    pub(crate) client: [u8; 16],
+    pub(crate) is_mandatory: bool,
+}
+
+/// A file by which it is known after a restart: its number and its generation.
+pub(crate) type FileName = (u64, u64);
+
+/// All that is to be kept of a file.
+pub(crate) type Changed = (FileName, Vec<Record>);
 
 /// Why locks cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -301,6 +316,10 @@ fn status_of(error: &(dyn std::error::Error + 'static)) -> Status {
         cause = error.source();
     }
     Status::IO
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The sessions that a file names.

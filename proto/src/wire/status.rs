@@ -78,7 +78,7 @@ statuses! {
     NO_TOKEN = 0x100c, ESTALE, "the token is unknown, its time is over, or it is not for this client";
     LOCKED = 0x1010, EAGAIN, "another owner holds a lock of a part of this range";
     WAITING = 0x1011, EAGAIN, "the lock waits for others; the server tells when to ask again";
-    LOCK_BROKEN = 0x1012, EOWNERDEAD, "whoever held a persistent lock of a part of this range went without giving it back: what it guards may be half done";
+    LOCK_BROKEN = 0x1012, EOWNERDEAD, "a part of this range was locked by somebody who is gone: repair what it guards";
     GRACE = 0x1013, EAGAIN, "the server was restarted, and waits for its clients to take their locks again";
     NO_RECLAIM = 0x1014, ESTALE, "the lock is not its client's any more: the server does not know it, or others could lock meanwhile";
     NOT_SAME = 0x1020, ECANCELED, "the attributes are not those that were expected";

@@ -18,6 +18,8 @@ on_each_provider! {
 fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     let with_file = |server: &mut Command, directory: &std::path::Path| {
         server.arg("--lock-file").arg(directory.join("locks"));
+        // As long as one is waited for that the file names and that ended just before the server was killed.
+        server.args(["--lease-ms", "3000", "--keep-alive-ms", "500"]);
     };
     let mut world = World::start_with(on, with_file);
     let url = world.url("data/lock");

@@ -1,5 +1,5 @@
-//! Histories of concurrent clients, while connections break and the server is started anew, are those of one table of locks: each request takes
-//! effect at one moment between its sending and its answer. Checked by the tester of stateright.
+//! Histories of concurrent clients, while connections break and the server is started anew, are those of one table of locks: each request
+//! takes effect at one moment between its sending and its answer. Checked by the tester of stateright.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Locks that outlive the server: who has any, and which last, is written before they are told of; and the time after a restart in which they
-//! are taken again.
+//! Locks that outlive the server: who has any, and which last, is written before they are told of; and the time after a restart in which
+//! they are taken again.
 
 use std::collections::HashSet;
 use std::sync::Arc;

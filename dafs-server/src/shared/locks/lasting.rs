@@ -3,32 +3,15 @@
 use std::collections::{HashMap, HashSet};
 
 use dafs_proto::wire::{LockKind, SessionId, Status};
-use serde::{Deserialize, Serialize};
 
 use super::LockTable;
 use super::held::{Held, Lasting, Owner};
 use super::restart::Restart;
+use crate::shared::lock_file::{Changed, FileName, Record};
 use crate::storage::LockKey;
 
 /// Parts of one file that may be locked so, at most: all of them are written with each change.
 pub(super) const LASTING_MAX: usize = 1024;
-
-/// A part of a file that is locked so, as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) session: u64,
-    pub(crate) owner: u64,
-    pub(crate) client: [u8; 16],
-    pub(crate) is_mandatory: bool,
-}
-
-/// A file by which it is known after a restart: its number and its generation.
-pub(crate) type FileName = (u64, u64);
-
-/// All that is to be kept of a file.
-pub(crate) type Changed = (FileName, Vec<Record>);
 
 /// Which files have changed since they were written, and which are in the file of locks alone.
 #[derive(Debug, Default)]

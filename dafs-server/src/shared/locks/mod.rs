@@ -19,7 +19,6 @@ use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
 pub(crate) use self::guard::Locks;
 use self::held::{Counts, conflict};
 pub(crate) use self::held::{Held, Lasting, Owner, Told, Waiting};
-pub(crate) use self::lasting::{Changed, Record};
 use self::restart::Restart;
 use self::segments::{InWay, Segments};
 use crate::storage::LockKey;
@@ -263,7 +262,7 @@ impl LockTable {
         Some(freed)
     }
 
-    /// Ends locks of a range whose owner did not give them back. Those that last are broken from now on, and whoever waits for them is told.
+    /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on, and whoever waits for it is told.
     fn end(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
         let broken = self
             .files

@@ -1,7 +1,7 @@
 //! The time after the server began, in which clients take the locks again that they had before.
 //!
-//! Without a file of what was held, nothing but order decides: whoever comes first has it, and what others could lock meanwhile is not taken
-//! again. With one, those whom it names go first.
+//! Without a file of what was held, nothing but order decides: whoever comes first has it, and what others could lock meanwhile is not
+//! taken again. With one, those whom it names go first.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

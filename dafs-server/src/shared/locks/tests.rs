@@ -6,6 +6,7 @@ use dafs_proto::transport::OpToken;
 use proptest::prelude::*;
 
 use super::*;
+use crate::shared::lock_file::Record;
 
 const FILE: LockKey = LockKey { fs: 1, file: 2, generation: 3 };
 
