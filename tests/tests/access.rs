@@ -128,7 +128,7 @@ fn keys_on_every_host(on: On) {
     assert_eq!(session.statistics().unwrap().sessions, 1, "the others have none");
 }
 
-// [ACC-10] [ACC-14] [ACC-31] [ACC-32] [ACC-96] [ACC-139]
+// [ACC-10] [ACC-14] [ACC-31] [ACC-32] [ACC-96] [ACC-141]
 fn identity_by_key(on: On) {
     let (harness, url) = on_every_host(on);
     std::fs::set_permissions(harness.data(), PermissionsExt::from_mode(0o777)).unwrap();

@@ -27,8 +27,8 @@ pub struct LockOptions {
     /// Reads and writes of other sessions that conflict with it fail with the status [`Status::LOCKED`]. Else only those who lock notice.
     pub mandatory: bool,
     /// Of an exclusive lock: it ends with [`File::unlock`] alone. Where its owner goes without that, it stays, *broken*, also over a
-    /// restart of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a lock file, and an export of a
-    /// directory; else the status is [`Status::NOT_SUPPORTED`].
+    /// restart of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a lock file, and an
+    /// export of a directory; else the status is [`Status::NOT_SUPPORTED`].
     pub persistent: bool,
     /// Takes broken locks of the range over, which others are refused with the status [`Status::LOCK_BROKEN`]. The lock is persistent:
     /// until it is given back, what it guards counts as not repaired.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
 
-use dafs_proto::wire::{SessionId, Status};
+use dafs_proto::wire::{SessionId, Status, encode_message_pack};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -237,29 +237,32 @@ impl Keeper {
                 Err(error) => {
                     self.database = None;
                     tracing::error!("cannot write the lock file {}: {error}", self.path.display());
-                    status_of(&*error)
+                    status_of(&error)
                 }
             };
             tells.into_iter().flatten().for_each(|tell| tell(status));
         }
     }
 
-    fn write(&mut self, changes: &[Change]) -> Result<(), AnyError> {
+    fn write(&mut self, changes: &[Change]) -> Result<(), redb::Error> {
         let database = match &mut self.database {
             Some(database) => database,
-            none => none.insert(Database::builder().create_file(open_file(&self.path)?)?),
+            none => {
+                let file = open_file(&self.path).map_err(|error| redb::Error::Io(error.into()))?;
+                none.insert(Database::builder().create_file(file)?)
+            }
         };
         write(database, changes)
     }
 }
 
-fn write(database: &Database, changes: &[Change]) -> Result<(), AnyError> {
+fn write(database: &Database, changes: &[Change]) -> Result<(), redb::Error> {
     let begun = database.begin_write()?;
     apply(&begun, changes)?;
     Ok(begun.commit()?)
 }
 
-fn apply(begun: &WriteTransaction, changes: &[Change]) -> Result<(), AnyError> {
+fn apply(begun: &WriteTransaction, changes: &[Change]) -> Result<(), redb::Error> {
     let mut sessions = begun.open_table(SESSIONS)?;
     let mut locks = begun.open_table(LOCKS)?;
     let mut form = begun.open_table(FORM)?;
@@ -276,7 +279,7 @@ fn apply(begun: &WriteTransaction, changes: &[Change]) -> Result<(), AnyError> {
                 sum ^= before.map_or(0, |before| of(&before.value()));
             }
             Change::File((file, records)) => {
-                let bytes = rmp_serde::to_vec(records)?;
+                let bytes = encode_message_pack(records);
                 let before = match records.is_empty() {
                     true => locks.remove(*file)?,
                     false => {
@@ -306,16 +309,11 @@ fn sum_of_file((file, generation): (u64, u64), records: &[u8]) -> u64 {
     sum_of([b"file", &file.to_be_bytes(), &generation.to_be_bytes(), records])
 }
 
-fn status_of(error: &(dyn std::error::Error + 'static)) -> Status {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let system = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-        if let Some(errno) = system {
-            return Status::from_errno(errno);
-        }
-        cause = error.source();
+fn status_of(error: &redb::Error) -> Status {
+    match error {
+        redb::Error::Io(error) => error.raw_os_error().map_or(Status::IO, Status::from_errno),
+        _ => Status::IO,
     }
-    Status::IO
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -411,9 +411,9 @@ LIMITS_REPLY = Structure({
     "thresholds": THRESHOLDS, "transfer_size_max": M32, "handles_max": M32, "slots": M16, "credits": M16,
     "uid": M32, "gid": M32})
 EXPORT_STATISTICS = Structure({"name": STRING, "bytes_read": M64, "bytes_written": M64})
-ZONE_CLIENT_STATISTICS = Structure({
+CLIENT_STATISTICS = Structure({
     "client_id": ByteArray(16), "name": STRING, "address": STRING, "key": STRING, "sessions": M64})
-STATISTICS = Structure({
+ZONE_STATISTICS = Structure({
     "size": M64, "total": M64, "free": M64, "lent": M64, "lent_from_bigger": M64, "chops": M64, "waits": M64})
 PIPELINE_STATISTICS = Structure({
     "listener": STRING, "chunk_size": M64, "depth": M64, "overlaps": M64, "chunks": M64})

@@ -12,7 +12,7 @@ on_each_provider! {
     fence_outlives_a_server_that_is_killed,
 }
 
-// [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132] [ACC-139]
+// [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132] [ACC-141]
 fn fence_is_shown_and_changed_and_keeps_out_whom_it_names(on: On) {
     let world = World::start(on);
     let url = world.url("data");
