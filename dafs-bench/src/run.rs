@@ -6,8 +6,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use dafs_client::Key;
-use dafs_proto::session::parse_key_file;
 use tempfile::TempDir;
 
 use crate::check::check_options;
@@ -168,7 +166,7 @@ impl Subjects for Fleet<'_> {
         coalescing: bool,
     ) -> anyhow::Result<Box<dyn Subject>> {
         if let Some(address) = &self.options.server {
-            let key = self.options.key_file.as_deref().map(load_key).transpose()?;
+            let key = self.options.key_file.as_deref().map(dafs_client::load_key).transpose()?;
             let target =
                 Target { address: address.clone(), transport, file: DATA_FILE, poll, coalescing, key };
             let dafs = Dafs::connect(target, None)?;
@@ -259,17 +257,6 @@ impl Subjects for Fleet<'_> {
     fn mount(&mut self, mount: &Mount) -> anyhow::Result<Box<dyn Subject>> {
         Ok(Box::new(peer::mount::Mounted::open(mount)?))
     }
-}
-
-/// The first key of a key file.
-fn load_key(path: &Path) -> anyhow::Result<Key> {
-    let cannot = || format!("cannot read the key file {}", path.display());
-    let lines = parse_key_file(&std::fs::read_to_string(path).with_context(cannot)?).with_context(cannot)?;
-    lines
-        .into_iter()
-        .next()
-        .map(|line| line.key)
-        .with_context(|| format!("cannot use the key file {}: there is no key in it", path.display()))
 }
 
 /// Says what is wrong with the outputs before an hour of measuring, not after it.

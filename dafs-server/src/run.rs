@@ -225,6 +225,7 @@ fn listen(
         recv_depth: recv_depth(config, address),
         rdma_depth: 256,
         wait: config.poll,
+        ..ConnectParams::default()
     };
     let domain = domain(address, limits)?;
     let listener = domain.listen(address, &params).map_err(|error| cannot_listen(address, error))?;

@@ -2373,9 +2373,24 @@ local function check_verify(m, problem)
     end
 end
 
-local function check_lock(m, problem)
+local function check_lock_range(m, problem)
     if m.body.offset + m.body.length < m.body.offset then
         problem(E.value, "The range ends beyond the offsets that there are")
+    end
+end
+
+-- Flags of a lock, and those that they need beside them.
+local LOCK_FLAGS_NEEDED = { [0x08] = 0x01, [0x40] = 0x20, [0x80] = 0x04 }
+
+local function check_lock(m, problem)
+    check_lock_range(m, problem)
+    for flag, needed in pairs(LOCK_FLAGS_NEEDED) do
+        if bit.band(m.body.flags, flag) ~= 0 and bit.band(m.body.flags, needed) == 0 then
+            problem(E.value, "A flag without the one that it needs")
+        end
+    end
+    if bit.band(m.body.flags, 0x20) ~= 0 and m.body.kind ~= 2 then
+        problem(E.value, "A shared lock that is persistent")
     end
 end
 
@@ -2392,8 +2407,8 @@ local CHECKS = {
         end
     end,
     ["lock request"] = check_lock,
-    ["unlock request"] = check_lock,
-    ["lock turn"] = check_lock,
+    ["unlock request"] = check_lock_range,
+    ["lock turn"] = check_lock_range,
     ["lock test reply"] = function(m, problem)
         if (m.body.conflicts == 0) ~= (m.body.kind == 0) then
             problem(E.value, "A kind that does not go with whether there is a conflict")

@@ -177,16 +177,22 @@ impl Raw {
     pub fn receive(&mut self) -> Option<Message> {
         loop {
             let message = self.receive_any()?;
-            match &mut self.slots {
-                Some(slots) if message.header.opcode == Opcode::CreditTarget => {
-                    slots.on_credit_target(message.header.credits);
+            match self.slots {
+                Some(_) if message.header.opcode == Opcode::CreditTarget => {
+                    self.note_credits(&message.header)
                 }
                 _ => return Some(message),
             }
         }
     }
 
-    fn receive_any(&mut self) -> Option<Message> {
+    /// Takes note of credits that this header of the server raises.
+    pub fn note_credits(&mut self, header: &Header) {
+        self.slots.as_mut().expect("a session").on_credit_target(header.credits);
+    }
+
+    /// The next message, be it one that raises the credits, which are left as they are; `None` when the server closed the connection.
+    pub fn receive_any(&mut self) -> Option<Message> {
         loop {
             match self.endpoint.recv() {
                 Ok(Some(Received::Message { head, payload_len })) => {

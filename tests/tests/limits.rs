@@ -28,6 +28,8 @@ on_each_provider! {
 /// What one client, or one user, may take of what all share.
 #[path = "limits/budgets.rs"]
 mod budgets;
+#[path = "limits/unproven.rs"]
+mod unproven;
 
 on_two_workers! {
     sessions_beyond_the_limit_are_refused_until_one_ends,

@@ -174,12 +174,12 @@ pub(crate) fn establish(
         recv_payload_max: config.inline_max.max(PAYLOAD_MIN),
         recv_depth: credits.saturating_add(CALLBACK_RECEIVES),
         wait: config.wait,
+        // Nobody is served memory who has not proven to be the server.
+        reach: Reach::Own,
         ..ConnectParams::default()
     };
     let timeout = server.attempt_time_max.map_or(timeout, |max| max.min(timeout));
     let mut endpoint = domain.connect(&server.address, &params, timeout)?;
-    // Nobody is served memory who has not proven to be the server.
-    endpoint.open_memory(Reach::Own);
     let mut nonce = [0; 32];
     random(&mut nonce)?;
     let introduction = introduction(config, client_id, credits, resume);

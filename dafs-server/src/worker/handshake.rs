@@ -276,7 +276,7 @@ impl Worker {
             place,
             descriptors,
             connection: None,
-            raised: None,
+            raised: false,
             notices: 0,
             owes_notices: false,
             batched: 0,
@@ -335,6 +335,7 @@ impl Worker {
         session.lost = None;
         session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
         session.last_heard = now;
+        session.raised = false;
         session.lock_turns.on_resumed();
         let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
         slot_reports

@@ -140,9 +140,9 @@ impl Worker {
                 let wanted =
                     credits.wanted().max(if is_full { credits.limit().saturating_add(RAISE) } else { 0 });
                 let target = self.credit_target(wanted, session.core.slots_max());
-                // A client that has sent nothing since may not have read the last: its receives for callbacks are few.
-                let heard = session.raised.is_none_or(|raised| session.last_heard >= raised);
-                let grows = heard && session.is_active(now) && target > credits.limit();
+                // A client that has sent nothing since may not have read the last: its receives for callbacks are few. `last_heard` does
+                // not tell: while storage is at work for a session, that moves on by itself.
+                let grows = !session.raised && session.is_active(now) && target > credits.limit();
                 grows.then_some((key, session.connection?, target))
             })
             .collect();
@@ -153,7 +153,7 @@ impl Worker {
                 continue;
             };
             let Some(session) = self.sessions.find_mut(session) else { continue };
-            session.raised = Some(now);
+            session.raised = true;
             let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
             header.credits = session.core.on_credit_target(target.min(ready));
             self.send_callback(connection, header, &[], &[]);

@@ -109,11 +109,19 @@ pub struct ConnectParams {
     pub rdma_depth: u16,
     /// How this side waits.
     pub wait: WaitPolicy,
+    /// What the peer of a connection that is made reaches, until [`Endpoint::open_memory`] says otherwise.
+    pub reach: Reach,
 }
 
 impl Default for ConnectParams {
     fn default() -> Self {
-        Self { recv_payload_max: 16 * 1024, recv_depth: 128, rdma_depth: 128, wait: WaitPolicy::Adaptive }
+        Self {
+            recv_payload_max: 16 * 1024,
+            recv_depth: 128,
+            rdma_depth: 128,
+            wait: WaitPolicy::Adaptive,
+            reach: Reach::Domain,
+        }
     }
 }
 
@@ -558,8 +566,9 @@ pub trait Endpoint: Send {
         0
     }
 
-    /// Whether the peer reaches all memory of the domain from now on, as it does when nothing is said, or only what was registered for
-    /// this connection: see [`Endpoint::register`]. Where regions of a domain are open to all of its connections anyway, nothing changes.
+    /// Whether the peer reaches all memory of the domain from now on, or only what was registered for this connection: see
+    /// [`Endpoint::register`]. What the peer was given already it may keep; where regions of a domain are open to all of its connections
+    /// anyway, nothing changes.
     fn open_memory(&mut self, to: Reach) {
         let _ = to;
     }

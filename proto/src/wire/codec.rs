@@ -1,8 +1,4 @@
-use std::fmt;
-
 use byteorder::{ByteOrder, LittleEndian};
-use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 /// Bytes that cannot be a message. The peer is at fault and its session ends.
@@ -207,76 +203,5 @@ impl<'a> Writer<'a> {
     /// Nothing written yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-}
-
-/// Encodes a rare body as a MessagePack array.
-pub fn encode_message_pack<T: Serialize>(body: &T) -> Vec<u8> {
-    rmp_serde::to_vec(body).expect("our own bodies hold nothing that MessagePack cannot express")
-}
-
-/// Decodes a rare body. The bytes are bounded by the message; nothing may follow the body.
-pub fn decode_message_pack<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
-    let mut decoder = rmp_serde::Deserializer::new(std::io::Cursor::new(bytes));
-    decoder.set_max_depth(8);
-    let body =
-        T::deserialize(&mut decoder).map_err(|error| WireError::Body { what, reason: error.to_string() })?;
-    let used = decoder.position();
-    match bytes.len().saturating_sub(usize::try_from(used).unwrap_or(usize::MAX)) {
-        0 => Ok(body),
-        extra => Err(WireError::TrailingBytes { what, extra }),
-    }
-}
-
-/// `bytes[N]` of the specification: an array of numbers, and nothing else.
-pub(super) struct Numbers<const N: usize>(pub(super) [u8; N]);
-
-impl<'de, const N: usize> Deserialize<'de> for Numbers<N> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visit<const N: usize>;
-
-        impl<'de, const N: usize> Visitor<'de> for Visit<N> {
-            type Value = Numbers<N>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "an array of {N} numbers")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut found: A) -> Result<Numbers<N>, A::Error> {
-                let mut numbers = [0; N];
-                for (index, number) in numbers.iter_mut().enumerate() {
-                    *number =
-                        found.next_element()?.ok_or_else(|| Error::invalid_length(index, &"more numbers"))?;
-                }
-                match found.next_element::<u8>()? {
-                    Some(_) => Err(Error::invalid_length(N + 1, &"fewer numbers")),
-                    None => Ok(Numbers(numbers)),
-                }
-            }
-        }
-
-        // Asked for an array, the decoder would take a binary too.
-        deserializer.deserialize_any(Visit)
-    }
-}
-
-/// Fields of the type `bytes[N]`.
-pub(super) mod numbers {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(in crate::wire) fn serialize<const N: usize, S: Serializer>(
-        bytes: &[u8; N],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error>
-    where
-        [u8; N]: Serialize,
-    {
-        bytes.serialize(serializer)
-    }
-
-    pub(in crate::wire) fn deserialize<'de, const N: usize, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<[u8; N], D::Error> {
-        super::Numbers::deserialize(deserializer).map(|super::Numbers(bytes)| bytes)
     }
 }

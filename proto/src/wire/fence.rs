@@ -1,6 +1,4 @@
-use serde::{Deserialize, Deserializer, Serialize};
-
-use super::codec::Numbers;
+use serde::{Deserialize, Serialize};
 
 /// What a [`FenceList`] says of those in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -18,17 +16,11 @@ pub struct FenceList {
     /// What the list says of them.
     pub mode: FenceMode,
     /// Clients by their ids.
-    #[serde(deserialize_with = "client_ids")]
     pub clients: Vec<[u8; 16]>,
     /// Clients by the name of the key that they have proven.
     pub keys: Vec<String>,
     /// Clients by their address: an address, a network such as `10.0.0.0/8`, or `local` for those on the server's host.
     pub addresses: Vec<String>,
-}
-
-fn client_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 16]>, D::Error> {
-    let ids = Vec::<Numbers<16>>::deserialize(deserializer)?;
-    Ok(ids.into_iter().map(|Numbers(id)| id).collect())
 }
 
 impl FenceList {

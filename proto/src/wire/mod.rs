@@ -15,6 +15,7 @@ mod fence;
 mod header;
 mod list;
 mod lock;
+mod message_pack;
 mod namespace;
 mod negotiate;
 mod opcode;
@@ -32,7 +33,7 @@ pub use batch::{
     BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult, decode_batch,
     decode_batch_results, decode_noticed_results, encode_noticed_result,
 };
-pub use codec::{Reader, WireError, Writer, decode_message_pack, encode_message_pack};
+pub use codec::{Reader, WireError, Writer};
 pub use copy::{CopyReply, CopyRequest};
 pub use eager::{
     EAGER_BUFFER_ROOM, EAGER_BUFFER_SIZE_MAX, EAGER_BUFFERS_MAX, EAGER_REPLY_HEAD_SIZE,
@@ -45,6 +46,7 @@ pub use list::{
     encode_lists, lists_size,
 };
 pub use lock::{LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, LockTurn, UnlockRequest};
+pub use message_pack::{decode_message_pack, encode_message_pack};
 pub use namespace::{
     AccessMode, AccessPattern, AllocateRequest, HintRequest, NameRequest, OpenFlags, OpenRequest,
     ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SeekWhat, TwoNames,

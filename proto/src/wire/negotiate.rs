@@ -46,12 +46,10 @@ pub struct Hello {
     /// [`Features`] it offers.
     pub features: u64,
     /// Its nonce.
-    #[serde(with = "super::codec::numbers")]
     pub nonce: Nonce,
     /// Name of the key it will prove; empty for none.
     pub key_name: String,
     /// Who it says it is: 16 random bytes, chosen once per client. Fencing goes by it.
-    #[serde(with = "super::codec::numbers")]
     pub client_id: [u8; 16],
     /// For people: program and host.
     pub client_name: String,
@@ -73,7 +71,6 @@ pub struct Resume {
     /// The session.
     pub session: SessionId,
     /// The secret of its [`Welcome`].
-    #[serde(with = "super::codec::numbers")]
     pub secret: [u8; 16],
 }
 
@@ -83,7 +80,6 @@ pub struct HelloReply {
     /// The version that will be spoken.
     pub version: u16,
     /// The server's nonce.
-    #[serde(with = "super::codec::numbers")]
     pub nonce: Nonce,
     /// A proof of the key is demanded before anything else.
     pub key_required: bool,
@@ -116,7 +112,6 @@ pub struct Welcome {
     /// The session.
     pub session: SessionId,
     /// Secret that resumes it.
-    #[serde(with = "super::codec::numbers")]
     pub secret: [u8; 16],
     /// It is the session that was to be resumed; else a new one.
     pub resumed: bool,

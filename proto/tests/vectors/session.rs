@@ -41,7 +41,13 @@ fn message(side: &str, opcode: Opcode) -> Vec<u8> {
 }
 
 fn params(recv_payload_max: u32, rdma_depth: u16) -> ConnectParams {
-    ConnectParams { recv_payload_max, recv_depth: 80, rdma_depth, wait: WaitPolicy::Event }
+    ConnectParams {
+        recv_payload_max,
+        recv_depth: 80,
+        rdma_depth,
+        wait: WaitPolicy::Event,
+        ..ConnectParams::default()
+    }
 }
 
 struct Keys(Key);

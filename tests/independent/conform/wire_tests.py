@@ -66,7 +66,9 @@ _IDS_BY_WORDS = {
     "path length": ("WIRE-42",), "name length": ("WIRE-42",), "target length": ("WIRE-42",),
     "a nonce of": ("WIRE-44",), "a client id": ("WIRE-44",), "version_max": ("WIRE-44",), "negative": ("WIRE-44",),
     "a mode": ("WIRE-49",), "follow 1": ("WIRE-49",), "replace 1": ("WIRE-49",), "a length": ("WIRE-49",),
-    "data-sync": ("WIRE-49",), "bytes where": ("WIRE-49",), "behind the number": ("WIRE-49",), "as binary": ("WIRE-52",),
+    "data-sync": ("WIRE-49",), "bytes where": ("WIRE-49",), "behind the number": ("WIRE-49",), "as binary": ("WIRE-54",),
+    "in place of": ("WIRE-54",), "by its number": ("WIRE-54",), "nil": ("WIRE-54",), "without a time": ("WIRE-54",),
+    "floating-point": ("WIRE-54",), "the proof alone": ("WIRE-54",), "a proof as": ("WIRE-54",),
     "OpenToken": ("WIRE-12",), "with a range": ("WIRE-6",), "without a range": ("WIRE-6",),
     "257 ranges": ("WIRE-6",), "3 bytes of data": ("WIRE-7",), "eager buffers": ("WIRE-20",),
 }

@@ -44,7 +44,8 @@ STATUSES = {
     "CHAIN_ABORTED": 0x1001, "FENCED": 0x1002, "NO_EXPORT": 0x1003, "FALSE_RETRY": 0x1004, "NO_SESSION": 0x1005,
     "AUTH_FAILED": 0x1006, "AUTH_REQUIRED": 0x1007, "VERSION": 0x1008, "SERVER_FULL": 0x1009, "DRAINING": 0x100A,
     "REMOTE_ACCESS": 0x100B, "NO_TOKEN": 0x100C, "NOT_SAME": 0x1020, "SAME": 0x1021,
-    "SHARE_DENIED": 0x1022,
+    "SHARE_DENIED": 0x1022, "DEADLOCK": 35, "TOO_MANY_LOCKS": 37, "LOCKED": 0x1010, "WAITING": 0x1011,
+    "LOCK_BROKEN": 0x1012, "GRACE": 0x1013, "NO_RECLAIM": 0x1014,
 }
 STATUS_NAMES = {number: name for name, number in STATUSES.items()}
 
@@ -988,6 +989,23 @@ def _check_verify(body: Record) -> None:
         need(body.mask & bit or not any(values), NotAllowed, "an attribute that is not compared")
 
 
+WAIT, RECLAIM, NOTIFY_LOCK, PERSISTENT, REPAIR, LAST = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
+EXCLUSIVE_LOCK = 2
+
+
+def _check_lock_range(body: Record) -> None:
+    """Refuse a range that ends beyond the offsets ([LOCK-15])."""
+    need(body.offset + body.length < 2**64, NotAllowed, "a range that ends beyond the offsets")
+
+
+def _check_lock(body: Record) -> None:
+    """Refuse flags that do not go together ([LOCK-24])."""
+    _check_lock_range(body)
+    for flag, needed in ((NOTIFY_LOCK, WAIT), (REPAIR, PERSISTENT), (LAST, RECLAIM)):
+        need(not body.flags & flag or body.flags & needed, NotAllowed, f"flags {body.flags:#x}")
+    need(not body.flags & PERSISTENT or body.kind == EXCLUSIVE_LOCK, NotAllowed, "a shared lock that is persistent")
+
+
 def _check_append(body: Record) -> None:
     """Refuse an append with an offset."""
     need(body.offset == 0, NotAllowed, f"an append at {body.offset}")
@@ -1001,5 +1019,9 @@ def _check_list_reply(body: Record) -> None:
 _CHECKS: Dict[Tuple[str, int], Callable[[Record], None]] = {
     ("Verify", 0): _check_verify,
     ("Append", 0): _check_append,
+    ("Lock", 0): _check_lock,
+    ("LockTest", 0): _check_lock,
+    ("Unlock", 0): _check_lock_range,
+    ("LockTurn", 0): _check_lock_range,
     ("ReadList", REPLY): _check_list_reply,
 }

@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "makes a terminal")]
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use dafs_tests::faulty::{Fault, Kind};
@@ -16,6 +17,7 @@ use crate::programs::command;
 // Nothing of this depends on how the data travels.
 on_sockets! {
     copy_over_a_restart_tells_that_it_waits_and_writes_and_counts_again_only_what_was_lost,
+    copy_without_a_terminal_tells_once_of_a_connection_that_is_lost_unless_it_is_quiet,
 }
 
 /// Both ends of a new terminal: the one that shows, and the one that programs write to.
@@ -75,4 +77,35 @@ fn copy_over_a_restart_tells_that_it_waits_and_writes_and_counts_again_only_what
     let most = counts.fold(0.0, f64::max);
     assert!(most > 200.0 && most <= 300.0, "{most} MiB of 300 were counted");
     assert!(shown.contains("copied 1 file: 300.00 MiB"), "{shown}");
+}
+
+// [CMD-24] Takes the ten seconds after which it is told.
+fn copy_without_a_terminal_tells_once_of_a_connection_that_is_lost_unless_it_is_quiet(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 1);
+    let (source, data) = (harness.scratch().join("source"), bytes(1, 3_000_000));
+    fs::write(&source, &data).unwrap();
+    faults.next(Kind::Write, Fault::Hold, usize::MAX);
+    let on_socket = harness.url().starts_with("dafs+shm");
+    let mut copies = ["--verbose", "--quiet"].map(|flag| {
+        let url = format!("{}{}/data/f{flag}", harness.url(), if on_socket { ":" } else { "" });
+        command(["cp", flag, source.to_str().unwrap(), &url]).stderr(Stdio::piped()).spawn().unwrap()
+    });
+    // Each has begun a file, and so has a session.
+    while fs::read_dir(harness.data()).unwrap().count() < 2 {}
+    faults.wait_for_held(2);
+    harness.stop();
+    let mut told = BufReader::new(copies[0].stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = told.find(|line| line.contains("waiting")).expect("a line tells of it");
+    assert!(line.contains("the connection is lost"), "{line}");
+    harness.restart();
+    let more: Vec<String> = told.collect();
+    assert!(!more.iter().any(|line| line.contains("waiting")), "{more:?}");
+    let [loud, quiet] = copies;
+    let quiet = quiet.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&quiet.stderr);
+    assert!(!said.contains("waiting"), "{said}");
+    assert!(quiet.status.success() && loud.wait_with_output().unwrap().status.success());
+    for flag in ["--verbose", "--quiet"] {
+        assert_same(&fs::read(harness.data().join(format!("f{flag}"))).unwrap(), &data, flag);
+    }
 }

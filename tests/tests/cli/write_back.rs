@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dafs_client::{Config, Error, Session, Status};
+use dafs_client::{Config, Error, Session, Stability, Status};
 use dafs_tests::harness::On;
 use dafs_tests::suite::{assert_same, bytes};
 
@@ -16,6 +16,12 @@ mod tcp {
     fn write_back_that_fails_is_told_by_the_commit_and_what_is_lost_is_named() {
         super::write_back_that_fails(dafs_tests::harness::On::Tcp);
     }
+
+    #[test]
+    #[ignore = "needs loop-mount"]
+    fn names_that_are_durable_outlive_a_crash_of_the_machine() {
+        super::names_outlive_a_crash(dafs_tests::harness::On::Tcp);
+    }
 }
 
 mod shm {
@@ -23,6 +29,12 @@ mod shm {
     #[ignore = "needs loop-mount"]
     fn write_back_that_fails_is_told_by_the_commit_and_what_is_lost_is_named() {
         super::write_back_that_fails(dafs_tests::harness::On::Shm);
+    }
+
+    #[test]
+    #[ignore = "needs loop-mount"]
+    fn names_that_are_durable_outlive_a_crash_of_the_machine() {
+        super::names_outlive_a_crash(dafs_tests::harness::On::Shm);
     }
 }
 
@@ -60,6 +72,23 @@ impl Disk {
     /// Gives the image the room that it was promised.
     fn grow(&self) {
         run("mount", &[&["-o", "remount,size=96m"], &[text(&self.small)]]).unwrap();
+    }
+
+    /// The names in a directory as they were found if the machine crashed now: those of a copy of what the disk has.
+    fn names_after_a_crash(&self, path: &str) -> Vec<String> {
+        let (copy, mounted) = (self.small.with_extension("copy"), self.small.with_extension("mounted"));
+        std::fs::copy(self.image(), &copy).unwrap();
+        std::fs::create_dir_all(&mounted).unwrap();
+        run("mount", &[&["-o", "loop,ro"], &[text(&copy), text(&mounted)]]).unwrap();
+        let entries = std::fs::read_dir(mounted.join(path)).map(Iterator::collect::<Vec<_>>);
+        let names = entries
+            .unwrap_or_default()
+            .into_iter()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        run("umount", &[&[text(&mounted)]]).unwrap();
+        names
     }
 
     /// Forgets what is only in memory.
@@ -125,4 +154,33 @@ fn write_back_that_fails(on: On) {
     let found = std::fs::read(world.data().join("f")).unwrap();
     assert_same(&found[..kept.len()], &kept, "what was committed before");
     assert_same(&found[MIB..], &data, "what was written again");
+}
+
+// [STOR-74] [STOR-75]
+fn names_outlive_a_crash(on: On) {
+    let mut disk = None;
+    let world = World::start_with(on, |_, directory| disk = Some(Disk::new(directory)));
+    let disk = disk.unwrap();
+    disk.grow();
+    let session = world.session().unwrap();
+    let root = session.mount("data").unwrap();
+    root.create_dir("d", 0o755).unwrap();
+    assert!(!disk.names_after_a_crash("").contains(&"d".to_owned()), "the disk has all that was done");
+    root.commit().unwrap();
+    assert!(disk.names_after_a_crash("").contains(&"d".to_owned()));
+
+    let directory = root.open_dir("d").unwrap();
+    let written = directory.create("written").unwrap();
+    written.write_at_with(b"durable", 0, Stability::FileSync).unwrap();
+    assert_eq!(disk.names_after_a_crash("d"), ["written"]);
+    let committed = directory.create("committed").unwrap();
+    committed.write_all_at(b"durable", 0).unwrap();
+    committed.commit().unwrap();
+    assert_eq!(disk.names_after_a_crash("d"), ["committed", "written"]);
+
+    // Neither of these is about the data of a file.
+    directory.rename("written", &directory, "renamed", false).unwrap();
+    directory.link("committed", &directory, "linked").unwrap();
+    directory.commit().unwrap();
+    assert_eq!(disk.names_after_a_crash("d"), ["committed", "linked", "renamed"]);
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use dafs_client::{
     AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, FenceList, File, LockKind,
-    MethodOverride, Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability, XattrSetMode,
+    LockOptions, MethodOverride, Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability,
+    XattrSetMode,
 };
 use dafs_tests::suite::bytes;
 
@@ -104,7 +105,12 @@ pub(crate) fn change_space(file: &File) {
     let end = file.metadata().unwrap().size;
     file.lock(5..10, LockKind::Exclusive).unwrap();
     assert_eq!(file.test_lock(0..u64::MAX, LockKind::Shared).unwrap(), None);
+    // Another waits for it, and is told.
+    let other = LockOptions { owner: Some(7), ..LockOptions::default() };
+    let waits = file.submit_lock_with(0..u64::MAX, LockKind::Shared, other);
     file.unlock(0..u64::MAX).unwrap();
+    waits.wait().unwrap();
+    file.unlock_with(0..u64::MAX, 7).unwrap();
     file.copy_range(0, 10, file, end).unwrap();
     file.truncate(end).unwrap();
     file.verify(&Expected::new().size(file.metadata().unwrap().size)).unwrap();

@@ -15,6 +15,7 @@ on_each_provider! {
     transfer_with_a_method_of_eager_buffers_is_counted_as_that,
     server_without_memory_to_lend_is_explained_and_served_directly,
     eager_buffers_are_shared_out_and_come_back,
+    session_is_lent_no_more_eager_buffers_than_its_share_among_the_active,
     append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly,
 }
 
@@ -152,6 +153,31 @@ fn eager_buffers_are_shared_out_and_come_back(on: On) {
     }
     drop(sessions);
     while watcher.statistics().unwrap().eager_buffers_size > 0 {}
+}
+
+// [SESS-104]
+fn session_is_lent_no_more_eager_buffers_than_its_share_among_the_active(on: On) {
+    const HALF: u64 = 4 << 20;
+    let harness = Harness::start_with(on, |config| config.buffers_size_max = 2 * HALF);
+    let others: Vec<Session> = (0..4).map(|_| harness.session()).collect();
+    let mut config =
+        Config { method: MethodOverride::ClientInitiated, eager_buffer_count: 32, ..Config::default() };
+    config.eager_buffer_size = 128 << 10;
+    let lent = |others: &[Session]| {
+        others.iter().for_each(|other| assert!(other.ping().is_ok()));
+        let session = harness.session_with(&config);
+        let size = session.statistics().unwrap().eager_buffers_size;
+        session.close();
+        while others[0].statistics().unwrap().eager_buffers_size > 0 {}
+        size
+    };
+    // Who is active is counted now and then.
+    let among_four = std::iter::repeat_with(|| lent(&others)).find(|size| *size <= HALF / 4).unwrap();
+    others[1..].iter().for_each(|other| other.close());
+    // Providers without RDMA into ordinary memory lend nothing.
+    if among_four > 0 {
+        while lent(&others[..1]) <= HALF / 4 {}
+    }
 }
 
 // [CLI-74]

@@ -1,7 +1,7 @@
 //! Storage that is slow: a server that stops meanwhile, deadlines that pass, credits that grow without a reply.
 
 use dafs_client::{Background, Config, Error, MethodOverride, ReconnectPolicy, Session};
-use dafs_proto::wire::{Flags, Header, Opcode, Status, WriteReply};
+use dafs_proto::wire::{FileHandle, Flags, Header, Opcode, Status, WriteReply};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
@@ -14,6 +14,7 @@ on_each_provider_and_two_workers! {
     server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions,
     request_whose_deadline_passes_before_its_turn_has_no_effect,
     credits_grow_without_a_reply_when_another_session_falls_idle,
+    client_that_is_silent_is_told_of_more_credits_only_once,
 }
 
 /// More replies than a socket takes, 32 MB of them: an emulated device moves as much in a second, and its queues take them all.
@@ -196,4 +197,44 @@ fn credits_grow_without_a_reply_when_another_session_falls_idle(on: On) {
     assert_eq!(read.result.unwrap(), data.len());
     assert_same(&read.buffer, &data, "what was read");
     assert_eq!((session.reconnects(), session.statistics().unwrap().protocol_errors), (0, 0));
+}
+
+// [SESS-96]
+fn client_that_is_silent_is_told_of_more_credits_only_once(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |config| config.operations_max = 16);
+    let mut others: Vec<Session> = (0..3).map(|_| harness.session()).collect();
+    let (mut raw, _) = Raw::session(harness.address(), 64);
+    let root = raw.mount("mem");
+    let file = raw.create(root, b"f");
+    // Each request says how many are wanted, and each reply how many there are.
+    wait_for(|| {
+        others.iter().for_each(|other| assert!(other.ping().is_ok()));
+        raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+        raw.credits() == 4
+    });
+    faults.next(Kind::Read, Fault::Hold, 4);
+    for _ in 0..4 {
+        let mut read = Header::request(Opcode::Read, file);
+        raw.begin(&mut read);
+        raw.send(read, &read_body(0, 10, None), &[]);
+    }
+    faults.wait_for_held(4);
+    others.pop().unwrap().close();
+    let told = raw.receive_any().unwrap().header;
+    assert_eq!(told.opcode, Opcode::CreditTarget);
+    assert!(told.credits > 4, "{} credits", told.credits);
+    raw.note_credits(&told);
+    // Its share grows again, and it says nothing for some turns of the server.
+    others.pop().unwrap().close();
+    let uptime = || others[0].statistics().unwrap().uptime_ms;
+    let now = uptime();
+    wait_for(|| uptime() >= now + 500);
+    // What the server sent meanwhile comes before the answer.
+    let mut null = Header::request(Opcode::Null, FileHandle(0));
+    raw.begin(&mut null);
+    raw.send(null, &[], &[]);
+    let next = raw.receive_any().unwrap();
+    assert_eq!(next.header.opcode, Opcode::Null, "told again: {} credits", next.header.credits);
+    assert!(next.header.credits > told.credits, "there was something to tell");
+    faults.release();
 }

@@ -65,6 +65,7 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/src/transport/shm/sock.rs",
     "proto/src/transport/shm/tests/handshakes.rs",
     "proto/src/transport/shm/tests/hostile.rs",
+    "proto/src/transport/shm/tests/regions.rs",
     "proto/src/transport/sim/gather.rs",
     "proto/src/transport/tcp/sys.rs",
     "proto/src/transport/tcp/tests/listening.rs",

@@ -56,3 +56,32 @@ impl EagerBuffers {
         Some((Head::copy_of(&head)?, data as u32))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use dafs_proto::transport::tcp::TcpDomain;
+    use dafs_proto::transport::{Access, Domain, HeapMemory};
+
+    use super::*;
+
+    // [SESS-103]
+    #[test]
+    fn head_and_length_of_a_frame_are_those_of_the_one_look_at_it() {
+        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(EAGER_BUFFER_ROOM + 4096).unwrap()));
+        let region = TcpDomain::new().register(memory.clone(), Access::REMOTE_WRITE).unwrap();
+        let remote = region.range();
+        let buffers = EagerBuffers {
+            eager_buffers: vec![EagerBuffer { memory: memory.clone(), region, remote }],
+            size: 4096,
+        };
+        let at = EAGER_BUFFER_ROOM - EAGER_REQUEST_HEAD_SIZE;
+        memory.span().write_from(at, &[1; EAGER_REQUEST_HEAD_SIZE]);
+        let written = u32::try_from(EAGER_REQUEST_HEAD_SIZE + 10).unwrap();
+        let (head, len) = buffers.frame(0, written).unwrap();
+        // The client is not done with the buffer.
+        memory.span().write_from(at, &[2; EAGER_REQUEST_HEAD_SIZE]);
+        assert_eq!((head.as_bytes(), len), (&[1; EAGER_REQUEST_HEAD_SIZE][..], 10));
+    }
+}

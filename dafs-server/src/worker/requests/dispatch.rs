@@ -33,6 +33,7 @@ impl Worker {
         session.last_heard = now;
         session.active_until = now.after(ACTIVE_FOR);
         session.notices = 0;
+        session.raised = false;
         if std::mem::take(&mut session.owes_notices) {
             self.tell_of_due_batches();
             self.tell_of_lock_turns(session_key);

@@ -53,8 +53,8 @@ pub struct Session {
     pub descriptors: Charge,
     /// The connection it is on now.
     pub connection: Option<ConnectionKey>,
-    /// When credits were last raised by a callback.
-    pub raised: Option<Moment>,
+    /// Its credits were raised by a callback, and it has sent nothing since.
+    pub raised: bool,
     /// Operations of its batches under way.
     pub batched: u32,
     /// Notices of batches since it was last heard.

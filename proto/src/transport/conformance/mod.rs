@@ -111,7 +111,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What both sides ask for when a test does not care.
 fn params() -> ConnectParams {
-    ConnectParams { recv_payload_max: 8192, recv_depth: 32, rdma_depth: 32, wait: WaitPolicy::Event }
+    ConnectParams {
+        recv_payload_max: 8192,
+        recv_depth: 32,
+        rdma_depth: 32,
+        wait: WaitPolicy::Event,
+        ..ConnectParams::default()
+    }
 }
 
 /// One side of a connection, and what it has received.

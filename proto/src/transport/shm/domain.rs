@@ -173,7 +173,13 @@ impl ShmDomain {
             registers_ordinary_memory: connection.peer_reaches_us.load(Ordering::Relaxed),
             peer: PeerIdentity { address: None, credentials: Some(connection.peer.clone()) },
         };
-        ShmEndpoint::new(Arc::new(connection), Arc::clone(&self.registry), capabilities, params.wait)
+        ShmEndpoint::new(
+            Arc::new(connection),
+            Arc::clone(&self.registry),
+            capabilities,
+            params.wait,
+            params.reach,
+        )
     }
 }
 

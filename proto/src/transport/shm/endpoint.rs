@@ -11,7 +11,7 @@ use crate::budget::Owner;
 use super::super::util::check_message;
 use super::super::{
     Access, Capabilities, Completion, Domain, Endpoint, EventFds, LocalSegments, Memory, MemoryRef, OpToken,
-    PostError, Posted, PostedList, Received, Region, RegionError, RemoteRange, SendSlot, Span,
+    PostError, Posted, PostedList, Reach, Received, Region, RegionError, RemoteRange, SendSlot, Span,
     TransportError, WaitPolicy,
 };
 use super::cma::Way;
@@ -61,6 +61,8 @@ pub struct Counters {
 pub struct ShmEndpoint {
     pub(super) connection: Arc<Connection>,
     pub(super) registry: Arc<Registry>,
+    /// Regions of the domain are announced to the peer.
+    announces: bool,
     pub(super) remote: RemoteRegions,
     pub(super) capabilities: Capabilities,
     pub(super) completions: VecDeque<Completion>,
@@ -109,10 +111,10 @@ impl ShmEndpoint {
         registry: Arc<Registry>,
         capabilities: Capabilities,
         policy: WaitPolicy,
+        reach: Reach,
     ) -> Self {
         let (sends, receives) =
             (ring_terms(&connection, connection.side), ring_terms(&connection, connection.side.peer()));
-        registry.attach(Arc::clone(&connection));
         let mut endpoint = Self {
             send_ring: SendRing::new(sends.depth, sends.capacity()),
             recv_ring: RecvRing::new(receives.capacity()),
@@ -122,6 +124,7 @@ impl ShmEndpoint {
             counters: Counters::default(),
             connection,
             registry,
+            announces: false,
             capabilities,
             policy,
             state: State::Open,
@@ -141,6 +144,7 @@ impl ShmEndpoint {
             yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();
+        endpoint.open_memory(reach);
         endpoint
     }
 
@@ -522,6 +526,14 @@ impl Endpoint for ShmEndpoint {
 
     fn register(&mut self, _: &dyn Domain, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
         self.registry.register_own(&self.connection, memory, access)
+    }
+
+    /// The peer keeps descriptors of what was announced to it.
+    fn open_memory(&mut self, to: Reach) {
+        if to == Reach::Domain && !self.announces && !matches!(self.state, State::Closed) {
+            self.announces = true;
+            self.registry.attach(Arc::clone(&self.connection));
+        }
     }
 
     fn event_fds(&self) -> EventFds {

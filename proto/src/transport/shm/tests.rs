@@ -62,7 +62,13 @@ fn pair(params: ConnectParams) -> (ShmEndpoint, ShmEndpoint) {
 }
 
 fn small() -> ConnectParams {
-    ConnectParams { recv_payload_max: 8192, recv_depth: 4, rdma_depth: 4, wait: WaitPolicy::Event }
+    ConnectParams {
+        recv_payload_max: 8192,
+        recv_depth: 4,
+        rdma_depth: 4,
+        wait: WaitPolicy::Event,
+        ..ConnectParams::default()
+    }
 }
 
 /// The next message: head and payload.

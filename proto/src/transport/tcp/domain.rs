@@ -105,7 +105,9 @@ impl Domain for TcpDomain {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<Box<dyn Endpoint>, ConnectError> {
-        Ok(Box::new(self.connect_tcp(address, params, timeout)?))
+        let mut endpoint = self.connect_tcp(address, params, timeout)?;
+        endpoint.open_memory(params.reach);
+        Ok(Box::new(endpoint))
     }
 
     fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {

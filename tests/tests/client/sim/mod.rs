@@ -5,3 +5,4 @@ mod lies;
 mod names;
 mod recovery;
 mod restart;
+mod terms;

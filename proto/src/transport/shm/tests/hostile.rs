@@ -112,7 +112,7 @@ fn segment_scribbled_at_random_never_panics_or_leaves_the_segment() {
 }
 
 /// What the server says after the client sent this over the socket.
-fn after_control(message: &Message, files: &[&OwnedFd]) -> TransportError {
+pub(super) fn after_control(message: &Message, files: &[&OwnedFd]) -> TransportError {
     let (client, mut server) = pair(small());
     let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
     sock::send(client.connection.socket.as_fd(), &message.encode(), &fds).unwrap();

@@ -1,16 +1,18 @@
 //! Regions as peers change them, and their end.
+#![allow(unsafe_code, reason = "mounts a file system")]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use socket2::{Socket, Type};
 
 use super::super::domain::Parts;
-use super::super::handshake::NonceClaim;
+use super::super::handshake::{Message, NonceClaim};
 use super::super::layout::{Layout, RingTerms, Side};
 use super::super::map::{Mapping, create_memory_file};
 use super::super::sock;
+use super::hostile::after_control;
 use super::*;
 
 // [SHM-64] The record says more than was registered.
@@ -96,4 +98,37 @@ fn claim_to_reach_this_side_is_believed_of_its_own_user_and_root_only() {
         let reaches = connection.peer_reaches_us.load(Ordering::SeqCst);
         assert_eq!(reaches, believed, "user {uid} of {own}, who claims {claims}");
     }
+}
+
+// [SHM-34] A file system that a program serves, which never answers, not even the first message.
+#[test]
+#[ignore = "needs fuse"]
+fn descriptor_of_a_file_system_that_never_answers_is_refused_at_once() {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    let directory = tempfile::tempdir().unwrap();
+    let place = CString::new(directory.path().as_os_str().as_bytes()).unwrap();
+    let serves = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+    let options =
+        CString::new(format!("fd={},rootmode=40000,user_id=0,group_id=0", serves.as_raw_fd())).unwrap();
+    // SAFETY: all strings are there for the call.
+    let mounted = unsafe {
+        libc::mount(c"none".as_ptr(), place.as_ptr(), c"fuse".as_ptr(), 0, options.as_ptr().cast())
+    };
+    assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let root = rustix::fs::open(directory.path(), flags, rustix::fs::Mode::empty()).unwrap();
+    let (refused, hears) = std::sync::mpsc::channel();
+    let sends = std::thread::spawn(move || {
+        let register = Message::Register { key: 4096, offset: 0, len: 100, access: ALL };
+        refused.send(after_control(&register, &[&root])).unwrap();
+    });
+    let refused = hears.recv_timeout(Duration::from_secs(30));
+    // Whoever waits for the file system is told that it is gone.
+    drop(serves);
+    sends.join().unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) }, 0);
+    let refused = refused.expect("the server does not wait for the file system");
+    assert!(matches!(refused, TransportError::Peer(PeerFault::Malformed { .. })), "{refused:?}");
 }

@@ -43,7 +43,13 @@ fn address() -> Address {
 }
 
 fn params() -> ConnectParams {
-    ConnectParams { recv_payload_max: 8192, recv_depth: 32, rdma_depth: 32, wait: WaitPolicy::Event }
+    ConnectParams {
+        recv_payload_max: 8192,
+        recv_depth: 32,
+        rdma_depth: 32,
+        wait: WaitPolicy::Event,
+        ..ConnectParams::default()
+    }
 }
 
 fn memory(len: usize) -> MemoryRef {
