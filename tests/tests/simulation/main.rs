@@ -1,5 +1,6 @@
 //! The real server and the real client library on virtual time, with seeded faults. Every seed is a run of its own; a
-//! failing one prints its seed, and `DAFS_SEED=n` repeats it alone. `DAFS_SEEDS=n` runs that many.
+//! failing one prints its seed, and `DAFS_SEED=n` repeats it alone. `DAFS_SEEDS=n` runs that many,
+//! and `DAFS_SEEDS=m..n` those from m on.
 #![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
 // [SESS-10] [SESS-11] [SESS-14] [SESS-50] [SESS-51] [SESS-52]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
@@ -16,10 +17,14 @@ const BLOCKS: usize = 40;
 const RECORD: usize = 64;
 
 fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<u64>().expect("a number"));
-    match (number("DAFS_SEED"), number("DAFS_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, Some(count)) => 0..count,
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    let variable = |name| std::env::var(name).ok();
+    match (variable("DAFS_SEED"), variable("DAFS_SEEDS")) {
+        (Some(seed), _) => number(&seed)..number(&seed) + 1,
+        (None, Some(seeds)) => match seeds.split_once("..") {
+            Some((first, end)) => number(first)..number(end),
+            None => 0..number(&seeds),
+        },
         (None, None) => 0..SEEDS,
     }
 }

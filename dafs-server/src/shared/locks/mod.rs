@@ -217,7 +217,7 @@ impl LockTable {
 
     /// Gives back what an owner holds of a range. Returns whose turn has come.
     pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
-        self.release(file, range, |held| held.owner == owner)
+        self.release(file, range, |held| held.owner == owner && !held.is_broken())
     }
 
     /// Ends what was locked by a handle of a session, and what waits by it.

@@ -81,15 +81,17 @@ impl Restart {
     /// Somebody has locked a range who did not hold it before.
     pub(super) fn note(&mut self, file: LockKey, range: &Range<u64>, kind: LockKind) {
         let Self::Open { touched, noted } = self else { return };
-        *noted += 1;
+        let touched = touched.entry(file).or_default();
+        let ranges = match kind {
+            LockKind::Shared => &mut touched.shared,
+            LockKind::Exclusive => &mut touched.exclusive,
+        };
+        // What touches becomes one.
+        let before = ranges.len();
+        ranges.insert(range.clone());
+        *noted = (*noted + ranges.len()).saturating_sub(before);
         if *noted > TOUCHED_MAX {
             *self = Self::Over { to_serve: Vec::new() };
-            return;
-        }
-        let touched = touched.entry(file).or_default();
-        match kind {
-            LockKind::Shared => touched.shared.insert(range.clone()),
-            LockKind::Exclusive => touched.exclusive.insert(range.clone()),
         }
     }
 

@@ -64,12 +64,14 @@ impl Segments {
     pub(super) fn in_way(&self, range: &Range<u64>, request: &Held, claim: Claim) -> InWay {
         let mut in_way = InWay::Nothing;
         for (_, held) in self.overlapping(range) {
-            if held.owner == request.owner || !conflict(held.kind, request.kind) {
+            if !conflict(held.kind, request.kind) {
                 continue;
             }
             match held.is_broken() {
                 true if claim.takes_over(held) => {}
+                // Its owner too is to repair what it has left.
                 true => return InWay::Broken,
+                false if held.owner == request.owner => {}
                 false => in_way = InWay::Held,
             }
         }

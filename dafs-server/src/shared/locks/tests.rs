@@ -420,3 +420,30 @@ fn what_was_kept_is_broken_for_all_but_the_session_that_had_it() {
     let plain = table.lock(FILE, 20..25, held(8, Kind::Shared), Claim::New, None);
     assert_eq!(plain, Ok(NOW), "that is of a file that had the number before");
 }
+
+// [LOCK-40] [LOCK-41]
+#[test]
+fn owner_that_closed_its_handle_has_to_repair_too() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..10, lasts, Claim::New, None), Ok(NOW));
+    table.unlock_handle(FILE, lasts.owner.session, lasts.handle);
+    assert_eq!(table.lock(FILE, 3..4, lasts, Claim::New, None), Err(Status::LOCK_BROKEN));
+    table.unlock(FILE, &(0..10), lasts.owner);
+    assert_eq!(table.lock(FILE, 3..4, lasts, Claim::New, None), Err(Status::LOCK_BROKEN));
+    assert_eq!(table.lock(FILE, 0..10, lasts, Claim::Repair, None), Ok(NOW));
+    table.unlock(FILE, &(0..10), lasts.owner);
+    assert_eq!(table.lock(FILE, 3..4, lasts, Claim::New, None), Ok(NOW));
+}
+
+// [LOCK-14]
+#[test]
+fn locks_of_one_place_are_remembered_as_one() {
+    let mut table = LockTable::default();
+    for _ in 0..1000 {
+        assert_eq!(table.lock(FILE, 0..4, held(2, Kind::Exclusive), Claim::New, None), Ok(NOW));
+        table.unlock(FILE, &(0..4), owner_of(2));
+    }
+    assert!(matches!(table.restart, Restart::Open { noted: 1, .. }), "{:?}", table.restart);
+}
