@@ -86,6 +86,9 @@ impl Restart {
             LockKind::Shared => &mut touched.shared,
             LockKind::Exclusive => &mut touched.exclusive,
         };
+        if ranges.get(&range.start).is_some_and(|known| known.end >= range.end) {
+            return;
+        }
         // What touches becomes one.
         let before = ranges.len();
         ranges.insert(range.clone());
