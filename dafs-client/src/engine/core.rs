@@ -444,8 +444,8 @@ impl Core {
 
     /// A detached operation opened or locked something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
-        for named in op.unclaimed_locks(self.epoch) {
-            self.submit(Op::detached(Opcode::Unlock, named));
+        for (opcode, named) in op.unclaimed_locks(self.epoch) {
+            self.submit(Op::detached(opcode, named));
         }
         if let Some(closing) = op.unclaimed() {
             self.close(closing);

@@ -37,7 +37,7 @@ impl Op {
     }
 
     /// Requests that give back what it locked, when nobody knows of that; what its owner had locked before stays.
-    pub(crate) fn unclaimed_locks(&self, epoch: u64) -> Vec<Named> {
+    pub(crate) fn unclaimed_locks(&self, epoch: u64) -> Vec<(Opcode, Named)> {
         let (Some(request), Work::Named(named), Some(node)) = (self.lock_request(), &self.work, &self.target)
         else {
             return Vec::new();
@@ -46,8 +46,14 @@ impl Op {
         if !is_locked || request.flags.contains(LockFlags::CANCEL) {
             return Vec::new();
         }
+        // What it was going to repair stays broken, which giving it back would deny.
+        let repairs = request.flags.contains(LockFlags::REPAIR);
+        let cancel =
+            repairs.then(|| (Opcode::Lock, lock(LockRequest { flags: LockFlags::CANCEL, ..request })));
+        let unlocks = unlocks(node, &request).into_iter().map(|unlock| (Opcode::Unlock, unlock));
         let handle = Some(node.handle());
-        unlocks(node, &request).into_iter().map(|unlock| Named { handle, ..unlock }).collect()
+        let requests = cancel.into_iter().chain(unlocks);
+        requests.map(|(opcode, named)| (opcode, Named { handle, ..named })).collect()
     }
 
     /// Requests that end its wait, and put back what its owner had where it was granted before they arrive.

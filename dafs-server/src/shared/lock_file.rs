@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -232,7 +233,10 @@ impl Keeper {
         while let Ok(first) = arriving.recv() {
             let more = arriving.try_iter().take(TOGETHER_MAX - 1);
             let (changes, tells): (Vec<_>, Vec<_>) = std::iter::once(first).chain(more).unzip();
-            let status = match self.write(&changes) {
+            // Whoever waits is told, whatever the writer makes of a damaged file.
+            let written = std::panic::catch_unwind(AssertUnwindSafe(|| self.write(&changes)));
+            let written = written.unwrap_or_else(|_| Err(redb::Error::Corrupted("it is damaged".into())));
+            let status = match written {
                 Ok(()) => Status::OK,
                 Err(error) => {
                     self.database = None;

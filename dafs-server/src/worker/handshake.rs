@@ -18,7 +18,7 @@ use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
 use crate::worker::session::turns::LockTurns;
-use crate::worker::session::{Ledger, Session};
+use crate::worker::session::{Ledger, LockRecord, Session};
 
 /// How long a session counts as active after a request.
 pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);
@@ -282,7 +282,7 @@ impl Worker {
             batched: 0,
             lock_turns: LockTurns::default(),
             before,
-            keeps_locks: false,
+            lock_record: LockRecord::None,
             lockless_since: None,
             last_heard: self.now,
             waiting: 0,

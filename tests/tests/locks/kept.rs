@@ -20,6 +20,7 @@ on_each_provider_and_two_workers! {
     persistent_lock_is_broken_by_the_end_of_its_owner,
     persistent_lock_outlives_the_server,
     repair_that_is_not_finished_is_to_be_repaired,
+    repair_that_nobody_has_begun_is_none,
     whoever_waits_for_a_lock_that_breaks_is_told,
     persistent_lock_is_refused_where_nothing_keeps_it,
     guard_of_a_persistent_lock_leaves_it_to_a_panic,
@@ -227,6 +228,24 @@ fn repair_that_is_not_finished_is_to_be_repaired(on: On) {
     file.lock_with(0..10, Exclusive, REPAIR).unwrap();
     file.unlock(0..10).unwrap();
     file.lock(0..1, Shared).unwrap();
+}
+
+// [LOCK-46]
+fn repair_that_nobody_has_begun_is_none(on: On) {
+    let harness = start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, first), (_, other)) = (open(&a), open(&b));
+    first.lock_with(0..10, Exclusive, PERSISTENT).unwrap();
+    first.lock(20..30, Exclusive).unwrap();
+    drop(first);
+    a.ping().unwrap();
+    // Granted, and given up with its answer under way or behind it.
+    drop(other.submit_lock_with(0..10, Exclusive, REPAIR));
+    b.ping().unwrap();
+    b.ping().unwrap();
+    assert_status(other.lock(0..1, Shared), Status::LOCK_BROKEN, "nobody has it");
+    other.hold_with(0..10, Exclusive, REPAIR).unwrap().unlock().unwrap();
+    other.lock(0..1, Shared).unwrap();
 }
 
 // [LOCK-41]

@@ -17,7 +17,7 @@ use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
-use crate::worker::session::Session;
+use crate::worker::session::{LockRecord, Session};
 
 impl Worker {
     /// In what right a lock is asked for.
@@ -49,9 +49,10 @@ impl Worker {
         }
         let Some(session) = self.sessions.find_mut(call.session) else { return false };
         session.lockless_since = None;
-        if session.keeps_locks {
+        if session.lock_record == LockRecord::Written {
             return false;
         }
+        session.lock_record = LockRecord::Asked;
         let (id, proof) = (session.id, proof_of(&session.secret));
         let waiter = self.park(*call, State::LocksKept(AfterKept::Lock(*request)));
         self.shared.locks.keep_session(id, Some(proof), Some(self.teller(waiter)));
@@ -90,7 +91,7 @@ impl Worker {
         match after {
             AfterKept::Lock(request) if status == Status::OK => {
                 if let Some(session) = self.sessions.find_mut(call.session) {
-                    session.keeps_locks = true;
+                    session.lock_record = LockRecord::Written;
                 }
                 if let Err(problem) = self.lock(&call, &request) {
                     self.end_with(&call, problem);
@@ -114,8 +115,8 @@ impl Worker {
     fn take_lock_back(&mut self, call: &Call, file: LockKey, request: &LockRequest) {
         let Some(session) = self.sessions.find(call.session) else { return };
         let owner = Owner { session: session.id, id: request.owner };
-        let granted = self.shared.locks.with(|table| table.unlock(file, &request.range(), owner));
-        self.tell_of_locks(granted);
+        let freed = self.shared.locks.with(|table| table.take_back(file, &request.range(), owner));
+        self.tell_of_freed(freed);
     }
 
     /// A client may have taken the last of its locks again.
@@ -158,11 +159,11 @@ impl Worker {
 
     fn forget_lockless(&mut self, patience: Duration) {
         let (now, locks) = (self.now, Arc::clone(&self.shared.locks));
-        for session in self.sessions.iter_mut().filter(|session| session.keeps_locks) {
+        for session in self.sessions.iter_mut().filter(|session| session.lock_record == LockRecord::Written) {
             if locks.with(|table| table.has_any(session.id)) {
                 session.lockless_since = None;
             } else if now >= session.lockless_since.get_or_insert(now).after(patience) {
-                (session.keeps_locks, session.lockless_since) = (false, None);
+                (session.lock_record, session.lockless_since) = (LockRecord::None, None);
                 locks.keep_session(session.id, None, None);
             }
         }
@@ -170,7 +171,7 @@ impl Worker {
 
     /// A session has ended, and so have its locks.
     pub(crate) fn forget_locks_of(&self, session: &Session) {
-        if session.keeps_locks {
+        if session.lock_record != LockRecord::None {
             self.shared.locks.keep_session(session.id, None, None);
         }
     }

@@ -165,7 +165,7 @@ impl Worker {
         self.tell_of_freed(freed);
     }
 
-    fn tell_of_freed(&mut self, freed: Freed) {
+    pub(super) fn tell_of_freed(&mut self, freed: Freed) {
         for (Waiting { worker, told }, status) in freed.ended {
             self.tell_of_lock(worker, told, status);
         }

@@ -45,15 +45,17 @@ impl Worker {
         owner: Owner,
     ) -> Result<(), Problem> {
         let range = request.range();
-        let granted = self.shared.locks.with(|table| {
-            let waiter = table.wait_for(file, &range, owner, request.kind)?;
-            table.cancel(file, waiter)
+        let (granted, freed) = self.shared.locks.with(|table| {
+            let waiter = table.wait_for(file, &range, owner, request.kind);
+            let granted = waiter.and_then(|waiter| table.cancel(file, waiter));
+            (granted, table.give_repair_up(file, &range, owner))
         });
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.lock_turns.claim(&turn_of(call, request));
         }
         self.reply_status(call, Status::OK);
         self.tell_of_locks(granted.unwrap_or_default());
+        self.tell_of_freed(freed);
         Ok(())
     }
 
@@ -124,10 +126,10 @@ impl Worker {
         // A handle that was closed meanwhile has taken the lock with it.
         let Ok(open) = session.handles.find(dafs_proto::wire::FileHandle(turn.handle)) else { return };
         let Ok(file) = self.storage.lock_key(open.node) else { return };
-        let granted = self.shared.locks.with(|table| table.unlock(file, &turn.range(), owner));
+        let freed = self.shared.locks.with(|table| table.take_back(file, &turn.range(), owner));
         // Nobody waits for what lasts of it: where it is not written now, it is with the next change.
         let _ = self.shared.locks.keep(file, Box::new(drop));
-        self.tell_of_locks(granted);
+        self.tell_of_freed(freed);
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) enum Lasting {
     No,
     /// It stays, broken.
     Persistent,
+    /// So does this, in place of one that is broken already: until its owner gives it back, nothing is repaired.
+    Repairing,
     /// That has happened.
     Broken,
 }

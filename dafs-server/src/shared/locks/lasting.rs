@@ -1,6 +1,7 @@
 //! Locks that outlive their owners, and the server: what is to be kept of them, and what was kept.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use dafs_proto::wire::{LockKind, SessionId, Status};
 
@@ -41,15 +42,17 @@ impl LockTable {
     }
 
     /// A lock may outlive its owner here.
-    pub(super) fn check_lasting(&self, file: LockKey, held: &Held) -> Result<(), Status> {
+    pub(super) fn check_lasting(&self, file: LockKey, range: &Range<u64>, held: &Held) -> Result<(), Status> {
         if held.lasting == Lasting::No {
             return Ok(());
         }
         if !self.lasting.are_kept || file.generation == 0 {
             return Err(Status::NOT_SUPPORTED);
         }
-        let count = self.files.get(&file).map_or(0, |locks| locks.segments.lasting().count());
-        if count < LASTING_MAX { Ok(()) } else { Err(Status::TOO_MANY_LOCKS) }
+        let Some(locks) = self.files.get(&file) else { return Ok(()) };
+        // Whoever asks again for what he has takes no more.
+        let fits = locks.segments.lasting().count() < LASTING_MAX;
+        if fits || locks.segments.has_part(range, held.owner) { Ok(()) } else { Err(Status::TOO_MANY_LOCKS) }
     }
 
     /// Somebody asks about a file: what was kept of it holds.
@@ -77,7 +80,7 @@ impl LockTable {
         if self.lasting.changed.is_empty() || !self.lasting.changed.remove(&file) {
             return None;
         }
-        let record = |(range, held): (std::ops::Range<u64>, &Held)| Record {
+        let record = |(range, held): (Range<u64>, &Held)| Record {
             start: range.start,
             end: range.end,
             session: held.owner.session.0,

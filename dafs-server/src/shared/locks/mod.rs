@@ -142,7 +142,7 @@ impl LockTable {
             return Err(Status::TOO_MANY_LOCKS);
         }
         self.adopt(file);
-        self.check_lasting(file, &held)?;
+        self.check_lasting(file, &range, &held)?;
         if let Claim::Reclaim(session) = claim {
             self.restart.check(file, &range, held.kind, session)?;
         }
@@ -205,11 +205,9 @@ impl LockTable {
     /// Locks a range of which nothing is in the way.
     fn take(&mut self, file: LockKey, range: &Range<u64>, held: Held, claim: Claim) {
         let locks = self.files.entry(file).or_default();
-        if held.lasting != Lasting::No || locks.segments.has_lasting(range) {
-            locks.segments.unlock(range, Held::is_broken, &mut self.counts);
+        if locks.segments.take(range, held, claim, &mut self.counts) {
             self.lasting.note_change(file);
         }
-        locks.segments.lock(range, held, &mut self.counts);
         if !claim.is_reclaim() {
             self.restart.note(file, range, held.kind);
         }
@@ -218,6 +216,18 @@ impl LockTable {
     /// Gives back what an owner holds of a range. Returns whose turn has come.
     pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
         self.release(file, range, |held| held.owner == owner && !held.is_broken())
+    }
+
+    /// Takes a lock back that its owner has not been told of, or does not take.
+    pub(crate) fn take_back(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
+        let mut freed = self.give_repair_up(file, range, owner);
+        freed.granted.extend(self.unlock(file, range, owner));
+        freed
+    }
+
+    /// What an owner was going to repair of a range is broken again.
+    pub(crate) fn give_repair_up(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
+        self.end(file, range, |held| held.owner == owner && held.lasting == Lasting::Repairing)
     }
 
     /// Ends what was locked by a handle of a session, and what waits by it.
@@ -397,9 +407,7 @@ impl LockTable {
                 && !is_behind
                 && locks.segments.in_way(range, held, *claim) == InWay::Nothing;
             if free {
-                lasts |= held.lasting != Lasting::No || locks.segments.has_lasting(range);
-                locks.segments.unlock(range, Held::is_broken, &mut self.counts);
-                locks.segments.lock(range, *held, &mut self.counts);
+                lasts |= locks.segments.take(range, *held, *claim, &mut self.counts);
                 self.restart.note(file, range, held.kind);
                 granted.push(*id);
             } else if !awaited.iter().any(|(other, by)| covers(other, range) && by.kind >= held.kind) {

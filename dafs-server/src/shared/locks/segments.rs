@@ -95,7 +95,8 @@ impl Segments {
         is_meant: impl Fn(&Held) -> bool,
         counts: &mut Counts,
     ) -> Vec<Range<u64>> {
-        let breaks = |held: &Held| held.lasting == Lasting::Persistent && is_meant(held);
+        let breaks =
+            |held: &Held| matches!(held.lasting, Lasting::Persistent | Lasting::Repairing) && is_meant(held);
         if !self.overlapping(range).any(|(_, held)| breaks(held)) {
             return Vec::new();
         }
@@ -144,6 +145,22 @@ impl Segments {
             counts.add(&held);
         }
         self.join(range, counts);
+    }
+
+    /// As [`Segments::lock`], also in place of broken locks; whether something of what lasts has changed.
+    pub(super) fn take(
+        &mut self,
+        range: &Range<u64>,
+        mut held: Held,
+        claim: Claim,
+        counts: &mut Counts,
+    ) -> bool {
+        let lasts = held.lasting != Lasting::No || self.has_lasting(range);
+        if lasts && self.unlock(range, Held::is_broken, counts) && claim == Claim::Repair {
+            held.lasting = Lasting::Repairing;
+        }
+        self.lock(range, held, counts);
+        lasts
     }
 
     /// Takes those holders of a range away that are meant; whether there were any.

@@ -447,3 +447,26 @@ fn locks_of_one_place_are_remembered_as_one() {
     }
     assert!(matches!(table.restart, Restart::Open { noted: 1, .. }), "{:?}", table.restart);
 }
+
+// [LOCK-46]
+#[test]
+fn repair_that_is_taken_back_has_repaired_nothing() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    table.unlock_handle(FILE, lasts(2).owner.session, lasts(2).handle);
+    for take_back in [true, false] {
+        assert_eq!(table.lock(FILE, 0..12, lasts(6), Claim::Repair, None), Ok(NOW));
+        match take_back {
+            true => drop(table.take_back(FILE, &(0..12), owner_of(6))),
+            false => drop(table.give_repair_up(FILE, &(0..12), owner_of(6))),
+        }
+        let asked = table.lock(FILE, 0..10, held(4, Kind::Shared), Claim::New, None);
+        assert_eq!(asked, Err(Status::LOCK_BROKEN), "{take_back}");
+    }
+    // What is new and not a repair leaves nothing.
+    assert_eq!(table.lock(FILE, 50..60, lasts(6), Claim::Repair, None), Ok(NOW));
+    table.take_back(FILE, &(50..60), owner_of(6));
+    assert_eq!(table.lock(FILE, 50..60, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
+}

@@ -20,6 +20,15 @@ use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
 use crate::worker::session::turns::LockTurns;
 
+/// Whether a session is in the file of those who have locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockRecord {
+    None,
+    /// It may be by now.
+    Asked,
+    Written,
+}
+
 /// A session and what belongs to it.
 #[derive(Debug)]
 pub struct Session {
@@ -65,8 +74,8 @@ pub struct Session {
     pub(crate) lock_turns: LockTurns,
     /// Its session before a restart of the server, which had locks.
     pub(crate) before: Option<SessionId>,
-    /// It is in the file of those who have locks.
-    pub(crate) keeps_locks: bool,
+    /// Whether it is in the file of those who have locks.
+    pub(crate) lock_record: LockRecord,
     /// Since when it has none although it is there.
     pub(crate) lockless_since: Option<Moment>,
     /// Last sign of life.
