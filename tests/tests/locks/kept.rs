@@ -233,18 +233,21 @@ fn repair_that_is_not_finished_is_to_be_repaired(on: On) {
 // [LOCK-46]
 fn repair_that_nobody_has_begun_is_none(on: On) {
     let harness = start(on);
-    let (a, b) = (harness.session(), harness.session());
-    let ((_, first), (_, other)) = (open(&a), open(&b));
+    let (a, b, c) = (harness.session(), harness.session(), harness.session());
+    let ((_, first), (_, other), (_, third)) = (open(&a), open(&b), open(&c));
     first.lock_with(0..10, Exclusive, PERSISTENT).unwrap();
     first.lock(20..30, Exclusive).unwrap();
     drop(first);
     a.ping().unwrap();
     // Granted, and given up with its answer under way or behind it.
     drop(other.submit_lock_with(0..10, Exclusive, REPAIR));
-    b.ping().unwrap();
-    b.ping().unwrap();
-    assert_status(other.lock(0..1, Shared), Status::LOCK_BROKEN, "nobody has it");
-    other.hold_with(0..10, Exclusive, REPAIR).unwrap().unlock().unwrap();
+    let mut waits = third.submit_lock(0..1, Shared);
+    while !waits.test() {
+        b.ping().unwrap();
+        c.ping().unwrap();
+    }
+    assert_status(waits.wait(), Status::LOCK_BROKEN, "nobody has it");
+    third.hold_with(0..10, Exclusive, REPAIR).unwrap().unlock().unwrap();
     other.lock(0..1, Shared).unwrap();
 }
 
