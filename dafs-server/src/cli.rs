@@ -242,7 +242,8 @@ Clients find it as dafs://HOST/NAME. Options, after commas:
   squash=UID:GID            all clients act as this user
   squash=server             all clients act as the user that the server runs as
   no_root_squash            a client that claims to be root, and has proven a key, is root; else it is nobody
-  direct                    bypass the page cache (O_DIRECT)
+  direct_io                 bypass the page cache (O_DIRECT)
+  local_locks               clients' locks and those of this host's processes (fcntl, lockf) keep each other out
 
 Export a directory with a comma in its name from a file (--config):
   [[export]]

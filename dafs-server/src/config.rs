@@ -204,6 +204,8 @@ pub struct ExportConfig {
     pub no_root_squash: bool,
     /// Files are read and written with O_DIRECT, which bypasses the page cache, where the file system can.
     pub direct_io: bool,
+    /// Locks of clients and of the host's processes keep each other out.
+    pub local_locks: bool,
 }
 
 impl ExportConfig {
@@ -218,6 +220,7 @@ impl ExportConfig {
             squash: IdentityMapping::Auto,
             no_root_squash: false,
             direct_io: false,
+            local_locks: false,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{Attributes, FileKind, Status, decode_dir_entries, encode_dir_entry};
 use dafs_server::storage::{
-    Entries, ExportId, FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError, SharedFile, Storage,
-    Submitted,
+    Entries, ExportId, FsOp, FsReply, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, SharedFile,
+    Storage, Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -399,6 +399,10 @@ impl Storage for FaultyStorage {
 
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
         self.storage.lock_key(node)
+    }
+
+    fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        self.storage.local_locks(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    ExportId, FsOp, FsResult, Identity, LockKey, NodeId, NowError, SharedFile, Storage, Submitted,
+    ExportId, FsOp, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, SharedFile, Storage, Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -157,6 +157,10 @@ impl Storage for GatedStorage {
 
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
         self.storage.lock_key(node)
+    }
+
+    fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        self.storage.local_locks(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

@@ -5,6 +5,7 @@
 //! - [`fuzz`] takes any bytes for input: what the fuzz targets run.
 //! - [`gate`] is storage that stops the server in the middle of a read.
 //! - [`harness`] starts a server on a provider in a temporary directory.
+//! - [`locking_process`] has a lock that the server did not give.
 //! - [`cut`] breaks connections after any byte.
 //! - [`program`] runs the server as a process of its own.
 //! - [`raw`] is a client that may break the rules of the protocol.
@@ -24,6 +25,7 @@ pub mod faulty;
 pub mod fuzz;
 pub mod gate;
 pub mod harness;
+pub mod locking_process;
 pub mod mpi;
 pub mod program;
 pub mod raw;

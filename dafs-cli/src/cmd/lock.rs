@@ -78,10 +78,15 @@ fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()
 
 fn shown(conflict: &LockConflict) -> String {
     let id: String = conflict.client_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let holder = match (conflict.is_local(), conflict.owner) {
+        (true, 0) => "a process of the server's host".to_owned(),
+        (true, process) => format!("process {process} of the server's host"),
+        (false, _) => format!("client {id}"),
+    };
     match (conflict.broken, conflict.kind) {
-        (true, _) => format!("client {id}"),
-        (_, LockKind::Shared) => format!("client {id} (shared)"),
-        (_, LockKind::Exclusive) => format!("client {id} (alone)"),
+        (true, _) => holder,
+        (_, LockKind::Shared) => format!("{holder} (shared)"),
+        (_, LockKind::Exclusive) => format!("{holder} (alone)"),
     }
 }
 

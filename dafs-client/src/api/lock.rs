@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::wire::{
-    Features, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
+    Features, HEADER_SIZE, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
     UnlockRequest,
 };
 
@@ -42,12 +42,19 @@ pub struct LockConflict {
     pub range: Range<u64>,
     /// Shared or exclusive.
     pub kind: LockKind,
-    /// Its owner, as its client names it.
+    /// Its owner, as its client names it; the process of one that is local, 0 where several may hold it.
     pub owner: u64,
-    /// Its client ([`crate::Config::client_id`]).
+    /// Its client ([`crate::Config::client_id`]); 0 where it is local.
     pub client_id: [u8; 16],
     /// Its owner went without giving it back, and may have left half done what it guards: [`LockOptions::repair`].
     pub broken: bool,
+}
+
+impl LockConflict {
+    /// No client has it, but a process of the server's host.
+    pub fn is_local(&self) -> bool {
+        self.client_id == [0; 16]
+    }
 }
 
 /// Locks of a file, held until this is dropped: see [`File::hold`].
@@ -83,8 +90,40 @@ impl Drop for LockGuard<'_> {
     }
 }
 
+/// A request of which a good reply says nothing.
+struct Plain {
+    opcode: Opcode,
+    body: [u8; REQUEST_SIZE],
+    body_len: usize,
+    /// What is locked by it.
+    locks: Option<LockRequest>,
+}
+
+impl Plain {
+    fn body(&self) -> &[u8] {
+        &self.body[..self.body_len]
+    }
+}
+
+/// The blocking form of such a request, which may take the fast path, and the other.
+macro_rules! plain_forms {
+    ($(
+        $(#[$doc:meta])* $name:ident, $submit:ident, (&$self:ident $(, $arg:ident: $type:ty)*) $body:block
+    )*) => { $(
+        $(#[$doc])*
+        pub fn $name(&$self, $($arg: $type),*) -> Result<()> {
+            $self.run_plain($body?)
+        }
+
+        #[doc = concat!("Nonblocking form of [`Self::", stringify!($name), "`].")]
+        pub fn $submit(&$self, $($arg: $type),*) -> Pending<Result<()>> {
+            $body.map_or_else(|error| Pending::ready(Err(error)), |plain| $self.submit_plain(&plain))
+        }
+    )* };
+}
+
 impl File {
-    forms! {
+    plain_forms! {
         /// Locks a range, shared or exclusively, and waits for it: blocks until nobody else holds a lock that conflicts. An end of
         /// `u64::MAX` is all that follows, whatever the size of the file becomes; nothing of the range need exist. A shared lock needs a
         /// file that is open for reading, an exclusive one a file that is open for writing.
@@ -96,32 +135,32 @@ impl File {
         ///
         /// Fails with the status [`Status::DEADLOCK`] where whoever holds it waits for this owner, with [`Status::TOO_MANY_LOCKS`], and
         /// with [`Status::TIMED_OUT`] after [`crate::Config::operation_timeout`].
-        lock, submit_lock, lock_call, (&self, range: Range<u64>, kind: LockKind) -> () {
-            self.lock_request(range, kind, LockOptions::default(), LockFlags::WAIT | LockFlags::NOTIFY)
+        lock, submit_lock, (&self, range: Range<u64>, kind: LockKind) {
+            self.to_lock(range, kind, LockOptions::default(), LockFlags::WAIT | LockFlags::NOTIFY)
         }
 
         /// As [`File::lock`], for another owner or with effect on others.
-        lock_with, submit_lock_with, lock_with_call,
-        (&self, range: Range<u64>, kind: LockKind, options: LockOptions) -> () {
-            self.lock_request(range, kind, options, LockFlags::WAIT | LockFlags::NOTIFY)
+        lock_with, submit_lock_with, (&self, range: Range<u64>, kind: LockKind, options: LockOptions) {
+            self.to_lock(range, kind, options, LockFlags::WAIT | LockFlags::NOTIFY)
         }
 
         /// As [`File::lock_with`], without waiting for others: fails with the status [`Status::LOCKED`] where it would have to.
-        try_lock_with, submit_try_lock_with, try_lock_with_call,
-        (&self, range: Range<u64>, kind: LockKind, options: LockOptions) -> () {
-            self.lock_request(range, kind, options, LockFlags::empty())
+        try_lock_with, submit_try_lock_with, (&self, range: Range<u64>, kind: LockKind, options: LockOptions) {
+            self.to_lock(range, kind, options, LockFlags::empty())
         }
 
         /// Gives back what this file holds of a range. No error where it holds nothing.
-        unlock, submit_unlock, unlock_call, (&self, range: Range<u64>) -> () {
-            self.unlock_request(range, None)
+        unlock, submit_unlock, (&self, range: Range<u64>) {
+            self.to_unlock(range, None)
         }
 
         /// As [`File::unlock`], for an owner of [`LockOptions`].
-        unlock_with, submit_unlock_with, unlock_with_call, (&self, range: Range<u64>, owner: u64) -> () {
-            self.unlock_request(range, Some(owner))
+        unlock_with, submit_unlock_with, (&self, range: Range<u64>, owner: u64) {
+            self.to_unlock(range, Some(owner))
         }
+    }
 
+    forms! {
         /// What would keep this file from locking a range now; `None` where nothing would. It may have changed when this returns.
         test_lock, submit_test_lock, test_lock_call,
         (&self, range: Range<u64>, kind: LockKind) -> Option<LockConflict> {
@@ -165,30 +204,50 @@ impl File {
         Ok(LockGuard { file: self, range, options })
     }
 
-    fn lock_request(
+    fn to_lock(
         &self,
         range: Range<u64>,
         kind: LockKind,
         options: LockOptions,
         flags: LockFlags,
-    ) -> Result<Call<Result<()>>> {
+    ) -> Result<Plain> {
         let request = self.request(range, kind, options, flags)?;
-        let named = Named::of(REQUEST_SIZE, |body| request.encode(body));
-        let node = Arc::clone(&self.node);
-        Ok(Call::boxed(Some(&self.node), Opcode::Lock, named, move |op| {
-            op.into_reply()?;
-            node.locks().lock(&request);
-            Ok(())
-        }))
+        let mut body = [0; REQUEST_SIZE];
+        request.encode(&mut body);
+        Ok(Plain { opcode: Opcode::Lock, body, body_len: REQUEST_SIZE, locks: Some(request) })
     }
 
-    fn unlock_request(&self, range: Range<u64>, owner: Option<u64>) -> Result<Call<Result<()>>> {
+    fn to_unlock(&self, range: Range<u64>, owner: Option<u64>) -> Result<Plain> {
         let (offset, len) = extent(&range)?;
         let owner = owner.unwrap_or_else(|| own(&self.node));
         // In a new session it is not to be locked again, whether the server hears of this or not.
         self.node.locks().unlock(&range, owner);
-        let named = Named::of(24, |body| UnlockRequest { offset, len, owner }.encode(body));
-        Ok(Call::plain(Some(&self.node), Opcode::Unlock, named, |op| op.into_reply().map(drop)))
+        let mut body = [0; REQUEST_SIZE];
+        UnlockRequest { offset, len, owner }.encode(&mut body);
+        Ok(Plain { opcode: Opcode::Unlock, body, body_len: UNLOCK_SIZE, locks: None })
+    }
+
+    fn run_plain(&self, plain: Plain) -> Result<()> {
+        if let Some(op) = self.owner.shared.run_plain(plain.opcode, &self.node, plain.body()) {
+            op.into_reply()?;
+        }
+        if let Some(request) = &plain.locks {
+            self.node.locks().lock(request);
+        }
+        Ok(())
+    }
+
+    fn submit_plain(&self, plain: &Plain) -> Pending<Result<()>> {
+        let named = Named::of(plain.body_len, |body| body.copy_from_slice(plain.body()));
+        let (node, locks) = (Arc::clone(&self.node), plain.locks);
+        let call = Call::boxed(Some(&self.node), plain.opcode, named, move |op| {
+            op.into_reply()?;
+            if let Some(request) = &locks {
+                node.locks().lock(request);
+            }
+            Ok(())
+        });
+        call.submit(&self.owner)
     }
 
     fn request(
@@ -239,7 +298,7 @@ impl Chain<'_> {
             None => CHAIN_OWNERS.fetch_add(1, Ordering::Relaxed),
         };
         self.lock_owner = Some(owner);
-        self.unlocks.push(Named::of(24, |body| UnlockRequest { offset, len, owner }.encode(body)));
+        self.unlocks.push(Named::of(UNLOCK_SIZE, |body| UnlockRequest { offset, len, owner }.encode(body)));
         let request = LockRequest { offset, len, owner, kind, flags: LockFlags::WAIT };
         self.push(Link::new(Opcode::Lock, Named::of(REQUEST_SIZE, |body| request.encode(body))))
     }
@@ -248,7 +307,7 @@ impl Chain<'_> {
     pub fn unlock(mut self, range: Range<u64>) -> Self {
         let Some((offset, len)) = self.checked(extent(&range)) else { return self };
         let owner = self.lock_owner.unwrap_or_default();
-        let request = Named::of(24, |body| UnlockRequest { offset, len, owner }.encode(body));
+        let request = Named::of(UNLOCK_SIZE, |body| UnlockRequest { offset, len, owner }.encode(body));
         self.push(Link::new(Opcode::Unlock, request))
     }
 }
@@ -256,7 +315,8 @@ impl Chain<'_> {
 /// Owners that chains stand for have the second highest bit.
 static CHAIN_OWNERS: AtomicU64 = AtomicU64::new(1 << 62);
 
-const REQUEST_SIZE: usize = 32;
+const REQUEST_SIZE: usize = LockRequest::HEAD_SIZE - HEADER_SIZE;
+const UNLOCK_SIZE: usize = UnlockRequest::HEAD_SIZE - HEADER_SIZE;
 
 /// Owners that files stand for are told from those of programs by their highest bit.
 fn own(node: &Node) -> u64 {

@@ -26,8 +26,7 @@ use crate::op::transfer::{Transfer, TransferKind};
 
 /// One request, by reference: it ends before its caller goes on.
 pub(crate) struct Single<'a> {
-    /// What moves; `None` is an empty request.
-    pub(crate) kind: Option<TransferKind>,
+    pub(crate) wish: Wish<'a>,
     /// Of which file.
     pub(crate) node: Option<&'a Arc<Node>>,
     pub(crate) offset: u64,
@@ -36,6 +35,17 @@ pub(crate) struct Single<'a> {
     pub(crate) range: Option<RemoteRange>,
     /// How the data travels.
     pub(crate) path: IoPath,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wish<'a> {
+    /// Nothing: an empty request.
+    Null,
+    /// Data moves.
+    Move(TransferKind),
+    /// What takes a few bytes to say, and to which a good reply says nothing.
+    Plain(Opcode, &'a [u8]),
 }
 
 /// What became of it.
@@ -73,9 +83,22 @@ impl Shared {
     /// Runs an empty request. Returns the operation where it did not end well on the fast path. Blocks.
     #[inline]
     pub(crate) fn run_null(&self) -> Option<Op> {
+        self.run_small(Wish::Null, None, || Op::named(Opcode::Null, None, Named::default()))
+    }
+
+    /// Runs a request of which a good reply says nothing. Returns the operation where it did not end well on the fast path. Blocks.
+    #[inline]
+    pub(crate) fn run_plain(&self, opcode: Opcode, node: &Arc<Node>, body: &[u8]) -> Option<Op> {
+        let named = || Named::of(body.len(), |to| to.copy_from_slice(body));
+        self.run_small(Wish::Plain(opcode, body), Some(node), || {
+            Op::named(opcode, Some(Arc::clone(node)), named())
+        })
+    }
+
+    #[inline]
+    fn run_small(&self, wish: Wish<'_>, node: Option<&Arc<Node>>, op: impl Fn() -> Op) -> Option<Op> {
         let memory = RawMemory::of(&[]);
-        let single = Single { kind: None, node: None, offset: 0, memory, range: None, path: IoPath::Inline };
-        let op = || Op::named(Opcode::Null, None, Named::default());
+        let single = Single { wish, node, offset: 0, memory, range: None, path: IoPath::Inline };
         let unwinding = EndOnUnwind { shared: self };
         let op = match self.attempt(self.lock(), &single) {
             Attempt::Done(_) => None,
@@ -110,7 +133,11 @@ impl Shared {
 impl Single<'_> {
     #[inline]
     fn opcode(&self) -> Opcode {
-        self.kind.map_or(Opcode::Null, TransferKind::opcode)
+        match self.wish {
+            Wish::Null => Opcode::Null,
+            Wish::Move(kind) => kind.opcode(),
+            Wish::Plain(opcode, _) => opcode,
+        }
     }
 
     /// The transfer that the general path would have made of it.
@@ -122,8 +149,8 @@ impl Single<'_> {
     /// Data that goes in the request.
     #[inline]
     fn payload(&self) -> Span<'_> {
-        match (self.kind, self.path) {
-            (Some(TransferKind::Write(_)), IoPath::Inline) => self.memory.span(),
+        match (self.wish, self.path) {
+            (Wish::Move(TransferKind::Write(_)), IoPath::Inline) => self.memory.span(),
             _ => Span::EMPTY,
         }
     }
@@ -136,7 +163,14 @@ impl Single<'_> {
     #[inline]
     fn draft<'a>(&self, head: &'a mut HeadRoom, header: Header) -> Draft<'a> {
         Draft::new(head, header, |head| {
-            let Some(kind) = self.kind else { return HEADER_SIZE };
+            let kind = match self.wish {
+                Wish::Move(kind) => kind,
+                Wish::Null => return HEADER_SIZE,
+                Wish::Plain(_, body) => {
+                    head[..body.len()].copy_from_slice(body);
+                    return HEADER_SIZE + body.len();
+                }
+            };
             let (offset, len) = (self.offset, self.memory.len());
             let body = match (self.path, self.range) {
                 (IoPath::Direct, Some(range)) => Body::direct(kind, offset, len, &[wire(range)]),
@@ -164,13 +198,16 @@ impl Driven {
     /// All of it goes in one request, and needs no buffer of the library's.
     #[inline]
     fn is_one_request(&self, single: &Single<'_>) -> bool {
-        let Some(kind) = single.kind else { return true };
+        if single.node.is_some_and(|node| node.is_stale()) {
+            return false;
+        }
+        let Wish::Move(kind) = single.wish else { return true };
         let len_max = match single.path {
             IoPath::Inline => self.terms.inline_max(kind.direction()),
             IoPath::Direct => self.terms.welcome.transfer_size_max,
             _ => return false,
         };
-        single.memory.len() <= len_max as usize && !single.node.is_some_and(|node| node.is_stale())
+        single.memory.len() <= len_max as usize
     }
 
     /// Sends the request; `None` when there is no room, and nothing has happened.
@@ -244,9 +281,13 @@ impl Driven {
             return None;
         }
         let Self { core, endpoint: Some(endpoint), .. } = self else { return None };
-        let Some(kind) = single.kind else {
-            core.session.on_reply(&header).ok()?;
-            return Some(0);
+        let kind = match single.wish {
+            Wish::Move(kind) => kind,
+            Wish::Plain(..) if !body.is_empty() || payload_len > 0 => return None,
+            Wish::Null | Wish::Plain(..) => {
+                core.session.on_reply(&header).ok()?;
+                return Some(0);
+            }
         };
         let payload = endpoint.payload();
         let reply = DataReply::decode(kind, body).ok()?;
@@ -284,8 +325,14 @@ mod tests {
         (session, export, file)
     }
 
-    const READ: Option<TransferKind> = Some(TransferKind::Read);
-    const WRITE: Option<TransferKind> = Some(TransferKind::Write(Stability::Unstable));
+    const NULL: Wish<'static> = Wish::Null;
+    const READ: Wish<'static> = Wish::Move(TransferKind::Read);
+    const WRITE: Wish<'static> = Wish::Move(TransferKind::Write(Stability::Unstable));
+    /// Of the first byte, exclusively, for owner 7.
+    const LOCK: Wish<'static> = Wish::Plain(
+        Opcode::Lock,
+        &[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+    );
 
     /// What became of a request that goes in messages: done, bytes moved; else how it ended generally, if it was begun.
     enum Ran {
@@ -294,28 +341,42 @@ mod tests {
         NotBegun,
     }
 
-    fn run(session: &Session, file: &File, kind: Option<TransferKind>, bytes: &mut [u8]) -> Ran {
-        let (shared, single) = (&session.owner.shared, single(file, kind, bytes, IoPath::Inline));
+    fn run(session: &Session, file: &File, wish: Wish<'_>, bytes: &mut [u8]) -> Ran {
+        let (shared, single) = (&session.owner.shared, single(file, wish, bytes, IoPath::Inline));
         match shared.attempt(shared.lock(), &single) {
             Attempt::Done(count) => Ran::Done(count),
             Attempt::NotBegun(_) => Ran::NotBegun,
             Attempt::InFlight(core, sent, came) => {
-                let op = match kind {
-                    None => Op::named(Opcode::Null, None, Named::default()),
-                    Some(kind) => Op::moving(kind.opcode(), Arc::clone(&file.node), single.transfer(kind)),
+                let op = match wish {
+                    Wish::Null => Op::named(Opcode::Null, None, Named::default()),
+                    Wish::Move(kind) => {
+                        Op::moving(kind.opcode(), Arc::clone(&file.node), single.transfer(kind))
+                    }
+                    Wish::Plain(opcode, body) => {
+                        let named = Named::of(body.len(), |to| to.copy_from_slice(body));
+                        Op::named(opcode, Some(Arc::clone(&file.node)), named)
+                    }
                 };
                 Ran::Ended(Box::new(shared.end_generally(core, op, (sent, came))))
             }
         }
     }
 
-    fn single<'a>(file: &'a File, kind: Option<TransferKind>, bytes: &mut [u8], path: IoPath) -> Single<'a> {
-        let node = kind.map(|_| &file.node);
-        Single { kind, node, offset: 0, memory: RawMemory::of_mut(bytes), range: None, path }
+    fn single<'a>(file: &'a File, wish: Wish<'a>, bytes: &mut [u8], path: IoPath) -> Single<'a> {
+        let node = (!matches!(wish, Wish::Null)).then_some(&file.node);
+        Single { wish, node, offset: 0, memory: RawMemory::of_mut(bytes), range: None, path }
     }
 
-    fn opcode(kind: Option<TransferKind>) -> Opcode {
-        kind.map_or(Opcode::Null, TransferKind::opcode)
+    fn opcode(wish: Wish<'_>) -> Opcode {
+        let single = Single {
+            wish,
+            node: None,
+            offset: 0,
+            memory: RawMemory::of(&[]),
+            range: None,
+            path: IoPath::Inline,
+        };
+        single.opcode()
     }
 
     fn places_used(session: &Session) -> (usize, usize) {
@@ -332,7 +393,8 @@ mod tests {
         assert!(matches!(run(&session, &file, READ, &mut bytes), Ran::Done(8)));
         assert_eq!(&bytes[..9], b"12345678\0");
         assert!(matches!(run(&session, &file, WRITE, &mut bytes[..3]), Ran::Done(3)));
-        assert!(matches!(run(&session, &file, None, &mut []), Ran::Done(0)));
+        assert!(matches!(run(&session, &file, NULL, &mut []), Ran::Done(0)));
+        assert!(matches!(run(&session, &file, LOCK, &mut []), Ran::Done(0)));
         assert_eq!(places_used(&session), (0, 0));
         assert_eq!(session.owner.shared.lock().session.outstanding(), 0);
     }
@@ -354,7 +416,7 @@ mod tests {
     #[test]
     fn fast_request_cut_off_before_or_after_it_was_executed_is_sent_again() {
         for before in [true, false] {
-            for kind in [None, READ, WRITE] {
+            for kind in [NULL, READ, WRITE, LOCK] {
                 let world = World::new(3 + u64::from(before));
                 let (session, _export, file) = opened(&world);
                 world.once(opcode(kind), move |_| if before { Action::CutBefore } else { Action::CutAfter });
@@ -364,8 +426,8 @@ mod tests {
                 assert!(world.log().contains(&(opcode(kind), Flags::REPLAY)), "{kind:?}");
                 assert_eq!(session.reconnects(), 1);
                 match kind {
-                    READ => assert_eq!(&bytes, b"12345678"),
-                    WRITE => assert_eq!(world.content("f"), b"abcdefgh"),
+                    Wish::Move(TransferKind::Read) => assert_eq!(&bytes, b"12345678"),
+                    Wish::Move(_) => assert_eq!(world.content("f"), b"abcdefgh"),
                     _ => {}
                 }
                 assert_eq!(places_used(&session), (0, 0));
@@ -380,7 +442,7 @@ mod tests {
     // [CLI-103] a write is idempotent, so a new session repeats it
     #[test]
     fn fast_request_in_a_session_that_the_server_lost_is_repeated_in_the_new_one() {
-        for kind in [None, READ, WRITE] {
+        for kind in [NULL, READ, WRITE, LOCK] {
             let world = World::new(5);
             let (session, _export, file) = opened(&world);
             world.once(opcode(kind), |_| Action::CrashBefore);
@@ -435,7 +497,7 @@ mod tests {
     fn fast_request_is_not_begun_where_it_would_not_be_alone() {
         let world = World::new(8);
         let (session, _export, file) = opened(&world);
-        let begins = || !matches!(run(&session, &file, None, &mut []), Ran::NotBegun);
+        let begins = || !matches!(run(&session, &file, NULL, &mut []), Ran::NotBegun);
         assert!(begins());
         let in_flight = file.submit_read_at(vec![0; 8], 0);
         assert!(!begins(), "a request is in flight");
@@ -451,7 +513,7 @@ mod tests {
         let limited = Config { operation_timeout: Some(Duration::from_secs(1)), ..config() };
         let session = world.connect(&limited).unwrap();
         let (shared, memory) = (&session.owner.shared, RawMemory::of(&[]));
-        let single = Single { kind: None, node: None, offset: 0, memory, range: None, path: IoPath::Inline };
+        let single = Single { wish: NULL, node: None, offset: 0, memory, range: None, path: IoPath::Inline };
         assert!(matches!(shared.attempt(shared.lock(), &single), Attempt::NotBegun(_)));
         session.ping().unwrap();
     }

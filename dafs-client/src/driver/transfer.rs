@@ -7,7 +7,7 @@ use dafs_proto::transport::{MemoryRef, RemoteRange};
 use dafs_proto::wire::{Features, Opcode};
 use smallvec::SmallVec;
 
-use crate::driver::fast_path::{Attempt, Single};
+use crate::driver::fast_path::{Attempt, Single, Wish};
 use crate::driver::pending::{Finish, Moved, Pending};
 use crate::driver::{EndOnUnwind, Owner, Shared};
 use crate::engine::choice::Question;
@@ -87,7 +87,7 @@ impl Shared {
         let registration = registration(range.is_some());
         let question = Question { kind, size: memory.len() as u64, registration, policy, blocking: true };
         let path = decide(&core.circumstances(&self.config, &question)).path;
-        let single = Single { kind: Some(kind), node: Some(node), offset, memory, range, path };
+        let single = Single { wish: Wish::Move(kind), node: Some(node), offset, memory, range, path };
         let outcome = match self.attempt(core, &single) {
             Attempt::Done(count) => Ok(count),
             attempt => self.run_generally(node, asked, &single, loan, attempt),

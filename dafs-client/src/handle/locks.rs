@@ -31,19 +31,17 @@ impl Locks {
 
     /// An owner has nothing of a range any more.
     pub(crate) fn unlock(&mut self, range: &Range<u64>, owner: u64) {
-        let mut left = Vec::with_capacity(self.held.len());
-        for held in self.held.drain(..) {
+        let mut cut = Vec::new();
+        self.held.retain(|held| {
             if held.owner != owner || held.range.end <= range.start || range.end <= held.range.start {
-                left.push(held);
-                continue;
+                return true;
             }
-            for rest in [held.range.start..range.start, range.end..held.range.end] {
-                if rest.start < rest.end {
-                    left.push(Held { range: rest, ..held.clone() });
-                }
-            }
-        }
-        self.held = left;
+            let rests = [held.range.start..range.start, range.end..held.range.end];
+            let rests = rests.into_iter().filter(|rest| rest.start < rest.end);
+            cut.extend(rests.map(|range| Held { range, ..held.clone() }));
+            false
+        });
+        self.held.append(&mut cut);
     }
 
     /// The parts of a range that an owner has not locked.

@@ -38,6 +38,9 @@ pub struct ExportTable {
     /// Files are read and written with O_DIRECT where they are aligned for it.
     #[serde(default, alias = "direct")]
     pub direct_io: bool,
+    /// Locks and those of the host's processes keep each other out.
+    #[serde(default)]
+    pub local_locks: bool,
 }
 
 /// Splits `NAME=DIR[,OPTION…]`. The name ends at the first `=`, the directory at the first comma.
@@ -74,6 +77,7 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
         match (key, value) {
             ("ro", None) => table.ro = true,
             ("direct_io" | "direct", None) => table.direct_io = true,
+            ("local_locks", None) => table.local_locks = true,
             ("clients", Some(value)) => table.clients.extend(list(value)),
             ("keys", Some(value)) => table.keys.extend(list(value)),
             ("map", Some(value)) => table.map = Some(value.to_owned()),
@@ -82,7 +86,8 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
             _ => {
                 return Err(wrong(
                     &format!("unknown option \"{option}\""),
-                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash and direct_io; \
+                    "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash, \
+                     direct_io and local_locks; \
                      export a directory with a comma in its name from a file: --config FILE with [[export]] name = … and path = …",
                 ));
             }
@@ -128,6 +133,12 @@ pub(super) fn check(
             "leave the option out",
         ));
     }
+    if table.local_locks && matches!(kind, ExportKind::Memory { .. }) {
+        return Err(wrong(
+            "local_locks: processes of this host do not see an export in memory",
+            "leave the option out",
+        ));
+    }
     if table.keys.iter().any(String::is_empty) {
         return Err(wrong("keys: a name is empty", "write keys=NAME[;NAME...], or leave it out"));
     }
@@ -153,6 +164,7 @@ pub(super) fn check(
         squash,
         no_root_squash: table.no_root_squash,
         direct_io: table.direct_io,
+        local_locks: table.local_locks,
     })
 }
 

@@ -54,7 +54,8 @@ impl CurrentRules {
         let named = |name: &str| new.exports.iter().find(|export| export.name == name);
         let exports: Vec<_> = began.exports.iter().map(|old| named(&old.name).cloned()).collect();
         for (old, new) in began.exports.iter().zip(&exports) {
-            if new.as_ref().is_some_and(|new| new.kind != old.kind || new.direct_io != old.direct_io) {
+            let served = |export: &ExportConfig| (export.kind.clone(), export.direct_io, export.local_locks);
+            if new.as_ref().is_some_and(|new| served(new) != served(old)) {
                 needs_restart.push(format!("export \"{}\": what it serves, and how", old.name));
             }
             // Storage was opened so.

@@ -15,7 +15,9 @@ use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Ran, Wake, Work};
 use super::posix::{PosixExport, hold_back};
 use super::uring::Ring;
-use super::{ExportId, FsOp, FsResult, Identity, LockKey, NodeId, NowError, Storage, Submitted, Traits};
+use super::{
+    ExportId, FsOp, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, Storage, Submitted, Traits,
+};
 
 /// An export to be served.
 #[derive(Clone, Debug)]
@@ -414,6 +416,10 @@ impl Storage for Exports {
 
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
         self.files(node.export).ok_or(Status::BAD_HANDLE)?.lock_key(node)
+    }
+
+    fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        self.files(node.export).ok_or(Status::BAD_HANDLE)?.local_locks(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

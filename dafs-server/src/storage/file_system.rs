@@ -8,7 +8,7 @@ use dafs_proto::wire::{Attributes, Status};
 
 use super::fair::Place;
 use super::posix::RingOp;
-use super::{FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError};
+use super::{FsOp, FsReply, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError};
 
 /// Something open in an export, for whoever holds it, on any thread: a file stays open while one of these or a node of it is left.
 pub type SharedFile = Arc<dyn Any + Send + Sync>;
@@ -76,6 +76,11 @@ pub(super) trait FileSystem: Send {
 
     /// See [`super::Storage::lock_key`].
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status>;
+
+    /// See [`super::Storage::local_locks`].
+    fn local_locks(&self, _node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        Err(Status::NOT_SUPPORTED)
+    }
 
     /// A node of what was shared by this export, through whichever loop.
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status>;

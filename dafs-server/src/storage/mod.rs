@@ -20,13 +20,14 @@ mod tests;
 mod uring;
 pub(crate) mod work;
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes,
-    Stability, Status, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, LockKind, OpenFlags, SeekWhat,
+    SetAttributes, Stability, Status, XattrSetMode,
 };
 
 pub use copy::CopySource;
@@ -387,6 +388,33 @@ pub struct LockKey {
     pub generation: u64,
 }
 
+/// The locks of a file as processes of this host see them. All are set for one holder, whose own do not conflict. Nothing blocks; they end
+/// when this is dropped.
+pub trait LocalLocks: std::fmt::Debug + Send {
+    /// Locks a range, instead of what was locked of it; whether no other process is in the way.
+    ///
+    /// # Errors
+    /// The file system has no such locks, or none left.
+    fn lock(&self, range: &Range<u64>, kind: LockKind) -> Result<bool, Status>;
+
+    /// Gives back what is locked of a range.
+    fn unlock(&self, range: &Range<u64>);
+
+    /// What is in the way of a lock.
+    fn conflict(&self, range: &Range<u64>, kind: LockKind) -> Option<LocalConflict>;
+}
+
+/// A lock of a process of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalConflict {
+    /// Its bytes; up to `u64::MAX` where it holds all that follow.
+    pub range: Range<u64>,
+    /// How.
+    pub kind: LockKind,
+    /// The process; 0 where several may hold it.
+    pub process: u64,
+}
+
 /// All exports and what is open in them. One thread drives it; nothing in it blocks.
 pub trait Storage: Send {
     /// The export of this name.
@@ -455,6 +483,12 @@ pub trait Storage: Send {
 
     /// What tells the file of a node from all others while it is open.
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status>;
+
+    /// Locks of the file of a node that processes of this host see.
+    ///
+    /// # Errors
+    /// [`Status::NOT_SUPPORTED`] in memory, and where asking may wait for other hosts.
+    fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status>;
 
     /// A node of what was shared in this export. It may do what the shared one might.
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status>;

@@ -39,6 +39,7 @@ impl Worker {
         }
         self.end_expired_tokens();
         self.end_overdue_lock_waits();
+        self.look_at_local_locks();
         self.look_after_lock_turns();
         self.look_after_kept_locks();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();

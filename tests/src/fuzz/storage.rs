@@ -9,8 +9,8 @@ use dafs_proto::transport::sim::Random;
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, LockKey, NodeId,
-    NowError, SharedFile, Storage, StorageConfig, Submitted,
+    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, LocalLocks,
+    LockKey, NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
 };
 
 /// The export with faults.
@@ -177,6 +177,10 @@ impl Storage for FaultyStorage {
 
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
         self.exports.lock_key(node)
+    }
+
+    fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        self.exports.local_locks(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
-    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, LockKey, NodeId, NowError,
-    SharedFile, Storage, StorageConfig, Submitted,
+    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, LocalLocks, LockKey,
+    NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
 };
 
 /// One export in memory, as one worker sees it; shared by a server and the server that is started after its crash.
@@ -136,6 +136,10 @@ impl Storage for SharedStorage {
 
     fn lock_key(&self, node: NodeId) -> Result<LockKey, Status> {
         self.lock().lock_key(node)
+    }
+
+    fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        self.lock().local_locks(node)
     }
 
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status> {

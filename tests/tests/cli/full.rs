@@ -38,7 +38,7 @@ mod verbs {
 const SIZE: u64 = 1 << 20;
 
 /// A mounted file system; taken away with the test.
-struct Mounted(PathBuf);
+pub(crate) struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
@@ -47,8 +47,7 @@ impl Drop for Mounted {
     }
 }
 
-fn mount(at: &Path) -> Mounted {
-    let options = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=40", "tmpfs"];
+pub(crate) fn mount(options: &[&str], at: &Path) -> Mounted {
     let output = Command::new("mount").args(options).arg(at).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     Mounted(at.to_owned())
@@ -57,7 +56,8 @@ fn mount(at: &Path) -> Mounted {
 // [ERR-1] [STOR-9]
 fn copy_to_a_full_file_system(on: On) {
     let mut mounted = None;
-    let world = World::start_with(on, |_, directory| mounted = Some(mount(&directory.join("data"))));
+    let small = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=40", "tmpfs"];
+    let world = World::start_with(on, |_, directory| mounted = Some(mount(&small, &directory.join("data"))));
     let kept = bytes(1, 100_000);
     fs::write(world.local("kept"), &kept).unwrap();
     fs::write(world.local("large"), bytes(2, 2 << 20)).unwrap();

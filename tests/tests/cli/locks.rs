@@ -1,17 +1,57 @@
 //! `dafs lock`.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use dafs_tests::harness::On;
+use dafs_tests::locking_process::LockingProcess;
 use dafs_tests::on_each_provider;
 
+use crate::full::mount;
 use crate::programs::{World, command, dafs};
 
 on_each_provider! {
     program_runs_while_the_file_is_locked,
     program_that_ends_badly_is_told_of,
     lock_of_a_program_that_failed_is_broken_until_it_is_repaired,
+    process_of_the_servers_host_keeps_programs_out,
+}
+
+fn export_shown(server: &mut Command, directory: &Path) {
+    let mut export = OsString::from("shown=");
+    export.push(directory.join("data"));
+    export.push(",local_locks");
+    server.arg("--export").arg(export);
+}
+
+// [LOCK-53]
+fn process_of_the_servers_host_keeps_programs_out(on: On) {
+    let world = World::start_with(on, export_shown);
+    let url = world.url("shown/lock");
+    std::fs::write(world.data().join("lock"), "").unwrap();
+    let process = LockingProcess::start(&world.data().join("lock"), 0..1);
+    let holder = format!("process {} of the server's host (alone) has it", process.id());
+    dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["cannot lock", &holder]);
+    // The other export of the directory asks no process.
+    dafs(["lock", "--no-wait", &world.url("data/lock"), "true"]).succeeded();
+    let mut waits = command(["lock", &url, "true"]).spawn().unwrap();
+    drop(process);
+    assert!(waits.wait().unwrap().success());
+}
+
+// [LOCK-55]
+#[test]
+#[ignore = "needs mount"]
+fn lock_of_a_file_system_that_is_not_local_is_refused() {
+    let mut mounted = None;
+    let world = World::start_with(On::Tcp, |server, directory| {
+        mounted = Some(mount(&["-t", "hugetlbfs", "none"], &directory.join("data")));
+        export_shown(server, directory);
+    });
+    dafs(["lock", &world.url("shown/lock"), "true"]).failed(1, &["cannot lock", "not supported"]);
+    dafs(["lock", &world.url("data/lock"), "true"]).succeeded();
 }
 
 // [CMD-73] [LOCK-40] [LOCK-43]

@@ -13,6 +13,7 @@ use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
 
 mod histories;
 mod kept;
+mod local;
 mod turns;
 
 use LockKind::{Exclusive, Shared};

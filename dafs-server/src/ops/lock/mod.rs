@@ -78,8 +78,7 @@ impl Worker {
         if is_notified(call, request) {
             return self.lock_or_notify(call, file, request, held);
         }
-        let (range, claim) = (request.range(), self.claim_of(call, request));
-        let at_once = self.shared.locks.with(|table| table.lock(file, range.clone(), held, claim, None));
+        let at_once = self.ask_for_lock(call, file, request, held, None);
         let must_wait = matches!(at_once, Err(Status::LOCKED | Status::GRACE));
         if !(must_wait && request.flags.contains(LockFlags::WAIT)) {
             return self.end_lock(call, file, request, at_once?);
@@ -87,7 +86,7 @@ impl Worker {
         let state = |waiter| State::Lock { file, waiter, request: *request };
         let operation = self.park(*call, state(WaiterId::default()));
         let waiting = Waiting { worker: self.id.0, told: Told::Operation(operation) };
-        let outcome = self.shared.locks.with(|table| table.lock(file, range, held, claim, Some(waiting)));
+        let outcome = self.ask_for_lock(call, file, request, held, Some(waiting));
         match (outcome, self.operation_index(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
                 self.operations[index].state = state(waiter);
@@ -98,6 +97,31 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    fn ask_for_lock(
+        &self,
+        call: &Call,
+        file: LockKey,
+        request: &LockRequest,
+        held: Held,
+        waiting: Option<Waiting>,
+    ) -> Result<Outcome, Status> {
+        let (range, claim) = (request.range(), self.claim_of(call, request));
+        let node = self.node_shown_locally(call)?;
+        self.shared.locks.with(|table| {
+            if let Some(node) = node {
+                table.show(file, || self.storage.local_locks(node))?;
+            }
+            table.lock(file, range, held, claim, waiting)
+        })
+    }
+
+    /// Where the export is to show its locks to processes of this host: the node of a call.
+    fn node_shown_locally(&self, call: &Call) -> Result<Option<NodeId>, Status> {
+        let node = self.handle(call)?.node;
+        let export = &self.shared.settings.exports[usize::from(node.export.0)];
+        Ok(export.local_locks.then_some(node))
     }
 
     fn end_lock(
@@ -127,7 +151,13 @@ impl Worker {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;
         let range = request.range();
-        let found = self.shared.locks.with(|table| table.conflict(file, &range, owner, request.kind));
+        let node = self.node_shown_locally(call)?;
+        let found = self.shared.locks.with(|table| {
+            if let Some(node) = node {
+                table.show(file, || self.storage.local_locks(node))?;
+            }
+            Ok::<_, Status>(table.conflict(file, &range, owner, request.kind))
+        })?;
         let reply = match found {
             Some((part, held)) => LockTestReply {
                 conflicts: true,
@@ -219,6 +249,14 @@ impl Worker {
         match status {
             Status::OK => self.reply_when_kept(&call, file, AfterKept::Granted(file, request)),
             refused => self.reply_status(&call, refused),
+        }
+    }
+
+    /// Grants what processes of this host have given back: nobody tells of that.
+    pub(crate) fn look_at_local_locks(&mut self) {
+        if self.shared.locks.awaits_local() {
+            let granted = self.shared.locks.with(LockTable::serve_local);
+            self.tell_of_locks(granted);
         }
     }
 

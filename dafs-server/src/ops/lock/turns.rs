@@ -25,8 +25,7 @@ impl Worker {
         let turn = turn_of(call, request);
         let told = Told::Session(held.owner.session, turn);
         let waiting = Some(Waiting { worker: self.id.0, told });
-        let (range, claim) = (request.range(), self.claim_of(call, request));
-        let outcome = self.shared.locks.with(|table| table.lock(file, range, held, claim, waiting));
+        let outcome = self.ask_for_lock(call, file, request, held, waiting);
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.lock_turns.claim(&turn);
         }

@@ -18,6 +18,7 @@ pub(crate) struct Locks {
     used: AtomicBool,
     mandatory: AtomicBool,
     restart_over: AtomicBool,
+    awaits_local: AtomicBool,
     file: Option<LockFile>,
     /// Sessions of before a restart that had locks.
     before: HashMap<SessionId, Proof>,
@@ -32,6 +33,7 @@ impl Locks {
             mandatory: AtomicBool::new(table.has_mandatory()),
             used: AtomicBool::new(true),
             restart_over: AtomicBool::new(false),
+            awaits_local: AtomicBool::new(false),
             table: Mutex::new(table),
             file: Some(file),
             before: kept.sessions.into_iter().collect(),
@@ -43,6 +45,7 @@ impl Locks {
         let outcome = act(&mut table);
         self.mandatory.store(table.has_mandatory(), Ordering::Release);
         self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
+        self.awaits_local.store(table.awaits_local(), Ordering::Relaxed);
         outcome
     }
 
@@ -61,6 +64,11 @@ impl Locks {
     /// Nobody takes locks of before a restart again any more.
     pub(crate) fn is_restart_over(&self) -> bool {
         self.restart_over.load(Ordering::Relaxed)
+    }
+
+    /// Somebody waits for a process of this host.
+    pub(crate) fn awaits_local(&self) -> bool {
+        self.awaits_local.load(Ordering::Relaxed)
     }
 
     /// A session asks for locks.

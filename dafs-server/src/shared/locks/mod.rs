@@ -1,4 +1,5 @@
-//! Byte-range locks of all files and sessions (`spec/locks.md`). Arithmetic only: who waits is told by whoever asked.
+//! Byte-range locks of all files and sessions (`spec/locks.md`). Arithmetic only: who waits is told by whoever asked, and what the host's
+//! processes hold is asked of [`crate::storage::LocalLocks`].
 //!
 //! A request waits while somebody else holds what conflicts with it, and behind every earlier request that waits for an overlapping range
 //! and conflicts with it. So nobody who waits is passed.
@@ -6,6 +7,7 @@
 mod guard;
 mod held;
 mod lasting;
+mod local;
 mod restart;
 mod segments;
 #[cfg(test)]
@@ -121,6 +123,7 @@ pub(crate) struct LockTable {
     last: u64,
     restart: Restart,
     lasting: lasting::Lastings,
+    local: local::Local,
 }
 
 impl LockTable {
@@ -137,6 +140,23 @@ impl LockTable {
         claim: Claim,
         waiting: Option<Waiting>,
     ) -> Result<Outcome, Status> {
+        let session = held.owner.session;
+        let outcome = self.check_and_lock(file, range, held, claim, waiting);
+        if outcome.is_ok() {
+            self.by_session.entry(session).or_default().insert(file, 0);
+        }
+        self.forget_if_free(file);
+        outcome
+    }
+
+    fn check_and_lock(
+        &mut self,
+        file: LockKey,
+        range: Range<u64>,
+        held: Held,
+        claim: Claim,
+        waiting: Option<Waiting>,
+    ) -> Result<Outcome, Status> {
         let own = self.counts.by_session.get(&held.owner.session).copied().unwrap_or_default();
         if own >= SESSION_LOCKS_MAX || self.counts.all >= LOCKS_MAX {
             return Err(Status::TOO_MANY_LOCKS);
@@ -146,12 +166,7 @@ impl LockTable {
         if let Claim::Reclaim(session) = claim {
             self.restart.check(file, &range, held.kind, session)?;
         }
-        let outcome = self.grant_or_wait(file, range, held, claim, waiting);
-        if outcome.is_ok() {
-            self.by_session.entry(held.owner.session).or_default().insert(file, 0);
-        }
-        self.forget_if_free(file);
-        outcome
+        self.grant_or_wait(file, range, held, claim, waiting)
     }
 
     fn grant_or_wait(
@@ -163,28 +178,38 @@ impl LockTable {
         waiting: Option<Waiting>,
     ) -> Result<Outcome, Status> {
         let locks = self.files.entry(file).or_default();
-        let is_locked = match locks.segments.in_way(&range, &held, claim) {
+        let mut is_locked = match locks.segments.in_way(&range, &held, claim) {
             InWay::Broken => return Err(Status::LOCK_BROKEN),
             in_way => in_way == InWay::Held,
         };
         let is_grace = self.restart.is_grace() && !claim.is_reclaim();
         // Those who wait have no right to what was another's before the restart.
         let is_behind = !claim.is_reclaim() && locks.is_behind_others(&range, &held);
-        if !(is_locked || is_grace || is_behind) {
+        let is_free = !(is_locked || is_grace || is_behind);
+        if is_free && self.local.take(file, &range, held.kind)? {
+            if self.local.is_shown(file)
+                && let Some(id) = self.wait_for(file, &range, held.owner, held.kind)
+            {
+                // It is asked for again before its turn was noticed.
+                self.remove_waiter(file, id);
+            }
+            let locks = self.files.entry(file).or_default();
             let had_part = locks.segments.has_part(&range, held.owner);
             self.take(file, &range, held, claim);
             let shares = had_part && held.kind == Kind::Shared;
             return Ok(Outcome::Granted(if shares { self.serve(file, &range) } else { Vec::new() }));
         }
+        if is_free && claim.is_reclaim() {
+            // A process has it, and may have changed what it guards.
+            return Err(Status::NO_RECLAIM);
+        }
+        is_locked |= is_free;
         let Some(waiting) = waiting else {
-            return Err(if is_locked {
-                Status::LOCKED
-            } else if is_grace {
-                Status::GRACE
-            } else {
-                Status::LOCKED
-            });
+            return Err(if is_grace && !is_locked { Status::GRACE } else { Status::LOCKED });
         };
+        if is_free {
+            self.local.await_process(file);
+        }
         if let Some(id) = self.wait_for(file, &range, held.owner, held.kind) {
             return Ok(Outcome::Waits(id));
         }
@@ -321,8 +346,12 @@ impl LockTable {
         kind: Kind,
     ) -> Option<(Range<u64>, Held)> {
         self.adopt(file);
-        let (part, held) = self.files.get(&file)?.segments.conflict(range, owner, kind)?;
-        Some((part, *held))
+        let locks = self.files.get(&file);
+        let found = locks.and_then(|locks| locks.segments.conflict(range, owner, kind));
+        let found = found.map(|(part, held)| (part, *held));
+        let found = found.or_else(|| self.local_conflict(file, range, kind));
+        self.forget_if_free(file);
+        found
     }
 
     /// There are mandatory locks somewhere.
@@ -367,6 +396,7 @@ impl LockTable {
         if lasts {
             self.lasting.note_change(file);
         }
+        self.local.show(file, range, self.files.get(&file));
         let granted = self.serve(file, range);
         self.forget_if_free(file);
         granted
@@ -393,6 +423,7 @@ impl LockTable {
         let Some(locks) = self.files.get_mut(&file).filter(|_| !self.restart.is_grace()) else {
             return Vec::new();
         };
+        self.local.begin_pass(file);
         let (mut granted, mut lasts) = (Vec::new(), false);
         // What earlier requests wait for, so that no later one passes them.
         let mut awaited: Vec<(Range<u64>, Held)> = Vec::new();
@@ -405,7 +436,8 @@ impl LockTable {
                 && awaited.iter().any(|(other, by)| overlap(range, other) && by.comes_before(held));
             let free = overlap(range, freed)
                 && !is_behind
-                && locks.segments.in_way(range, held, *claim) == InWay::Nothing;
+                && locks.segments.in_way(range, held, *claim) == InWay::Nothing
+                && self.local.take_in_turn(file, *id, range, held.kind);
             if free {
                 lasts |= locks.segments.take(range, *held, *claim, &mut self.counts);
                 self.restart.note(file, range, held.kind);
@@ -415,6 +447,7 @@ impl LockTable {
             }
             is_taken |= held.kind == Kind::Exclusive && covers(range, freed);
         }
+        self.local.end_pass(file);
         if lasts {
             self.lasting.note_change(file);
         }
@@ -484,8 +517,10 @@ impl LockTable {
     }
 
     fn forget_if_free(&mut self, file: LockKey) {
-        if self.files.get(&file).is_some_and(|locks| locks.segments.is_empty() && locks.waiters.is_empty()) {
+        let is_free = |locks: &FileLocks| locks.segments.is_empty() && locks.waiters.is_empty();
+        if self.files.get(&file).is_none_or(is_free) {
             self.files.remove(&file);
+            self.local.forget(file);
         }
     }
 }

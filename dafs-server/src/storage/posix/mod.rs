@@ -13,6 +13,7 @@ mod holes;
 mod hot;
 mod identity;
 mod link;
+mod local_locks;
 mod map;
 mod mapping;
 mod namespace;
@@ -34,7 +35,8 @@ use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::nodes::NodeTable;
 use super::{
-    ExportConfig, ExportId, FsOp, FsReply, Identity, LockKey, NodeId, NowError, StorageError, Traits,
+    ExportConfig, ExportId, FsOp, FsReply, Identity, LocalLocks, LockKey, NodeId, NowError, StorageError,
+    Traits,
 };
 use busy::{Busy, FileKey, Held};
 use class::{Classes, FsClass};
@@ -42,6 +44,7 @@ use data::{Inodes, Throttle};
 use hot::HotWindows;
 use identity::Identities;
 pub use identity::hold_back;
+use local_locks::FileLocks;
 use map::Windows;
 pub(crate) use mapping::Mapping;
 pub(super) use resolve::Where;
@@ -437,6 +440,15 @@ impl FileSystem for PosixExport {
     fn lock_key(&self, id: NodeId) -> Result<LockKey, Status> {
         let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
         Ok(LockKey { fs: node.dev, file: node.ino, generation: node.generation })
+    }
+
+    fn local_locks(&self, id: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
+        if node.place().is_some() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        self.shared.identities.act_as_itself()?;
+        Ok(Box::new(FileLocks::open(node)?))
     }
 
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {
