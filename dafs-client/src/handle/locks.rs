@@ -1,13 +1,14 @@
 //! What is locked by a node, as its client knows: to be locked again in a new session.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use dafs_proto::wire::{LockFlags, LockKind, LockRequest};
 
-/// The locks taken by a node. Ranges of one owner do not overlap.
+/// The locks taken by a node, by owner and by where they begin. Ranges of one owner do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    held: Vec<Held>,
+    held: BTreeMap<(u64, u64), Held>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,28 +27,36 @@ impl Locks {
         let has = |flag| request.flags.contains(flag);
         let (mandatory, persistent) = (has(LockFlags::MANDATORY), has(LockFlags::PERSISTENT));
         let LockRequest { owner, kind, .. } = *request;
-        self.held.push(Held { range: request.range(), owner, kind, mandatory, persistent });
+        self.put(Held { range: request.range(), owner, kind, mandatory, persistent });
+    }
+
+    fn put(&mut self, held: Held) {
+        self.held.insert((held.owner, held.range.start), held);
     }
 
     /// An owner has nothing of a range any more.
     pub(crate) fn unlock(&mut self, range: &Range<u64>, owner: u64) {
-        let mut cut = Vec::new();
-        self.held.retain(|held| {
-            if held.owner != owner || held.range.end <= range.start || range.end <= held.range.start {
-                return true;
+        // The last that begins before the end, again and again.
+        while let Some((&key, held)) = self.held.range((owner, 0)..(owner, range.end)).next_back()
+            && held.range.end > range.start
+        {
+            let Some(held) = self.held.remove(&key) else { return };
+            for rest in [held.range.start..range.start, range.end..held.range.end] {
+                if rest.start < rest.end {
+                    self.put(Held { range: rest, ..held.clone() });
+                }
             }
-            let rests = [held.range.start..range.start, range.end..held.range.end];
-            let rests = rests.into_iter().filter(|rest| rest.start < rest.end);
-            cut.extend(rests.map(|range| Held { range, ..held.clone() }));
-            false
-        });
-        self.held.append(&mut cut);
+        }
+    }
+
+    fn of(&self, owner: u64) -> impl Iterator<Item = &Held> {
+        self.held.range((owner, 0)..=(owner, u64::MAX)).map(|(_, held)| held)
     }
 
     /// The parts of a range that an owner has not locked.
     pub(crate) fn unlocked_parts(&self, range: &Range<u64>, owner: u64) -> Vec<Range<u64>> {
         let mut parts = vec![range.clone()];
-        for held in self.held.iter().filter(|held| held.owner == owner) {
+        for held in self.of(owner) {
             let without = |part: Range<u64>| {
                 let (before, behind) =
                     (part.start..part.end.min(held.range.start), part.start.max(held.range.end)..part.end);
@@ -62,15 +71,15 @@ impl Locks {
     pub(crate) fn shared_parts(&self, range: &Range<u64>, owner: u64) -> Vec<LockRequest> {
         let part = |held: &Held| {
             let part = held.range.start.max(range.start)..held.range.end.min(range.end);
-            let is_meant = held.owner == owner && held.kind == LockKind::Shared && part.start < part.end;
+            let is_meant = held.kind == LockKind::Shared && part.start < part.end;
             is_meant.then(|| Held { range: part, ..held.clone() }.request(LockFlags::empty()))
         };
-        self.held.iter().filter_map(part).collect()
+        self.of(owner).filter_map(part).collect()
     }
 
     /// Requests that take all of them again.
     pub(crate) fn reclaims(&self) -> Vec<LockRequest> {
-        self.held.iter().map(|held| held.request(LockFlags::RECLAIM)).collect()
+        self.held.values().map(|held| held.request(LockFlags::RECLAIM)).collect()
     }
 }
 

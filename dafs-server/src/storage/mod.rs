@@ -378,7 +378,7 @@ pub enum Submitted {
 }
 
 /// A file for whoever locks it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockKey {
     /// Its file system.
     pub fs: u64,

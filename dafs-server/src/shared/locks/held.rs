@@ -1,7 +1,7 @@
 //! Who holds a lock, how, and how many there are.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{LockKind, LockTurn, SessionId};
@@ -59,12 +59,13 @@ pub enum Told {
     Session(SessionId, LockTurn),
 }
 
-/// Parts that are held or waited for: by session, and of all.
+/// Parts that are held or waited for: by session, and of all. Clients choose the keys, so they are ordered: hashing them safely takes longer
+/// for the few that there mostly are.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) by_session: HashMap<SessionId, usize>,
+    pub(super) by_session: BTreeMap<SessionId, usize>,
     /// Those that are held.
-    pub(super) by_owner: HashMap<Owner, usize>,
+    pub(super) by_owner: BTreeMap<Owner, usize>,
     pub(super) all: usize,
     /// Those that are mandatory.
     pub(super) mandatory: usize,
@@ -95,7 +96,7 @@ impl Counts {
 }
 
 /// Counts one down, and forgets what is nought.
-fn one_less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, key: K) {
+fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
     if let Entry::Occupied(mut count) = counts.entry(key) {
         *count.get_mut() -= 1;
         if *count.get() == 0 {

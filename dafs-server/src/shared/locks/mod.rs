@@ -13,7 +13,7 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
@@ -114,11 +114,11 @@ struct FileLocks {
 /// The locks of all files.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
-    files: HashMap<LockKey, FileLocks>,
+    files: BTreeMap<LockKey, FileLocks>,
     /// Files in which a session has locks or waits, and from which offset on, while it ends.
-    by_session: HashMap<SessionId, HashMap<LockKey, u64>>,
+    by_session: BTreeMap<SessionId, BTreeMap<LockKey, u64>>,
     /// What each owner waits for.
-    waits: HashMap<Owner, Vec<(LockKey, WaiterId)>>,
+    waits: BTreeMap<Owner, Vec<(LockKey, WaiterId)>>,
     counts: Counts,
     last: u64,
     restart: Restart,

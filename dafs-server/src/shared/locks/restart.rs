@@ -3,7 +3,7 @@
 //! Without a file of what was held, nothing but order decides: whoever comes first has it, and what others could lock meanwhile is not
 //! taken again. With one, those whom it names go first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use dafs_proto::wire::{LockKind, SessionId, Status};
@@ -18,7 +18,7 @@ const TOUCHED_MAX: usize = 1 << 18;
 #[derive(Debug)]
 pub(super) enum Restart {
     /// Nobody knows who held what: all that was locked since.
-    Open { touched: HashMap<LockKey, Touched>, noted: usize },
+    Open { touched: BTreeMap<LockKey, Touched>, noted: usize },
     /// These sessions may take theirs again; the second have not done so yet. Others wait.
     Grace { sessions: HashSet<SessionId>, awaited: HashSet<SessionId> },
     /// It is over. In these files somebody may wait for that.
@@ -34,7 +34,7 @@ pub(super) struct Touched {
 
 impl Default for Restart {
     fn default() -> Self {
-        Self::Open { touched: HashMap::new(), noted: 0 }
+        Self::Open { touched: BTreeMap::new(), noted: 0 }
     }
 }
 
