@@ -294,6 +294,19 @@ impl Storage for FaultyStorage {
         }
     }
 
+    fn sieve_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        window: Span<'_>,
+        change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        match self.faults.expects(Kind::Write) {
+            true => Err(NowError::WouldBlock),
+            false => self.storage.sieve_now(node, offset, window, change),
+        }
+    }
+
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
         match self.faults.expects(Kind::Read) {
             true => LocalSegments::new(),
@@ -320,6 +333,11 @@ impl Storage for FaultyStorage {
             Some(Fault::Short) => {
                 if let FsOp::Write { from, .. } | FsOp::Append { from, .. } = &mut op {
                     halve(from);
+                }
+                if let FsOp::Sieve { parts, offset, .. } = &op {
+                    // What a file system without room says of the first half of the parts.
+                    let (at, _) = parts[parts.len() / 2];
+                    return Submitted::Done(Ok(FsReply::Count((at - offset) as usize)));
                 }
             }
             Some(Fault::Hold) => {
@@ -433,7 +451,7 @@ fn claimed(attributes: Attributes, size: u64) -> Attributes {
 fn kind(op: &FsOp) -> Kind {
     match op {
         FsOp::Read { .. } => Kind::Read,
-        FsOp::Write { .. } => Kind::Write,
+        FsOp::Write { .. } | FsOp::Sieve { .. } => Kind::Write,
         FsOp::Append { .. } => Kind::Append,
         FsOp::Commit { .. } => Kind::Commit,
         FsOp::Readdir { .. } => Kind::Readdir,

@@ -122,6 +122,16 @@ impl Storage for GatedStorage {
         self.storage.write_now(node, offset, from)
     }
 
+    fn sieve_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        window: Span<'_>,
+        change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        self.storage.sieve_now(node, offset, window, change)
+    }
+
     /// All data passes through reads, where it is counted.
     fn map(&mut self, _: NodeId, _: u64, _: usize, _: usize) -> LocalSegments {
         LocalSegments::new()

@@ -418,6 +418,20 @@ impl Storage for Exports {
         self.files(node.export).ok_or(Status::BAD_HANDLE)?.lock_key(node)
     }
 
+    fn sieve_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        window: Span<'_>,
+        change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        match self.exports.get_mut(usize::from(node.export.0)) {
+            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+            Some(export) if export.read_only => Err(NowError::Failed(Status::READ_ONLY)),
+            Some(export) => export.files.sieve_now(node, offset, window, change),
+        }
+    }
+
     fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
         self.files(node.export).ok_or(Status::BAD_HANDLE)?.local_locks(node)
     }

@@ -44,6 +44,17 @@ pub(super) trait FileSystem: Send {
     /// See [`super::Storage::map`].
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
 
+    /// See [`super::Storage::sieve_now`].
+    fn sieve_now(
+        &mut self,
+        _node: NodeId,
+        _offset: u64,
+        _window: Span<'_>,
+        _change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        Ok(None)
+    }
+
     /// Frees about so many bytes of what was given back; whether more is left.
     fn tidy(&mut self, _bytes: u64) -> bool {
         false

@@ -147,6 +147,18 @@ pub enum FsOp {
         /// Scattered into, in order.
         into: Vec<MemoryRef>,
     },
+    /// Writes parts of a window ([`FsReply::Count`]: bytes of the window before the first that is not written), together where nobody's
+    /// bytes between them can be lost by that. They are in the page cache then.
+    Sieve {
+        /// The file.
+        node: NodeId,
+        /// First byte of the window.
+        offset: u64,
+        /// Bytes of the window, at most 256 KiB.
+        len: usize,
+        /// Where each part goes, ascending, and what.
+        parts: Vec<(u64, MemoryRef)>,
+    },
     /// Writes data ([`FsReply::Count`]), as durable as asked for.
     Write {
         /// The file.
@@ -493,6 +505,18 @@ pub trait Storage: Send {
     /// A node of what was shared in this export. It may do what the shared one might.
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status>;
 
+    /// Writes a window in place of its parts, which `change` puts into it once it is read, and returns the bytes of it that are written.
+    /// `Ok(None)`: the parts are to be written each by itself. [`NowError::WouldBlock`]: that, or [`FsOp::Sieve`].
+    fn sieve_now(
+        &mut self,
+        _node: NodeId,
+        _offset: u64,
+        _window: Span<'_>,
+        _change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        Ok(None)
+    }
+
     /// What the loop watches for finished operations (readable, edge-triggered).
     fn event_fds(&self) -> Vec<RawFd>;
 
@@ -548,6 +572,19 @@ impl FsOp {
         )
     }
 
+    /// It changes a file's data, or its size, and keeps whoever rewrites windows from it itself.
+    fn changes_data(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. }
+                | Self::Append { .. }
+                | Self::Truncate { .. }
+                | Self::Allocate { .. }
+                | Self::Punch { .. }
+                | Self::CopyRange { .. }
+        )
+    }
+
     fn traits(&self) -> Traits {
         let (node, second, changes, on_data) = match self {
             Self::Rename { from, to, .. } | Self::Link { from, to, .. } => {
@@ -572,6 +609,7 @@ impl FsOp {
             | Self::Statfs { at, .. } => (at.node, None, false, false),
             Self::Readdir { node, .. } => (*node, None, false, false),
             Self::Write { node, .. }
+            | Self::Sieve { node, .. }
             | Self::Append { node, .. }
             | Self::Truncate { node, .. }
             | Self::Allocate { node, .. }

@@ -44,6 +44,7 @@ use crate::worker::ids::ConnectionKey;
 use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
 use crate::worker::sched::sieve::Sieve;
+use crate::worker::sched::write_sieve::WriteSieve;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
 
@@ -66,6 +67,7 @@ pub struct Worker {
     /// By listener.
     /// Of all listeners: what it learns about is storage.
     pub(crate) sieve: Sieve,
+    pub(crate) write_sieve: WriteSieve,
     /// Connections whose transfers went out of a turn that was not their own.
     runnable: Vec<ConnectionKey>,
     /// When the first of the windows ends in which a batch gathers ends.
@@ -135,6 +137,7 @@ impl Worker {
             wakeups: VecDeque::new(),
             turns: Turns::default(),
             sieve: Sieve::default(),
+            write_sieve: WriteSieve::default(),
             runnable: Vec::new(),
             window_end: None,
             now,

@@ -134,6 +134,19 @@ impl Storage for FaultyStorage {
         self.exports.write_now(node, offset, from)
     }
 
+    fn sieve_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        window: Span<'_>,
+        change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        match self.strikes(node, self.troubles.would_block_ppm) {
+            true => Err(NowError::WouldBlock),
+            false => self.exports.sieve_now(node, offset, window, change),
+        }
+    }
+
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
         self.exports.map(node, offset, len, parts_max)
     }
@@ -217,6 +230,7 @@ fn node_of(op: &FsOp) -> NodeId {
         | FsOp::Statfs { at, .. } => at.node,
         FsOp::Read { node, .. }
         | FsOp::Write { node, .. }
+        | FsOp::Sieve { node, .. }
         | FsOp::Append { node, .. }
         | FsOp::Commit { node, .. }
         | FsOp::Truncate { node, .. }

@@ -2,13 +2,18 @@
 
 use dafs_proto::wire::{Stability, Status};
 
-use super::Progress;
+use super::{Progress, Worker};
 use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step, gap};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
+use crate::worker::sched::sieve::Sieve;
+use crate::worker::sched::write_sieve::has_gaps;
+
+/// Fewer parts are written each by itself.
+const SIEVED_PARTS_MIN: usize = 4;
 
 impl List {
     /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.
@@ -21,7 +26,11 @@ impl List {
                     self.wait_in(Step::Submitted)
                 };
             }
+            if self.kind == TransferKind::Write && self.parts.as_slice().len() >= SIEVED_PARTS_MIN {
+                self.costs = Some(at.worker.write_sieve.costs(self.node.export));
+            }
             let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
+            at.worker.write_sieve.record(self.node.export, &self.tally);
             at.worker.turns.on_moved(self.moved);
             match result {
                 // Told by the outcome.
@@ -50,19 +59,35 @@ impl List {
         Progress::Wait
     }
 
+    /// What knows how gaps are passed over by calls that wait.
+    fn sieve_of<'w>(&self, worker: &'w mut Worker) -> &'w mut Sieve {
+        match self.kind {
+            TransferKind::Read => &mut worker.sieve,
+            TransferKind::Write | TransferKind::Append => &mut worker.write_sieve.waiting,
+        }
+    }
+
     /// Leaves the next call to storage.
     fn submit_call(&mut self, at: &mut Context<'_>) {
-        if self.kind == TransferKind::Read && self.calls.trial.is_none() {
-            let (gap_max, trial) = at.worker.sieve.choose(self.node.export, self.parts.as_slice(), self.next);
+        let may_sieve = self.kind == TransferKind::Read || self.costs.is_some();
+        if may_sieve && self.calls.trial.is_none() {
+            let sieve = self.sieve_of(at.worker);
+            let (gap_max, trial) = sieve.choose(self.node.export, self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;
             self.calls.trial = Some((at.worker.now, trial));
         }
         let Some((call, memory)) = self.next_op(gap()) else { return };
         let (node, offset, len) = (self.node, call.offset, call.len);
         self.next = call.parts.end;
+        let is_sieved = self.kind == TransferKind::Write && has_gaps(self.parts.as_slice(), &call);
+        let sieved = is_sieved.then(|| self.parts_of(&call));
         let slot = self.calls.begin(call);
         let op = match self.kind {
             TransferKind::Read => FsOp::Read { node, offset, into: memory },
+            TransferKind::Write if sieved.is_some() => {
+                let parts = sieved.unwrap_or_default();
+                FsOp::Sieve { node, offset, len: len as usize, parts }
+            }
             TransferKind::Write | TransferKind::Append => {
                 FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
             }
@@ -92,7 +117,8 @@ impl List {
             && 2 * calls.waited_parts >= self.parts.as_slice().len()
         {
             let len = self.chunk.end - self.chunk.start;
-            at.worker.sieve.record(trial, len, at.worker.now.since(began));
+            let time = at.worker.now.since(began);
+            self.sieve_of(at.worker).record(trial, len, time);
         }
         if self.kind == TransferKind::Read && self.place == Place::Buffers {
             self.make_posts();

@@ -387,6 +387,15 @@ impl MemFs {
                 let spans: SmallVec<[Span<'_>; 8]> = from.iter().map(MemoryRef::span).collect();
                 self.write(node, Some(offset), &spans, stability).map(|(_, count)| FsReply::Count(count))
             }
+            FsOp::Sieve { node, offset, len, parts } => {
+                for (at, memory) in parts {
+                    let (_, count) = self.write(node, Some(at), &[memory.span()], Stability::Unstable)?;
+                    if count < memory.len() {
+                        return Ok(FsReply::Count(usize::try_from(at - offset).unwrap_or(0) + count));
+                    }
+                }
+                Ok(FsReply::Count(len))
+            }
             FsOp::Append { node, from, stability } => {
                 let spans: SmallVec<[Span<'_>; 8]> = from.iter().map(MemoryRef::span).collect();
                 self.write(node, None, &spans, stability)

@@ -20,7 +20,9 @@ use super::copy::copy;
 use super::hint::advise;
 use super::namespace::sync_name;
 use super::resolve::Scope;
+use super::sieve;
 use super::sys::{self, Errno, retry};
+use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared};
 
 /// Unit of the page cache, bytes.
@@ -111,6 +113,19 @@ const WRITE_SLOW: Duration = Duration::from_millis(4);
 const THROTTLE_TIME: Duration = Duration::from_millis(250);
 
 impl Throttle {
+    /// Writers are not made to wait now.
+    pub(super) fn allows(&mut self) -> bool {
+        !self.active(Instant::now())
+    }
+
+    /// Notices how long writing so many bytes takes.
+    pub(super) fn watch<T>(&mut self, bytes: usize, write: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let result = write();
+        self.note(begun, bytes);
+        result
+    }
+
     fn active(&mut self, now: Instant) -> bool {
         match self.until {
             None => false,
@@ -142,6 +157,11 @@ pub(super) fn write_now(
     let len = total(&segments);
     check_write_range(offset, len).map_err(NowError::Failed)?;
     let fd = node.buffered_fd();
+    let gate = node.gate.as_deref();
+    let writing = gate.and_then(|gate| WriteGate::begin(gate));
+    if gate.is_some() && writing.is_none() {
+        return Err(NowError::WouldBlock);
+    }
     if node.class.memory {
         return write_all(fd, &mut segments, offset, 0).map_err(NowError::Failed);
     }
@@ -229,7 +249,11 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
         return Err(Status::BAD_HANDLE);
     }
     let fd = node.buffered_fd();
+    let Some(_writing) = writing(scope, node, op) else { return Err(Status::AGAIN) };
     match op {
+        FsOp::Sieve { offset, len, parts, .. } => {
+            Ok(FsReply::Count(sieve::write_waiting(node, *offset, *len, parts)?))
+        }
         FsOp::Read { offset, into, .. } => read_waiting(node, *offset, into),
         FsOp::Write { offset, from, stability, .. } => {
             let mut segments = owned_segments(from);
@@ -290,6 +314,15 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
     }
 }
 
+/// Keeps those out who would write back what they read before this changed it. The loop does not wait for them: `None`.
+fn writing<'n>(scope: &Scope<'_>, node: &'n Node, op: &FsOp) -> Option<Option<Writing<&'n WriteGate>>> {
+    let Some(gate) = node.gate.as_deref().filter(|_| op.changes_data()) else { return Some(None) };
+    match scope.place.on_thread() {
+        true => Some(Some(gate.wait_and_begin())),
+        false => WriteGate::begin(gate).map(Some),
+    }
+}
+
 fn read_waiting(node: &Node, offset: u64, into: &[MemoryRef]) -> Result<FsReply, Status> {
     let mut segments = owned_segments(into);
     check_read_range(offset, total(&segments))?;
@@ -298,7 +331,7 @@ fn read_waiting(node: &Node, offset: u64, into: &[MemoryRef]) -> Result<FsReply,
 }
 
 /// Writes everything, in as many calls as that takes. After a part was written, the count of it.
-fn write_all(
+pub(super) fn write_all(
     fd: BorrowedFd<'_>,
     segments: &mut [libc::iovec],
     offset: u64,

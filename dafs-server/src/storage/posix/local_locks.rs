@@ -2,7 +2,7 @@
 //! conflict with those of every process, this one too, and end when it is closed.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use dafs_proto::wire::{LockKind, Status};
 use nix::errno::Errno;
@@ -23,6 +23,11 @@ impl FileLocks {
         Ok(Self(writing.or_else(|_| sys::reopen(node.fd.as_fd(), OFlags::RDONLY))?))
     }
 
+    /// It may be written by it.
+    pub(super) fn may_write(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+    }
+
     /// Whether the range could be set: another may have a part. What is beyond the largest offset of a file nobody can have.
     fn set(&self, range: &Range<u64>, kind: i32) -> Result<bool, Status> {
         let Some(lock) = lock_of(range, kind) else { return Ok(true) };
@@ -36,6 +41,12 @@ impl FileLocks {
                 Err(errno) => return Err(rustix::io::Errno::from_raw_os_error(errno as i32).into()),
             }
         }
+    }
+}
+
+impl AsFd for FileLocks {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -20,7 +20,9 @@ mod namespace;
 mod readdir;
 mod resolve;
 mod ring_op;
+mod sieve;
 pub(super) mod sys;
+mod write_gate;
 mod xattr;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,6 +51,7 @@ use map::Windows;
 pub(crate) use mapping::Mapping;
 pub(super) use resolve::Where;
 pub(super) use ring_op::{RingNext, RingOp};
+use write_gate::WriteGate;
 
 /// What all threads know of an export.
 pub(super) struct Shared {
@@ -86,6 +89,8 @@ pub(super) struct Node {
     named_in: Mutex<Option<OwnedFd>>,
     /// Windows of it may be mapped ([`HotWindows`]).
     hot: AtomicBool,
+    /// Of a file that may be written by this.
+    gate: Option<Arc<WriteGate>>,
     /// Held while the descriptor's own position is in use (directories, appends).
     position: Mutex<()>,
 }
@@ -114,6 +119,7 @@ impl Node {
             unnamed: false,
             named_in: Mutex::new(None),
             hot: AtomicBool::new(false),
+            gate: None,
             position: Mutex::new(()),
         }
     }
@@ -360,6 +366,20 @@ impl FileSystem for PosixExport {
         match self.nodes.get(node) {
             Some(node) if self.shared.busy.is(node.key()) => Err(NowError::WouldBlock),
             Some(node) => data::write_now(node, &mut self.throttle, offset, from),
+            None => Err(NowError::Failed(Status::BAD_HANDLE)),
+        }
+    }
+
+    fn sieve_now(
+        &mut self,
+        node: NodeId,
+        offset: u64,
+        window: Span<'_>,
+        change: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        match self.nodes.get(node) {
+            Some(node) if self.shared.busy.is(node.key()) => Err(NowError::WouldBlock),
+            Some(node) => sieve::write_now(node, &mut self.throttle, offset, window, change),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
     }

@@ -14,6 +14,7 @@ use super::busy::Busy;
 use super::link::link;
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, retry};
+use super::write_gate::WriteGate;
 use super::{DirectIo, Node, data};
 
 /// Lookup, open, and attributes.
@@ -176,6 +177,7 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     let mut node = scope.node(fd, &attributes, true);
     node.readable = flags.contains(OpenFlags::READ);
     node.writable = flags.contains(OpenFlags::WRITE);
+    node.gate = node.writable.then(|| WriteGate::of(node.key()));
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
     node.unnamed = flags.contains(OpenFlags::UNNAMED);
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {
@@ -213,7 +215,10 @@ fn open_path(
     check_kind(attributes.kind, flags)?;
     admit(admission, &attributes)?;
     let cuts = flags.contains(OpenFlags::TRUNCATE);
-    let _held = cuts.then(|| scope.shared.busy.hold((attributes.fs_id, attributes.file_id)));
+    let file = (attributes.fs_id, attributes.file_id);
+    let _held = cuts.then(|| scope.shared.busy.hold(file));
+    let gate = cuts.then(|| WriteGate::of(file));
+    let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
     let fd = sys::reopen(named.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?;
     if cuts { with_attributes(fd) } else { Ok((fd, attributes)) }
 }
@@ -272,7 +277,10 @@ fn reopen(
     if flags.contains(OpenFlags::TRUNCATE) {
         admit(admission, &sys::fstat(node.fd.as_fd())?)?;
     }
-    let _held = flags.contains(OpenFlags::TRUNCATE).then(|| busy.hold(node.key()));
+    let cuts = flags.contains(OpenFlags::TRUNCATE);
+    let _held = cuts.then(|| busy.hold(node.key()));
+    let gate = cuts.then(|| WriteGate::of(node.key()));
+    let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
 

@@ -29,7 +29,7 @@ pub(in crate::storage) enum Where {
 }
 
 impl Where {
-    fn on_thread(self) -> bool {
+    pub(super) fn on_thread(self) -> bool {
         matches!(self, Self::OneMount | Self::AnyMount)
     }
 }

@@ -10,6 +10,7 @@ use dafs_proto::wire::{Stability, Status};
 use super::super::paths::{check_read_range, check_write_range};
 use super::super::{FsOp, uring};
 use super::data::{advance, note_lost, owned_segments, total, write_flags};
+use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared, Task};
 
 /// A read or write with everything it needs.
@@ -27,6 +28,7 @@ pub(in crate::storage) struct RingOp {
     write: bool,
     stability: Stability,
     interrupted_count: u32,
+    _writing: Option<Writing<Arc<WriteGate>>>,
 }
 
 // SAFETY: the segments point into memory that the operation owns, and which is Send.
@@ -63,6 +65,14 @@ impl TryFrom<Task> for RingOp {
         if !task.node.opened || len == 0 || valid.is_err() {
             return Err(Box::new(task));
         }
+        let writing = match &task.node.gate {
+            Some(gate) if write => match WriteGate::begin(Arc::clone(gate)) {
+                Some(writing) => Some(writing),
+                // Somebody keeps writers out: a thread waits for him.
+                None => return Err(Box::new(task)),
+            },
+            _ => None,
+        };
         let Task { shared, node, op, .. } = task;
         let (first, done, interrupted_count) = (0, 0, 0);
         Ok(Self {
@@ -77,6 +87,7 @@ impl TryFrom<Task> for RingOp {
             write,
             stability,
             interrupted_count,
+            _writing: writing,
         })
     }
 }

@@ -11,3 +11,4 @@ mod model;
 mod promises;
 mod ring;
 mod semantics;
+mod sieve;

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use dafs_proto::extent::{Extent, Part, Parts, slice};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
@@ -14,8 +15,9 @@ use super::transfer::{TransferKind, range};
 use crate::storage::{NodeId, NowError, Storage};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
-    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, WRITE_GAP_MAX, join, next_call, posts, unwritten_from,
+    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, join, next_call, posts, unwritten_from,
 };
+use crate::worker::sched::write_sieve::{Costs, Tally, has_gaps};
 
 /// A list under way.
 #[derive(Debug)]
@@ -41,8 +43,13 @@ pub(crate) struct List {
     /// The first part that storage neither has moved nor has to move.
     pub(crate) next: usize,
     pub(crate) calls: Calls,
-    /// Reads: gaps of so many bytes are passed over by calls that wait.
+    /// Gaps of so many bytes are passed over by calls that wait.
     pub(crate) gap_max_waiting: u64,
+    /// Writes: what decides about gaps, and of what the last [`List::move_now`] took its time.
+    pub(crate) costs: Option<Costs>,
+    pub(crate) tally: Tally,
+    /// Writes: parts before this one are written each by itself.
+    apart_until: usize,
     pub(crate) posts: Vec<Post>,
     pub(crate) next_post: usize,
     /// Writes: the chunk behind this one.
@@ -189,7 +196,10 @@ impl List {
             parts: Parts::default(),
             next: 0,
             calls: Calls::default(),
-            gap_max_waiting: READ_GAP_MAX,
+            gap_max_waiting: if kind == TransferKind::Read { READ_GAP_MAX } else { 0 },
+            costs: None,
+            tally: Tally::default(),
+            apart_until: 0,
             posts: Vec::new(),
             next_post: 0,
             ahead: None,
@@ -232,7 +242,7 @@ impl List {
             TransferKind::Read => Parts::of_read(extents, segments),
             TransferKind::Write | TransferKind::Append => Parts::of_write(extents, segments),
         };
-        self.next = 0;
+        (self.next, self.apart_until) = (0, 0);
     }
 
     /// Bytes of all extents that lie before the end of the file.
@@ -249,8 +259,7 @@ impl List {
     /// The next call for storage that has to be waited for, and its memory; [`None`] when all parts are moved.
     pub(crate) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
         let parts = self.parts.as_slice();
-        let gap_max = if self.kind == TransferKind::Read { self.gap_max_waiting } else { WRITE_GAP_MAX };
-        let call = next_call(parts, self.next, gap_max)?;
+        let call = next_call(parts, self.next, self.gap_max_waiting)?;
         let memory = pieces(parts.get(call.parts.clone())?, call.offset, |part| match part {
             Piece::Part(part) => self.memory_of(part),
             Piece::Gap(len) => gap.slice(0, len),
@@ -258,8 +267,27 @@ impl List {
         Some((call, memory.into_iter().flatten().collect()))
     }
 
-    fn gap_max(&self) -> u64 {
-        if self.kind == TransferKind::Read { READ_GAP_MAX } else { WRITE_GAP_MAX }
+    /// The next call for storage that has the data at hand. Parts of a write go with what lies between them where that costs less.
+    fn next_call_now(&mut self) -> Option<Call> {
+        let parts = self.parts.as_slice();
+        if self.kind == TransferKind::Read {
+            return next_call(parts, self.next, READ_GAP_MAX);
+        }
+        if let Some(costs) = self.costs.filter(|_| self.next >= self.apart_until) {
+            let window = next_call(parts, self.next, costs.gap_max())?;
+            if !has_gaps(parts, &window) || costs.pays(window.parts.len(), &window) {
+                return Some(window);
+            }
+            // Looking at all of them again before each would take longer than to write them.
+            self.apart_until = window.parts.end;
+        }
+        next_call(parts, self.next, 0)
+    }
+
+    /// Where each part of a call goes, and what.
+    pub(crate) fn parts_of(&self, call: &Call) -> Vec<(u64, MemoryRef)> {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        parts.iter().filter_map(|part| Some((part.offset, self.memory_of(part)?))).collect()
     }
 
     /// Storage has moved `count` bytes of a call. A write that is short ends there.
@@ -300,6 +328,19 @@ impl List {
     pub(crate) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
         let gap = gap();
         self.moved = 0;
+        let began = self.costs.map(|_| Instant::now());
+        let result = self.move_each(storage, size_max, gap);
+        self.tally.time = began.map_or(Duration::ZERO, |began| began.elapsed());
+        result
+    }
+
+    fn move_each(
+        &mut self,
+        storage: &mut dyn Storage,
+        size_max: usize,
+        gap: &MemoryRef,
+    ) -> Result<(), NowError> {
+        self.tally = Tally::default();
         while self.has_next() && self.moved < size_max && !self.calls.has_stopped() {
             if self.kind == TransferKind::Read {
                 self.read_pieces(storage, size_max - self.moved);
@@ -307,14 +348,26 @@ impl List {
                     break;
                 }
             }
+            let Some(call) = self.next_call_now().filter(|_| self.has_next()) else { break };
             let parts = self.parts.as_slice();
-            let Some(call) = next_call(parts, self.next, self.gap_max()).filter(|_| self.has_next()) else {
-                break;
-            };
             let moved = match bounce() {
+                Some(bounce) if self.kind != TransferKind::Read && has_gaps(parts, &call) => {
+                    match self.move_window(storage, &call, &bounce)? {
+                        Some(count) => {
+                            self.tally.windows += 1;
+                            self.tally.window_bytes += call.len;
+                            Ok(count)
+                        }
+                        None => {
+                            self.apart_until = call.parts.end;
+                            continue;
+                        }
+                    }
+                }
                 Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
                 _ => self.move_call(storage, &call, gap),
             };
+            self.tally.calls += u32::from(!has_gaps(self.parts.as_slice(), &call));
             match moved {
                 Ok(count) => {
                     self.moved += count.max(CALL_SIZE_MIN);
@@ -366,6 +419,28 @@ impl List {
             TransferKind::Read => storage.read_now(self.node, call.offset, &spans),
             TransferKind::Write | TransferKind::Append => storage.write_now(self.node, call.offset, &spans),
         }
+    }
+
+    /// A window of the file in place of the parts that it holds; `None` where they are to be written each by itself.
+    fn move_window(
+        &self,
+        storage: &mut dyn Storage,
+        call: &Call,
+        bounce: &MemoryRef,
+    ) -> Result<Option<usize>, NowError> {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let Some(window) = bounce.span().slice(0, call.len as usize) else { return Ok(None) };
+        let mut change = || {
+            for part in parts {
+                if let (Some(memory), Some(place)) = (
+                    self.span_of(part, part.len),
+                    window.slice((part.offset - call.offset) as usize, part.len),
+                ) {
+                    place.copy_from(memory);
+                }
+            }
+        };
+        storage.sieve_now(self.node, call.offset, window, &mut change)
     }
 
     /// One call for all parts, by way of contiguous memory: to the kernel a segment costs more than copying a small part.

@@ -19,9 +19,6 @@ pub(crate) const WAITING_GAP_MAX: u64 = 64 * 1024;
 /// A call that passes over gaps is no longer than this, bytes: several at a time, each in a cache.
 const SIEVED_SIZE_MAX: u64 = 256 * 1024;
 
-/// Writes leave gaps alone.
-pub(crate) const WRITE_GAP_MAX: u64 = 0;
-
 /// One call of storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {

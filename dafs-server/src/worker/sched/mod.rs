@@ -29,6 +29,7 @@
 pub(crate) mod sieve;
 mod storage;
 mod turn;
+pub(crate) mod write_sieve;
 
 pub(crate) use storage::StorageTurns;
 pub(crate) use turn::Turns;

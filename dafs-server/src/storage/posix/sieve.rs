@@ -1,0 +1,166 @@
+//! Windows of a file that are read, changed in parts, and written back: one write in place of many small ones ("data sieving", Thakur, Gropp
+//! and Lusk, 1999).
+//!
+//! What lies between the parts is written as it was read. So nobody else may write there meanwhile: others of this process are kept out by
+//! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. A write that
+//! is torn leaves between the parts what was there.
+#![allow(unsafe_code, reason = "windows are handed to the kernel")]
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use dafs_proto::transport::{MemoryRef, Span};
+use dafs_proto::wire::{LockKind, Status};
+
+use super::super::paths::check_write_range;
+use super::super::{LocalLocks, NowError};
+use super::data::{Throttle, segments};
+use super::local_locks::FileLocks;
+use super::sys::{self, Errno};
+use super::{Node, data};
+
+/// A window is no longer than this, bytes.
+const WINDOW_SIZE_MAX: usize = 256 * 1024;
+
+/// How a window may be written.
+enum Effort {
+    /// Without waiting for storage.
+    Now,
+    /// On a thread.
+    Wait,
+}
+
+/// Writes a window at once: `change` puts the parts into it when it is read. `Ok(None)` where it is not to be done so: a hole, the end of
+/// the file, or another process is in the way.
+pub(super) fn write_now(
+    node: &Node,
+    throttle: &mut Throttle,
+    offset: u64,
+    window: Span<'_>,
+    change: &mut dyn FnMut(),
+) -> Result<Option<usize>, NowError> {
+    check_write_range(offset, window.len()).map_err(NowError::Failed)?;
+    if !node.class.local {
+        return Err(NowError::WouldBlock);
+    }
+    let Some(gate) = &node.gate else { return Ok(None) };
+    // Somebody waits for storage there.
+    let Some(_alone) = gate.keep_out() else { return Err(NowError::WouldBlock) };
+    let Some(file) = gate.file(node) else { return Ok(None) };
+    if !node.class.memory && !(throttle.allows() && is_at_hand(file, offset, window.len())) {
+        return Err(NowError::WouldBlock);
+    }
+    throttle.watch(window.len(), || rewrite(file, offset, window, change, &Effort::Now))
+}
+
+/// Writes the parts of a window, which lie in it one behind the other: together, or where that cannot be each by itself. Returns the bytes
+/// of the window before the first part that is not written. Blocks.
+pub(super) fn write_waiting(
+    node: &Node,
+    offset: u64,
+    len: usize,
+    parts: &[(u64, MemoryRef)],
+) -> Result<usize, Status> {
+    check_write_range(offset, len)?;
+    let mut bytes = vec![0; len.min(WINDOW_SIZE_MAX)];
+    let window = Span::from_mut(&mut bytes);
+    let place = |at: u64, len| window.slice(usize::try_from(at.checked_sub(offset)?).ok()?, len);
+    let fits = len == window.len() && parts.iter().all(|(at, memory)| place(*at, memory.len()).is_some());
+    if !fits {
+        return Err(Status::INVALID);
+    }
+    if let Some(gate) = &node.gate
+        && let Some(file) = gate.file(node)
+    {
+        let _alone = gate.wait_and_keep_out();
+        let mut change = || {
+            for (at, memory) in parts {
+                if let Some(place) = place(*at, memory.len()) {
+                    place.copy_from(memory.span());
+                }
+            }
+        };
+        match rewrite(file, offset, window, &mut change, &Effort::Wait) {
+            Ok(Some(count)) => return Ok(count),
+            Ok(None) | Err(NowError::WouldBlock) => {}
+            Err(NowError::Failed(status)) => return Err(status),
+        }
+    }
+    let _writing = node.gate.as_ref().map(|gate| gate.wait_and_begin());
+    for (at, memory) in parts {
+        let before = usize::try_from(at - offset).unwrap_or(0);
+        match data::write_all(node.buffered_fd(), &mut segments(&[memory.span()]), *at, 0) {
+            Ok(count) if count == memory.len() => {}
+            Ok(count) => return Ok(before + count),
+            Err(_) if before > 0 => return Ok(before),
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(len)
+}
+
+fn rewrite(
+    file: &FileLocks,
+    offset: u64,
+    window: Span<'_>,
+    change: &mut dyn FnMut(),
+    effort: &Effort,
+) -> Result<Option<usize>, NowError> {
+    let range = offset..offset + window.len() as u64;
+    let Some(_locked) = Locked::lock(file, &range) else { return Ok(None) };
+    // A hole would be filled, which takes room; beyond the end there is nothing to read.
+    if !sys::seek_hole(file.as_fd(), offset).is_ok_and(|hole| hole >= range.end) {
+        return Ok(None);
+    }
+    let segments = segments(&[window]);
+    // SAFETY: the window is mapped and writable for the time of the call.
+    match unsafe { sys::preadv2(file.as_fd(), &segments, offset, 0) } {
+        Ok(count) if count == window.len() => {}
+        Ok(_) => return Ok(None),
+        Err(errno) => return failed(errno, effort),
+    }
+    change();
+    // SAFETY: the window is mapped for the time of the call.
+    match unsafe { sys::pwritev2(file.as_fd(), &segments, Some(offset), 0) } {
+        Ok(count) => Ok(Some(count)),
+        Err(errno) => failed(errno, effort),
+    }
+}
+
+/// Whoever may wait writes the parts by themselves, and meets the same error where they do.
+fn failed<T>(errno: Errno, effort: &Effort) -> Result<Option<T>, NowError> {
+    match effort {
+        Effort::Now => Err(NowError::WouldBlock),
+        Effort::Wait => {
+            tracing::debug!(%errno, "a window is written part by part");
+            Ok(None)
+        }
+    }
+}
+
+fn is_at_hand(file: &FileLocks, offset: u64, len: usize) -> bool {
+    const PAGE_SIZE: u64 = 4096;
+    let first = offset / PAGE_SIZE;
+    let count = (offset + len as u64).div_ceil(PAGE_SIZE) - first;
+    sys::cached_pages(file.as_fd(), first * PAGE_SIZE, count * PAGE_SIZE) == Ok(count)
+}
+
+/// Other processes that lock are kept out until this is dropped.
+struct Locked<'a> {
+    file: &'a FileLocks,
+    range: &'a Range<u64>,
+}
+
+impl<'a> Locked<'a> {
+    /// `None` where one has a part, or the file system has no locks.
+    fn lock(file: &'a FileLocks, range: &'a Range<u64>) -> Option<Self> {
+        let is_locked = file.lock(range, LockKind::Exclusive).unwrap_or(false);
+        is_locked.then_some(Self { file, range })
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.file.unlock(self.range);
+    }
+}

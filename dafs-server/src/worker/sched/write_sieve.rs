@@ -1,0 +1,166 @@
+//! Whether parts of a list are written each by itself, or with what lies between them: a model of what both cost, after equations 2 and 4 of
+//! "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
+//!
+//! ```text
+//! apart       count × call
+//! a window    call × CALLS_OF_A_WINDOW + bytes of the window × byte
+//! ```
+//!
+//! What a call and a byte of a window cost is taken from the lists themselves, for each export.
+
+use std::time::Duration;
+
+use dafs_proto::extent::Part;
+
+use crate::storage::ExportId;
+use crate::worker::flight::plan::{Call, WAITING_GAP_MAX};
+use crate::worker::sched::sieve::Sieve;
+
+/// Exports whose costs are told apart.
+const EXPORTS_MAX: usize = 64;
+
+/// Until it is known better, nanoseconds: of a small write into a file system in memory, the quickest, and of a byte that is read and written.
+const CALL_NS: f32 = 1000.0;
+const BYTE_NS: f32 = 0.4;
+
+/// System calls of a window, besides moving its bytes: two for a lock, looks for holes and for pages, a read and a write. Each takes less
+/// than a write that changes something.
+const CALLS_OF_A_WINDOW: f32 = 3.0;
+
+/// Fewer calls or windows tell nothing.
+const COUNT_MIN: u32 = 4;
+
+/// What writes of lists have cost.
+#[derive(Debug, Default)]
+pub(crate) struct WriteSieve {
+    exports: Vec<Costs>,
+    /// Of writes that have to wait for storage.
+    pub(crate) waiting: Sieve,
+}
+
+/// What is expected of an export, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Costs {
+    call: f32,
+    byte: f32,
+}
+
+/// What a list has done in a turn, and how long that took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Writes of single parts.
+    pub(crate) calls: u32,
+    pub(crate) windows: u32,
+    pub(crate) window_bytes: u64,
+    pub(crate) time: Duration,
+}
+
+impl WriteSieve {
+    pub(crate) fn costs(&self, export: ExportId) -> Costs {
+        self.exports.get(usize::from(export.0)).copied().unwrap_or_default()
+    }
+
+    /// A list has taken a turn. What was mixed tells nothing.
+    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    pub(crate) fn record(&mut self, export: ExportId, tally: &Tally) {
+        let index = usize::from(export.0);
+        if index >= EXPORTS_MAX {
+            return;
+        }
+        if self.exports.len() <= index {
+            self.exports.resize_with(index + 1, Default::default);
+        }
+        let costs = &mut self.exports[index];
+        let ns = tally.time.as_nanos() as f32;
+        match (tally.calls, tally.windows) {
+            (calls @ COUNT_MIN.., 0) => approach(&mut costs.call, ns / calls as f32),
+            (0, windows @ 1..) if tally.window_bytes > 0 => {
+                let moving = ns - windows as f32 * CALLS_OF_A_WINDOW * costs.call;
+                approach(&mut costs.byte, moving.max(0.0) / tally.window_bytes as f32);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { call: CALL_NS, byte: BYTE_NS }
+    }
+}
+
+impl Costs {
+    /// The largest gap that costs less to be written than one more call, bytes.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
+    pub(crate) fn gap_max(self) -> u64 {
+        ((self.call / self.byte.max(0.01)) as u64).min(WAITING_GAP_MAX)
+    }
+
+    /// The parts of a call cost less together, gaps and all.
+    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    pub(crate) fn pays(self, count: usize, call: &Call) -> bool {
+        let window = CALLS_OF_A_WINDOW * self.call + call.len as f32 * self.byte;
+        window < count as f32 * self.call
+    }
+}
+
+/// A mean of the last few.
+fn approach(known: &mut f32, seen: f32) {
+    *known += (seen - *known) / 8.0;
+}
+
+/// Something lies between the parts of a call.
+pub(crate) fn has_gaps(parts: &[Part], call: &Call) -> bool {
+    let parts = parts.get(call.parts.clone()).unwrap_or_default();
+    parts.iter().map(|part| part.len as u64).sum::<u64>() < call.len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXPORT: ExportId = ExportId(1);
+
+    fn call(count: usize, len: u64) -> Call {
+        Call { parts: 0..count, offset: 0, len }
+    }
+
+    #[test]
+    fn costs_follow_what_was_seen_of_each_export() {
+        let mut sieve = WriteSieve::default();
+        let time = Duration::from_micros;
+        for _ in 0..100 {
+            sieve.record(EXPORT, &Tally { calls: 10, time: time(50), ..Tally::default() });
+        }
+        let costs = sieve.costs(EXPORT);
+        assert!((costs.call - 5000.0).abs() < 1.0, "{costs:?}");
+        for _ in 0..100 {
+            let windows = Tally { windows: 2, window_bytes: 100_000, time: time(80), ..Tally::default() };
+            sieve.record(EXPORT, &windows);
+        }
+        let costs = sieve.costs(EXPORT);
+        assert!((costs.byte - 0.5).abs() < 0.01, "{costs:?}");
+        assert!((9_990..=10_010).contains(&costs.gap_max()), "{costs:?}");
+        assert_eq!(sieve.costs(ExportId(0)), Costs::default());
+        // Few, mixed, or of an export beyond those that are told apart.
+        for tally in [
+            Tally { calls: 3, time: time(1), ..Tally::default() },
+            Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1) },
+        ] {
+            sieve.record(EXPORT, &tally);
+            assert_eq!(sieve.costs(EXPORT), costs);
+        }
+        sieve.record(ExportId(u16::MAX), &Tally { calls: 10, ..Tally::default() });
+        assert_eq!(sieve.costs(ExportId(u16::MAX)), Costs::default());
+    }
+
+    #[test]
+    fn window_pays_exactly_where_the_equations_say_so() {
+        let costs = Costs { call: 1000.0, byte: 0.5 };
+        for (count, len, pays) in [(4, 1999, true), (4, 2000, false), (3, 1, false), (512, 262_144, true)] {
+            assert_eq!(costs.pays(count, &call(count, len)), pays, "{count} in {len}");
+        }
+        assert_eq!(costs.gap_max(), 2000);
+        assert_eq!(Costs { call: 1000.0, byte: 0.0 }.gap_max(), WAITING_GAP_MAX);
+    }
+}
