@@ -6,6 +6,7 @@ use dafs_proto::transport::WaitPolicy;
 use crate::memory::registration::RegistrationConfig;
 use crate::method::io_path::MethodOverride;
 use crate::method::noncontiguous::Noncontiguous;
+use dafs_proto::wire::Sieve;
 
 /// Who the client says it is. The server believes it only as far as it trusts the connection. Over shared memory the kernel's word counts
 /// instead.
@@ -85,6 +86,9 @@ pub struct Config {
     pub method: MethodOverride,
     /// How data travels whose memory is in several pieces, where `method` is [`MethodOverride::Auto`].
     pub noncontiguous: Noncontiguous,
+    /// What the server does with what lies between the extents of lists: [`crate::File::set_sieve`]. Another program of the server's host
+    /// that writes there meanwhile, without locks (fcntl(2)), may lose what it wrote, unless this is [`Sieve::Off`].
+    pub sieve: Sieve,
     /// Payload of the largest message that this side receives, bytes, at least 8,256 (`PAYLOAD_SIZE_MIN`). It bounds inline reads.
     pub inline_max: u32,
     /// Bounce buffers for transfers of memory that cannot be registered, bytes in all; allocated when first needed. 0 for none.
@@ -117,6 +121,7 @@ impl Default for Config {
             reconnect: ReconnectPolicy::default(),
             method: MethodOverride::Auto,
             noncontiguous: Noncontiguous::default(),
+            sieve: Sieve::default(),
             inline_max: 16 * 1024,
             bounce_size: 4 << 20,
             registration: RegistrationConfig::default(),

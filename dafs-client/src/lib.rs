@@ -67,8 +67,8 @@ pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::wire::{
     AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FenceList, FenceMode, FileIdentity,
-    FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Stability,
-    Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
+    FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Sieve,
+    Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
 pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dafs_proto::wire::{Attributes, DirEntry, decode_dir_entries};
+use dafs_proto::wire::{Attributes, DirEntry, Sieve, decode_dir_entries};
 
 use crate::api::dir::Dir;
 use crate::driver::transfer::{Memory, TransferParts};
@@ -100,7 +100,8 @@ impl ReadDir {
         };
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
         let (memory, policy) = (Memory::Kept, RegistrationPolicy::Library);
-        let parts = TransferParts { kind, offset: 0, extents: None, memory, keep, policy };
+        let parts =
+            TransferParts { kind, offset: 0, extents: None, memory, keep, policy, sieve: Sieve::default() };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;
         self.take(op)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{MemoryRef, RemoteRange};
-use dafs_proto::wire::{Features, Opcode};
+use dafs_proto::wire::{Features, Opcode, Sieve};
 use smallvec::SmallVec;
 
 use crate::driver::fast_path::{Attempt, Single, Wish};
@@ -55,6 +55,8 @@ pub(crate) struct TransferParts {
     pub(crate) keep: Keep,
     /// Of the file.
     pub(crate) policy: RegistrationPolicy,
+    /// Of the file: for a list.
+    pub(crate) sieve: Sieve,
 }
 
 /// A read or write, of one extent and memory in one piece, whose caller waits.
@@ -194,7 +196,7 @@ impl Shared {
         keep: &mut Keep,
         blocking: bool,
     ) -> Result<(Opcode, Transfer)> {
-        let TransferParts { kind, mut offset, extents, policy, .. } = parts;
+        let TransferParts { kind, mut offset, extents, policy, sieve, .. } = parts;
         let Lent { memory, mut ranges, whole } = self.lent(parts.memory, keep)?;
         let mut holds = SmallVec::new();
         if let ([single], None) = (&*memory, &ranges)
@@ -209,7 +211,8 @@ impl Shared {
         let (mut list, mut opcode) = (None, kind.opcode());
         if let Some(extents) = &extents {
             (list, offset) = List::new(extents, len)?;
-            if list.is_some() {
+            if let Some(list) = &mut list {
+                list.sieve = sieve;
                 opcode = kind.list_opcode();
             }
         }

@@ -2,7 +2,7 @@
 
 use dafs_proto::extent::{Extent, OFFSET_MAX, Part, Parts, is_ascending, slice, total};
 use dafs_proto::transport::RemoteRange;
-use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, REMOTE_RANGE_SIZE};
+use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, REMOTE_RANGE_SIZE, Sieve};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
@@ -20,6 +20,8 @@ pub(crate) struct List {
     ascending: bool,
     /// Each request moves what is contiguous in the file and in memory.
     pub(crate) each_part: bool,
+    /// What the server does with what lies between the extents.
+    pub(crate) sieve: Sieve,
     /// Reads: where the file ended, as far as that was met.
     pub(crate) end: u64,
     /// Where the bytes were in the list of the caller, when overlapping ones were taken out: places here, places there.
@@ -83,6 +85,7 @@ impl List {
             extents,
             memory_places: Vec::new(),
             each_part,
+            sieve: Sieve::default(),
             end: u64::MAX,
             original: None,
         }

@@ -3,7 +3,7 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Stability, WireRange, encode_lists,
+    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Sieve, Stability, WireRange, encode_lists,
     encode_segments, lists_size,
 };
 use smallvec::SmallVec;
@@ -119,6 +119,7 @@ impl PartRequest<'_> {
             len: len as u32,
             method: if inline { Method::Inline } else { Method::Direct },
             stability,
+            sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
             extent_count: extents.len() as u32,
             segment_count: segments.len() as u32,
         };

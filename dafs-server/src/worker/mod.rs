@@ -43,7 +43,7 @@ use crate::worker::flight::{Call, Wakeup};
 use crate::worker::ids::ConnectionKey;
 use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
-use crate::worker::sched::sieve::Sieve;
+use crate::worker::sched::sieve::LearnedGaps;
 use crate::worker::sched::write_sieve::WriteSieve;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
@@ -66,7 +66,7 @@ pub struct Worker {
     pub(crate) turns: Turns,
     /// By listener.
     /// Of all listeners: what it learns about is storage.
-    pub(crate) sieve: Sieve,
+    pub(crate) sieve: LearnedGaps,
     pub(crate) write_sieve: WriteSieve,
     /// Connections whose transfers went out of a turn that was not their own.
     runnable: Vec<ConnectionKey>,
@@ -136,7 +136,7 @@ impl Worker {
             operations: Slab::new(),
             wakeups: VecDeque::new(),
             turns: Turns::default(),
-            sieve: Sieve::default(),
+            sieve: LearnedGaps::default(),
             write_sieve: WriteSieve::default(),
             runnable: Vec::new(),
             window_end: None,

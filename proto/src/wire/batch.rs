@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use super::body::{Field, body, field_by_number};
 use super::{
-    FileHandle, LIST_MAX, ListError, ListRequest, Method, Reader, ShortLists, Stability, Status, WireError,
-    Writer, encode_lists, list::decode_short_lists, lists_size,
+    FileHandle, LIST_MAX, ListError, ListRequest, Method, Reader, ShortLists, Sieve, Stability, Status,
+    WireError, Writer, encode_lists, list::decode_short_lists, lists_size,
 };
 
 /// Operations in one batch.
@@ -274,6 +274,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         len: reader.u32("length of an operation")?,
         method,
         stability,
+        sieve: Sieve::default(),
         extent_count: reader.u32("extent count")?,
         segment_count: reader.u32("range count")?,
     };

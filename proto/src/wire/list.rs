@@ -3,7 +3,7 @@ use std::ops::Deref;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::body::{Field, body};
+use super::body::{Field, body, field_by_number};
 use super::{
     Method, Opcode, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments,
 };
@@ -15,6 +15,35 @@ pub const EXTENT_SIZE: usize = 12;
 /// File extents in one request, and ranges of memory.
 pub const LIST_MAX: usize = 4096;
 
+/// Whether parts of a list are moved together with what lies between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Sieve {
+    /// Where the server expects that to be quicker.
+    #[default]
+    Auto,
+    /// Wherever it can be.
+    On,
+    /// Nowhere: what lies between them is neither read nor written.
+    Off,
+}
+
+impl Sieve {
+    /// In the order of their numbers on the wire.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
+
+    /// The name in settings and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
+field_by_number!(Sieve, u8, |sieve| sieve as u8, |number| Sieve::ALL.get(usize::from(number)).copied());
+
 body! {
     /// Body of a read or write of a list, 16 bytes. The payload holds the extents, then the ranges of memory, then the data of an inline
     /// write.
@@ -24,7 +53,9 @@ body! {
         /// How the data travels.
         pub method: Method = "transfer method",
         /// When written data must be durable; [`Stability::Unstable`] in reads.
-        pub stability: Stability = "stability" and 2 reserved,
+        pub stability: Stability = "stability",
+        /// What becomes of what lies between the extents.
+        pub sieve: Sieve = "sieve" and 1 reserved,
         /// File extents.
         pub extent_count: u32 = "extent count",
         /// Ranges of client memory: 0 for inline.

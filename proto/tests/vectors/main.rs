@@ -18,10 +18,10 @@ use dafs_proto::wire::{
     Attributes, BatchFlags, BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult,
     CHAIN_HANDLE, CommitRequest, EagerBufferTerms, FileHandle, FileKind, Flags, HEADER_SIZE, Header,
     ListReadReply, ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest,
-    ReaddirRequest, ShareReply, ShareRequest, Slot, Stability, Status, Timestamp, Token, TwoNames, Verifier,
-    WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists, decode_message_pack,
-    decode_noticed_results, decode_segments, encode_lists, encode_message_pack, encode_noticed_result,
-    encode_segments, lists_size,
+    ReaddirRequest, ShareReply, ShareRequest, Sieve, Slot, Stability, Status, Timestamp, Token, TwoNames,
+    Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists,
+    decode_message_pack, decode_noticed_results, decode_segments, encode_lists, encode_message_pack,
+    encode_noticed_result, encode_segments, lists_size,
 };
 
 const VECTORS: &str = include_str!("../../../spec/vectors/messages.txt");
@@ -131,14 +131,20 @@ fn vector_list_requests() {
         len: 8,
         method: Method::Inline,
         stability: Stability::Unstable,
+        sieve: Sieve::Auto,
         extent_count: 2,
         segment_count: 0,
     };
     let mut lists = Lists { extents: vec![Extent::new(4096, 5), Extent::new(16, 3)], segments: vec![] };
     check_list("list read", Opcode::ReadList, body, &lists);
     lists.segments.push([0xaabb_ccdd_0011_2233, 0x40, 8]);
-    let body =
-        ListRequest { method: Method::Direct, stability: Stability::DataSync, segment_count: 1, ..body };
+    let body = ListRequest {
+        method: Method::Direct,
+        stability: Stability::DataSync,
+        sieve: Sieve::Off,
+        segment_count: 1,
+        ..body
+    };
     check_list("list write", Opcode::WriteList, body, &lists);
 }
 

@@ -186,11 +186,12 @@ WRITE_REPLY = Layout(
     Field("offset", U64), Field("count", U32), Field("stability", U8, STABILITIES), Field("-", "3s"),
     Field("verifier", U64))
 LIST_REQUEST = Layout(
-    Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, STABILITIES), Field("-", U16),
+    Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, STABILITIES),
+    Field("sieve", U8, range(3)), Field("-", U8),
     Field("extents", U32), Field("ranges", U32))
 LIST_READ_REQUEST = Layout(
-    Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, ZERO), Field("-", U16),
-    Field("extents", U32), Field("ranges", U32))
+    Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, ZERO),
+    Field("sieve", U8, range(3)), Field("-", U8), Field("extents", U32), Field("ranges", U32))
 LIST_READ_REPLY = Layout(Field("count", U32), Field("end_of_file", U32, BOOLEAN), Field("end", U64))
 BATCH_REQUEST = Layout(
     Field("operations", U32), Field("flags", U32, range(4)), Field("window_us", U32), Field("completions", U32),

@@ -56,7 +56,7 @@ fn lock_of_a_file_system_that_is_not_local_is_refused() {
 
 // [CMD-73] [LOCK-40] [LOCK-43]
 fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
-    let with_file = |server: &mut Command, directory: &std::path::Path| {
+    let with_file = |server: &mut Command, directory: &Path| {
         server.arg("--lock-file").arg(directory.join("locks"));
         // As long as one is waited for that the file names and that ended just before the server was killed.
         server.args(["--lease-ms", "3000", "--keep-alive-ms", "500"]);

@@ -15,6 +15,7 @@ mod programs;
 mod reload;
 mod removal;
 mod same;
+mod sieve;
 mod terminal;
 mod trees;
 mod whole;

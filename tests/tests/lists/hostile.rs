@@ -3,7 +3,7 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, PostError};
 use dafs_proto::wire::{
-    HEADER_SIZE, Header, LIST_MAX, ListReadReply, ListRequest, Method, Opcode, ReadRequest, Stability,
+    HEADER_SIZE, Header, LIST_MAX, ListReadReply, ListRequest, Method, Opcode, ReadRequest, Sieve, Stability,
     Status, WriteRequest, encode_lists, encode_segments, lists_size,
 };
 use dafs_tests::harness::{Harness, On};
@@ -54,6 +54,7 @@ const GOOD: ListRequest = ListRequest {
     len: 20,
     method: Method::Inline,
     stability: Stability::Unstable,
+    sieve: Sieve::Auto,
     extent_count: 2,
     segment_count: 0,
 };

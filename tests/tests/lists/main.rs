@@ -12,3 +12,4 @@ mod edges;
 mod hostile;
 mod oracle;
 mod scattered;
+mod sieve;

@@ -8,7 +8,7 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, Region};
 use dafs_proto::wire::{
     AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, EXTENT_SIZE, FileHandle,
-    Flags, HEADER_SIZE, Header, ListReadReply, ListRequest, Lists, Method, Opcode, ReadReply, Resume,
+    Flags, HEADER_SIZE, Header, ListReadReply, ListRequest, Lists, Method, Opcode, ReadReply, Resume, Sieve,
     Stability, Status, Welcome, WriteReply, encode_lists, lists_size,
 };
 use dafs_tests::faulty::{Fault, Kind};
@@ -47,7 +47,8 @@ fn changes(region: &Region) -> Vec<Request> {
     let write = |stability| stable_write_body(0, LEN, stability, None);
     let mut list = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
     let (method, stability) = (Method::Inline, Stability::Unstable);
-    ListRequest { len: LEN, method, stability, extent_count: 2, segment_count: 0 }.encode(&mut list);
+    ListRequest { len: LEN, method, stability, sieve: Sieve::Auto, extent_count: 2, segment_count: 0 }
+        .encode(&mut list);
     let mut listed = vec![0; 2 * EXTENT_SIZE];
     encode_lists([Extent::new(0, 1000), Extent::new(1000, 2000)].into_iter(), &[], &mut listed);
     listed.extend(data());
@@ -259,8 +260,15 @@ fn cut_while_sent() {
             true => {
                 let mut body = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
                 let (method, stability) = (Method::Direct, Stability::Unstable);
-                ListRequest { len: whole, method, stability, extent_count: 1, segment_count: 1 }
-                    .encode(&mut body);
+                ListRequest {
+                    len: whole,
+                    method,
+                    stability,
+                    sieve: Sieve::Auto,
+                    extent_count: 1,
+                    segment_count: 1,
+                }
+                .encode(&mut body);
                 let mut lists = vec![0; lists_size(1, 1)];
                 encode_lists(std::iter::once(Extent::new(0, whole.into())), &[range], &mut lists);
                 (Opcode::ReadList, body, lists)

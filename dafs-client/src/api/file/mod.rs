@@ -8,12 +8,13 @@ pub(crate) mod stream;
 pub(crate) mod submit;
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AccessPattern, AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest,
-    SeekWhat, SetAttributes, Stability,
+    SeekWhat, SetAttributes, Sieve, Stability,
 };
 use smallvec::SmallVec;
 
@@ -48,6 +49,8 @@ pub struct File {
     opened_as: Attributes,
     pub(crate) position: Mutex<u64>,
     policy: PolicyCell,
+    /// [`Sieve`], by its number.
+    sieve: AtomicU8,
 }
 
 impl File {
@@ -57,9 +60,11 @@ impl File {
         opened_as: Attributes,
         options: &OpenOptions,
     ) -> Self {
+        let sieve = AtomicU8::new(owner.shared.config.sieve as u8);
         Self {
             node,
             owner,
+            sieve,
             stability: options.stability,
             appends: options.appends(),
             opened_as,
@@ -88,6 +93,17 @@ impl File {
     #[inline]
     pub fn registration_policy(&self) -> RegistrationPolicy {
         self.policy.get()
+    }
+
+    /// Sets what the server does with what lies between the extents of lists ([`File::read_list`], [`File::write_list`]) that begin from
+    /// now on; [`crate::Config::sieve`] until then. Does not block.
+    pub fn set_sieve(&self, sieve: Sieve) {
+        self.sieve.store(sieve as u8, Ordering::Relaxed);
+    }
+
+    /// What the server does with what lies between the extents of lists.
+    pub fn sieve(&self) -> Sieve {
+        Sieve::ALL.get(usize::from(self.sieve.load(Ordering::Relaxed))).copied().unwrap_or_default()
     }
 
     /// Says in words how a blocking unstable transfer of `size` bytes would travel now, and why. The memory is ordinary, in one piece, and
@@ -321,7 +337,7 @@ impl File {
         keep: Keep,
     ) -> TransferParts {
         let (extents, policy) = (extents.map(<[Extent]>::to_vec), self.registration_policy());
-        TransferParts { kind, offset, extents, memory, keep, policy }
+        TransferParts { kind, offset, extents, memory, keep, policy, sieve: self.sieve() }
     }
 
     pub(crate) fn submit<T>(&self, parts: TransferParts, finish: fn(Moved) -> T) -> Pending<T> {

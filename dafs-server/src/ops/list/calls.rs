@@ -1,15 +1,16 @@
 //! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
 
-use dafs_proto::wire::{Stability, Status};
+use dafs_proto::wire::{Sieve, Stability, Status};
 
 use super::{Progress, Worker};
 use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step, gap};
+use crate::worker::flight::plan::WAITING_GAP_MAX;
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
-use crate::worker::sched::sieve::Sieve;
+use crate::worker::sched::sieve::LearnedGaps;
 use crate::worker::sched::write_sieve::has_gaps;
 
 /// Fewer parts are written each by itself.
@@ -26,7 +27,12 @@ impl List {
                     self.wait_in(Step::Submitted)
                 };
             }
-            if self.kind == TransferKind::Write && self.parts.as_slice().len() >= SIEVED_PARTS_MIN {
+            let parts_min = match self.sieve {
+                Sieve::Auto => SIEVED_PARTS_MIN,
+                Sieve::On => 2,
+                Sieve::Off => usize::MAX,
+            };
+            if self.kind == TransferKind::Write && self.parts.as_slice().len() >= parts_min {
                 self.costs = Some(at.worker.write_sieve.costs(self.node.export));
             }
             let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
@@ -60,7 +66,7 @@ impl List {
     }
 
     /// What knows how gaps are passed over by calls that wait.
-    fn sieve_of<'w>(&self, worker: &'w mut Worker) -> &'w mut Sieve {
+    fn sieve_of<'w>(&self, worker: &'w mut Worker) -> &'w mut LearnedGaps {
         match self.kind {
             TransferKind::Read => &mut worker.sieve,
             TransferKind::Write | TransferKind::Append => &mut worker.write_sieve.waiting,
@@ -70,7 +76,9 @@ impl List {
     /// Leaves the next call to storage.
     fn submit_call(&mut self, at: &mut Context<'_>) {
         let may_sieve = self.kind == TransferKind::Read || self.costs.is_some();
-        if may_sieve && self.calls.trial.is_none() {
+        if self.sieve != Sieve::Auto {
+            self.gap_max_waiting = if self.sieve == Sieve::On { WAITING_GAP_MAX } else { 0 };
+        } else if may_sieve && self.calls.trial.is_none() {
             let sieve = self.sieve_of(at.worker);
             let (gap_max, trial) = sieve.choose(self.node.export, self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;

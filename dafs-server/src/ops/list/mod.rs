@@ -80,6 +80,7 @@ impl Worker {
         };
         self.check_locks_of(call, node, &lists.extents, kind != TransferKind::Read)?;
         let mut list = List::new(kind, node, lists, request.stability);
+        list.sieve = request.sieve;
         if inline_len > 0 {
             let at = lists_size(list.extents.len(), 0);
             list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);

@@ -59,8 +59,8 @@ pub enum Told {
     Session(SessionId, LockTurn),
 }
 
-/// Parts that are held or waited for: by session, and of all. Clients choose the keys, so they are ordered: hashing them safely takes longer
-/// for the few that there mostly are.
+/// Parts that are held or waited for: by session, and of all. Clients choose the keys, so they are ordered: hashing them safely takes
+/// longer for the few that there mostly are.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) by_session: BTreeMap<SessionId, usize>,

@@ -179,6 +179,8 @@ impl LockTable {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::cast_possible_truncation, reason = "offsets that the tests choose")]
+
     use std::sync::{Arc, Mutex};
 
     use dafs_proto::transport::OpToken;

@@ -20,7 +20,6 @@ use super::copy::copy;
 use super::hint::advise;
 use super::namespace::sync_name;
 use super::resolve::Scope;
-use super::sieve;
 use super::sys::{self, Errno, retry};
 use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared};
@@ -81,7 +80,7 @@ pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<us
 
 /// Reads everything up to the end of the file, in as many calls as that takes; `fd` serves what is left.
 #[inline]
-fn read_all<'f>(
+pub(super) fn read_all<'f>(
     segments: &mut [libc::iovec],
     offset: u64,
     flags: i32,
@@ -158,7 +157,7 @@ pub(super) fn write_now(
     check_write_range(offset, len).map_err(NowError::Failed)?;
     let fd = node.buffered_fd();
     let gate = node.gate.as_deref();
-    let writing = gate.and_then(|gate| WriteGate::begin(gate));
+    let writing = gate.and_then(WriteGate::begin);
     if gate.is_some() && writing.is_none() {
         return Err(NowError::WouldBlock);
     }
@@ -251,9 +250,6 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
     let fd = node.buffered_fd();
     let Some(_writing) = writing(scope, node, op) else { return Err(Status::AGAIN) };
     match op {
-        FsOp::Sieve { offset, len, parts, .. } => {
-            Ok(FsReply::Count(sieve::write_waiting(node, *offset, *len, parts)?))
-        }
         FsOp::Read { offset, into, .. } => read_waiting(node, *offset, into),
         FsOp::Write { offset, from, stability, .. } => {
             let mut segments = owned_segments(from);

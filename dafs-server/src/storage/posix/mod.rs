@@ -210,6 +210,10 @@ impl Task {
             | FsOp::Getattr { .. }
             | FsOp::Setattr { .. }
             | FsOp::AccessCheck { .. } => namespace::access(&scope, &self.node, &self.op),
+            FsOp::Sieve { offset, len, parts, .. } => {
+                let count = sieve::write_waiting(&self.node, *offset, *len, parts)?;
+                Ok(Outcome::Reply(FsReply::Count(count)))
+            }
             op if op.traits().on_data => data::execute(&scope, &self.node, op).map(Outcome::Reply),
             FsOp::Readdir { cookie, size_max, attributes, .. } => {
                 readdir::read(&self.node, *cookie, *size_max, *attributes).map(Outcome::Reply)

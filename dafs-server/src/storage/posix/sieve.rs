@@ -1,10 +1,9 @@
-//! Windows of a file that are read, changed in parts, and written back: one write in place of many small ones ("data sieving", Thakur, Gropp
-//! and Lusk, 1999).
+//! Windows of a file that are read, changed in parts, and written back: one write in place of many small ones ("data sieving", Thakur,
+//! Gropp and Lusk, 1999).
 //!
 //! What lies between the parts is written as it was read. So nobody else may write there meanwhile: others of this process are kept out by
 //! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. A write that
 //! is torn leaves between the parts what was there.
-#![allow(unsafe_code, reason = "windows are handed to the kernel")]
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -16,8 +15,7 @@ use super::super::paths::check_write_range;
 use super::super::{LocalLocks, NowError};
 use super::data::{Throttle, segments};
 use super::local_locks::FileLocks;
-use super::sys::{self, Errno};
-use super::{Node, data};
+use super::{Node, data, sys};
 
 /// A window is no longer than this, bytes.
 const WINDOW_SIZE_MAX: usize = 256 * 1024;
@@ -47,7 +45,7 @@ pub(super) fn write_now(
     // Somebody waits for storage there.
     let Some(_alone) = gate.keep_out() else { return Err(NowError::WouldBlock) };
     let Some(file) = gate.file(node) else { return Ok(None) };
-    if !node.class.memory && !(throttle.allows() && is_at_hand(file, offset, window.len())) {
+    if !node.class.memory && (!throttle.allows() || !is_at_hand(file, offset, window.len())) {
         return Err(NowError::WouldBlock);
     }
     throttle.watch(window.len(), || rewrite(file, offset, window, change, &Effort::Now))
@@ -62,6 +60,9 @@ pub(super) fn write_waiting(
     parts: &[(u64, MemoryRef)],
 ) -> Result<usize, Status> {
     check_write_range(offset, len)?;
+    if !node.opened {
+        return Err(Status::BAD_HANDLE);
+    }
     let mut bytes = vec![0; len.min(WINDOW_SIZE_MAX)];
     let window = Span::from_mut(&mut bytes);
     let place = |at: u64, len| window.slice(usize::try_from(at.checked_sub(offset)?).ok()?, len);
@@ -112,27 +113,24 @@ fn rewrite(
     if !sys::seek_hole(file.as_fd(), offset).is_ok_and(|hole| hole >= range.end) {
         return Ok(None);
     }
-    let segments = segments(&[window]);
-    // SAFETY: the window is mapped and writable for the time of the call.
-    match unsafe { sys::preadv2(file.as_fd(), &segments, offset, 0) } {
+    match data::read_all(&mut segments(&[window]), offset, 0, |_, _| file.as_fd()) {
         Ok(count) if count == window.len() => {}
         Ok(_) => return Ok(None),
-        Err(errno) => return failed(errno, effort),
+        Err(errno) => return failed(errno.into(), effort),
     }
     change();
-    // SAFETY: the window is mapped for the time of the call.
-    match unsafe { sys::pwritev2(file.as_fd(), &segments, Some(offset), 0) } {
+    match data::write_all(file.as_fd(), &mut segments(&[window]), offset, 0) {
         Ok(count) => Ok(Some(count)),
-        Err(errno) => failed(errno, effort),
+        Err(status) => failed(status, effort),
     }
 }
 
 /// Whoever may wait writes the parts by themselves, and meets the same error where they do.
-fn failed<T>(errno: Errno, effort: &Effort) -> Result<Option<T>, NowError> {
+fn failed<T>(status: Status, effort: &Effort) -> Result<Option<T>, NowError> {
     match effort {
         Effort::Now => Err(NowError::WouldBlock),
         Effort::Wait => {
-            tracing::debug!(%errno, "a window is written part by part");
+            tracing::debug!(%status, "a window is written part by part");
             Ok(None)
         }
     }

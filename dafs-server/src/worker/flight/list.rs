@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dafs_proto::extent::{Extent, Part, Parts, slice};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Lists, Stability, Status, Verifier};
+use dafs_proto::wire::{Lists, Sieve, Stability, Status, Verifier};
 use smallvec::SmallVec;
 
 use super::calls::Calls;
@@ -25,6 +25,8 @@ pub(crate) struct List {
     pub(crate) kind: TransferKind,
     pub(crate) node: NodeId,
     pub(crate) stability: Stability,
+    /// What becomes of what lies between parts.
+    pub(crate) sieve: Sieve,
     /// From before anything was written.
     pub(crate) verifier: Verifier,
     pub(crate) extents: Vec<Extent>,
@@ -185,6 +187,7 @@ impl List {
             kind,
             node,
             stability,
+            sieve: Sieve::default(),
             verifier: Verifier(0),
             extents: lists.extents,
             place: if ranges.is_empty() { Place::Inline } else { Place::Buffers },
@@ -271,11 +274,18 @@ impl List {
     fn next_call_now(&mut self) -> Option<Call> {
         let parts = self.parts.as_slice();
         if self.kind == TransferKind::Read {
-            return next_call(parts, self.next, READ_GAP_MAX);
+            let gap_max = match self.sieve {
+                Sieve::Auto => READ_GAP_MAX,
+                Sieve::On => WAITING_GAP_MAX,
+                Sieve::Off => 0,
+            };
+            return next_call(parts, self.next, gap_max);
         }
         if let Some(costs) = self.costs.filter(|_| self.next >= self.apart_until) {
-            let window = next_call(parts, self.next, costs.gap_max())?;
-            if !has_gaps(parts, &window) || costs.pays(window.parts.len(), &window) {
+            let is_forced = self.sieve == Sieve::On;
+            let gap_max = if is_forced { WAITING_GAP_MAX } else { costs.gap_max() };
+            let window = next_call(parts, self.next, gap_max)?;
+            if is_forced || !has_gaps(parts, &window) || costs.pays(window.parts.len(), &window) {
                 return Some(window);
             }
             // Looking at all of them again before each would take longer than to write them.

@@ -31,7 +31,7 @@ const TRIES_MIN: u32 = 3;
 
 /// What reads of lists have cost.
 #[derive(Debug, Default)]
-pub(crate) struct Sieve {
+pub(crate) struct LearnedGaps {
     exports: Vec<[Cell; GAP_CLASSES * PART_CLASSES]>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Trial {
     sieves: bool,
 }
 
-impl Sieve {
+impl LearnedGaps {
     /// The largest gap that is to be read with the parts from `from` on, bytes.
     pub(crate) fn choose(&mut self, export: ExportId, parts: &[Part], from: usize) -> (u64, Trial) {
         let export = usize::from(export.0).min(EXPORTS_MAX - 1);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     /// Reads that take `ns` for a byte, apart and sieved; how many of them were sieved.
-    fn run(sieve: &mut Sieve, parts: &[Part], reads: usize, ns: [u64; 2]) -> usize {
+    fn run(sieve: &mut LearnedGaps, parts: &[Part], reads: usize, ns: [u64; 2]) -> usize {
         let mut sieved = 0;
         for _ in 0..reads {
             let (_, trial) = sieve.choose(EXPORT, parts, 0);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn sieve_that_knows_nothing_reads_small_gaps_and_no_others() {
         for (gap, sieves) in [(PRIOR_GAP_MAX - 1, true), (PRIOR_GAP_MAX, true), (PRIOR_GAP_MAX + 1, false)] {
-            let (gap_max, trial) = Sieve::default().choose(EXPORT, &parts(4096, gap), 0);
+            let (gap_max, trial) = LearnedGaps::default().choose(EXPORT, &parts(4096, gap), 0);
             assert_eq!((gap_max >= gap, trial.sieves), (sieves, sieves), "{gap}");
         }
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn sieve_takes_the_quicker_way_and_goes_on_trying_the_other() {
         for (gap, ns) in [(4096, [1, 4]), (4096, [4, 1]), (40_000, [1, 4]), (40_000, [4, 1])] {
-            let mut sieve = Sieve::default();
+            let mut sieve = LearnedGaps::default();
             run(&mut sieve, &parts(512, gap), 100, ns);
             let sieved = run(&mut sieve, &parts(512, gap), 1000, ns);
             let slower = if ns[0] < ns[1] { sieved } else { 1000 - sieved };
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn sieve_tells_sizes_and_exports_apart() {
-        let mut sieve = Sieve::default();
+        let mut sieve = LearnedGaps::default();
         run(&mut sieve, &parts(512, 40_000), 100, [4, 1]);
         assert!(sieve.choose(EXPORT, &parts(512, 40_000), 0).1.sieves);
         for (export, parts) in
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn sieve_reads_no_gap_that_its_memory_does_not_hold() {
-        let mut sieve = Sieve::default();
+        let mut sieve = LearnedGaps::default();
         let far = parts(512, 10 * WAITING_GAP_MAX);
         run(&mut sieve, &far, 100, [4, 1]);
         assert!(sieve.choose(EXPORT, &far, 0).0 <= WAITING_GAP_MAX);

@@ -1,5 +1,5 @@
-//! Whether parts of a list are written each by itself, or with what lies between them: a model of what both cost, after equations 2 and 4 of
-//! "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
+//! Whether parts of a list are written each by itself, or with what lies between them: a model of what both cost, after equations 2 and 4
+//! of "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
 //!
 //! ```text
 //! apart       count × call
@@ -14,12 +14,13 @@ use dafs_proto::extent::Part;
 
 use crate::storage::ExportId;
 use crate::worker::flight::plan::{Call, WAITING_GAP_MAX};
-use crate::worker::sched::sieve::Sieve;
+use crate::worker::sched::sieve::LearnedGaps;
 
 /// Exports whose costs are told apart.
 const EXPORTS_MAX: usize = 64;
 
-/// Until it is known better, nanoseconds: of a small write into a file system in memory, the quickest, and of a byte that is read and written.
+/// Until it is known better, nanoseconds: of a small write into a file system in memory, the quickest, and of a byte that is read and
+/// written.
 const CALL_NS: f32 = 1000.0;
 const BYTE_NS: f32 = 0.4;
 
@@ -35,7 +36,7 @@ const COUNT_MIN: u32 = 4;
 pub(crate) struct WriteSieve {
     exports: Vec<Costs>,
     /// Of writes that have to wait for storage.
-    pub(crate) waiting: Sieve,
+    pub(crate) waiting: LearnedGaps,
 }
 
 /// What is expected of an export, nanoseconds.

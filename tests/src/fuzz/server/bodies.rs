@@ -5,9 +5,9 @@ use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
     FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, LockFlags, LockKind, LockRequest, Method,
     NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest,
-    SeekRequest, SeekWhat, SetAttributes, ShareRequest, Stability, TOKEN_SIZE, TwoNames, UnlockRequest,
-    VerifyFlags, VerifyMask, VerifyRequest, WriteRequest, XattrNames, encode_lists, encode_message_pack,
-    encode_segments, lists_size,
+    SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE, TwoNames,
+    UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, WriteRequest, XattrNames, encode_lists,
+    encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -82,6 +82,7 @@ impl Peer {
             len: len ^ if lie % 3 == 1 { lie } else { 0 },
             method: if inline { Method::Inline } else { Method::Direct },
             stability,
+            sieve: Sieve::ALL[usize::from(lie as u8 % 3)],
             extent_count: extents.len() as u32 ^ if lie % 3 == 2 { lie } else { 0 },
             segment_count: segments.len() as u32,
         };

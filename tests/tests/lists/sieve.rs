@@ -1,0 +1,156 @@
+//! Lists whose small parts are written with what lies between them.
+
+use std::fs::File as Plain;
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dafs_client::{Extent, File, OpenOptions, Session, Sieve};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::suite::{Numbers, assert_same, bytes};
+use nix::fcntl::{FcntlArg, fcntl};
+
+on_each_provider_and_two_workers! {
+    lists_leave_the_same_file_however_they_are_sieved,
+    writers_of_parts_that_interleave_lose_nothing,
+    list_that_is_not_sieved_leaves_what_lies_between_to_others,
+}
+
+const MODES: [Sieve; 3] = [Sieve::Auto, Sieve::On, Sieve::Off];
+
+fn open(session: &Session) -> File {
+    let export = session.mount("data").unwrap();
+    export.open_with("f", OpenOptions::new().read(true).write(true).create(true)).unwrap()
+}
+
+fn plain(harness: &Harness) -> Plain {
+    Plain::options().read(true).write(true).open(harness.data().join("f")).unwrap()
+}
+
+/// Extents in any order, which may overlap.
+fn extents(numbers: &mut Numbers, size: u64) -> Vec<Extent> {
+    let (count, len_max) = (1 + numbers.below(200), 1 + numbers.below(400));
+    let spread = 1 + numbers.below(size);
+    let start = numbers.below(size);
+    let mut extents: Vec<Extent> =
+        (0..count).map(|_| Extent::new(start + numbers.below(spread), 1 + numbers.below(len_max))).collect();
+    if numbers.below(3) > 0 {
+        extents.sort_by_key(|extent| extent.offset);
+    }
+    extents
+}
+
+// [LIST-40] [LIST-42] [LIST-43] [LIST-44] [LIST-4]
+fn lists_leave_the_same_file_however_they_are_sieved(on: On) {
+    const SIZE: u64 = 60_000;
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open(&session);
+    let plain = plain(&harness);
+    let mut numbers = Numbers::new(17);
+    for round in 0..on.rounds(150) {
+        // With holes and data, and an end that lists reach.
+        plain.set_len(0).unwrap();
+        plain.set_len(numbers.below(2 * SIZE)).unwrap();
+        for _ in 0..numbers.below(4) {
+            let data = bytes(round, numbers.below(SIZE) as usize);
+            plain.write_all_at(&data, numbers.below(SIZE)).unwrap();
+        }
+        let mut model = vec![0; plain.metadata().unwrap().len() as usize];
+        plain.read_exact_at(&mut model, 0).unwrap();
+        for mode in MODES {
+            file.set_sieve(mode);
+            let extents = extents(&mut numbers, SIZE);
+            let len: u64 = extents.iter().map(|extent| extent.len).sum();
+            let data = bytes(1000 + round, len as usize);
+            assert_eq!(file.write_list(&extents, &[IoSlice::new(&data)]).unwrap(), data.len());
+            let mut place = 0;
+            for Extent { offset, len } in extents {
+                let (offset, len) = (offset as usize, len as usize);
+                model.resize(model.len().max(offset + len), 0);
+                model[offset..offset + len].copy_from_slice(&data[place..place + len]);
+                place += len;
+            }
+            let mut found = vec![0; plain.metadata().unwrap().len() as usize];
+            plain.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, &model, &format!("round {round}, sieve {}", mode.name()));
+        }
+    }
+}
+
+fn lock(file: &Plain, kind: i32) {
+    let lock =
+        libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 };
+    fcntl(file, FcntlArg::F_OFD_SETLKW(&lock)).unwrap();
+}
+
+// [LIST-40] [LIST-41] Each byte belongs to one writer: two sessions with lists, one with plain writes, and a program that locks.
+fn writers_of_parts_that_interleave_lose_nothing(on: On) {
+    const SIZE: u64 = 8192;
+    const WRITERS: u64 = 4;
+    let harness = Harness::start(on);
+    let sessions: Vec<Session> = (0..3).map(|_| harness.session()).collect();
+    let files: Vec<File> = sessions.iter().map(open).collect();
+    let local = plain(&harness);
+    local.write_all_at(&[0; SIZE as usize], 0).unwrap();
+    let rounds = on.rounds(60);
+    let own = |writer: u64| (writer..SIZE).step_by(WRITERS as usize);
+    std::thread::scope(|scope| {
+        for (writer, file) in files.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 1..=rounds {
+                    if writer == 2 {
+                        own(2).for_each(|at| file.write_all_at(&[round as u8], at).unwrap());
+                        continue;
+                    }
+                    file.set_sieve(MODES[(round + writer as u64) as usize % 2]);
+                    let extents: Vec<Extent> = own(writer as u64).map(|at| Extent::new(at, 1)).collect();
+                    let data = vec![round as u8; extents.len()];
+                    assert_eq!(file.write_list(&extents, &[IoSlice::new(&data)]).unwrap(), data.len());
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 1..=rounds {
+                lock(&local, libc::F_WRLCK);
+                own(3).for_each(|at| local.write_all_at(&[round as u8], at).unwrap());
+                lock(&local, libc::F_UNLCK);
+            }
+        });
+    });
+    let mut found = vec![0; SIZE as usize];
+    local.read_exact_at(&mut found, 0).unwrap();
+    for (at, byte) in found.iter().enumerate() {
+        assert_eq!(u64::from(*byte), rounds, "byte {at}, of writer {}", at as u64 % WRITERS);
+    }
+}
+
+// [LIST-42] A program that knows nothing of locks writes between the parts.
+fn list_that_is_not_sieved_leaves_what_lies_between_to_others(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open(&session);
+    file.set_sieve(Sieve::Off);
+    let local = plain(&harness);
+    local.write_all_at(&[0; 8192], 0).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let extents: Vec<Extent> = (0..8192).step_by(16).map(|at| Extent::new(at, 8)).collect();
+            for round in 0..on.rounds(100) {
+                let data = vec![round as u8; extents.len() * 8];
+                file.write_list(&extents, &[IoSlice::new(&data)]).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        let (mut byte, mut found) = (0, [0]);
+        while !done.load(Ordering::Acquire) {
+            byte = u8::wrapping_add(byte, 1);
+            local.write_all_at(&[byte], 4090).unwrap();
+            std::thread::yield_now();
+            local.read_exact_at(&mut found, 4090).unwrap();
+            assert_eq!(found, [byte]);
+        }
+    });
+}
