@@ -116,6 +116,14 @@ pub enum Benchmark {
     /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
     /// `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds to registering.
     Registration(Options),
+    /// Measure lists of small pieces of a file, with what lies between them and without.
+    ///
+    /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is quicker,
+    /// wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
+    /// (`vectored`, reads only), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to 64
+    /// wanted. The ratio is to the quickest local one. --cold takes the file out of the page cache before each list, --direct-io has the
+    /// server bypass it; --dir names the disk.
+    Sieve(Options),
     /// Measure what byte-range locks cost.
     ///
     /// Case `uncontended`: a lock and its end, beside two empty requests. Case `chain`: lock, write of 4 KiB and unlock in one round trip,

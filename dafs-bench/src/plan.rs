@@ -123,6 +123,11 @@ impl Plan {
             Benchmark::Idle { options, .. } => {
                 ("idle", options, Defaults { sizes: vec![0], ..Defaults::default() })
             }
+            Benchmark::Sieve(options) => {
+                let sizes = vec![128, KIB, 4 * KIB];
+                let transports = vec![Transport::Shm];
+                ("sieve", options, Defaults { transports, sizes, ..Defaults::default() })
+            }
             Benchmark::Locks(options) => {
                 ("locks", options, Defaults { sizes: vec![4 * KIB], ..Defaults::default() })
             }

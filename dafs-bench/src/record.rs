@@ -46,6 +46,25 @@ pub enum Method {
     ClientInitiated,
     /// Writes as `client-initiated`, reads as `direct`.
     Hybrid,
+    /// Pieces of a file with what lies between, wherever that can be (`sieve`).
+    #[value(skip)]
+    On,
+    /// Pieces of a file without what lies between.
+    #[value(skip)]
+    Off,
+    /// A local call for each piece.
+    #[value(skip)]
+    Separate,
+    /// One local call for all pieces.
+    #[value(skip)]
+    Vectored,
+    /// A local call for a window of the file, and copies.
+    #[value(skip)]
+    Sieved,
+    /// All pieces at once by a local io_uring.
+    #[value(skip)]
+    #[serde(rename = "io_uring")]
+    IoUring,
 }
 
 /// Which way a figure is compared with its limit.
@@ -143,6 +162,15 @@ pub struct Row {
     /// Resident memory that each of them cost, in KiB (`idle` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub kib_per_session: Option<f64>,
+    /// Bytes of a piece (`sieve` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segment_bytes: Option<usize>,
+    /// Bytes wanted over bytes from the first to the last (`sieve` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub density: Option<f64>,
+    /// `warm`, `cold`, or `direct`, where it is bypassed (`sieve` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<&'static str>,
     /// Bytes of a chunk (`pipeline` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk_bytes: Option<usize>,
@@ -382,6 +410,12 @@ impl fmt::Display for Method {
             Self::Eager => "eager",
             Self::ClientInitiated => "client-initiated",
             Self::Hybrid => "hybrid",
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Separate => "separate",
+            Self::Vectored => "vectored",
+            Self::Sieved => "sieved",
+            Self::IoUring => "io_uring",
         })
     }
 }

@@ -71,10 +71,10 @@ pub fn evict(file: &std::fs::File) -> io::Result<()> {
 }
 
 /// An io_uring for reads that are submitted together.
-pub struct ReadRing(io_uring::IoUring);
+pub struct IoRing(io_uring::IoUring);
 
-impl ReadRing {
-    /// For so many reads at once.
+impl IoRing {
+    /// For so many at once.
     pub fn new(reads: usize) -> io::Result<Self> {
         let entries = u32::try_from(reads.next_power_of_two()).map_err(|_| io::ErrorKind::InvalidInput)?;
         Ok(Self(io_uring::IoUring::new(entries)?))
@@ -86,13 +86,33 @@ impl ReadRing {
         file: &std::fs::File,
         pieces: impl Iterator<Item = (u64, &'a mut [u8])>,
     ) -> io::Result<()> {
+        use io_uring::opcode::Read;
+        self.move_all(file, pieces, |fd, piece, len, at| Read::new(fd, piece, len).offset(at).build())
+    }
+
+    /// Writes all pieces, as [`IoRing::read_all`] reads them.
+    pub fn write_all<'a>(
+        &mut self,
+        file: &std::fs::File,
+        pieces: impl Iterator<Item = (u64, &'a mut [u8])>,
+    ) -> io::Result<()> {
+        use io_uring::opcode::Write;
+        self.move_all(file, pieces, |fd, piece, len, at| Write::new(fd, piece, len).offset(at).build())
+    }
+
+    fn move_all<'a>(
+        &mut self,
+        file: &std::fs::File,
+        pieces: impl Iterator<Item = (u64, &'a mut [u8])>,
+        entry: impl Fn(io_uring::types::Fd, *mut u8, u32, u64) -> io_uring::squeue::Entry,
+    ) -> io::Result<()> {
         let fd = io_uring::types::Fd(file.as_raw_fd());
         let mut count = 0;
         for (offset, piece) in pieces {
             let len = u32::try_from(piece.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-            let read = io_uring::opcode::Read::new(fd, piece.as_mut_ptr(), len).offset(offset).build();
-            // SAFETY: file and memory are borrowed until all reads were waited for, below.
-            let pushed = unsafe { self.0.submission().push(&read.user_data(len.into())) };
+            let moved = entry(fd, piece.as_mut_ptr(), len, offset).user_data(len.into());
+            // SAFETY: file and memory are borrowed until all were waited for, below.
+            let pushed = unsafe { self.0.submission().push(&moved) };
             pushed.map_err(|_| io::ErrorKind::InvalidInput)?;
             count += 1;
         }
@@ -113,6 +133,33 @@ impl ReadRing {
         }
         if short { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
+}
+
+/// Reads pieces that lie `gap` apart in one call after the other of 1,024 segments.
+pub fn read_with_gaps<'a>(
+    file: &std::fs::File,
+    mut offset: u64,
+    pieces: impl Iterator<Item = &'a mut [u8]>,
+    gap: &mut [u8],
+) -> io::Result<()> {
+    let gap = libc::iovec { iov_base: gap.as_mut_ptr().cast(), iov_len: gap.len() };
+    let segment =
+        |piece: &mut [u8]| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+    let segments: Vec<libc::iovec> = pieces.flat_map(|piece| [segment(piece), gap]).collect();
+    // Nothing is wanted behind the last piece.
+    let segments = &segments[..segments.len().saturating_sub(1)];
+    for call in segments.chunks(1024) {
+        let wanted: usize = call.iter().map(|segment| segment.iov_len).sum();
+        let count = libc::c_int::try_from(call.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let at = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: the pieces and the gap are borrowed for the time of the call; nobody looks at what overlaps in the gap.
+        let read = unsafe { libc::preadv(file.as_raw_fd(), call.as_ptr(), count, at) };
+        if usize::try_from(read).map_err(|_| io::Error::last_os_error())? != wanted {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        offset += wanted as u64;
+    }
+    Ok(())
 }
 
 /// What a process has used.

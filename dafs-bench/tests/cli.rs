@@ -103,6 +103,8 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
         ("transfer --pattern random", "cannot use --pattern"),
         ("mixed --method inline,direct", "values of --method: mixed takes one"),
         ("listio --peer nfs", "cannot use --peer: listio does without"),
+        ("sieve --method inline", "cannot use --method: sieve does without"),
+        ("sieve --queue-depth 4", "cannot use --queue-depth: sieve does without"),
         ("mixed --op write", "cannot use --op: mixed does without"),
         ("idle --sizes 4", "cannot use --sizes: idle does without"),
         ("registration --op read", "cannot use --op: registration does without"),

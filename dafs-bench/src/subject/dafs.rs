@@ -174,14 +174,13 @@ impl Link {
             credits: setup.credits,
             client_name: Some("dafs-bench".to_owned()),
             method: match setup.method {
-                Method::Auto | Method::Multiple | Method::Pack | Method::Gather | Method::Batch => {
-                    MethodOverride::Auto
-                }
                 Method::Inline => MethodOverride::Inline,
                 Method::Direct => MethodOverride::Direct,
                 Method::Eager => MethodOverride::Eager,
                 Method::ClientInitiated => MethodOverride::ClientInitiated,
                 Method::Hybrid => MethodOverride::Hybrid,
+                // Of memory or files in pieces.
+                _ => MethodOverride::Auto,
             },
             inline_max: INLINE_MAX,
             key: target.key.clone(),

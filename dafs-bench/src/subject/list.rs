@@ -60,12 +60,7 @@ impl Shape {
 
     /// What happens before each operation.
     fn prepare(&self, path: &Path) -> anyhow::Result<impl FnMut() -> anyhow::Result<()> + use<>> {
-        let file = std::fs::File::open(path)?;
-        if self.cold {
-            file.sync_all()?;
-        }
-        let cold = self.cold;
-        Ok(move || if cold { Ok(sys::evict(&file)?) } else { Ok(()) })
+        evicting(self.cold, path)
     }
 
     /// An endless walk over the file.
@@ -77,6 +72,22 @@ impl Shape {
             next * stride
         }
     }
+}
+
+/// What happens before each operation, where nothing of the file is to be in the page cache.
+pub(crate) fn evicting(
+    cold: bool,
+    path: &Path,
+) -> anyhow::Result<impl FnMut() -> anyhow::Result<()> + use<>> {
+    let file = std::fs::File::open(path)?;
+    Ok(move || {
+        if cold {
+            // What is not written back stays there.
+            file.sync_all()?;
+            sys::evict(&file)?;
+        }
+        Ok(())
+    })
 }
 
 /// Sessions with one server: one for each method.
@@ -217,7 +228,7 @@ impl Lists {
         })
     }
 
-    fn link(&mut self, method: Noncontiguous) -> anyhow::Result<(&Session, &File)> {
+    pub(crate) fn link(&mut self, method: Noncontiguous) -> anyhow::Result<(&Session, &File)> {
         if !self.links.iter().any(|link| link.0 == method) {
             let config = Config {
                 wait: match self.target.poll {
@@ -282,7 +293,7 @@ impl Local {
         let mut memory = AlignedBuf::new(shape.span());
         let mut window = AlignedBuf::new(shape.span());
         let mut ring = match self {
-            Self::Ring => Some(sys::ReadRing::new(shape.segments).context("set up an io_uring")?),
+            Self::Ring => Some(sys::IoRing::new(shape.segments).context("set up an io_uring")?),
             Self::Each | Self::Sieved => None,
         };
         repeat_after(shape.prepare(path)?, budget, samples, || {

@@ -15,6 +15,7 @@ pub mod bulk;
 pub mod dafs;
 pub mod list;
 pub mod measured;
+pub mod pieces;
 pub mod server;
 
 pub use measured::Subject;

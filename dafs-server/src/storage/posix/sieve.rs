@@ -70,7 +70,7 @@ pub(super) fn write_waiting(
     if !fits {
         return Err(Status::INVALID);
     }
-    if let Some(gate) = &node.gate
+    if let Some(gate) = node.gate.as_ref().filter(|_| node.class.local)
         && let Some(file) = gate.file(node)
     {
         let _alone = gate.wait_and_keep_out();

@@ -377,7 +377,10 @@ impl List {
                 Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
                 _ => self.move_call(storage, &call, gap),
             };
-            self.tally.calls += u32::from(!has_gaps(self.parts.as_slice(), &call));
+            if !has_gaps(self.parts.as_slice(), &call) {
+                self.tally.calls += 1;
+                self.tally.call_bytes += call.len;
+            }
             match moved {
                 Ok(count) => {
                     self.moved += count.max(CALL_SIZE_MIN);

@@ -28,8 +28,9 @@ const BYTE_NS: f32 = 0.4;
 /// than a write that changes something.
 const CALLS_OF_A_WINDOW: f32 = 3.0;
 
-/// Fewer calls or windows tell nothing.
+/// Fewer calls tell nothing, nor do those of more bytes, whose time is that of moving them.
 const COUNT_MIN: u32 = 4;
+const CALL_BYTES_MAX: u64 = 4096;
 
 /// What writes of lists have cost.
 #[derive(Debug, Default)]
@@ -51,6 +52,7 @@ pub(crate) struct Costs {
 pub(crate) struct Tally {
     /// Writes of single parts.
     pub(crate) calls: u32,
+    pub(crate) call_bytes: u64,
     pub(crate) windows: u32,
     pub(crate) window_bytes: u64,
     pub(crate) time: Duration,
@@ -65,7 +67,7 @@ impl WriteSieve {
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
     pub(crate) fn record(&mut self, export: ExportId, tally: &Tally) {
         let index = usize::from(export.0);
-        if index >= EXPORTS_MAX {
+        if index >= EXPORTS_MAX || tally.time.is_zero() {
             return;
         }
         if self.exports.len() <= index {
@@ -74,7 +76,11 @@ impl WriteSieve {
         let costs = &mut self.exports[index];
         let ns = tally.time.as_nanos() as f32;
         match (tally.calls, tally.windows) {
-            (calls @ COUNT_MIN.., 0) => approach(&mut costs.call, ns / calls as f32),
+            (calls @ COUNT_MIN.., 0) if tally.call_bytes <= u64::from(calls) * CALL_BYTES_MAX => {
+                // A byte of a window is read as well.
+                let moving = tally.call_bytes as f32 * costs.byte / 2.0;
+                approach(&mut costs.call, (ns - moving).max(0.0) / calls as f32);
+            }
             (0, windows @ 1..) if tally.window_bytes > 0 => {
                 let moving = ns - windows as f32 * CALLS_OF_A_WINDOW * costs.call;
                 approach(&mut costs.byte, moving.max(0.0) / tally.window_bytes as f32);
@@ -143,10 +149,12 @@ mod tests {
         assert!((costs.byte - 0.5).abs() < 0.01, "{costs:?}");
         assert!((9_990..=10_010).contains(&costs.gap_max()), "{costs:?}");
         assert_eq!(sieve.costs(ExportId(0)), Costs::default());
-        // Few, mixed, or of an export beyond those that are told apart.
+        // Few, mixed, large, not timed, or of an export beyond those that are told apart.
         for tally in [
             Tally { calls: 3, time: time(1), ..Tally::default() },
-            Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1) },
+            Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1), ..Tally::default() },
+            Tally { calls: 10, call_bytes: 50_000, time: time(1), ..Tally::default() },
+            Tally { calls: 10, ..Tally::default() },
         ] {
             sieve.record(EXPORT, &tally);
             assert_eq!(sieve.costs(EXPORT), costs);

@@ -1,0 +1,164 @@
+//! Pieces of a file at equal distances, in contiguous memory: by one list of dafs, and by the plans of a program on the file itself.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::Context;
+use dafs_client::{Extent, Noncontiguous, Sieve};
+
+use crate::limit::file::AlignedBuf;
+use crate::load::{Budget, FILE_BYTES, Work};
+use crate::record::{Method, Op};
+use crate::stats::Samples;
+use crate::subject::dafs::{repeat_after, whole};
+use crate::subject::list::{Lists, evicting};
+use crate::sys;
+
+/// One case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pieces {
+    /// Read or write.
+    pub op: Op,
+    /// Pieces of one list.
+    pub segments: usize,
+    /// Bytes of each.
+    pub bytes: usize,
+    /// Of so many bytes of the file one is wanted.
+    pub sparsity: usize,
+    /// Nothing of the file is in the page cache.
+    pub cold: bool,
+}
+
+impl Pieces {
+    /// Bytes of one list, and what lies between.
+    pub fn span(&self) -> usize {
+        self.segments * self.stride()
+    }
+
+    fn stride(&self) -> usize {
+        self.bytes * self.sparsity
+    }
+
+    fn total(&self) -> usize {
+        self.segments * self.bytes
+    }
+
+    fn extents(&self, offset: u64, extents: &mut Vec<Extent>) {
+        extents.clear();
+        let piece = |i: usize| Extent::new(offset + (i * self.stride()) as u64, self.bytes as u64);
+        extents.extend((0..self.segments).map(piece));
+    }
+
+    /// An endless walk over the file. Begins off the pages' beginnings, as records do.
+    fn offsets(&self) -> impl FnMut() -> u64 + use<> {
+        let stride = self.span().next_multiple_of(4096) as u64;
+        let (count, mut next) = (FILE_BYTES / stride - 1, 0);
+        move || {
+            next = (next + 1) % count.max(1);
+            next * stride + 64
+        }
+    }
+}
+
+impl Lists {
+    /// One list after the other.
+    pub fn run_sieved(
+        &mut self,
+        sieve: Sieve,
+        pieces: &Pieces,
+        path: &Path,
+        budget: Budget,
+        samples: &mut Samples,
+    ) -> anyhow::Result<Work> {
+        let (_, file) = self.link(Noncontiguous::Auto)?;
+        file.set_sieve(sieve);
+        let (mut offsets, mut extents) = (pieces.offsets(), Vec::new());
+        let mut memory = vec![0x5a; pieces.total()];
+        repeat_after(evicting(pieces.cold, path)?, budget, samples, || {
+            pieces.extents(offsets(), &mut extents);
+            let moved = match pieces.op {
+                Op::Write => file.write_list(&extents, &[IoSlice::new(&memory)])?,
+                _ => file.read_list(&extents, &mut [IoSliceMut::new(&mut memory)])?.count,
+            };
+            whole(moved, pieces.total())
+        })
+    }
+}
+
+/// How a program does it on the file itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// A call for each piece.
+    Separate,
+    /// One call for all, and what lies between into memory that nobody looks at. Reads only.
+    Vectored,
+    /// A window with what lies between, and copies. A write reads it before.
+    Sieved,
+    /// An entry of an io_uring for each piece, all submitted together.
+    IoUring,
+}
+
+impl Plan {
+    /// Those that there are, and their names.
+    pub fn of(op: Op) -> &'static [(Method, Self)] {
+        const PLANS: [(Method, Plan); 4] = [
+            (Method::Separate, Plan::Separate),
+            (Method::Sieved, Plan::Sieved),
+            (Method::IoUring, Plan::IoUring),
+            (Method::Vectored, Plan::Vectored),
+        ];
+        if op == Op::Write { &PLANS[..3] } else { &PLANS }
+    }
+
+    /// One list after the other.
+    pub fn run(
+        self,
+        pieces: &Pieces,
+        path: &Path,
+        budget: Budget,
+        samples: &mut Samples,
+    ) -> anyhow::Result<Work> {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let (mut offsets, mut extents) = (pieces.offsets(), Vec::new());
+        let mut memory = AlignedBuf::new(pieces.total());
+        let mut window = AlignedBuf::new(pieces.span());
+        let mut ring = sys::IoRing::new(pieces.segments).context("set up an io_uring")?;
+        let (bytes, writes) = (pieces.bytes, pieces.op == Op::Write);
+        repeat_after(evicting(pieces.cold, path)?, budget, samples, || {
+            pieces.extents(offsets(), &mut extents);
+            let memory = memory.as_mut_slice();
+            let each = memory.chunks_exact_mut(bytes);
+            let at = extents.iter().map(|extent| extent.offset);
+            match self {
+                Self::Separate => {
+                    for (at, piece) in at.zip(each) {
+                        if writes { file.write_all_at(piece, at)? } else { file.read_exact_at(piece, at)? }
+                    }
+                }
+                Self::IoUring if writes => ring.write_all(&file, at.zip(each))?,
+                Self::IoUring => ring.read_all(&file, at.zip(each))?,
+                Self::Vectored => {
+                    let gap = window.as_mut_slice();
+                    sys::read_with_gaps(&file, extents[0].offset, each, &mut gap[..pieces.stride() - bytes])?;
+                }
+                Self::Sieved => {
+                    let (window, first) = (window.as_mut_slice(), extents[0].offset);
+                    let window = &mut window[..pieces.span() - (pieces.stride() - bytes)];
+                    file.read_exact_at(window, first)?;
+                    for (place, piece) in window.chunks_mut(pieces.stride()).zip(each) {
+                        if writes {
+                            place[..bytes].copy_from_slice(piece);
+                        } else {
+                            piece.copy_from_slice(&place[..bytes]);
+                        }
+                    }
+                    if writes {
+                        file.write_all_at(window, first)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}

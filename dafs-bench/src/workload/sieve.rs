@@ -1,0 +1,134 @@
+//! Lists of small pieces of a file, with what lies between them and without: each mode of the server beside every plan that a local program
+//! has, by size and density. After Wu, Wyckoff and Panda (2003), Figures 6 and 7, and the plans of their equations.
+
+use dafs_client::Sieve;
+
+use crate::interrupt;
+use crate::load::FILE_BYTES;
+use crate::record::{Axis, Chart, Curve, Method, Op, Panel, Row, Scale, Unit};
+use crate::stats::median;
+use crate::subject::list::Lists;
+use crate::subject::pieces::{Pieces, Plan};
+use crate::workload::Bench;
+
+/// Bytes of a piece over bytes from one to the next: one in so many.
+const SPARSITIES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+const MODES: [(Method, Sieve); 3] =
+    [(Method::Auto, Sieve::Auto), (Method::On, Sieve::On), (Method::Off, Sieve::Off)];
+
+pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let cache = match (bench.plan.cold, bench.plan.direct_io) {
+        (true, _) => "cold",
+        (false, true) => "direct",
+        (false, false) => "warm",
+    };
+    let mut panels = Vec::new();
+    for transport in bench.plan.transports.clone() {
+        bench.progress.doing(format!("starting dafs over {}", transport.name()));
+        bench.pins.be_client();
+        let mut lists = bench.subjects.lists(transport, bench.plan.poll())?;
+        for op in bench.plan.ops.clone() {
+            for bytes in bench.plan.sizes.clone() {
+                let mut rows = Vec::new();
+                for sparsity in SPARSITIES {
+                    let segments = bench.plan.segments;
+                    let pieces = Pieces { op, segments, bytes, sparsity, cold: bench.plan.cold };
+                    // A file of so many bytes has no room for more.
+                    if pieces.span() as u64 <= FILE_BYTES / 2 {
+                        rows.extend(compare(bench, &mut lists, transport.name(), &pieces, cache)?);
+                    }
+                }
+                panels.push(panel(transport.name(), op, bytes, &rows));
+                bench.outcome.rows.extend(rows);
+            }
+        }
+    }
+    let columns = bench.plan.sizes.len();
+    bench.outcome.chart = Some(Chart { title: "Lists of small pieces".to_owned(), panels, columns });
+    Ok(())
+}
+
+/// All modes and plans in alternation: a row for each, beside the quickest plan.
+fn compare(
+    bench: &mut Bench<'_>,
+    lists: &mut Lists,
+    transport: &str,
+    pieces: &Pieces,
+    cache: &'static str,
+) -> anyhow::Result<Vec<Row>> {
+    let plans = Plan::of(pieces.op);
+    bench.progress.expect(bench.plan.repeats as usize + 1);
+    let mut rounds: Vec<Vec<f64>> = Vec::new();
+    for round in 0..=bench.plan.repeats {
+        interrupt::check()?;
+        let mut budget = bench.plan.budget;
+        if round == 0 {
+            budget.duration /= 10;
+        }
+        let mut times = Vec::new();
+        for (_, sieve) in MODES {
+            bench.samples.clear();
+            bench.pins.be_client();
+            lists.run_sieved(sieve, pieces, bench.file, budget, &mut bench.samples)?;
+            times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
+        }
+        for (_, plan) in plans {
+            bench.samples.clear();
+            plan.run(pieces, bench.file, budget, &mut bench.samples)?;
+            times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
+        }
+        // The first is to warm up.
+        if round > 0 {
+            rounds.push(times);
+        }
+        bench.progress.step();
+    }
+    let p50 = |index: usize| median(rounds.iter().map(|times| times[index]));
+    let methods: Vec<Method> =
+        MODES.iter().map(|(method, _)| *method).chain(plans.iter().map(|(method, _)| *method)).collect();
+    let best = (MODES.len()..methods.len())
+        .min_by(|a, b| p50(*a).unwrap_or(f64::MAX).total_cmp(&p50(*b).unwrap_or(f64::MAX)));
+    let Some(best) = best else { return Ok(Vec::new()) };
+    let row = |(index, method): (usize, &Method)| {
+        let ratios = || rounds.iter().map(|times| times[index] / times[best]);
+        Row {
+            transport: if index < MODES.len() { transport.to_owned() } else { "raw".to_owned() },
+            op: Some(pieces.op),
+            method: Some(*method),
+            segments: Some(pieces.segments),
+            bytes: pieces.bytes,
+            segment_bytes: Some(pieces.bytes),
+            density: Some(1.0 / pieces.sparsity as f64),
+            cache: Some(cache),
+            queue_depth: 1,
+            p50_us: p50(index),
+            limit: Some(methods[best].to_string()),
+            limit_value: p50(best),
+            limit_unit: Some(Unit::Us),
+            ratio: median(ratios()),
+            ratio_min: ratios().reduce(f64::min),
+            ratio_max: ratios().reduce(f64::max),
+            ..Row::default()
+        }
+    };
+    Ok(methods.iter().enumerate().map(row).collect())
+}
+
+fn panel(transport: &str, op: Op, bytes: usize, rows: &[Row]) -> Panel {
+    let methods =
+        MODES.iter().map(|(method, _)| *method).chain(Plan::of(op).iter().map(|(method, _)| *method));
+    let curve = |method: Method| {
+        let own = rows.iter().filter(|row| row.method == Some(method));
+        let points = own.filter_map(|row| Some((1.0 / row.density?, row.p50_us?))).collect();
+        let reference = !MODES.iter().any(|(mode, _)| *mode == method);
+        Curve { name: method.to_string(), points, reference }
+    };
+    Panel {
+        title: format!("{transport}, {op}, pieces of {bytes} bytes"),
+        x: Axis { label: "one byte in so many is wanted".to_owned(), scale: Scale::Log },
+        y: Axis { label: "one list, us".to_owned(), scale: Scale::Linear },
+        curves: methods.map(curve).collect(),
+        marks: Vec::new(),
+    }
+}
