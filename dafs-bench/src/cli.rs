@@ -118,10 +118,10 @@ pub enum Benchmark {
     Registration(Options),
     /// Measure lists of small pieces of a file, with what lies between them and without.
     ///
-    /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is quicker,
-    /// wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
-    /// (`vectored`, reads only), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to 64
-    /// wanted. The ratio is to the quickest local one. --cold takes the file out of the page cache before each list, --direct-io has the
+    /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is
+    /// quicker, wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
+    /// (`vectored`, reads only), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to
+    /// 64 wanted. The ratio is to the quickest local one. --cold takes the file out of the page cache before each list, --direct-io has the
     /// server bypass it; --dir names the disk.
     Sieve(Options),
     /// Measure what byte-range locks cost.

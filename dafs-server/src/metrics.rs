@@ -31,6 +31,9 @@ const FAMILIES: &[Family] = &[
     ("dafs_storage_waits_total", "Reads and writes that had to wait for storage.", |all| {
         one(all.storage_waits)
     }),
+    ("dafs_sieved_windows_total", "Windows of files written in place of small parts of lists.", |all| {
+        one(all.sieved_windows)
+    }),
     ("dafs_operations_total", "Requests answered.", |all| {
         labelled("opcode", &all.operations, |(opcode, _)| opcode.clone(), |(_, count)| *count)
     }),
@@ -211,6 +214,7 @@ mod tests {
                 waits: 125,
             }],
             clients: Vec::new(),
+            sieved_windows: 130,
             pipelines: vec![PipelineStatistics {
                 listener: "tcp".into(),
                 chunk_size: 126,
@@ -224,7 +228,7 @@ mod tests {
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.rsplit(' ').next())
             .collect();
-        for value in 101..=129 {
+        for value in 101..=130 {
             assert_eq!(values.iter().filter(|seen| **seen == value.to_string()).count(), 1, "{value}");
         }
         assert!(text.contains("dafs_uptime_seconds 61.007\n"));

@@ -867,6 +867,12 @@ local SPEC = {
                     "clients that have sessions now, for whoever may change fences; empty for others; may " ..
                     "be absent",
             },
+            {
+                "sieved_windows",
+                "u64",
+                absent = true,
+                about = "windows of files written in place of small parts of lists; may be absent",
+            },
         },
         ClientStatistics = {
             { "client_id", "bytes[16]", about = "its id, as Hello had it" },

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -27,9 +26,6 @@ const LIST_TIME_MAX: Duration = Duration::from_secs(60);
 /// Most unreported tests named after a crash.
 const NAMED_MAX: usize = 8;
 
-/// How far checks stand back behind tests.
-const NICENESS: i32 = 19;
-
 /// Rows that are neither test targets nor in [`CHECKS`].
 const BUILD: &str = "build";
 const DOCTESTS: &str = "doctests";
@@ -45,7 +41,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
         print!("{}", list(&workspace));
         return Ok(true);
     }
-    process::kill_groups_on_signals()?;
+    process::kill_group_on_signals()?;
     let mut runner = Runner::new(&args, &workspace)?;
     runner.run_all()?;
     println!("\n{}", runner.report.render().trim_end());
@@ -54,36 +50,6 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
         bail!("nothing ran: no test matches what was selected");
     }
     Ok(totals.failed == 0)
-}
-
-/// A check that is going to run.
-struct WantedCheck {
-    name: &'static str,
-    commands: Vec<Command>,
-    log: Log,
-}
-
-/// A check that has run.
-struct DoneCheck {
-    name: &'static str,
-    failure: Option<String>,
-    log: Log,
-    elapsed: Duration,
-}
-
-impl WantedCheck {
-    fn run(self) -> Result<DoneCheck> {
-        let Self { name, commands, log } = self;
-        let (start, mut failure) = (Instant::now(), None);
-        for command in commands {
-            let outcome = process::run(command, name, &log, CARGO_TIME_MAX)?;
-            if !outcome.end.is_success() {
-                failure = Some(outcome.end.describe());
-                break;
-            }
-        }
-        Ok(DoneCheck { name, failure, log, elapsed: start.elapsed() })
-    }
 }
 
 struct Runner<'a> {
@@ -121,33 +87,25 @@ impl<'a> Runner<'a> {
     }
 
     fn run_all(&mut self) -> Result<()> {
-        // The cheapest check goes first. The others take what processor time the tests, which say more, leave.
+        // The cheapest check goes first; the others follow the tests, which say more.
         let (first, rest) = CHECKS.split_at(1);
-        let first = self.wanted_checks(first);
-        self.finish_checks(first.into_iter().map(WantedCheck::run))?;
+        self.run_checks(first)?;
         let suites: Vec<&Suite> =
             self.workspace.suites.iter().filter(|suite| is_selected(self.args, &suite.name)).collect();
         if !suites.is_empty() {
             let programs = self.build()?;
-            let beside = self.begin_checks(rest);
             for suite in suites {
                 self.run_suite(suite, &programs)?;
             }
             self.run_guest()?;
-            self.end_checks(beside)?;
-        } else {
-            let beside = self.begin_checks(rest);
-            self.end_checks(beside)?;
         }
         if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
             self.run_doctests()?;
         }
-        Ok(())
+        self.run_checks(rest)
     }
 
-    /// The checks that are to run, ready to; the others have their rows.
-    fn wanted_checks(&mut self, checks: &[checks::Check]) -> Vec<WantedCheck> {
-        let mut wanted = Vec::new();
+    fn run_checks(&mut self, checks: &[checks::Check]) -> Result<()> {
         for check in checks {
             let named = self.args.suite.iter().any(|name| name == check.name);
             let is_wanted =
@@ -159,40 +117,20 @@ impl<'a> Runner<'a> {
                 self.finish(Row::of_not_run(check.name, &obstacle), None, Duration::ZERO);
                 continue;
             }
+            self.announce(check.name);
+            let start = Instant::now();
+            let mut failure = None;
+            let mut log = Log::new(&self.log_directory, check.name);
             let features = if check.depends_on_features() { self.features() } else { String::new() };
-            let commands = check.commands(self.workspace, &features).collect();
-            wanted.push(WantedCheck {
-                name: check.name,
-                commands,
-                log: Log::new(&self.log_directory, check.name),
-            });
-        }
-        wanted
-    }
-
-    /// Runs checks on a thread of their own, with what the processors have left.
-    fn begin_checks(&mut self, checks: &[checks::Check]) -> JoinHandle<Vec<Result<DoneCheck>>> {
-        let wanted = self.wanted_checks(checks);
-        if !wanted.is_empty() {
-            let names: Vec<&str> = wanted.iter().map(|check| check.name).collect();
-            self.announce(&format!("{}, beside what follows", names.join(", ")));
-        }
-        std::thread::spawn(move || {
-            // Of this thread and what it starts. Where it is refused, the checks only take more from the tests.
-            let _ = rustix::process::nice(NICENESS);
-            wanted.into_iter().map(WantedCheck::run).collect()
-        })
-    }
-
-    fn end_checks(&mut self, checks: JoinHandle<Vec<Result<DoneCheck>>>) -> Result<()> {
-        let done = checks.join().map_err(|_| anyhow::anyhow!("the thread of the checks panicked"))?;
-        self.finish_checks(done)
-    }
-
-    fn finish_checks(&mut self, done: impl IntoIterator<Item = Result<DoneCheck>>) -> Result<()> {
-        for check in done {
-            let DoneCheck { name, failure, log, elapsed } = check?;
-            self.finish(Row::of_check(name, failure), Some(&log), elapsed);
+            for command in check.commands(self.workspace, &features) {
+                let outcome = process::run(command, check.name, &log, CARGO_TIME_MAX)?;
+                if !outcome.end.is_success() {
+                    failure = Some(outcome.end.describe());
+                    break;
+                }
+                log = Log::new(&self.log_directory, check.name);
+            }
+            self.finish(Row::of_check(check.name, failure), Some(&log), start.elapsed());
         }
         Ok(())
     }

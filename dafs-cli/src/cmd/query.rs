@@ -275,6 +275,7 @@ pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
             ("replayed".into(), stats.replies_replayed.to_string()),
             ("protocol errors".into(), stats.protocol_errors.to_string()),
             ("storage waits".into(), stats.storage_waits.to_string()),
+            ("sieved windows".into(), stats.sieved_windows.to_string()),
         ];
         let operations = stats.operations.iter().filter(|(_, count)| *count > 0);
         rows.extend(operations.map(|(name, count)| (name.to_lowercase(), count.to_string())));

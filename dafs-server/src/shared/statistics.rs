@@ -25,6 +25,7 @@ fn numbers(of: &mut Statistics) -> impl Iterator<Item = &mut u64> {
         &mut of.replies_replayed,
         &mut of.protocol_errors,
         &mut of.storage_waits,
+        &mut of.sieved_windows,
         &mut of.eager_buffers_size,
     ];
     let bytes =
@@ -57,6 +58,7 @@ mod tests {
             replies_replayed: 10 * n,
             protocol_errors: 11 * n,
             storage_waits: 12 * n,
+            sieved_windows: 40 * n,
             exports: vec![ExportStatistics {
                 name: "data".into(),
                 bytes_read: 13 * n,

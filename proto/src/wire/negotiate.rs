@@ -252,6 +252,9 @@ pub struct Statistics {
     /// Clients that have sessions now: for whoever may fence them off; empty for others. As many as the reply has room for.
     #[serde(default)]
     pub clients: Vec<ClientStatistics>,
+    /// Windows of files that were written in place of small parts of lists.
+    #[serde(default)]
+    pub sieved_windows: u64,
 }
 
 /// A client that has sessions, as fences name it.

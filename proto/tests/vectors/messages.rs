@@ -194,6 +194,7 @@ fn statistics_and_limits_are_encoded_field_by_field() {
             key: "k".into(),
             sessions: 33,
         }],
+        sieved_windows: 34,
     };
     check("statistics reply", &statistics, 0);
     check("exports reply", &vec!["data".to_owned(), "mem".to_owned()], 0);

@@ -424,7 +424,8 @@ STATISTICS = Structure({
     "operations": Array(Count()), "bytes_read": PAIR, "bytes_written": PAIR, "replies_replayed": M64,
     "protocol_errors": M64, "storage_waits": M64, "exports": Array(EXPORT_STATISTICS), "bytes_eager": PAIR,
     "bytes_client_initiated": PAIR, "eager_buffers_size": M64, "zones": Array(ZONE_STATISTICS),
-    "pipelines": Array(PIPELINE_STATISTICS), "clients": Array(CLIENT_STATISTICS)}, may_be_absent=6)
+    "pipelines": Array(PIPELINE_STATISTICS), "clients": Array(CLIENT_STATISTICS),
+    "sieved_windows": M64}, may_be_absent=7)
 EXPORT_NAMES = Array(STRING)
 TIMESTAMP = Structure({"seconds": Number(2**63 - 1, -2**63), "nanoseconds": Number(10**9 - 1)})
 ATTRIBUTES = Structure({

@@ -15,6 +15,7 @@ on_each_provider_and_two_workers! {
     lists_leave_the_same_file_however_they_are_sieved,
     writers_of_parts_that_interleave_lose_nothing,
     list_that_is_not_sieved_leaves_what_lies_between_to_others,
+    dense_small_parts_are_sieved_and_others_are_not,
 }
 
 const MODES: [Sieve; 3] = [Sieve::Auto, Sieve::On, Sieve::Off];
@@ -153,4 +154,26 @@ fn list_that_is_not_sieved_leaves_what_lies_between_to_others(on: On) {
             assert_eq!(found, [byte]);
         }
     });
+}
+
+// [LIST-42] [LIST-44]
+fn dense_small_parts_are_sieved_and_others_are_not(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open(&session);
+    plain(&harness).write_all_at(&bytes(1, 8 << 20), 0).unwrap();
+    let sieved = |mode: Sieve, len: u64, stride: u64| {
+        file.set_sieve(mode);
+        let extents: Vec<Extent> = (0..100).map(|at| Extent::new(stride * at, len)).collect();
+        let data = vec![7; extents.len() * len as usize];
+        let before = session.statistics().unwrap().sieved_windows;
+        assert_eq!(file.write_list(&extents, &[IoSlice::new(&data)]).unwrap(), data.len());
+        session.statistics().unwrap().sieved_windows - before
+    };
+    assert!(sieved(Sieve::Auto, 64, 128) > 0);
+    assert!(sieved(Sieve::On, 64, 128) > 0);
+    assert_eq!(sieved(Sieve::Off, 64, 128), 0);
+    assert_eq!(sieved(Sieve::Auto, 128, 128), 0, "nothing lies between");
+    assert!(sieved(Sieve::On, 1, 40_000) > 0);
+    assert_eq!(sieved(Sieve::On, 1, 70_000), 0, "no gap is as large");
 }

@@ -221,19 +221,19 @@ fn history_that_is_none_of_a_table_is_found() {
 
 // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-9]
 fn history_of_concurrent_clients_is_one_of_a_table(on: On) {
-    histories(on, 0..on.rounds(10), |_, _| {});
+    histories(on, 0..on.rounds(5), |_, _| {});
 }
 
 // [LOCK-1] [LOCK-28] [CLI-147]
 fn history_with_broken_connections_is_one_of_a_table(on: On) {
-    histories(on, 100..100 + on.rounds(5), |harness, _| {
+    histories(on, 100..100 + on.rounds(3), |harness, _| {
         cut_connections(harness.address());
     });
 }
 
 // [LOCK-32] [CLI-140] [CLI-147]
 fn history_with_restarts_is_one_of_a_table(on: On) {
-    histories(on, 200..200 + on.rounds(5), |harness, times| {
+    histories(on, 200..200 + on.rounds(3), |harness, times| {
         if [1, 4, 8].contains(&times) {
             harness.restart();
         }

@@ -37,6 +37,7 @@ impl List {
             }
             let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
             at.worker.write_sieve.record(self.node.export, &self.tally);
+            at.worker.stats.counted.sieved_windows += u64::from(self.tally.windows);
             at.worker.turns.on_moved(self.moved);
             match result {
                 // Told by the outcome.
@@ -101,6 +102,7 @@ impl List {
             }
         };
         at.worker.stats.counted.storage_waits += 1;
+        at.worker.stats.counted.sieved_windows += u64::from(is_sieved);
         match at.submit(token_with_slot(at.token, slot), op) {
             None => at.worker.enters_storage(at.call.session, len),
             Some(result) => drop(self.call_ended(slot, result)),

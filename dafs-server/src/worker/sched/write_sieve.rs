@@ -24,6 +24,12 @@ const EXPORTS_MAX: usize = 64;
 const CALL_NS: f32 = 1000.0;
 const BYTE_NS: f32 = 0.4;
 
+/// No machine reads and writes a byte in less.
+const BYTE_NS_MIN: f32 = 0.1;
+
+/// Smaller windows tell nothing of what a byte costs.
+const WINDOW_BYTES_MIN: u64 = 32 * 1024;
+
 /// System calls of a window, besides moving its bytes: two for a lock, looks for holes and for pages, a read and a write. Each takes less
 /// than a write that changes something.
 const CALLS_OF_A_WINDOW: f32 = 3.0;
@@ -81,9 +87,9 @@ impl WriteSieve {
                 let moving = tally.call_bytes as f32 * costs.byte / 2.0;
                 approach(&mut costs.call, (ns - moving).max(0.0) / calls as f32);
             }
-            (0, windows @ 1..) if tally.window_bytes > 0 => {
+            (0, windows @ 1..) if tally.window_bytes >= u64::from(windows) * WINDOW_BYTES_MIN => {
                 let moving = ns - windows as f32 * CALLS_OF_A_WINDOW * costs.call;
-                approach(&mut costs.byte, moving.max(0.0) / tally.window_bytes as f32);
+                approach(&mut costs.byte, (moving / tally.window_bytes as f32).max(BYTE_NS_MIN));
             }
             _ => {}
         }
@@ -100,7 +106,7 @@ impl Costs {
     /// The largest gap that costs less to be written than one more call, bytes.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
     pub(crate) fn gap_max(self) -> u64 {
-        ((self.call / self.byte.max(0.01)) as u64).min(WAITING_GAP_MAX)
+        ((self.call / self.byte.max(BYTE_NS_MIN)) as u64).min(WAITING_GAP_MAX)
     }
 
     /// The parts of a call cost less together, gaps and all.
@@ -155,6 +161,7 @@ mod tests {
             Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1), ..Tally::default() },
             Tally { calls: 10, call_bytes: 50_000, time: time(1), ..Tally::default() },
             Tally { calls: 10, ..Tally::default() },
+            Tally { windows: 4, window_bytes: 100_000, time: time(1), ..Tally::default() },
         ] {
             sieve.record(EXPORT, &tally);
             assert_eq!(sieve.costs(EXPORT), costs);
@@ -170,6 +177,6 @@ mod tests {
             assert_eq!(costs.pays(count, &call(count, len)), pays, "{count} in {len}");
         }
         assert_eq!(costs.gap_max(), 2000);
-        assert_eq!(Costs { call: 1000.0, byte: 0.0 }.gap_max(), WAITING_GAP_MAX);
+        assert_eq!(Costs { call: 10_000.0, byte: 0.0 }.gap_max(), WAITING_GAP_MAX);
     }
 }
