@@ -43,8 +43,7 @@ use crate::worker::flight::{Call, Wakeup};
 use crate::worker::ids::ConnectionKey;
 use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
-use crate::worker::sched::sieve::LearnedGaps;
-use crate::worker::sched::write_sieve::WriteSieve;
+use crate::worker::sched::costs::SieveCosts;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
 
@@ -66,8 +65,8 @@ pub struct Worker {
     pub(crate) turns: Turns,
     /// By listener.
     /// Of all listeners: what it learns about is storage.
-    pub(crate) sieve: LearnedGaps,
-    pub(crate) write_sieve: WriteSieve,
+    pub(crate) read_costs: SieveCosts,
+    pub(crate) write_costs: SieveCosts,
     /// Connections whose transfers went out of a turn that was not their own.
     runnable: Vec<ConnectionKey>,
     /// When the first of the windows ends in which a batch gathers ends.
@@ -136,8 +135,8 @@ impl Worker {
             operations: Slab::new(),
             wakeups: VecDeque::new(),
             turns: Turns::default(),
-            sieve: LearnedGaps::default(),
-            write_sieve: WriteSieve::default(),
+            read_costs: SieveCosts::of_reads(),
+            write_costs: SieveCosts::of_writes(),
             runnable: Vec::new(),
             window_end: None,
             now,

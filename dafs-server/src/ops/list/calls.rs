@@ -10,8 +10,7 @@ use crate::worker::flight::plan::WAITING_GAP_MAX;
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
-use crate::worker::sched::sieve::LearnedGaps;
-use crate::worker::sched::write_sieve::has_gaps;
+use crate::worker::sched::costs::{SieveCosts, has_gaps};
 
 /// Fewer parts are written each by itself.
 const SIEVED_PARTS_MIN: usize = 4;
@@ -32,12 +31,16 @@ impl List {
                 Sieve::On => 2,
                 Sieve::Off => usize::MAX,
             };
-            if self.kind == TransferKind::Write && self.parts.as_slice().len() >= parts_min {
-                self.costs = Some(at.worker.write_sieve.costs(self.node.export));
+            if self.parts.as_slice().len() >= parts_min {
+                self.costs = Some(self.costs_in(at.worker).costs(self.node.export));
             }
             let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
-            at.worker.write_sieve.record(self.node.export, &self.tally);
-            at.worker.stats.counted.sieved_windows += u64::from(self.tally.windows);
+            if result.is_ok() {
+                self.costs_in(at.worker).record(self.node.export, &self.tally);
+            }
+            if self.kind == TransferKind::Write {
+                at.worker.stats.counted.sieved_windows += u64::from(self.tally.windows);
+            }
             at.worker.turns.on_moved(self.moved);
             match result {
                 // Told by the outcome.
@@ -66,11 +69,11 @@ impl List {
         Progress::Wait
     }
 
-    /// What knows how gaps are passed over by calls that wait.
-    fn sieve_of<'w>(&self, worker: &'w mut Worker) -> &'w mut LearnedGaps {
+    /// What lists of this kind have cost.
+    fn costs_in<'w>(&self, worker: &'w mut Worker) -> &'w mut SieveCosts {
         match self.kind {
-            TransferKind::Read => &mut worker.sieve,
-            TransferKind::Write | TransferKind::Append => &mut worker.write_sieve.waiting,
+            TransferKind::Read => &mut worker.read_costs,
+            TransferKind::Write | TransferKind::Append => &mut worker.write_costs,
         }
     }
 
@@ -80,7 +83,7 @@ impl List {
         if self.sieve != Sieve::Auto {
             self.gap_max_waiting = if self.sieve == Sieve::On { WAITING_GAP_MAX } else { 0 };
         } else if may_sieve && self.calls.trial.is_none() {
-            let sieve = self.sieve_of(at.worker);
+            let sieve = &mut self.costs_in(at.worker).waiting;
             let (gap_max, trial) = sieve.choose(self.node.export, self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;
             self.calls.trial = Some((at.worker.now, trial));
@@ -128,7 +131,7 @@ impl List {
         {
             let len = self.chunk.end - self.chunk.start;
             let time = at.worker.now.since(began);
-            self.sieve_of(at.worker).record(trial, len, time);
+            self.costs_in(at.worker).waiting.record(trial, len, time);
         }
         if self.kind == TransferKind::Read && self.place == Place::Buffers {
             self.make_posts();

@@ -17,7 +17,7 @@ use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
     Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, join, next_call, posts, unwritten_from,
 };
-use crate::worker::sched::write_sieve::{Costs, Tally, has_gaps};
+use crate::worker::sched::costs::{Costs, Tally, has_gaps};
 
 /// A list under way.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct List {
     pub(crate) calls: Calls,
     /// Gaps of so many bytes are passed over by calls that wait.
     pub(crate) gap_max_waiting: u64,
-    /// Writes: what decides about gaps, and of what the last [`List::move_now`] took its time.
+    /// What decides about gaps, and of what the last [`List::move_now`] took its time.
     pub(crate) costs: Option<Costs>,
     pub(crate) tally: Tally,
     /// Writes: parts before this one are written each by itself.
@@ -275,7 +275,7 @@ impl List {
         let parts = self.parts.as_slice();
         if self.kind == TransferKind::Read {
             let gap_max = match self.sieve {
-                Sieve::Auto => READ_GAP_MAX,
+                Sieve::Auto => self.costs.map_or(READ_GAP_MAX, |costs| costs.gap_max().max(READ_GAP_MAX)),
                 Sieve::On => WAITING_GAP_MAX,
                 Sieve::Off => 0,
             };
@@ -363,11 +363,7 @@ impl List {
             let moved = match bounce() {
                 Some(bounce) if self.kind != TransferKind::Read && has_gaps(parts, &call) => {
                     match self.move_window(storage, &call, &bounce)? {
-                        Some(count) => {
-                            self.tally.windows += 1;
-                            self.tally.window_bytes += call.len;
-                            Ok(count)
-                        }
+                        Some(count) => Ok(count),
                         None => {
                             self.apart_until = call.parts.end;
                             continue;
@@ -377,7 +373,10 @@ impl List {
                 Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
                 _ => self.move_call(storage, &call, gap),
             };
-            if !has_gaps(self.parts.as_slice(), &call) {
+            if has_gaps(self.parts.as_slice(), &call) {
+                self.tally.windows += 1;
+                self.tally.window_bytes += call.len;
+            } else {
                 self.tally.calls += 1;
                 self.tally.call_bytes += call.len;
             }
@@ -416,6 +415,7 @@ impl List {
         let moved: usize = parts.iter().take(count).map(|part| part.len).sum();
         self.moved += moved;
         self.next += count;
+        self.tally.is_mixed |= count > 0;
     }
 
     /// One call for all parts, each in its place.

@@ -26,10 +26,10 @@
 //!
 //! The loop never sleeps on anything that was put off.
 
+pub(crate) mod costs;
 pub(crate) mod sieve;
 mod storage;
 mod turn;
-pub(crate) mod write_sieve;
 
 pub(crate) use storage::StorageTurns;
 pub(crate) use turn::Turns;

@@ -1,9 +1,9 @@
-//! Whether parts of a list are written each by itself, or with what lies between them: a model of what both cost, after equations 2 and 4
-//! of "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
+//! Whether parts of a list are moved each by itself, or with what lies between them: a model of what both cost, after equations 1 to 4 of
+//! "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
 //!
 //! ```text
 //! apart       count × call
-//! a window    call × CALLS_OF_A_WINDOW + bytes of the window × byte
+//! a window    call × calls of a window + bytes of the window × byte
 //! ```
 //!
 //! What a call and a byte of a window cost is taken from the lists themselves, for each export.
@@ -19,30 +19,26 @@ use crate::worker::sched::sieve::LearnedGaps;
 /// Exports whose costs are told apart.
 const EXPORTS_MAX: usize = 64;
 
-/// Until it is known better, nanoseconds: of a small write into a file system in memory, the quickest, and of a byte that is read and
-/// written.
-const CALL_NS: f32 = 1000.0;
-const BYTE_NS: f32 = 0.4;
+/// Until it is known better, of reads and writes in a file system in memory, the quickest.
+const READS: Costs = Costs { call: 800.0, byte: 0.25, window_calls: 1.0 };
+const WRITES: Costs = Costs { call: 1000.0, byte: 0.4, window_calls: 3.0 };
 
-/// No machine reads and writes a byte in less.
-const BYTE_NS_MIN: f32 = 0.1;
+/// No machine moves a byte in less, nanoseconds.
+const BYTE_NS_MIN: f32 = 0.05;
 
 /// Smaller windows tell nothing of what a byte costs.
 const WINDOW_BYTES_MIN: u64 = 32 * 1024;
-
-/// System calls of a window, besides moving its bytes: two for a lock, looks for holes and for pages, a read and a write. Each takes less
-/// than a write that changes something.
-const CALLS_OF_A_WINDOW: f32 = 3.0;
 
 /// Fewer calls tell nothing, nor do those of more bytes, whose time is that of moving them.
 const COUNT_MIN: u32 = 4;
 const CALL_BYTES_MAX: u64 = 4096;
 
-/// What writes of lists have cost.
-#[derive(Debug, Default)]
-pub(crate) struct WriteSieve {
+/// What lists have cost, of reads or of writes.
+#[derive(Debug)]
+pub(crate) struct SieveCosts {
+    prior: Costs,
     exports: Vec<Costs>,
-    /// Of writes that have to wait for storage.
+    /// Of those that have to wait for storage.
     pub(crate) waiting: LearnedGaps,
 }
 
@@ -51,6 +47,9 @@ pub(crate) struct WriteSieve {
 pub(crate) struct Costs {
     call: f32,
     byte: f32,
+    /// What a window takes besides moving its bytes: of a write two calls for a lock, looks for holes and for pages, and a read and a write;
+    /// each takes less than a write that changes something.
+    window_calls: f32,
 }
 
 /// What a list has done in a turn, and how long that took.
@@ -62,22 +61,36 @@ pub(crate) struct Tally {
     pub(crate) windows: u32,
     pub(crate) window_bytes: u64,
     pub(crate) time: Duration,
+    /// Some of it took no call at all.
+    pub(crate) is_mixed: bool,
 }
 
-impl WriteSieve {
+impl SieveCosts {
+    pub(crate) fn of_reads() -> Self {
+        Self::new(READS)
+    }
+
+    pub(crate) fn of_writes() -> Self {
+        Self::new(WRITES)
+    }
+
+    fn new(prior: Costs) -> Self {
+        Self { prior, exports: Vec::new(), waiting: LearnedGaps::default() }
+    }
+
     pub(crate) fn costs(&self, export: ExportId) -> Costs {
-        self.exports.get(usize::from(export.0)).copied().unwrap_or_default()
+        self.exports.get(usize::from(export.0)).copied().unwrap_or(self.prior)
     }
 
     /// A list has taken a turn. What was mixed tells nothing.
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
     pub(crate) fn record(&mut self, export: ExportId, tally: &Tally) {
         let index = usize::from(export.0);
-        if index >= EXPORTS_MAX || tally.time.is_zero() {
+        if index >= EXPORTS_MAX || tally.time.is_zero() || tally.is_mixed {
             return;
         }
         if self.exports.len() <= index {
-            self.exports.resize_with(index + 1, Default::default);
+            self.exports.resize(index + 1, self.prior);
         }
         let costs = &mut self.exports[index];
         let ns = tally.time.as_nanos() as f32;
@@ -88,17 +101,11 @@ impl WriteSieve {
                 approach(&mut costs.call, (ns - moving).max(0.0) / calls as f32);
             }
             (0, windows @ 1..) if tally.window_bytes >= u64::from(windows) * WINDOW_BYTES_MIN => {
-                let moving = ns - windows as f32 * CALLS_OF_A_WINDOW * costs.call;
+                let moving = ns - windows as f32 * costs.window_calls * costs.call;
                 approach(&mut costs.byte, (moving / tally.window_bytes as f32).max(BYTE_NS_MIN));
             }
             _ => {}
         }
-    }
-}
-
-impl Default for Costs {
-    fn default() -> Self {
-        Self { call: CALL_NS, byte: BYTE_NS }
     }
 }
 
@@ -112,7 +119,7 @@ impl Costs {
     /// The parts of a call cost less together, gaps and all.
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
     pub(crate) fn pays(self, count: usize, call: &Call) -> bool {
-        let window = CALLS_OF_A_WINDOW * self.call + call.len as f32 * self.byte;
+        let window = self.window_calls * self.call + call.len as f32 * self.byte;
         window < count as f32 * self.call
     }
 }
@@ -140,7 +147,7 @@ mod tests {
 
     #[test]
     fn costs_follow_what_was_seen_of_each_export() {
-        let mut sieve = WriteSieve::default();
+        let mut sieve = SieveCosts::of_writes();
         let time = Duration::from_micros;
         for _ in 0..100 {
             sieve.record(EXPORT, &Tally { calls: 10, time: time(50), ..Tally::default() });
@@ -154,29 +161,30 @@ mod tests {
         let costs = sieve.costs(EXPORT);
         assert!((costs.byte - 0.5).abs() < 0.01, "{costs:?}");
         assert!((9_990..=10_010).contains(&costs.gap_max()), "{costs:?}");
-        assert_eq!(sieve.costs(ExportId(0)), Costs::default());
+        assert_eq!(sieve.costs(ExportId(0)), WRITES);
         // Few, mixed, large, not timed, or of an export beyond those that are told apart.
         for tally in [
             Tally { calls: 3, time: time(1), ..Tally::default() },
             Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1), ..Tally::default() },
             Tally { calls: 10, call_bytes: 50_000, time: time(1), ..Tally::default() },
             Tally { calls: 10, ..Tally::default() },
+            Tally { calls: 10, time: time(1), is_mixed: true, ..Tally::default() },
             Tally { windows: 4, window_bytes: 100_000, time: time(1), ..Tally::default() },
         ] {
             sieve.record(EXPORT, &tally);
             assert_eq!(sieve.costs(EXPORT), costs);
         }
         sieve.record(ExportId(u16::MAX), &Tally { calls: 10, ..Tally::default() });
-        assert_eq!(sieve.costs(ExportId(u16::MAX)), Costs::default());
+        assert_eq!(sieve.costs(ExportId(u16::MAX)), WRITES);
     }
 
     #[test]
     fn window_pays_exactly_where_the_equations_say_so() {
-        let costs = Costs { call: 1000.0, byte: 0.5 };
+        let costs = Costs { byte: 0.5, ..WRITES };
         for (count, len, pays) in [(4, 1999, true), (4, 2000, false), (3, 1, false), (512, 262_144, true)] {
             assert_eq!(costs.pays(count, &call(count, len)), pays, "{count} in {len}");
         }
         assert_eq!(costs.gap_max(), 2000);
-        assert_eq!(Costs { call: 10_000.0, byte: 0.0 }.gap_max(), WAITING_GAP_MAX);
+        assert_eq!(Costs { call: 10_000.0, byte: 0.0, ..WRITES }.gap_max(), WAITING_GAP_MAX);
     }
 }
