@@ -47,8 +47,8 @@ pub(crate) struct SieveCosts {
 pub(crate) struct Costs {
     call: f32,
     byte: f32,
-    /// What a window takes besides moving its bytes: of a write two calls for a lock, looks for holes and for pages, and a read and a write;
-    /// each takes less than a write that changes something.
+    /// What a window takes besides moving its bytes: of a write two calls for a lock, looks for holes and for pages, and a read and a
+    /// write; each takes less than a write that changes something.
     window_calls: f32,
 }
 
