@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use dafs_proto::session::Key;
 use dafs_proto::transport::WaitPolicy;
+use dafs_proto::wire::Sieve;
 
 use crate::memory::registration::RegistrationConfig;
 use crate::method::io_path::MethodOverride;
 use crate::method::noncontiguous::Noncontiguous;
-use dafs_proto::wire::Sieve;
 
 /// Who the client says it is. The server believes it only as far as it trusts the connection. Over shared memory the kernel's word counts
 /// instead.

@@ -10,6 +10,7 @@ mod exports;
 mod fair;
 mod file_system;
 mod listing;
+mod local_locks;
 mod mem;
 mod nodes;
 mod paths;
@@ -20,14 +21,13 @@ mod tests;
 mod uring;
 pub(crate) mod work;
 
-use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, LockKind, OpenFlags, SeekWhat,
-    SetAttributes, Stability, Status, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes,
+    Stability, Status, XattrSetMode,
 };
 
 pub use copy::CopySource;
@@ -36,6 +36,7 @@ pub use exports::{
 };
 pub use file_system::SharedFile;
 pub use listing::Entries;
+pub use local_locks::{LocalConflict, LocalLocks};
 pub use mem::Clock;
 pub(crate) use nodes::Places;
 pub(crate) use posix::Mapping;
@@ -398,33 +399,6 @@ pub struct LockKey {
     pub file: u64,
     /// Tells it from others that had the number; 0 where nothing does, or where it does not outlive the server.
     pub generation: u64,
-}
-
-/// The locks of a file as processes of this host see them. All are set for one holder, whose own do not conflict. Nothing blocks; they end
-/// when this is dropped.
-pub trait LocalLocks: std::fmt::Debug + Send {
-    /// Locks a range, instead of what was locked of it; whether no other process is in the way.
-    ///
-    /// # Errors
-    /// The file system has no such locks, or none left.
-    fn lock(&self, range: &Range<u64>, kind: LockKind) -> Result<bool, Status>;
-
-    /// Gives back what is locked of a range.
-    fn unlock(&self, range: &Range<u64>);
-
-    /// What is in the way of a lock.
-    fn conflict(&self, range: &Range<u64>, kind: LockKind) -> Option<LocalConflict>;
-}
-
-/// A lock of a process of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalConflict {
-    /// Its bytes; up to `u64::MAX` where it holds all that follow.
-    pub range: Range<u64>,
-    /// How.
-    pub kind: LockKind,
-    /// The process; 0 where several may hold it.
-    pub process: u64,
 }
 
 /// All exports and what is open in them. One thread drives it; nothing in it blocks.

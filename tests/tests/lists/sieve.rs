@@ -156,7 +156,7 @@ fn list_that_is_not_sieved_leaves_what_lies_between_to_others(on: On) {
     });
 }
 
-// [LIST-42] [LIST-44]
+// [LIST-42] [LIST-44] [LIST-46]
 fn dense_small_parts_are_sieved_and_others_are_not(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -175,5 +175,13 @@ fn dense_small_parts_are_sieved_and_others_are_not(on: On) {
     assert_eq!(sieved(Sieve::Off, 64, 128), 0);
     assert_eq!(sieved(Sieve::Auto, 128, 128), 0, "nothing lies between");
     assert!(sieved(Sieve::On, 1, 40_000) > 0);
+    // Neighbours of a batch become one list.
+    let before = session.statistics().unwrap().sieved_windows;
+    let mut batch = session.batch_io();
+    for at in 0..100 {
+        batch.write_at(&file, &[9; 64], 128 * at);
+    }
+    batch.run().unwrap().into_iter().for_each(|outcome| assert_eq!(outcome.unwrap().count, 64));
+    assert_eq!(session.statistics().unwrap().sieved_windows, before);
     assert_eq!(sieved(Sieve::On, 1, 70_000), 0, "no gap is as large");
 }

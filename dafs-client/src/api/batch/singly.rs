@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use dafs_proto::wire::Sieve;
 use smallvec::smallvec;
 
 use crate::api::batch::part::{BatchOutcome, Part};
@@ -13,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
 use crate::op::transfer::TransferKind;
-use dafs_proto::wire::Sieve;
 
 /// Operations of one batch, each in flight or ended.
 pub(crate) struct Singles {
@@ -129,7 +129,9 @@ fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> 
         None => Memory::Raw(part.memory),
     };
     let (extents, policy) = (Some(part.extents.to_vec()), RegistrationPolicy::Library);
-    let parts = TransferParts { kind, offset: 0, extents, memory, keep, policy, sieve: Sieve::default() };
+    // As the server does it with a batch.
+    let sieve = if matches!(kind, TransferKind::Write(_)) { Sieve::Off } else { Sieve::default() };
+    let parts = TransferParts { kind, offset: 0, extents, memory, keep, policy, sieve };
     submit_transfer(owner, part.node, parts, |moved| Single {
         keep: moved.keep,
         result: moved.result.map(BatchOutcome::from),

@@ -1,16 +1,16 @@
 //! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
 
-use dafs_proto::wire::{Sieve, Stability, Status};
+use dafs_proto::wire::{Sieve, Status};
 
 use super::{Progress, Worker};
 use crate::storage::{FsOp, FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
-use crate::worker::flight::list::{List, Place, Step, gap};
+use crate::worker::flight::list::{List, Place, Step};
 use crate::worker::flight::plan::WAITING_GAP_MAX;
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
-use crate::worker::sched::costs::{SieveCosts, has_gaps};
+use crate::worker::sched::costs::SieveCosts;
 
 /// Fewer parts are written each by itself.
 const SIEVED_PARTS_MIN: usize = 4;
@@ -88,24 +88,12 @@ impl List {
             self.gap_max_waiting = gap_max;
             self.calls.trial = Some((at.worker.now, trial));
         }
-        let Some((call, memory)) = self.next_op(gap()) else { return };
-        let (node, offset, len) = (self.node, call.offset, call.len);
+        let Some(call) = self.next_call_waiting() else { return };
+        let (op, len) = (self.op_of(&call), call.len);
         self.next = call.parts.end;
-        let is_sieved = self.kind == TransferKind::Write && has_gaps(self.parts.as_slice(), &call);
-        let sieved = is_sieved.then(|| self.parts_of(&call));
         let slot = self.calls.begin(call);
-        let op = match self.kind {
-            TransferKind::Read => FsOp::Read { node, offset, into: memory },
-            TransferKind::Write if sieved.is_some() => {
-                let parts = sieved.unwrap_or_default();
-                FsOp::Sieve { node, offset, len: len as usize, parts }
-            }
-            TransferKind::Write | TransferKind::Append => {
-                FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
-            }
-        };
         at.worker.stats.counted.storage_waits += 1;
-        at.worker.stats.counted.sieved_windows += u64::from(is_sieved);
+        at.worker.stats.counted.sieved_windows += u64::from(matches!(op, FsOp::Sieve { .. }));
         match at.submit(token_with_slot(at.token, slot), op) {
             None => at.worker.enters_storage(at.call.session, len),
             Some(result) => drop(self.call_ended(slot, result)),

@@ -19,7 +19,7 @@ use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
-    Stability, Status, decode_lists, lists_size,
+    Sieve, Stability, Status, decode_lists, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -115,6 +115,10 @@ impl Worker {
         memory: Option<MemoryRef>,
     ) -> Result<(), Problem> {
         let mut list = List::new(kind, node, lists, stability);
+        if kind != TransferKind::Read {
+            // Nobody was asked whether others write there.
+            list.sieve = Sieve::Off;
+        }
         match memory {
             Some(memory) => list.set_memory(memory),
             // Without a byte to move there are no ranges either.

@@ -46,9 +46,7 @@ impl Local {
 
     /// Somebody waits for a process.
     pub(super) fn await_process(&mut self, file: LockKey) {
-        if self.is_shown(file) {
-            self.awaited.insert(file);
-        }
+        self.awaited.insert(file);
     }
 
     /// A pass over those that wait begins.

@@ -141,7 +141,8 @@ impl LockTable {
         waiting: Option<Waiting>,
     ) -> Result<Outcome, Status> {
         let session = held.owner.session;
-        let outcome = self.check_and_lock(file, range, held, claim, waiting);
+        let checked = self.check(file, &range, &held, claim);
+        let outcome = checked.and_then(|()| self.grant_or_wait(file, range, held, claim, waiting));
         if outcome.is_ok() {
             self.by_session.entry(session).or_default().insert(file, 0);
         }
@@ -149,24 +150,18 @@ impl LockTable {
         outcome
     }
 
-    fn check_and_lock(
-        &mut self,
-        file: LockKey,
-        range: Range<u64>,
-        held: Held,
-        claim: Claim,
-        waiting: Option<Waiting>,
-    ) -> Result<Outcome, Status> {
+    /// A lock may be asked for, whoever has it now.
+    fn check(&mut self, file: LockKey, range: &Range<u64>, held: &Held, claim: Claim) -> Result<(), Status> {
         let own = self.counts.by_session.get(&held.owner.session).copied().unwrap_or_default();
         if own >= SESSION_LOCKS_MAX || self.counts.all >= LOCKS_MAX {
             return Err(Status::TOO_MANY_LOCKS);
         }
         self.adopt(file);
-        self.check_lasting(file, &range, &held)?;
-        if let Claim::Reclaim(session) = claim {
-            self.restart.check(file, &range, held.kind, session)?;
+        self.check_lasting(file, range, held)?;
+        match claim {
+            Claim::Reclaim(session) => self.restart.check(file, range, held.kind, session),
+            Claim::New | Claim::Repair => Ok(()),
         }
-        self.grant_or_wait(file, range, held, claim, waiting)
     }
 
     fn grant_or_wait(

@@ -157,10 +157,7 @@ pub(super) fn write_now(
     check_write_range(offset, len).map_err(NowError::Failed)?;
     let fd = node.buffered_fd();
     let gate = node.gate.as_deref();
-    let writing = gate.and_then(WriteGate::begin);
-    if gate.is_some() && writing.is_none() {
-        return Err(NowError::WouldBlock);
-    }
+    let _writing = gate.map(|gate| WriteGate::begin(gate).ok_or(NowError::WouldBlock)).transpose()?;
     if node.class.memory {
         return write_all(fd, &mut segments, offset, 0).map_err(NowError::Failed);
     }
@@ -248,7 +245,7 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
         return Err(Status::BAD_HANDLE);
     }
     let fd = node.buffered_fd();
-    let Some(_writing) = writing(scope, node, op) else { return Err(Status::AGAIN) };
+    let _writing = writing(scope, node, op)?;
     match op {
         FsOp::Read { offset, into, .. } => read_waiting(node, *offset, into),
         FsOp::Write { offset, from, stability, .. } => {
@@ -310,12 +307,16 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
     }
 }
 
-/// Keeps those out who would write back what they read before this changed it. The loop does not wait for them: `None`.
-fn writing<'n>(scope: &Scope<'_>, node: &'n Node, op: &FsOp) -> Option<Option<Writing<&'n WriteGate>>> {
-    let Some(gate) = node.gate.as_deref().filter(|_| op.changes_data()) else { return Some(None) };
+/// Keeps those out who would write back what they read before this changed it. The loop does not wait for them.
+fn writing<'n>(
+    scope: &Scope<'_>,
+    node: &'n Node,
+    op: &FsOp,
+) -> Result<Option<Writing<&'n WriteGate>>, Status> {
+    let Some(gate) = node.gate.as_deref().filter(|_| op.changes_data()) else { return Ok(None) };
     match scope.place.on_thread() {
-        true => Some(Some(gate.wait_and_begin())),
-        false => WriteGate::begin(gate).map(Some),
+        true => Ok(Some(gate.wait_and_begin())),
+        false => WriteGate::begin(gate).map(Some).ok_or(Status::AGAIN),
     }
 }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::calls::Calls;
 use super::transfer::{TransferKind, range};
-use crate::storage::{NodeId, NowError, Storage};
+use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
     Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, join, next_call, posts, unwritten_from,
@@ -259,15 +259,30 @@ impl List {
         (self.next_post, self.step) = (0, Step::Post);
     }
 
-    /// The next call for storage that has to be waited for, and its memory; [`None`] when all parts are moved.
-    pub(crate) fn next_op(&self, gap: &MemoryRef) -> Option<(Call, Vec<MemoryRef>)> {
-        let parts = self.parts.as_slice();
-        let call = next_call(parts, self.next, self.gap_max_waiting)?;
-        let memory = pieces(parts.get(call.parts.clone())?, call.offset, |part| match part {
+    /// The next call for storage that has to be waited for; [`None`] when all parts are moved.
+    pub(crate) fn next_call_waiting(&self) -> Option<Call> {
+        next_call(self.parts.as_slice(), self.next, self.gap_max_waiting)
+    }
+
+    /// The operation of storage for a call.
+    pub(crate) fn op_of(&self, call: &Call) -> FsOp {
+        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let (node, offset, len) = (self.node, call.offset, call.len as usize);
+        if self.kind != TransferKind::Read && has_gaps(self.parts.as_slice(), call) {
+            let parts = parts.iter().filter_map(|part| Some((part.offset, self.memory_of(part)?)));
+            return FsOp::Sieve { node, offset, len, parts: parts.collect() };
+        }
+        let memory = pieces(parts, offset, |part| match part {
             Piece::Part(part) => self.memory_of(part),
-            Piece::Gap(len) => gap.slice(0, len),
+            Piece::Gap(len) => gap().slice(0, len),
         });
-        Some((call, memory.into_iter().flatten().collect()))
+        let memory = memory.into_iter().flatten().collect();
+        match self.kind {
+            TransferKind::Read => FsOp::Read { node, offset, into: memory },
+            TransferKind::Write | TransferKind::Append => {
+                FsOp::Write { node, offset, from: memory, stability: Stability::Unstable }
+            }
+        }
     }
 
     /// The next call for storage that has the data at hand. Parts of a write go with what lies between them where that costs less.
@@ -292,12 +307,6 @@ impl List {
             self.apart_until = window.parts.end;
         }
         next_call(parts, self.next, 0)
-    }
-
-    /// Where each part of a call goes, and what.
-    pub(crate) fn parts_of(&self, call: &Call) -> Vec<(u64, MemoryRef)> {
-        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
-        parts.iter().filter_map(|part| Some((part.offset, self.memory_of(part)?))).collect()
     }
 
     /// Storage has moved `count` bytes of a call. A write that is short ends there.
@@ -360,26 +369,20 @@ impl List {
             }
             let Some(call) = self.next_call_now().filter(|_| self.has_next()) else { break };
             let parts = self.parts.as_slice();
-            let moved = match bounce() {
-                Some(bounce) if self.kind != TransferKind::Read && has_gaps(parts, &call) => {
-                    match self.move_window(storage, &call, &bounce)? {
-                        Some(count) => Ok(count),
-                        None => {
-                            self.apart_until = call.parts.end;
-                            continue;
-                        }
-                    }
-                }
-                Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
-                _ => self.move_call(storage, &call, gap),
-            };
-            if has_gaps(self.parts.as_slice(), &call) {
-                self.tally.windows += 1;
-                self.tally.window_bytes += call.len;
+            let has_gaps = has_gaps(parts, &call);
+            let moved = if has_gaps && self.kind != TransferKind::Read {
+                let Some(count) = self.move_window(storage, &call)? else {
+                    self.apart_until = call.parts.end;
+                    continue;
+                };
+                Ok(count)
             } else {
-                self.tally.calls += 1;
-                self.tally.call_bytes += call.len;
-            }
+                match bounce() {
+                    Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
+                    _ => self.move_call(storage, &call, gap),
+                }
+            };
+            self.tally.count(has_gaps, call.len);
             match moved {
                 Ok(count) => {
                     self.moved += count.max(CALL_SIZE_MIN);
@@ -435,14 +438,11 @@ impl List {
     }
 
     /// A window of the file in place of the parts that it holds; `None` where they are to be written each by itself.
-    fn move_window(
-        &self,
-        storage: &mut dyn Storage,
-        call: &Call,
-        bounce: &MemoryRef,
-    ) -> Result<Option<usize>, NowError> {
+    fn move_window(&self, storage: &mut dyn Storage, call: &Call) -> Result<Option<usize>, NowError> {
         let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
-        let Some(window) = bounce.span().slice(0, call.len as usize) else { return Ok(None) };
+        let bounce = bounce();
+        let window = bounce.as_ref().and_then(|bounce| bounce.span().slice(0, call.len as usize));
+        let Some(window) = window else { return Ok(None) };
         let mut change = || {
             for part in parts {
                 if let (Some(memory), Some(place)) = (
@@ -563,7 +563,7 @@ pub(crate) fn pieces<'a, T>(
 }
 
 /// Where the bytes between two parts are read to. Nobody looks at them.
-pub(crate) fn gap() -> &'static MemoryRef {
+fn gap() -> &'static MemoryRef {
     static GAP: OnceLock<MemoryRef> = OnceLock::new();
     GAP.get_or_init(|| {
         let memory =

@@ -65,6 +65,18 @@ pub(crate) struct Tally {
     pub(crate) is_mixed: bool,
 }
 
+impl Tally {
+    /// A call has moved so many bytes, with what lies between parts or without.
+    pub(crate) fn count(&mut self, has_gaps: bool, bytes: u64) {
+        let (count, sum) = match has_gaps {
+            true => (&mut self.windows, &mut self.window_bytes),
+            false => (&mut self.calls, &mut self.call_bytes),
+        };
+        *count += 1;
+        *sum += bytes;
+    }
+}
+
 impl SieveCosts {
     pub(crate) fn of_reads() -> Self {
         Self::new(READS)
