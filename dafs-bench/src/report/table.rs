@@ -209,6 +209,8 @@ mod tests {
                 "method",
                 "registered",
                 "pieces",
+                "density",
+                "cache",
                 "order",
                 "reuse",
                 "ranks",
