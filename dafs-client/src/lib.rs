@@ -58,6 +58,7 @@ pub use api::pin::{Pin, PinnedBuf};
 pub use api::read_dir::ReadDir;
 pub use api::session::{Agreed, Cork, Session};
 pub use api::verify::Expected;
+pub use api::view::{View, ViewPlace};
 pub use clock::{Clock, SystemClock};
 pub use config::{Background, Config, Identity, ReconnectPolicy};
 pub use connect::devices::{RdmaDevice, rdma_devices};
@@ -65,6 +66,9 @@ pub use dafs_proto::address::{Address, Url};
 pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
+pub use dafs_proto::view::{
+    ArrayOrder, Block, DarrayDimension, Datatype, Distribution, SubarrayDimension, ViewError,
+};
 pub use dafs_proto::wire::{
     AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FenceList, FenceMode, FileIdentity,
     FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Sieve,

@@ -166,6 +166,9 @@ pub struct Settings {
     /// Replies that clients have not taken [default: 512M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub unsent_size_max: Option<Size>,
+    /// Views that clients have described, and their descriptions [default: 256M]
+    #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
+    pub views_size_max: Option<Size>,
     /// Connections of a listener that have not begun a session yet [default: 1024]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub handshakes_max: Option<u64>,
@@ -221,7 +224,7 @@ impl Settings {
             or: key_file fence_file lock_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max
                 operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
                 keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max sparse_size_max
-                unsent_size_max handshakes_max log_lines_max;
+                unsent_size_max views_size_max handshakes_max log_lines_max;
             append: exports export_tables listen buffer_sizes;
             any: direct_io no_coalescing no_calibrate metrics_anywhere;
         }

@@ -162,6 +162,8 @@ pub struct LimitConfig {
     pub sparse_size_max: Option<u64>,
     /// Replies that wait for clients to take them, bytes.
     pub unsent_size_max: u64,
+    /// Views of sessions and their descriptions, bytes.
+    pub views_size_max: u64,
     /// Connections of a listener that have not begun a session yet.
     pub handshakes_max: u32,
 }
@@ -175,6 +177,7 @@ impl Default for LimitConfig {
             mapped_size_max: None,
             sparse_size_max: None,
             unsent_size_max: 512 << 20,
+            views_size_max: 256 << 20,
             handshakes_max: 1024,
         }
     }

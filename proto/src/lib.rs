@@ -4,11 +4,12 @@
 //! - [`session`] is the rules: slots, credits, replay, handshake, for both roles. No I/O, no clock.
 //! - [`transport`] is the provider contract, a small Direct Access Transport, and the providers: `tcp`, `shm`, and `sim` for tests.
 //! - [`extent`] is arithmetic with lists of file extents. Pure.
+//! - [`view`] is where the data of a datatype lies in a file. Pure.
 //! - [`back_off`] is for what may be in vain. Pure.
 //! - [`budget`] is for what many share and none may take all of: it counts.
 //! - [`address`] names servers, exports and files.
 //!
-//! `wire` knows only `extent`, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
+//! `view` knows only `extent`, `wire` only these two, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
 #![deny(unsafe_code)]
 
 pub mod address;
@@ -17,4 +18,5 @@ pub mod budget;
 pub mod extent;
 pub mod session;
 pub mod transport;
+pub mod view;
 pub mod wire;

@@ -306,7 +306,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
         }
     }
     if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
-        unclosed.retain(|closing| closing.handle != reply.header.handle);
+        unclosed.retain(|closing| !closing.is_of(reply.header.handle));
         let place = (begin.export.clone(), path, reopen);
         let node = opened(owner, &reply, place, attributes)?;
         note_written(&node, written);

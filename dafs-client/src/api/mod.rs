@@ -14,3 +14,4 @@ pub(crate) mod reply;
 pub(crate) mod session;
 pub(crate) mod token;
 pub(crate) mod verify;
+pub(crate) mod view;

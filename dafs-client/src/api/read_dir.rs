@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
 use crate::op::Op;
+use crate::op::list::FilePart;
 use crate::op::transfer::TransferKind;
 
 /// Bytes of entries that one request asks for, once the first did not answer all.
@@ -101,7 +102,7 @@ impl ReadDir {
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
         let (memory, policy) = (Memory::Kept, RegistrationPolicy::Library);
         let parts =
-            TransferParts { kind, offset: 0, extents: None, memory, keep, policy, sieve: Sieve::default() };
+            TransferParts { kind, part: FilePart::At(0), memory, keep, policy, sieve: Sieve::default() };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;
         self.take(op)

@@ -19,6 +19,7 @@ use crate::driver::{Guard, Shared};
 use crate::engine::recovery::Renewed;
 use crate::error::{Error, StaleCause};
 use crate::handle::node::{Node, Reopen};
+use crate::handle::view::set_requests;
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
 pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a> {
@@ -134,7 +135,10 @@ fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fr
         let (endpoint, session) = (&mut *established.endpoint, Some(&mut session));
         let (server, deadline) = (&*shared.server.name, clock.now());
         let caller = Caller { endpoint, session, server, clock, deadline };
-        nodes = Rebuild { shared, caller, reclaims_left: 0 }.reopen_all()?;
+        let part_max = established.terms.send_payload_max as usize;
+        let mut rebuild = Rebuild { shared, caller, reclaims_left: 0 };
+        nodes = rebuild.reopen_all()?;
+        rebuild.describe_views(part_max)?;
     }
     Ok(Fresh { established, session, nodes })
 }
@@ -196,6 +200,24 @@ impl Rebuild<'_> {
             renewed.push((node, handle));
         }
         Ok(renewed)
+    }
+
+    /// Describes all views again, under their old numbers. A transfer that uses one which is refused fails.
+    fn describe_views(&mut self, part_max: usize) -> Result<(), Error> {
+        let views = {
+            let core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+            core.views.living()
+        };
+        for view in views {
+            for (body, part) in set_requests(view.number, &view.description, part_max) {
+                let status = self.call(Opcode::ViewSet, FileHandle(0), &body, part)?.header.status;
+                if status != Status::OK {
+                    tracing::warn!(view = view.number, "cannot describe a view again: {status}");
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn remount(&mut self, export: &str) -> Result<Root, Error> {

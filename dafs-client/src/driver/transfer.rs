@@ -22,7 +22,7 @@ use crate::method::io_path::{
 use crate::method::learned::Trial;
 use crate::method::noncontiguous::{Noncontiguous, open_choice};
 use crate::op::Op;
-use crate::op::list::{List, places};
+use crate::op::list::{FilePart, List, places};
 use crate::op::parts::trim;
 use crate::op::transfer::{Transfer, TransferKind};
 
@@ -48,9 +48,7 @@ struct Lent {
 /// What is to be moved.
 pub(crate) struct TransferParts {
     pub(crate) kind: TransferKind,
-    pub(crate) offset: u64,
-    /// Instead of `offset`: a list.
-    pub(crate) extents: Option<Vec<Extent>>,
+    pub(crate) part: FilePart,
     pub(crate) memory: Memory,
     pub(crate) keep: Keep,
     /// Of the file.
@@ -196,7 +194,7 @@ impl Shared {
         keep: &mut Keep,
         blocking: bool,
     ) -> Result<(Opcode, Transfer)> {
-        let TransferParts { kind, mut offset, extents, policy, sieve, .. } = parts;
+        let TransferParts { kind, part, policy, sieve, .. } = parts;
         let Lent { memory, mut ranges, whole } = self.lent(parts.memory, keep)?;
         let mut holds = SmallVec::new();
         if let ([single], None) = (&*memory, &ranges)
@@ -208,13 +206,11 @@ impl Shared {
         let len = total_len(&memory).ok_or_else(|| {
             Error::Invalid("the memory of a transfer is more than there are addresses".into())
         })?;
-        let (mut list, mut opcode) = (None, kind.opcode());
-        if let Some(extents) = &extents {
-            (list, offset) = List::new(extents, len)?;
-            if let Some(list) = &mut list {
-                list.sieve = sieve;
-                opcode = kind.list_opcode();
-            }
+        let (mut list, offset) = List::of_part(part, len)?;
+        let mut opcode = kind.opcode();
+        if let Some(list) = &mut list {
+            list.sieve = sieve;
+            opcode = list.opcode(kind);
         }
         check_extent(offset, len)?;
         let registration = registration(ranges.is_some());

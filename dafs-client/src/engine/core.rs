@@ -8,7 +8,10 @@ use std::sync::{Arc, Weak};
 
 use dafs_proto::session::{ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
-use dafs_proto::wire::{BatchNotice, FileHandle, Flags, Header, LockTurn, NoticeKind, Opcode, Slot, Status};
+use dafs_proto::wire::{
+    BatchNotice, FileHandle, Flags, HEADER_SIZE, Header, LockTurn, NoticeKind, Opcode, Slot, Status,
+    ViewDropRequest,
+};
 use slab::Slab;
 
 use crate::engine::eager::{EagerBufferState, EagerRequest, Next};
@@ -17,6 +20,7 @@ use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::Node;
+use crate::handle::view::Views;
 use crate::memory::{BounceBuffers, RegisteredBuf};
 use crate::method::learned::Learned;
 use crate::op::Op;
@@ -45,6 +49,7 @@ pub(crate) struct Core {
     /// Requests that are sent again on a new connection of the same session, in the order of first sending.
     pub(crate) resend: VecDeque<Slot>,
     pub(crate) nodes: Slab<Weak<Node>>,
+    pub(crate) views: Views,
     pub(crate) buffers: Buffers,
     pub(crate) eager_buffers: EagerBufferState,
     /// Finished operations that nobody collected yet.
@@ -84,6 +89,7 @@ impl Core {
             queue: VecDeque::new(),
             resend: VecDeque::new(),
             nodes: Slab::new(),
+            views: Views::default(),
             buffers: Buffers { domain, bounce: None, batch_bounce: None },
             eager_buffers: EagerBufferState::None,
             uncollected: 0,
@@ -458,16 +464,28 @@ impl Core {
         self.ops.remove(index)
     }
 
-    /// Gives a handle back to the server, without waiting.
+    /// Gives something back to the server, without waiting.
     pub(crate) fn close(&mut self, closing: Closing) {
-        if let Some(index) = closing.index {
-            self.nodes.try_remove(index);
+        let op = match closing {
+            Closing::View(view) => {
+                self.views.remove_dropped();
+                let body_len = ViewDropRequest::HEAD_SIZE - HEADER_SIZE;
+                let named = Named::of(body_len, |body| ViewDropRequest { view }.encode(body));
+                Op::detached(Opcode::ViewDrop, named)
+            }
+            Closing::Handle { index, epoch, handle } => {
+                if let Some(index) = index {
+                    self.nodes.try_remove(index);
+                }
+                if epoch != self.epoch {
+                    return;
+                }
+                Op::detached(Opcode::Close, Named { handle: Some(handle), ..Named::default() })
+            }
+        };
+        if self.dead.is_none() {
+            self.submit(op);
         }
-        if closing.epoch != self.epoch || self.dead.is_some() {
-            return;
-        }
-        let named = Named { handle: Some(closing.handle), ..Named::default() };
-        self.submit(Op::detached(Opcode::Close, named));
     }
 
     /// Time has passed: what was noted gets its date, and operations are timed out. Over a connection the server is as well, `Err` when it

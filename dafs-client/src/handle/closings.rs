@@ -1,4 +1,4 @@
-//! Handles that are to be given back.
+//! Handles and views that are to be given back.
 //!
 //! Who drops a node may hold any lock. So the node only puts its handle here, and the session's next call sends the closes.
 
@@ -7,12 +7,20 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use dafs_proto::wire::FileHandle;
 
-/// A handle that is to be given back.
+/// What is to be given back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Closing {
-    pub(crate) index: Option<usize>,
-    pub(crate) epoch: u64,
-    pub(crate) handle: FileHandle,
+pub(crate) enum Closing {
+    /// A handle.
+    Handle { index: Option<usize>, epoch: u64, handle: FileHandle },
+    /// The view of this number.
+    View(u32),
+}
+
+impl Closing {
+    /// This handle is given back.
+    pub(crate) fn is_of(&self, of: FileHandle) -> bool {
+        matches!(self, Self::Handle { handle, .. } if *handle == of)
+    }
 }
 
 /// Those of a session.

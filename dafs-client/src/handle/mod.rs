@@ -5,3 +5,4 @@ pub(crate) mod closings;
 pub(crate) mod locks;
 pub(crate) mod node;
 pub(crate) mod unstable;
+pub(crate) mod view;

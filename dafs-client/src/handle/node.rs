@@ -150,7 +150,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.closings.put(Closing {
+        self.closings.put(Closing::Handle {
             index: Some(self.index),
             epoch: self.epoch.load(Ordering::Relaxed),
             handle: self.handle(),

@@ -131,7 +131,11 @@ impl ChainWork {
         for link in &self.links {
             match (&link.answer, link.opcode) {
                 (Some(Ok(reply)), _) if link.reopen.is_some() => {
-                    gained.push(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle });
+                    gained.push(Closing::Handle {
+                        index: None,
+                        epoch: reply.epoch,
+                        handle: reply.header.handle,
+                    });
                 }
                 // It closes what was saved last.
                 (Some(Ok(_)), Opcode::Close) => drop(gained.pop()),

@@ -1,19 +1,63 @@
 //! The file's side of a list transfer, and how it is cut into requests: pure.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use dafs_proto::extent::{Extent, OFFSET_MAX, Part, Parts, is_ascending, slice, total};
 use dafs_proto::transport::RemoteRange;
-use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, REMOTE_RANGE_SIZE, Sieve};
+use dafs_proto::view::VIEW_SEGMENTS_MAX;
+use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, Opcode, REMOTE_RANGE_SIZE, Sieve};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
+use crate::handle::view::ViewNode;
 use crate::memory::RawMemory;
+use crate::method::io_path::Direction;
+use crate::op::transfer::TransferKind;
+
+/// What a transfer moves of its file.
+pub(crate) enum FilePart {
+    /// All from here on.
+    At(u64),
+    /// A list.
+    Extents(Vec<Extent>),
+    /// What a view shows.
+    Shown(Shown),
+}
+
+impl FilePart {
+    pub(crate) fn of(extents: &[Extent]) -> Self {
+        Self::Extents(extents.to_vec())
+    }
+}
+
+/// What a view shows, from a place on.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) view: Arc<ViewNode>,
+    /// Where in the file the first tile begins.
+    pub(crate) displacement: u64,
+    /// The first byte of the view's data.
+    pub(crate) place: u64,
+    pub(crate) group: u64,
+    pub(crate) group_size: u32,
+}
+
+/// Where the bytes of a list lie.
+enum Layout {
+    Extents {
+        /// Neighbours joined, none empty.
+        extents: Vec<Extent>,
+        /// Where each begins in the list.
+        places: Vec<usize>,
+    },
+    Shown(Shown),
+}
 
 /// Extents of a file, beside the memory of the transfer that has this.
 pub(crate) struct List {
-    /// Neighbours joined, none empty.
-    extents: Vec<Extent>,
-    /// Where each begins in the list.
-    places: Vec<usize>,
+    layout: Layout,
+    len: usize,
     /// Where each segment of memory begins in the list.
     memory_places: Vec<usize>,
     /// Extents ascend: behind the end of the file nothing is left to read.
@@ -36,6 +80,9 @@ const DENSE_EXTENTS_MIN: usize = 8;
 /// At least one byte in so many is wanted.
 const DENSE_SPAN_PARTS: usize = 4;
 
+/// More segments of a view than these are remembered as one range.
+const COVERED_MAX: u64 = 256;
+
 struct Original {
     len: usize,
     places: Vec<(usize, usize)>,
@@ -54,6 +101,20 @@ pub(crate) struct PartBounds {
 }
 
 impl List {
+    /// The list for a part of a file; `None` when it is one extent, whose offset is answered with it.
+    pub(crate) fn of_part(part: FilePart, memory_len: usize) -> Result<(Option<Box<Self>>, u64)> {
+        let shown = match part {
+            FilePart::At(offset) => return Ok((None, offset)),
+            FilePart::Extents(extents) => return Self::new(&extents, memory_len),
+            FilePart::Shown(shown) => shown,
+        };
+        let (view, len) = (&shown.view.view, memory_len as u64);
+        let checked = view.check(shown.displacement, shown.place, len);
+        checked.map_err(|error| Error::Invalid(error.to_string()))?;
+        let ascending = view.is_ascending();
+        Ok((Some(Box::new(Self::laid(Layout::Shown(shown), memory_len, ascending, false))), 0))
+    }
+
     /// The list; `None` when it is one extent, whose offset is answered with it. `memory_len` is that of all segments together.
     pub(crate) fn new(extents: &[Extent], memory_len: usize) -> Result<(Option<Box<Self>>, u64)> {
         let Some(len) = total(extents) else {
@@ -79,10 +140,16 @@ impl List {
     }
 
     fn of(extents: Vec<Extent>, each_part: bool) -> Self {
+        let ascending = is_ascending(&extents);
+        let len = extents.iter().map(|extent| as_len(extent.len)).sum();
+        Self::laid(Layout::of(extents), len, ascending, each_part)
+    }
+
+    fn laid(layout: Layout, len: usize, ascending: bool, each_part: bool) -> Self {
         Self {
-            places: places(extents.iter().map(|extent| as_len(extent.len))),
-            ascending: is_ascending(&extents),
-            extents,
+            layout,
+            len,
+            ascending,
             memory_places: Vec::new(),
             each_part,
             sieve: Sieve::default(),
@@ -91,25 +158,49 @@ impl List {
         }
     }
 
+    /// What a request asks that moves some of it.
+    pub(crate) fn opcode(&self, kind: TransferKind) -> Opcode {
+        match (&self.layout, kind.direction()) {
+            (Layout::Extents { .. }, Direction::Read) => Opcode::ReadList,
+            (Layout::Extents { .. }, Direction::Write) => Opcode::WriteList,
+            (Layout::Shown(_), Direction::Read) => Opcode::ReadView,
+            (Layout::Shown(_), Direction::Write) => Opcode::WriteView,
+        }
+    }
+
+    /// What a view shows, where that is what it moves.
+    pub(crate) fn shown(&self) -> Option<&Shown> {
+        match &self.layout {
+            Layout::Extents { .. } => None,
+            Layout::Shown(shown) => Some(shown),
+        }
+    }
+
+    fn listed(&self) -> &[Extent] {
+        match &self.layout {
+            Layout::Extents { extents, .. } => extents,
+            Layout::Shown(_) => &[],
+        }
+    }
+
     /// Bytes that its extents take in a request.
     pub(crate) fn described_size(&self) -> usize {
-        self.extents.len() * EXTENT_SIZE
+        self.listed().len() * EXTENT_SIZE
     }
 
     /// Bytes from the first to the last of a list that is read as quickly with its gaps.
     pub(crate) fn dense_span(&self) -> Option<usize> {
-        let (first, last) = (self.extents.first()?, self.extents.last()?);
-        if !self.ascending || self.each_part || self.extents.len() < DENSE_EXTENTS_MIN {
+        let extents = self.listed();
+        let (first, last) = (extents.first()?, extents.last()?);
+        if !self.ascending || self.each_part || extents.len() < DENSE_EXTENTS_MIN {
             return None;
         }
         let span = as_len(last.end()? - first.offset);
-        let len: u64 = self.extents.iter().map(|extent| extent.len).sum();
-        (span <= DENSE_STRIDE_MAX * self.extents.len() && span <= DENSE_SPAN_PARTS * as_len(len))
-            .then_some(span)
+        (span <= DENSE_STRIDE_MAX * extents.len() && span <= DENSE_SPAN_PARTS * self.len).then_some(span)
     }
 
     pub(crate) fn extent_count(&self) -> usize {
-        self.extents.len()
+        self.listed().len()
     }
 
     /// Takes the segments of memory; afterwards pieces can be cut.
@@ -128,15 +219,15 @@ impl List {
         memory: &[RawMemory],
         ranges: &[RemoteRange],
     ) -> (SmallVec<[RawMemory; 1]>, SmallVec<[RemoteRange; 1]>) {
-        let parts = Parts::of_write(self.extents.iter().copied(), memory.iter().map(RawMemory::len));
+        let parts = Parts::of_write(self.extents(0, self.len), memory.iter().map(RawMemory::len));
         let mut parts: Vec<Part> = parts.as_slice().to_vec();
         parts.sort_unstable_by_key(|part| part.place);
-        let len = self.extents.iter().map(|extent| as_len(extent.len)).sum();
         let here = places(parts.iter().map(|part| part.len));
         let there = parts.iter().map(|part| part.place);
-        self.original = Some(Original { len, places: here.into_iter().zip(there).collect() });
-        self.extents = parts.iter().map(|part| Extent::new(part.offset, part.len as u64)).collect();
-        self.places = places(parts.iter().map(|part| part.len));
+        self.original = Some(Original { len: self.len, places: here.into_iter().zip(there).collect() });
+        let extents = parts.iter().map(|part| Extent::new(part.offset, part.len as u64));
+        self.layout = Layout::of(extents.collect());
+        self.len = parts.iter().map(|part| part.len).sum();
         let kept =
             parts.iter().filter_map(|part| memory[part.segment].slice(part.within, part.len)).collect();
         let ranges = parts
@@ -159,21 +250,43 @@ impl List {
 
     /// The extents of a piece.
     pub(crate) fn extents(&self, at: usize, len: usize) -> impl Iterator<Item = Extent> + '_ {
-        let first = self.extent_at(at);
-        let skipped = self.places.get(first).copied().unwrap_or(0);
-        slice(&self.extents[first..], (at - skipped) as u64, len as u64)
+        let (listed, shown) = match &self.layout {
+            Layout::Extents { extents, places } => {
+                let (first, skipped) = place_at(places, at);
+                (Some(slice(&extents[first..], (at - skipped) as u64, len as u64)), None)
+            }
+            Layout::Shown(shown) => {
+                let place = shown.place + at as u64;
+                (None, Some(shown.view.view.segments(shown.displacement, place, len as u64)))
+            }
+        };
+        listed.into_iter().flatten().chain(shown.into_iter().flatten())
+    }
+
+    /// Ranges of the file that hold the extents of a piece, and perhaps what lies between them where there are many.
+    pub(crate) fn covers(&self, at: usize, len: usize) -> SmallVec<[Range<u64>; 4]> {
+        let range = |extent: Extent| extent.offset..extent.offset.saturating_add(extent.len);
+        let is_long = self.shown().is_some_and(|shown| shown.fit(at, len, COVERED_MAX) < len);
+        let ranges = self.extents(at, len).map(range);
+        if !is_long {
+            return ranges.collect();
+        }
+        let all = ranges.reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
+        all.into_iter().collect()
     }
 
     /// Where the byte at this place lies in the file.
     pub(crate) fn offset(&self, at: usize) -> u64 {
-        let index = self.extent_at(at);
-        let begin = self.places.get(index).copied().unwrap_or(0);
-        self.extents.get(index).map_or(0, |extent| extent.offset + (at - begin) as u64)
+        self.extents(at, 1).next().map_or(0, |extent| extent.offset)
     }
 
     /// A piece is one extent and lies in one segment of memory: an ordinary read or write does it.
     pub(crate) fn is_plain(&self, at: usize, len: usize) -> bool {
-        self.boundary(&self.places, at) >= at + len && self.boundary(&self.memory_places, at) >= at + len
+        let is_one_extent = match &self.layout {
+            Layout::Extents { places, .. } => self.boundary(places, at) >= at + len,
+            Layout::Shown(shown) => shown.fit(at, len, 1) >= len,
+        };
+        is_one_extent && self.boundary(&self.memory_places, at) >= at + len
     }
 
     /// The first segment of memory that holds bytes from `at` on, and where it begins.
@@ -183,10 +296,20 @@ impl List {
 
     /// How much of a piece fits one request.
     pub(crate) fn trim(&self, at: usize, len: usize, bounds: &PartBounds) -> usize {
-        let end = at + len.min(bounds.len_max);
+        let mut end = at + len.min(bounds.len_max);
+        let mut extent_places: &[usize] = &[];
+        match &self.layout {
+            Layout::Extents { places, .. } => extent_places = places,
+            // Its extents take no room.
+            Layout::Shown(shown) => {
+                let segments_max = if self.each_part { 1 } else { VIEW_SEGMENTS_MAX };
+                end = at + shown.fit(at, end - at, segments_max);
+            }
+        }
         let (mut place, mut extents, mut ranges) = (at, 0, 0);
-        let (mut extent_end, mut segment_end) = (at, at);
-        let mut extent_ends = self.boundaries(&self.places, at);
+        let mut extent_end = if extent_places.is_empty() { usize::MAX } else { at };
+        let mut segment_end = at;
+        let mut extent_ends = self.boundaries(extent_places, at);
         let mut segment_ends = self.boundaries(&self.memory_places, at);
         while place < end {
             if place == extent_end {
@@ -213,10 +336,6 @@ impl List {
         place - at
     }
 
-    fn extent_at(&self, at: usize) -> usize {
-        self.places.partition_point(|place| *place <= at).saturating_sub(1)
-    }
-
     /// The boundaries behind `at`.
     fn boundaries<'a>(&self, places: &'a [usize], at: usize) -> impl Iterator<Item = usize> + 'a {
         places[places.partition_point(|place| *place <= at)..].iter().copied()
@@ -225,6 +344,20 @@ impl List {
     /// The first boundary behind `at`.
     fn boundary(&self, places: &[usize], at: usize) -> usize {
         places.get(places.partition_point(|place| *place <= at)).copied().unwrap_or(usize::MAX)
+    }
+}
+
+impl Shown {
+    /// Bytes from `at` on, at most `len`, that so many segments hold.
+    fn fit(&self, at: usize, len: usize, segments_max: u64) -> usize {
+        as_len(self.view.view.fit(self.place + at as u64, len as u64, segments_max))
+    }
+}
+
+impl Layout {
+    fn of(extents: Vec<Extent>) -> Self {
+        let places = places(extents.iter().map(|extent| as_len(extent.len)));
+        Self::Extents { extents, places }
     }
 }
 
@@ -409,7 +542,7 @@ mod tests {
         let (memory, ranges) = list.take_out_overlaps(&[RawMemory::of_mut(&mut bytes)], &[]);
         let lens: Vec<usize> = memory.iter().map(RawMemory::len).collect();
         assert_eq!((&lens[..], ranges.len()), (&[2, 4, 4][..], 0));
-        assert_eq!(list.extents, [Extent::new(0, 2), Extent::new(10, 4), Extent::new(2, 4)]);
+        assert_eq!(list.listed(), [Extent::new(0, 2), Extent::new(10, 4), Extent::new(2, 4)]);
         for (count, original) in [(0, 0), (1, 1), (2, 4), (5, 7), (6, 8), (9, 11), (10, 12)] {
             assert_eq!(list.original_count(count, 10), original, "{count}");
         }

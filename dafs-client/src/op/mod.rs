@@ -317,7 +317,7 @@ impl Op {
         match self.work {
             Work::Named(named) if opens => {
                 let reply = named.reply?;
-                Some(Closing { index: None, epoch: reply.epoch, handle: reply.header.handle })
+                Some(Closing::Handle { index: None, epoch: reply.epoch, handle: reply.header.handle })
             }
             _ => None,
         }
@@ -363,7 +363,7 @@ impl Op {
             Work::Data(Transfer { list: Some(list), kind, .. }) => match (kind, list.is_plain(at, len)) {
                 (TransferKind::Write(_), true) => Opcode::Write,
                 (_, true) => Opcode::Read,
-                _ => self.opcode,
+                (kind, false) => list.opcode(*kind),
             },
             Work::Chain(chain) => chain.links.get(at).map_or(self.opcode, |link| link.opcode),
             _ => self.opcode,

@@ -3,8 +3,8 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Sieve, Stability, WireRange, encode_lists,
-    encode_segments, lists_size,
+    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Sieve, Stability, ViewRequest, WireRange,
+    encode_lists, encode_segments, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -28,8 +28,10 @@ impl PartRequest<'_> {
     pub(crate) fn send(&self, outlet: &mut impl Outlet) -> Result<(), PostError> {
         let (transfer, len) = (self.transfer, self.request.len);
         let segments = self.segments()?;
-        if matches!(self.request.opcode, Opcode::ReadList | Opcode::WriteList) {
-            return self.send_list(outlet, segments);
+        match self.request.opcode {
+            Opcode::ReadList | Opcode::WriteList => return self.send_list(outlet, segments),
+            Opcode::ReadView | Opcode::WriteView => return self.send_shown(outlet, segments),
+            _ => {}
         }
         let (inline, offset) = (transfer.path == IoPath::Inline, transfer.offset_at(self.request.at));
         let body = match inline {
@@ -99,10 +101,6 @@ impl PartRequest<'_> {
         segments: SmallVec<[WireRange; 4]>,
     ) -> Result<(), PostError> {
         let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
-        let (writes, stability) = match transfer.kind {
-            TransferKind::Write(stability) => (true, stability),
-            _ => (false, Stability::Unstable),
-        };
         let mut extents: SmallVec<[Extent; 32]> = SmallVec::new();
         if let Some(list) = &transfer.list {
             if len == transfer.len {
@@ -118,7 +116,7 @@ impl PartRequest<'_> {
         let body = ListRequest {
             len: len as u32,
             method: if inline { Method::Inline } else { Method::Direct },
-            stability,
+            stability: self.stability(),
             sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
             extent_count: extents.len() as u32,
             segment_count: segments.len() as u32,
@@ -128,12 +126,68 @@ impl PartRequest<'_> {
             body.encode(head);
             ListRequest::HEAD_SIZE
         });
-        if inline && writes {
-            return self.send_data_behind(outlet, draft, &mut lists);
+        self.send_lists(outlet, draft, &mut lists)
+    }
+
+    /// Of a view: its size does not depend on what the view shows.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "ranges are at most LIST_MAX, parts at most transfer_size_max"
+    )]
+    fn send_shown(
+        &self,
+        outlet: &mut impl Outlet,
+        segments: SmallVec<[WireRange; 4]>,
+    ) -> Result<(), PostError> {
+        let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
+        let shown = transfer.list.as_ref().and_then(|list| list.shown());
+        let shown = shown.ok_or(PostError::Invalid("a request for a view without one"))?;
+        let segments = joined(segments);
+        let mut lists: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, lists_size(0, segments.len()));
+        encode_segments(&segments, &mut lists);
+        // A part of a transfer is no whole member of its group.
+        let (group, group_size) = if len == transfer.len { (shown.group, shown.group_size) } else { (0, 0) };
+        let body = ViewRequest {
+            displacement: shown.displacement,
+            place: shown.place + at as u64,
+            group,
+            group_size,
+            view: shown.view.number,
+            len: len as u32,
+            method: if transfer.path == IoPath::Inline { Method::Inline } else { Method::Direct },
+            stability: self.stability(),
+            sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
+            segment_count: segments.len() as u32,
+        };
+        let mut head = HEAD_ROOM;
+        let draft = Draft::new(&mut head, self.header, |head| {
+            body.encode(head);
+            ViewRequest::HEAD_SIZE
+        });
+        self.send_lists(outlet, draft, &mut lists)
+    }
+
+    fn stability(&self) -> Stability {
+        match self.transfer.kind {
+            TransferKind::Write(stability) => stability,
+            _ => Stability::Unstable,
+        }
+    }
+
+    /// Sends a request with its lists as the payload, and the data of an inline write behind them.
+    fn send_lists(
+        &self,
+        outlet: &mut impl Outlet,
+        draft: Draft<'_>,
+        lists: &mut [u8],
+    ) -> Result<(), PostError> {
+        let transfer = self.transfer;
+        if transfer.path == IoPath::Inline && transfer.direction() == Direction::Write {
+            return self.send_data_behind(outlet, draft, lists);
         }
         let fill = |room: Span<'_>| {
             self.stage();
-            room.write_from(0, &lists);
+            room.write_from(0, lists);
         };
         outlet.send(draft, lists.len(), fill)
     }

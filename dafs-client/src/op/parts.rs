@@ -121,7 +121,9 @@ pub(crate) fn on_data(
     let PartReply { body, payload, request, bounced } = answer;
     match transfer.kind {
         TransferKind::Read if transfer.sieved > 0 => on_sieved_read(transfer, answer)?,
-        TransferKind::Read if request.opcode == Opcode::ReadList => on_list_read(transfer, answer)?,
+        TransferKind::Read if matches!(request.opcode, Opcode::ReadList | Opcode::ReadView) => {
+            on_list_read(transfer, answer)?
+        }
         kind => {
             let reply = DataReply::decode(kind, body)?;
             if transfer.discard {
@@ -166,8 +168,8 @@ impl Transfer {
                 (_, None) => node.wrote(verifier, self.offset + request.at as u64, reply.count),
                 (_, Some(list)) => {
                     let mut unstable = node.unstable();
-                    for extent in list.extents(request.at, reply.count) {
-                        unstable.add(verifier, extent.offset..extent.offset.saturating_add(extent.len));
+                    for range in list.covers(request.at, reply.count) {
+                        unstable.add(verifier, range);
                     }
                 }
             }

@@ -39,14 +39,6 @@ impl TransferKind {
         }
     }
 
-    /// What one asks that moves a list.
-    pub(crate) fn list_opcode(self) -> Opcode {
-        match self {
-            Self::Write(_) => Opcode::WriteList,
-            _ => Opcode::ReadList,
-        }
-    }
-
     /// How the server reaches the memory.
     #[inline]
     pub(crate) fn access(self) -> Access {

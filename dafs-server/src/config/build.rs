@@ -134,12 +134,17 @@ impl Config {
             }
             *place = value.or(*place);
         }
-        let unsent = bytes(settings.unsent_size_max).unwrap_or(limits.unsent_size_max);
-        if unsent < 1 << 20 {
-            let problem = format!("{unsent} bytes are too few");
-            return Err(ConfigError::new("--unsent-size-max", problem, "write a size from 1M"));
+        for (place, flag, value) in [
+            (&mut limits.unsent_size_max, "--unsent-size-max", bytes(settings.unsent_size_max)),
+            (&mut limits.views_size_max, "--views-size-max", bytes(settings.views_size_max)),
+        ] {
+            let size = value.unwrap_or(*place);
+            if size < 1 << 20 {
+                let problem = format!("{size} bytes are too few");
+                return Err(ConfigError::new(flag, problem, "write a size from 1M"));
+            }
+            *place = size;
         }
-        limits.unsent_size_max = unsent;
         Ok(())
     }
 

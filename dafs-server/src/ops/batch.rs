@@ -163,7 +163,7 @@ impl Worker {
         let node = self.data_node_as_of(&call, write, self.operations[index].generation)?;
         if self.shared.locks.are_mandatory() {
             let extents = self.batch_at(index).map(|batch| batch.lists_of(place).extents).unwrap_or_default();
-            self.check_locks_of(&call, node, &extents, write)?;
+            self.check_locks_of(&call, node, extents.into_iter(), write)?;
         }
         let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {

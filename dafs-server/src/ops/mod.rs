@@ -13,6 +13,7 @@ mod room;
 mod session;
 mod token;
 mod transfer;
+mod view;
 mod write;
 
 use dafs_proto::session::Effect;

@@ -20,6 +20,8 @@ pub(crate) struct Budgets {
     pub(crate) descriptors: Arc<Budget>,
     /// Bytes of replies that wait for clients to take them.
     pub(crate) unsent: Arc<Budget>,
+    /// Bytes of views, and of their descriptions.
+    pub(crate) views: Arc<Budget>,
     /// What memory of clients over shared memory takes.
     pub(crate) memory: ShmLimits,
     /// Connections of a listener that have no session yet: refusals only, for they are counted where they are.
@@ -47,6 +49,7 @@ impl Budgets {
             mapped_size_max,
             sparse_size_max,
             unsent_size_max,
+            views_size_max,
             handshakes_max,
             ..
         } = settings.limits;
@@ -59,6 +62,7 @@ impl Budgets {
             sessions: budget(settings.sessions_max.into()),
             descriptors: budget(descriptors_max.unwrap_or_else(descriptors_of_process)),
             unsent: budget(unsent_size_max),
+            views: budget(views_size_max),
             memory: ShmLimits {
                 mappings: budget(mappings_max.unwrap_or_else(mappings_of_process)),
                 mapped: budget(mapped_size_max.unwrap_or_else(address_space_of_process)),
@@ -69,11 +73,12 @@ impl Budgets {
     }
 
     /// Name and budget of each, for metrics.
-    pub(crate) fn all(&self) -> [(&'static str, &Budget); 7] {
+    pub(crate) fn all(&self) -> [(&'static str, &Budget); 8] {
         [
             ("sessions", &self.sessions),
             ("descriptors", &self.descriptors),
             ("unsent_bytes", &self.unsent),
+            ("view_bytes", &self.views),
             ("mappings", &self.memory.mappings),
             ("mapped_bytes", &self.memory.mapped),
             ("sparse_bytes", &self.memory.sparse),

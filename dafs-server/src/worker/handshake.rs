@@ -18,6 +18,7 @@ use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
 use crate::worker::session::turns::LockTurns;
+use crate::worker::session::views::Views;
 use crate::worker::session::{Ledger, LockRecord, Session};
 
 /// How long a session counts as active after a request.
@@ -249,8 +250,10 @@ impl Worker {
         let Some(place) = self.shared.budgets.sessions.take(&owner, 1) else {
             return Err(ServerRefusal::Status(Status::SERVER_FULL));
         };
-        let descriptors = self.shared.budgets.descriptors.take(&owner, 0);
-        let descriptors = descriptors.ok_or(ServerRefusal::Status(Status::SERVER_FULL))?;
+        let budgets = &self.shared.budgets;
+        let (descriptors, views) = (budgets.descriptors.take(&owner, 0), budgets.views.take(&owner, 0));
+        let (descriptors, views) =
+            descriptors.zip(views).ok_or(ServerRefusal::Status(Status::SERVER_FULL))?;
         let (depth, expected) = (endpoint.capabilities().send_depth, endpoint.messages_expected());
         let peer = endpoint.capabilities().peer.address;
         // Room for callbacks beside the replies.
@@ -275,6 +278,7 @@ impl Worker {
             mounts: Vec::new(),
             place,
             descriptors,
+            views: Views::new(views),
             connection: None,
             raised: false,
             notices: 0,

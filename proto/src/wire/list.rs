@@ -216,39 +216,70 @@ where
     E: FromIterator<Extent> + Deref<Target = [Extent]>,
     S: FromIterator<WireRange> + Deref<Target = [WireRange]>,
 {
-    for (what, count) in [("extents", request.extent_count), ("ranges of memory", request.segment_count)] {
-        if count as usize > LIST_MAX {
-            return Err(ListError::TooMany { what, count });
-        }
-    }
-    if !matches!((request.method, request.segment_count), (Method::Inline, 0) | (Method::Direct, 1..)) {
-        let (segments, method) = (request.segment_count, request.method.name());
-        return Err(ListError::Method { segments, method });
-    }
-    let (extent_count, segment_count) = (request.extent_count as usize, request.segment_count as usize);
-    let expected = lists_size(extent_count, segment_count) as u64 + u64::from(inline_len);
-    if payload.len() as u64 != expected {
-        return Err(ListError::Payload { found: payload.len(), expected });
-    }
-    // The length was checked: nothing is missing.
-    let mut reader = Reader::new(payload);
-    let extents: E = (0..extent_count)
+    let memory = Memory { len: request.len, method: request.method, segment_count: request.segment_count };
+    let mut reader = reader_of(payload, request.extent_count, &memory, inline_len)?;
+    let extents: E = (0..request.extent_count)
         .map(|_| {
             let offset = reader.u64("extent offset").unwrap_or_default();
             let len = reader.u32("extent length").unwrap_or_default();
             Extent::new(offset, u64::from(len))
         })
         .collect();
-    let segments: S = (0..segment_count)
-        .map(|_| std::array::from_fn(|_| reader.u64("segment").unwrap_or_default()))
-        .collect();
     let found = u128::from(total(&extents).ok_or(ListError::Offset)?);
     if found != u128::from(request.len) {
         return Err(ListError::Total { what: "extents", found, expected: request.len });
     }
-    let found: u128 = segments.iter().map(|[_, _, len]| u128::from(*len)).sum();
-    if request.method != Method::Inline && found != u128::from(request.len) {
-        return Err(ListError::Total { what: "ranges of memory", found, expected: request.len });
+    Ok((extents, memory.ranges(&mut reader)?))
+}
+
+/// What a request says of its client's memory.
+pub(super) struct Memory {
+    pub(super) len: u32,
+    pub(super) method: Method,
+    pub(super) segment_count: u32,
+}
+
+/// Checks counts against the payload, and reads it from its beginning. Nothing is missing then.
+fn reader_of<'a>(
+    payload: &'a [u8],
+    extent_count: u32,
+    memory: &Memory,
+    inline_len: u32,
+) -> Result<Reader<'a>, ListError> {
+    let Memory { method, segment_count, .. } = *memory;
+    for (what, count) in [("extents", extent_count), ("ranges of memory", segment_count)] {
+        if count as usize > LIST_MAX {
+            return Err(ListError::TooMany { what, count });
+        }
     }
-    Ok((extents, segments))
+    if !matches!((method, segment_count), (Method::Inline, 0) | (Method::Direct, 1..)) {
+        return Err(ListError::Method { segments: segment_count, method: method.name() });
+    }
+    let lists = lists_size(extent_count as usize, segment_count as usize);
+    let expected = lists as u64 + u64::from(inline_len);
+    if payload.len() as u64 != expected {
+        return Err(ListError::Payload { found: payload.len(), expected });
+    }
+    Ok(Reader::new(payload))
+}
+
+impl Memory {
+    fn ranges<S>(&self, reader: &mut Reader<'_>) -> Result<S, ListError>
+    where
+        S: FromIterator<WireRange> + Deref<Target = [WireRange]>,
+    {
+        let segments: S = (0..self.segment_count)
+            .map(|_| std::array::from_fn(|_| reader.u64("segment").unwrap_or_default()))
+            .collect();
+        let found: u128 = segments.iter().map(|[_, _, len]| u128::from(*len)).sum();
+        if self.method != Method::Inline && found != u128::from(self.len) {
+            return Err(ListError::Total { what: "ranges of memory", found, expected: self.len });
+        }
+        Ok(segments)
+    }
+
+    /// Ranges of memory alone, with `inline_len` bytes of data behind them.
+    pub(super) fn decode(&self, payload: &[u8], inline_len: u32) -> Result<Vec<WireRange>, ListError> {
+        self.ranges(&mut reader_of(payload, 0, self, inline_len)?)
+    }
 }

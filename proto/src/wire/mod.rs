@@ -23,6 +23,7 @@ mod readwrite;
 mod status;
 mod token;
 mod verify;
+mod view;
 
 pub use attr::{
     Attributes, DirEntry, FileIdentity, FileKind, FsStatistics, SetAttributes, SetTime, Timestamp,
@@ -66,6 +67,9 @@ pub use readwrite::{
 pub use status::Status;
 pub use token::{ShareReply, ShareRequest, TOKEN_SIZE, Token};
 pub use verify::{VerifyFlags, VerifyMask, VerifyRequest};
+pub use view::{
+    VIEW_DESCRIPTION_SIZE_MAX, ViewDropRequest, ViewRequest, ViewSetRequest, decode_datatype, encode_datatype,
+};
 
 /// The largest head, bytes.
 pub const HEAD_SIZE_MAX: usize = 112;

@@ -33,6 +33,8 @@ bitflags::bitflags! {
         const TOKENS = 0x40;
         /// Byte-range locks.
         const LOCKS = 0x80;
+        /// Views in the server.
+        const VIEWS = 0x100;
     }
 }
 

@@ -158,6 +158,10 @@ opcodes! {
     Batch = 0x002b, Client, Session, Executed, Repeated;
     /// Copies a range of one file to another, on the server.
     CopyRange = 0x002c, Client, Modify, Cached, Repeated;
+    /// Reads what a view shows of a file.
+    ReadView = 0x002d, Client, Inspect, Executed, Repeated;
+    /// Writes what a view shows of a file.
+    WriteView = 0x002e, Client, Modify, Cached, Repeated;
     /// Entries of a directory, with attributes.
     Readdir = 0x0030, Client, Inspect, Executed, Repeated;
     /// Makes a directory.
@@ -196,6 +200,10 @@ opcodes! {
     Unlock = 0x0061, Client, Inspect, Cached, Repeated;
     /// What is in the way of a lock.
     LockTest = 0x0062, Client, Inspect, Executed, Repeated;
+    /// Describes a view to the server, or a part of the description.
+    ViewSet = 0x0070, Client, Session, Cached, InDoubt;
+    /// Gives a view back.
+    ViewDrop = 0x0071, Client, Session, Cached, Repeated;
     /// From the server: something the client should know.
     Notice = 0x8001, Server, Callback, Executed, Repeated;
     /// From the server: this many credits are granted at once.

@@ -84,6 +84,8 @@ statuses! {
     NOT_SAME = 0x1020, ECANCELED, "the attributes are not those that were expected";
     SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";
     SHARE_DENIED = 0x1022, EBUSY, "another open of the file denies this access, or has an access that this one denies";
+    NO_VIEW = 0x1030, ESTALE, "the session has no view of this number";
+    TOO_MANY_VIEWS = 0x1031, ENOSPC, "the server has no room for another view of this session, or of all its client's";
 }
 
 impl Status {

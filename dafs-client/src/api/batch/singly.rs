@@ -13,6 +13,7 @@ use crate::driver::{EndOnUnwind, Owner};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
+use crate::op::list::FilePart;
 use crate::op::transfer::TransferKind;
 
 /// Operations of one batch, each in flight or ended.
@@ -128,10 +129,10 @@ fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> 
         Some(range) => Memory::RegisteredParts(part.memory, Some(smallvec![range])),
         None => Memory::Raw(part.memory),
     };
-    let (extents, policy) = (Some(part.extents.to_vec()), RegistrationPolicy::Library);
+    let (extents, policy) = (FilePart::of(&part.extents), RegistrationPolicy::Library);
     // As the server does it with a batch.
     let sieve = if matches!(kind, TransferKind::Write(_)) { Sieve::Off } else { Sieve::default() };
-    let parts = TransferParts { kind, offset: 0, extents, memory, keep, policy, sieve };
+    let parts = TransferParts { kind, part: extents, memory, keep, policy, sieve };
     submit_transfer(owner, part.node, parts, |moved| Single {
         keep: moved.keep,
         result: moved.result.map(BatchOutcome::from),

@@ -14,6 +14,7 @@ use crate::driver::pending::{Moved, Pending, Transferred};
 use crate::driver::transfer::Memory;
 use crate::error::{Error, Result};
 use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
+use crate::op::list::FilePart;
 use crate::op::transfer::{Transfer, TransferKind};
 
 /// What a read of a list brought.
@@ -148,7 +149,11 @@ impl File {
     }
 
     pub(crate) fn run_list(&self, kind: TransferKind, extents: &[Extent], memory: Memory) -> Result<Moved> {
-        let parts = self.parts(kind, 0, Some(extents), memory, Keep::None);
+        self.run_part(kind, FilePart::of(extents), memory)
+    }
+
+    pub(crate) fn run_part(&self, kind: TransferKind, part: FilePart, memory: Memory) -> Result<Moved> {
+        let parts = self.parts(kind, part, memory, Keep::None);
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts).map(Moved::of)
     }
 
@@ -159,7 +164,17 @@ impl File {
         buffer: &RegisteredBuf,
         parts: &[Range<usize>],
     ) -> Result<Moved> {
-        let moved = self.run_list(kind, extents, self.parts_of(buffer, parts)?)?;
+        self.run_part_buf(kind, FilePart::of(extents), buffer, parts)
+    }
+
+    pub(crate) fn run_part_buf(
+        &self,
+        kind: TransferKind,
+        part: FilePart,
+        buffer: &RegisteredBuf,
+        parts: &[Range<usize>],
+    ) -> Result<Moved> {
+        let moved = self.run_part(kind, part, self.parts_of(buffer, parts)?)?;
         if moved.result.is_err() && self.owner.shared.lock().dead.is_some() {
             buffer.revoke();
         }
@@ -210,7 +225,7 @@ impl File {
             Some(ranges) if !ranges.is_empty() => Memory::RegisteredParts(raw, ranges.into_iter().collect()),
             _ => Memory::Raw(raw),
         };
-        let parts = self.parts(kind, 0, Some(extents), memory, Keep::Many(keeps));
+        let parts = self.parts(kind, FilePart::of(extents), memory, Keep::Many(keeps));
         self.submit(parts, |moved| ListTransferred {
             buffers: moved.keep.unpacked(),
             result: moved.result.map(T::from),
@@ -228,7 +243,7 @@ impl File {
             Ok(memory) => memory,
             Err(error) => return Pending::ready(Transferred { buffer, result: Err(error) }),
         };
-        let parts = self.parts(kind, 0, Some(extents), memory, Keep::Registered(buffer));
+        let parts = self.parts(kind, FilePart::of(extents), memory, Keep::Registered(buffer));
         self.submit(parts, Moved::transferred)
     }
 }

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AccessPattern, AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest,
     SeekWhat, SetAttributes, Sieve, Stability,
@@ -32,6 +31,7 @@ use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
 use crate::op::Op;
+use crate::op::list::FilePart;
 use crate::op::named::Named;
 use crate::op::transfer::TransferKind;
 
@@ -323,7 +323,7 @@ impl File {
     }
 
     fn run(&self, kind: TransferKind, offset: u64, memory: SmallVec<[RawMemory; 1]>) -> Result<Moved> {
-        let parts = self.parts(kind, offset, None, Memory::Raw(memory), Keep::None);
+        let parts = self.parts(kind, FilePart::At(offset), Memory::Raw(memory), Keep::None);
         self.owner.shared.run_transfer(Arc::clone(&self.node), parts).map(Moved::of)
     }
 
@@ -331,13 +331,12 @@ impl File {
     pub(crate) fn parts(
         &self,
         kind: TransferKind,
-        offset: u64,
-        extents: Option<&[Extent]>,
+        part: FilePart,
         memory: Memory,
         keep: Keep,
     ) -> TransferParts {
-        let (extents, policy) = (extents.map(<[Extent]>::to_vec), self.registration_policy());
-        TransferParts { kind, offset, extents, memory, keep, policy, sieve: self.sieve() }
+        let policy = self.registration_policy();
+        TransferParts { kind, part, memory, keep, policy, sieve: self.sieve() }
     }
 
     pub(crate) fn submit<T>(&self, parts: TransferParts, finish: fn(Moved) -> T) -> Pending<T> {

@@ -11,6 +11,7 @@ use crate::driver::pending::{Moved, Pending, Transferred};
 use crate::driver::transfer::Memory;
 use crate::error::Result;
 use crate::memory::{IoBuffer, Keep, RawMemory};
+use crate::op::list::FilePart;
 use crate::op::transfer::{Transfer, TransferKind};
 
 impl File {
@@ -38,7 +39,7 @@ impl File {
     /// Nonblocking form of [`File::append`]: returns where the data went. The operation owns the buffer until it has ended, and drops it.
     pub fn submit_append<B: IoBuffer>(&self, buffer: B) -> Pending<Result<u64>> {
         let kind = TransferKind::Append(self.stability);
-        self.submit(self.parts(kind, 0, None, Memory::Kept, buffer.into_keep().0), Moved::position)
+        self.submit(self.parts(kind, FilePart::At(0), Memory::Kept, buffer.into_keep().0), Moved::position)
     }
 
     /// Nonblocking read into memory that the caller keeps.
@@ -111,12 +112,15 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> Pending<Transferred<B>> {
-        self.submit(self.parts(kind, offset, None, Memory::Kept, buffer.into_keep().0), Moved::transferred)
+        self.submit(
+            self.parts(kind, FilePart::At(offset), Memory::Kept, buffer.into_keep().0),
+            Moved::transferred,
+        )
     }
 
     fn submit_raw(&self, kind: TransferKind, memory: RawMemory, offset: u64) -> Pending<Result<usize>> {
         let memory = Memory::Raw(SmallVec::from_buf([memory]));
-        self.submit(self.parts(kind, offset, None, memory, Keep::None), Moved::outcome)
+        self.submit(self.parts(kind, FilePart::At(offset), memory, Keep::None), Moved::outcome)
     }
 
     fn submit_list_raw<T: From<Transfer>>(
@@ -125,6 +129,6 @@ impl File {
         extents: &[Extent],
         memory: SmallVec<[RawMemory; 1]>,
     ) -> Pending<Result<T>> {
-        self.submit(self.parts(kind, 0, Some(extents), Memory::Raw(memory), Keep::None), Moved::outcome)
+        self.submit(self.parts(kind, FilePart::of(extents), Memory::Raw(memory), Keep::None), Moved::outcome)
     }
 }

@@ -5,7 +5,7 @@ use dafs_proto::wire::Status;
 
 use super::Progress;
 use crate::worker::flight::list::{Ahead, List, Step};
-use crate::worker::flight::plan::{next_posts, posts};
+use crate::worker::flight::plan::next_posts;
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::{Context, Fate};
@@ -84,7 +84,7 @@ impl List {
             return true;
         }
         let size = self.chunk.end - self.chunk.start;
-        let chunk = self.chunk.end..self.len.min(self.chunk.end + size);
+        let chunk = self.chunk.end..self.chunk_end(self.chunk.end, size);
         let len = (chunk.end - chunk.start) as usize;
         let Some(buffer) = at.worker.buffers.acquire(at.owner(), len) else { return true };
         let Some(memory) = buffer.memory().slice(0, len) else {
@@ -92,7 +92,7 @@ impl List {
             at.worker.release_buffer(buffer);
             return true;
         };
-        let posts = posts(&self.ranges, &self.extents, &chunk, u64::MAX);
+        let posts = self.posts_of(&chunk, u64::MAX);
         self.ahead = Some(Box::new(Ahead { chunk, memory, buffer, posts, next_post: 0 }));
         !matches!(self.post_some(at, true), Posting::Refused)
     }

@@ -14,7 +14,7 @@ mod calls;
 mod fetch;
 mod scattered;
 
-use dafs_proto::extent::{Extent, slice};
+use dafs_proto::extent::Extent;
 use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
 use dafs_proto::wire::{
@@ -57,12 +57,7 @@ impl Worker {
         let kind =
             if call.header.opcode == Opcode::ReadList { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;
-        let transfer_size_max = self.shared.settings.transfer_size_max;
-        let (inline_len, limit) = match (kind, request.method) {
-            (TransferKind::Read, Method::Inline) => (0, self.reply_payload_max(call) as u32),
-            (_, Method::Inline) => (request.len, transfer_size_max),
-            _ => (0, transfer_size_max),
-        };
+        let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
         let mut bytes = self.payload(call, payload);
         let lists = match decode_lists(&bytes, &request, inline_len) {
             Ok(_) if request.len > limit => Err(ListError::TooLong { len: request.len, limit }),
@@ -71,18 +66,15 @@ impl Worker {
         let lists = match lists {
             Ok(lists) => lists,
             Err(error) => {
-                tracing::debug!(%error, "list refused");
-                let words = error.to_string();
-                let answer = Answer { payload: words.as_bytes(), ..Answer::default() };
-                self.reply(call, Status::INVALID, answer);
+                self.refuse_with(call, Status::INVALID, &error);
                 return Ok(());
             }
         };
-        self.check_locks_of(call, node, &lists.extents, kind != TransferKind::Read)?;
+        self.check_locks_of(call, node, lists.extents.iter().copied(), kind != TransferKind::Read)?;
         let mut list = List::new(kind, node, lists, request.stability);
         list.sieve = request.sieve;
         if inline_len > 0 {
-            let at = lists_size(list.extents.len(), 0);
+            let at = lists_size(request.extent_count as usize, 0);
             list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
         } else if list.place == Place::Inline {
             list.set_memory(own_memory(list.len as usize)?);
@@ -150,7 +142,7 @@ impl Worker {
         Ok(())
     }
 
-    fn begin_list(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
+    pub(super) fn begin_list(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
         if list.place != Place::Inline {
             self.map_list(call, &mut list)?;
         }
@@ -355,8 +347,8 @@ impl List {
             return Progress::End(Ok(()));
         }
         if self.place != Place::Buffers {
-            self.chunk = self.done..self.len;
-            self.skip_segments(self.done as usize);
+            self.chunk = self.done..self.chunk_end(self.done, u64::MAX);
+            self.skip_segments();
             self.make_parts();
             self.step = Step::Storage;
             return Progress::Continue;
@@ -368,7 +360,7 @@ impl List {
         // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there. Elsewhere it takes several chunks for
         // storage and RDMA to go on beside each other.
         let chunk_max = BUFFER_SIZES[if is_copy || self.len <= LONG_LEN { 1 } else { 2 }];
-        self.chunk = self.done..self.len.min(self.done + chunk_max.min(size_max) as u64);
+        self.chunk = self.done..self.chunk_end(self.done, chunk_max.min(size_max) as u64);
         let len = (self.chunk.end - self.chunk.start) as usize;
         let Some(buffer) = at.buffer(self.granted.take(), len) else {
             self.step = Step::Buffer;
@@ -397,7 +389,7 @@ impl List {
         }
         self.chunk = self.done..self.len.min(self.done + size_max as u64);
         let len = (self.chunk.end - self.chunk.start) as usize;
-        let mut extents = slice(&self.extents, self.chunk.start, len as u64);
+        let mut extents = self.layout.slice(self.chunk.start, len as u64);
         let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
         drop(extents);
         let window = at.worker.storage.map(self.node, extent.offset, len, 1).pop();
@@ -428,10 +420,9 @@ impl List {
             (_, _) if self.stability == Stability::Unstable => self.reply_written(at),
             (_, _) => {
                 self.step = Step::Commit;
-                let offset = self.extents.iter().map(|extent| extent.offset).min().unwrap_or(0);
-                let end = self.extents.iter().filter_map(Extent::end).max().unwrap_or(0);
+                let (offset, end) = self.layout.bounds();
                 let (node, stability) = (self.node, self.stability);
-                let op = FsOp::Commit { node, offset, len: end.saturating_sub(offset), stability };
+                let op = FsOp::Commit { node, offset, len: end - offset, stability };
                 at.submit(at.token, op).map_or(Fate::Waits, |result| self.committed(at, &result))
             }
         }
@@ -450,10 +441,8 @@ impl List {
 
     fn reply_written(&self, at: &mut Context<'_>) -> Fate {
         // Plain writes say where they went.
-        let offset = match (at.call.header.opcode, self.extents.first()) {
-            (Opcode::Write, Some(extent)) => extent.offset,
-            _ => 0,
-        };
+        let is_plain = at.call.header.opcode == Opcode::Write;
+        let offset = self.layout.first_offset().filter(|_| is_plain).unwrap_or(0);
         let target = Target { node: self.node, verifier: self.verifier };
         let (stability, method) = (self.stability, self.method());
         let write = Writing { target, appends: false, offset, len: self.len, stability, method };
@@ -501,7 +490,8 @@ impl List {
             return Fate::Answered;
         }
         let memory = self.memory.first();
-        let data = memory.map_or(Span::EMPTY, |memory| pack(memory.span(), &self.extents, self.end));
+        let extents = self.layout.slice(0, self.len);
+        let data = memory.map_or(Span::EMPTY, |memory| pack(memory.span(), extents, self.end));
         at.worker.reply_span(&call, &body, &[], data);
         Fate::Answered
     }

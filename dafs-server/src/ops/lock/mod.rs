@@ -302,14 +302,14 @@ impl Worker {
         &self,
         call: &Call,
         node: NodeId,
-        extents: &[Extent],
+        mut extents: impl Iterator<Item = Extent>,
         writes: bool,
     ) -> Result<(), Status> {
         if !self.shared.locks.are_mandatory() {
             return Ok(());
         }
-        let range = |extent: &Extent| extent.offset..extent.offset.saturating_add(extent.len);
-        extents.iter().try_for_each(|extent| self.look_at_locks(call, node, range(extent), writes))
+        let range = |extent: Extent| extent.offset..extent.offset.saturating_add(extent.len);
+        extents.try_for_each(|extent| self.look_at_locks(call, node, range(extent), writes))
     }
 
     #[cold]

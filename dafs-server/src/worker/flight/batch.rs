@@ -312,7 +312,7 @@ pub(crate) fn pack(memory: Span<'_>, operations: &[BatchOperation], results: &[B
             continue;
         }
         let end = if result.status == Status::OK { result.value } else { 0 };
-        pack_behind(memory, (&mut from, &mut to), &operation.lists.extents, end);
+        pack_behind(memory, (&mut from, &mut to), operation.lists.extents.iter().copied(), end);
     }
     to
 }

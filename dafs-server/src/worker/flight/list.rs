@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dafs_proto::extent::{Extent, Part, Parts, slice};
+use dafs_proto::extent::{Extent, Part, Parts};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Lists, Sieve, Stability, Status, Verifier};
+use dafs_proto::wire::{Lists, Sieve, Stability, Status, Verifier, WireRange};
 use smallvec::SmallVec;
 
 use super::calls::Calls;
+use super::layout::Layout;
 use super::transfer::{TransferKind, range};
 use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::buffers::Buffer;
@@ -29,7 +30,7 @@ pub(crate) struct List {
     pub(crate) sieve: Sieve,
     /// From before anything was written.
     pub(crate) verifier: Verifier,
-    pub(crate) extents: Vec<Extent>,
+    pub(crate) layout: Layout,
     /// Of the client's memory, neighbours joined; empty for inline.
     pub(crate) ranges: Vec<RemoteRange>,
     pub(crate) len: u64,
@@ -41,6 +42,8 @@ pub(crate) struct List {
     pub(crate) memory: SmallVec<[MemoryRef; 1]>,
     /// What of that memory the chunk's bytes pass through, in their order.
     pub(crate) segments: SmallVec<[Segment; 1]>,
+    /// Places before the first of these segments.
+    pub(crate) skipped: u64,
     pub(crate) parts: Parts,
     /// The first part that storage neither has moved nor has to move.
     pub(crate) next: usize,
@@ -142,9 +145,10 @@ impl List {
         }
     }
 
-    /// Passes over the first `len` bytes of the memory.
-    pub(crate) fn skip_segments(&mut self, len: usize) {
-        let mut left = len;
+    /// Passes over the memory of what is done.
+    pub(crate) fn skip_segments(&mut self) {
+        let mut left = self.done.saturating_sub(self.skipped) as usize;
+        self.skipped = self.done;
         self.segments.retain(|segment| {
             let skipped = segment.len.min(left);
             left -= skipped;
@@ -181,21 +185,31 @@ impl List {
     }
 
     pub(crate) fn new(kind: TransferKind, node: NodeId, lists: Lists, stability: Stability) -> Self {
-        let len = lists.extents.iter().map(|extent| extent.len).sum();
-        let ranges = join(lists.segments.into_iter().map(range));
+        Self::of((kind, node), Layout::Extents(lists.extents), lists.segments, stability)
+    }
+
+    pub(crate) fn of(
+        (kind, node): (TransferKind, NodeId),
+        layout: Layout,
+        memory: Vec<WireRange>,
+        stability: Stability,
+    ) -> Self {
+        let len = layout.len();
+        let ranges = join(memory.into_iter().map(range));
         Self {
             kind,
             node,
             stability,
             sieve: Sieve::default(),
             verifier: Verifier(0),
-            extents: lists.extents,
+            layout,
             place: if ranges.is_empty() { Place::Inline } else { Place::Buffers },
             ranges,
             len,
             chunk: 0..len,
             memory: SmallVec::new(),
             segments: SmallVec::new(),
+            skipped: 0,
             parts: Parts::default(),
             next: 0,
             calls: Calls::default(),
@@ -239,7 +253,7 @@ impl List {
     }
 
     pub(crate) fn make_parts(&mut self) {
-        let extents = slice(&self.extents, self.chunk.start, self.chunk.end - self.chunk.start);
+        let extents = self.layout.slice(self.chunk.start, self.chunk.end - self.chunk.start);
         let segments = self.segments.iter().map(|segment| segment.len);
         self.parts = match self.kind {
             TransferKind::Read => Parts::of_read(extents, segments),
@@ -250,13 +264,22 @@ impl List {
 
     /// Bytes of all extents that lie before the end of the file.
     pub(crate) fn got(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.len_before(self.end)).sum()
+        self.layout.len_before(self.end)
     }
 
     /// RDMA for the chunk.
     pub(crate) fn make_posts(&mut self) {
-        self.posts = posts(&self.ranges, &self.extents, &self.chunk, self.end);
+        self.posts = self.posts_of(&self.chunk, self.end);
         (self.next_post, self.step) = (0, Step::Post);
+    }
+
+    pub(crate) fn posts_of(&self, chunk: &Range<u64>, end: u64) -> Vec<Post> {
+        posts(&self.ranges, self.layout.slice(chunk.start, chunk.end - chunk.start), chunk, end)
+    }
+
+    /// Where a chunk ends that begins at `from` and has `len_max` bytes at most.
+    pub(crate) fn chunk_end(&self, from: u64, len_max: u64) -> u64 {
+        from + self.layout.fit(from, len_max.min(self.len - from), CHUNK_PARTS_MAX)
     }
 
     /// The next call for storage that has to be waited for; [`None`] when all parts are moved.
@@ -522,6 +545,8 @@ pub(crate) fn is_copied(parts: &[Part], call: &Call) -> bool {
     parts.len() > 1 && call.len <= COPIED_SIZE_MAX as u64 && len / parts.len() <= COPIED_PART_MAX
 }
 
+/// Segments of a view that are planned at once.
+const CHUNK_PARTS_MAX: u64 = 16_384;
 /// What a call of storage takes at least, in bytes copied in that time.
 pub(crate) const CALL_SIZE_MIN: usize = 2048;
 /// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.
@@ -573,7 +598,7 @@ fn gap() -> &'static MemoryRef {
 }
 
 /// Brings together what was read of each extent; returns all of it.
-pub(crate) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'a> {
+pub(crate) fn pack<'a>(memory: Span<'a>, extents: impl Iterator<Item = Extent>, end: u64) -> Span<'a> {
     let (mut from, mut to) = (0, 0);
     pack_behind(memory, (&mut from, &mut to), extents, end);
     memory.slice(0, to).unwrap_or(Span::EMPTY)
@@ -584,7 +609,7 @@ pub(crate) fn pack<'a>(memory: Span<'a>, extents: &[Extent], end: u64) -> Span<'
 pub(crate) fn pack_behind(
     memory: Span<'_>,
     (from, to): (&mut usize, &mut usize),
-    extents: &[Extent],
+    extents: impl Iterator<Item = Extent>,
     end: u64,
 ) {
     for extent in extents {

@@ -7,6 +7,7 @@ pub(crate) mod batch;
 pub(crate) mod calls;
 pub(crate) mod eager;
 pub(crate) mod fencing;
+pub(crate) mod layout;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod pipeline;

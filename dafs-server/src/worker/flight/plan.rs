@@ -70,8 +70,14 @@ pub(crate) struct Post {
 }
 
 /// One post for each contiguous range that holds bytes of `chunk` (places of the list), as far as those lie before the file's `end`.
+/// `extents` are those of the chunk.
 #[allow(clippy::cast_possible_truncation, reason = "places inside a chunk, which fits a buffer")]
-pub(crate) fn posts(ranges: &[RemoteRange], extents: &[Extent], chunk: &Range<u64>, end: u64) -> Vec<Post> {
+pub(crate) fn posts(
+    ranges: &[RemoteRange],
+    extents: impl Iterator<Item = Extent>,
+    chunk: &Range<u64>,
+    end: u64,
+) -> Vec<Post> {
     let mut posts = Vec::new();
     // Both go up: one look at each is enough.
     let mut rest = ranges.iter().scan(0, |before, range| {
@@ -114,14 +120,18 @@ pub(crate) fn next_posts(posts: &[Post], from: usize) -> Option<(usize, SmallVec
 }
 
 /// The places of a chunk whose bytes lie before the file's `end`, neighbours joined.
-fn moved_places(extents: &[Extent], chunk: &Range<u64>, end: u64) -> SmallVec<[Range<u64>; 4]> {
+fn moved_places(
+    extents: impl Iterator<Item = Extent>,
+    chunk: &Range<u64>,
+    end: u64,
+) -> SmallVec<[Range<u64>; 4]> {
     let mut moved: SmallVec<[Range<u64>; 4]> = SmallVec::new();
     if end == u64::MAX {
         moved.push(chunk.clone());
         return moved;
     }
     let mut place = chunk.start;
-    for extent in dafs_proto::extent::slice(extents, chunk.start, chunk.end - chunk.start) {
+    for extent in extents {
         let got = place..place + extent.len_before(end);
         match moved.last_mut() {
             Some(last) if last.end == got.start => last.end = got.end,
@@ -151,7 +161,7 @@ pub(crate) fn join(ranges: impl Iterator<Item = RemoteRange>) -> Vec<RemoteRange
 
 #[cfg(test)]
 mod tests {
-    use dafs_proto::extent::Parts;
+    use dafs_proto::extent::{Parts, slice};
     use dafs_proto::transport::RegionKey;
 
     use super::*;
@@ -247,6 +257,9 @@ mod tests {
         let ranges = [range(100, 6), range(200, 6)];
         let list = extents(&[(10, 4), (0, 4), (20, 4)]);
         let post = |offset, len, at| Post { remote: range(offset, len), at };
+        let posts = |ranges: &[RemoteRange], list: &[Extent], chunk: &Range<u64>, end| {
+            posts(ranges, slice(list, chunk.start, chunk.end - chunk.start), chunk, end)
+        };
         assert_eq!(posts(&ranges, &list, &(0..12), u64::MAX), [post(100, 6, 0), post(200, 6, 6)]);
         assert_eq!(posts(&ranges, &list, &(2..8), u64::MAX), [post(102, 4, 0), post(200, 2, 4)]);
         // The file ends at 12: two bytes of the first, all of the second, nothing of the third.

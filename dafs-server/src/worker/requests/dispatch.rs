@@ -134,6 +134,7 @@ impl Worker {
             Opcode::Read => self.read(call, body, payload),
             Opcode::Write | Opcode::Append => self.write(call, body, payload),
             Opcode::ReadList | Opcode::WriteList => self.list(call, body, payload),
+            Opcode::ReadView | Opcode::WriteView => self.move_view(call, body, payload),
             Opcode::Batch => self.batch(call, body, payload),
             Opcode::CopyRange => self.copy_range(call, body, payload),
             Opcode::Null => {
@@ -151,6 +152,8 @@ impl Worker {
             | Opcode::FenceRead
             | Opcode::FenceWrite => self.execute_session(call, body, payload),
             Opcode::EagerBuffers => self.lend_eager_buffers(call, body, payload),
+            Opcode::ViewSet => self.set_view(call, body, payload),
+            Opcode::ViewDrop => self.drop_view(call, body, payload),
             Opcode::Share => self.share(call, body, payload),
             Opcode::OpenToken => self.open_token(call, body, payload),
             Opcode::Readdir => self.readdir(call, body, payload),

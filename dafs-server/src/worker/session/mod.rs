@@ -2,6 +2,7 @@
 
 pub mod handles;
 pub(crate) mod turns;
+pub(crate) mod views;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use crate::storage::ExportId;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::session::handles::HandleTable;
 use crate::worker::session::turns::LockTurns;
+use crate::worker::session::views::Views;
 
 /// Whether a session is in the file of those who have locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub struct Session {
     pub place: Charge,
     /// Descriptors that its open files take.
     pub descriptors: Charge,
+    /// What it has described of files.
+    pub views: Views,
     /// The connection it is on now.
     pub connection: Option<ConnectionKey>,
     /// Its credits were raised by a callback, and it has sent nothing since.

@@ -1,0 +1,137 @@
+//! Views: taken and given back, and transfers of what they show, which are lists that are expanded as they go.
+
+use dafs_proto::transport::Span;
+use dafs_proto::view::{VIEW_SEGMENTS_MAX, ViewError};
+use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, ViewSetRequest, lists_size};
+
+use super::Worker;
+use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::layout::{Layout, Shown};
+use crate::worker::flight::list::{List, Place};
+use crate::worker::flight::transfer::TransferKind;
+use crate::worker::flight::{Call, own_copy, own_memory};
+use crate::worker::session::views::Refused;
+
+impl Worker {
+    /// Takes a view, or a part of its description.
+    pub(crate) fn set_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+        let request = ViewSetRequest::decode(body)?;
+        let part = self.payload(call, payload);
+        let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
+        match session.views.set(&request, &part) {
+            Ok(()) => self.reply_status(call, Status::OK),
+            Err(Refused::Full) => self.reply_status(call, Status::TOO_MANY_VIEWS),
+            Err(refused @ Refused::Taken(_)) => self.refuse_with(call, Status::EXISTS, &refused),
+            Err(refused) => self.refuse_with(call, Status::INVALID, &refused),
+        }
+        Ok(())
+    }
+
+    /// Gives a view back.
+    pub(crate) fn drop_view(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let request = ViewDropRequest::decode(body)?;
+        self.no_payload(call, payload)?;
+        let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
+        let was_there = session.views.drop_view(request.view);
+        self.reply_status(call, if was_there { Status::OK } else { Status::NO_VIEW });
+        Ok(())
+    }
+
+    /// Reads and writes of what a view shows.
+    pub(crate) fn move_view(
+        &mut self,
+        call: &Call,
+        body: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), Problem> {
+        let request = ViewRequest::decode_for(call.header.opcode, body)?;
+        let kind =
+            if call.header.opcode == Opcode::ReadView { TransferKind::Read } else { TransferKind::Write };
+        let node = self.data_node(call, kind != TransferKind::Read)?;
+        let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
+        let mut bytes = self.payload(call, payload);
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let view = session.views.find(request.view).ok_or(Status::NO_VIEW)?;
+        let shown = Shown {
+            view: std::sync::Arc::clone(view),
+            displacement: request.displacement,
+            place: request.place,
+            len: request.len.into(),
+        };
+        let ranges = match request.ranges(&bytes, inline_len) {
+            Ok(ranges) => ranges,
+            Err(error) => {
+                self.refuse_with(call, Status::INVALID, &error);
+                return Ok(());
+            }
+        };
+        if let Err(problem) = check(&shown, limit) {
+            self.refuse_with(call, Status::INVALID, &problem);
+            return Ok(());
+        }
+        let layout = Layout::Shown(shown);
+        self.check_locks_of(call, node, layout.slice(0, u64::MAX), kind != TransferKind::Read)?;
+        let mut list = List::of((kind, node), layout, ranges, request.stability);
+        list.sieve = request.sieve;
+        if inline_len > 0 {
+            let at = lists_size(0, request.segment_count as usize);
+            list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
+        } else if list.place == Place::Inline {
+            #[allow(clippy::cast_possible_truncation, reason = "bounded by the limit of a request")]
+            list.set_memory(own_memory(list.len as usize)?);
+        }
+        self.begin_list(call, list)
+    }
+
+    /// Bytes of data in the message, and bytes that a request of a list may move.
+    pub(super) fn list_limits(
+        &self,
+        call: &Call,
+        kind: TransferKind,
+        method: Method,
+        len: u32,
+    ) -> (u32, u32) {
+        let transfer_size_max = self.shared.settings.transfer_size_max;
+        match (kind, method) {
+            (TransferKind::Read, Method::Inline) => {
+                (0, u32::try_from(self.reply_payload_max(call)).unwrap_or(u32::MAX))
+            }
+            (_, Method::Inline) => (len, transfer_size_max),
+            _ => (0, transfer_size_max),
+        }
+    }
+
+    /// Answers with words that say what is wrong with the request.
+    pub(super) fn refuse_with(&mut self, call: &Call, status: Status, problem: &dyn std::fmt::Display) {
+        tracing::debug!(%problem, opcode = call.header.opcode.name(), "request refused");
+        let words = problem.to_string();
+        self.reply(call, status, Answer { payload: words.as_bytes(), ..Answer::default() });
+    }
+}
+
+/// Why a range of a view cannot be moved.
+#[derive(Debug, thiserror::Error)]
+enum Problematic {
+    #[error("{len} bytes of a view, {limit} are possible in one request")]
+    TooLong { len: u64, limit: u32 },
+    #[error("{len} bytes of a view are more than {VIEW_SEGMENTS_MAX} segments, the most of one request")]
+    TooMany { len: u64 },
+    #[error(transparent)]
+    View(#[from] ViewError),
+}
+
+fn check(shown: &Shown, limit: u32) -> Result<(), Problematic> {
+    let len = shown.len;
+    if len > limit.into() {
+        return Err(Problematic::TooLong { len, limit });
+    }
+    if shown.view.fit(shown.place, len, VIEW_SEGMENTS_MAX) < len && shown.place.checked_add(len).is_some() {
+        return Err(Problematic::TooMany { len });
+    }
+    Ok(shown.view.check(shown.displacement, shown.place, len)?)
+}

@@ -1,0 +1,113 @@
+//! Where in the file the bytes of a list lie: extents that were named one by one, or what a view shows.
+
+use std::sync::Arc;
+
+use dafs_proto::extent::{Extent, OFFSET_MAX, slice};
+use dafs_proto::view::{Segments, View};
+
+/// The file's side of a list.
+#[derive(Clone, Debug)]
+pub(crate) enum Layout {
+    Extents(Vec<Extent>),
+    Shown(Shown),
+}
+
+/// A range of what a view shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) view: Arc<View>,
+    /// Where in the file the first tile begins.
+    pub(crate) displacement: u64,
+    /// The first byte of the view's data.
+    pub(crate) place: u64,
+    pub(crate) len: u64,
+}
+
+impl Shown {
+    fn segments(&self, from: u64, len: u64) -> Segments<'_> {
+        let len = len.min(self.len.saturating_sub(from));
+        self.view.segments(self.displacement, self.place + from, len)
+    }
+}
+
+impl Layout {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Extents(extents) => extents.iter().map(|extent| extent.len).sum(),
+            Self::Shown(shown) => shown.len,
+        }
+    }
+
+    /// The extents of `len` bytes from `place` on. None is empty.
+    pub(crate) fn slice(&self, place: u64, len: u64) -> impl Iterator<Item = Extent> + '_ {
+        let (extents, segments) = match self {
+            Self::Extents(extents) => (Some(slice(extents, place, len)), None),
+            Self::Shown(shown) => (None, Some(shown.segments(place, len))),
+        };
+        extents.into_iter().flatten().chain(segments.into_iter().flatten())
+    }
+
+    /// Bytes from `place` on, at most `len`, that may be planned at once: lists are short, views are not.
+    pub(crate) fn fit(&self, place: u64, len: u64, segments_max: u64) -> u64 {
+        match self {
+            Self::Extents(_) => len,
+            Self::Shown(shown) => shown.view.fit(shown.place + place, len, segments_max),
+        }
+    }
+
+    /// Bytes of all of it that lie before the end of the file.
+    pub(crate) fn len_before(&self, end: u64) -> u64 {
+        if end > OFFSET_MAX {
+            return self.len();
+        }
+        self.slice(0, u64::MAX).map(|extent| extent.len_before(end)).sum()
+    }
+
+    /// The first byte of the file that it touches, and the one behind the last.
+    pub(crate) fn bounds(&self) -> (u64, u64) {
+        let bounds = |(low, high): (u64, u64), extent: Extent| {
+            (low.min(extent.offset), high.max(extent.end().unwrap_or(OFFSET_MAX)))
+        };
+        let (low, high) = self.slice(0, u64::MAX).fold((u64::MAX, 0), bounds);
+        (low.min(high), high)
+    }
+
+    pub(crate) fn first_offset(&self) -> Option<u64> {
+        match self {
+            Self::Extents(extents) => extents.first().map(|extent| extent.offset),
+            Self::Shown(shown) => shown.segments(0, 1).next().map(|extent| extent.offset),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use dafs_proto::view::Datatype;
+
+    use super::*;
+
+    #[test]
+    fn shown_range_is_the_list_that_it_expands_to() {
+        // Two bytes of every five.
+        let view = Arc::new(View::new(&Datatype::bytes(2).resized(0, 5)).unwrap());
+        let shown = Layout::Shown(Shown { view, displacement: 100, place: 3, len: 6 });
+        let listed = Layout::Extents(
+            [(106, 1), (110, 2), (115, 2), (120, 1)].map(|(o, l)| Extent::new(o, l)).to_vec(),
+        );
+        for place in 0..7 {
+            for len in [0, 1, 2, 3, 6, u64::MAX] {
+                let extents = |layout: &Layout| layout.slice(place, len).collect::<Vec<_>>();
+                assert_eq!(extents(&shown), extents(&listed), "{place} {len}");
+            }
+        }
+        for end in [0, 106, 107, 111, 112, 120, 121, u64::MAX] {
+            assert_eq!(shown.len_before(end), listed.len_before(end), "{end}");
+        }
+        assert_eq!((shown.len(), shown.bounds()), (6, (106, 121)));
+        assert_eq!((listed.len(), listed.bounds()), (6, (106, 121)));
+        assert_eq!((shown.first_offset(), listed.first_offset()), (Some(106), Some(106)));
+        assert_eq!(Layout::Extents(Vec::new()).bounds(), (0, 0));
+        assert_eq!((shown.fit(1, 5, 2), listed.fit(1, 5, 2)), (4, 5));
+    }
+}

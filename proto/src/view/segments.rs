@@ -1,0 +1,288 @@
+//! Walking a view: from any place on, one contiguous piece after the other.
+
+use smallvec::SmallVec;
+
+use crate::extent::{Extent, OFFSET_MAX};
+
+use super::compile::{Level, Shape, View};
+use super::error::ViewError;
+
+/// The segments of a range of places, in the order of the data. Made by [`View::segments`].
+#[derive(Clone, Debug)]
+pub struct Segments<'a> {
+    view: &'a View,
+    /// Where the first tile begins, bytes.
+    displacement: i128,
+    tile: u64,
+    /// From the tile down to what is walked now.
+    stack: SmallVec<[Frame; 8]>,
+    /// What comes next: offset and bytes.
+    pending: Option<(i128, u64)>,
+    /// Bytes that are still to be told.
+    left: u64,
+}
+
+/// Which entry of a level, and which copy of it, is walked now.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    level: u32,
+    entry: u64,
+    copy: u64,
+    /// Where the level lies.
+    at: i128,
+}
+
+impl View {
+    /// The segments that hold `len` bytes of data from `place` on, where the first tile begins at `displacement`.
+    ///
+    /// They are within the file: see [`View::check`], which a caller has called. A segment that is not is told as one beyond
+    /// [`OFFSET_MAX`].
+    pub fn segments(&self, displacement: u64, place: u64, len: u64) -> Segments<'_> {
+        let mut segments = Segments {
+            view: self,
+            displacement: i128::from(displacement),
+            tile: 0,
+            stack: SmallVec::new(),
+            pending: None,
+            left: len,
+        };
+        if self.size() > 0 && len > 0 {
+            segments.seek(place);
+        } else {
+            segments.left = 0;
+        }
+        segments
+    }
+
+    /// All of a range lies within the file. Costs a constant, and where the range is near an edge the walk over its segments.
+    pub fn check(&self, displacement: u64, place: u64, len: u64) -> Result<(), ViewError> {
+        if len == 0 {
+            return Ok(());
+        }
+        let Some(number) = self.tile.level else { return Err(ViewError::Empty { len }) };
+        let end = place.checked_add(len).filter(|end| *end <= OFFSET_MAX);
+        let outside = ViewError::Outside { place, end: place.saturating_add(len) };
+        let last = end.ok_or(outside)? - 1;
+        let level = self.level(number);
+        let tiles = [place / level.size, last / level.size];
+        let fits = tiles.into_iter().all(|tile| {
+            let at = self.tile_at(displacement.into(), tile);
+            at + i128::from(level.low) >= 0 && at + i128::from(level.high) <= i128::from(OFFSET_MAX)
+        });
+        let is_inside = |extent: Extent| extent.offset <= OFFSET_MAX && extent.end().is_some();
+        if fits || self.segments(displacement, place, len).all(is_inside) { Ok(()) } else { Err(outside) }
+    }
+
+    /// Bytes from `place` on, at most `len`, that `segments_max` segments hold. Costs a constant.
+    pub fn fit(&self, place: u64, len: u64, segments_max: u64) -> u64 {
+        let Some(last) = place.checked_add(len).and_then(|end| end.checked_sub(1)).filter(|_| len > 0) else {
+            return 0;
+        };
+        if self.is_contiguous() || self.size() == 0 {
+            return len;
+        }
+        let (first, last) = (self.number_at(place), self.number_at(last));
+        if last - first < u128::from(segments_max) {
+            return len;
+        }
+        let end = self.place_of(first + u128::from(segments_max));
+        u64::try_from(end.saturating_sub(u128::from(place))).unwrap_or(u64::MAX).min(len)
+    }
+
+    fn tile_at(&self, displacement: i128, tile: u64) -> i128 {
+        displacement + i128::from(self.tile.shift) + i128::from(tile) * i128::from(self.extent())
+    }
+
+    /// The number of the segment that holds the byte at a place, over all tiles.
+    fn number_at(&self, place: u64) -> u128 {
+        let Some(mut number) = self.tile.level else { return 0 };
+        let level = self.level(number);
+        let mut found = u128::from(place / level.size) * u128::from(level.segments);
+        let mut rest = place % level.size;
+        loop {
+            let level = self.level(number);
+            match &level.shape {
+                Shape::Run => return found,
+                Shape::Runs(runs) => {
+                    return found + runs.partition_point(|run| run.place <= rest).saturating_sub(1) as u128;
+                }
+                Shape::Repeat { of, .. } => {
+                    let child = self.level(*of);
+                    found += u128::from(rest / child.size) * u128::from(child.segments);
+                    (number, rest) = (*of, rest % child.size);
+                }
+                Shape::Parts(parts) => {
+                    let index = parts.partition_point(|part| part.place <= rest).saturating_sub(1);
+                    let part = parts[index];
+                    let child = self.level(part.of);
+                    let within = rest - part.place;
+                    found += u128::from(part.segments);
+                    found += u128::from(within / child.size) * u128::from(child.segments);
+                    (number, rest) = (part.of, within % child.size);
+                }
+            }
+        }
+    }
+
+    /// The place at which a segment begins.
+    fn place_of(&self, segment: u128) -> u128 {
+        let Some(mut number) = self.tile.level else { return 0 };
+        let level = self.level(number);
+        let all = u128::from(level.segments);
+        let mut place = segment / all * u128::from(level.size);
+        let mut rest = segment % all;
+        loop {
+            let level = self.level(number);
+            match &level.shape {
+                Shape::Run => return place,
+                Shape::Runs(runs) => {
+                    let index = usize::try_from(rest).unwrap_or(usize::MAX);
+                    return place + runs.get(index).map_or(0, |run| u128::from(run.place));
+                }
+                Shape::Repeat { of, .. } => {
+                    let child = self.level(*of);
+                    place += rest / u128::from(child.segments) * u128::from(child.size);
+                    (number, rest) = (*of, rest % u128::from(child.segments));
+                }
+                Shape::Parts(parts) => {
+                    let index = parts.partition_point(|part| u128::from(part.segments) <= rest);
+                    let part = parts[index.saturating_sub(1)];
+                    let child = self.level(part.of);
+                    let within = rest - u128::from(part.segments);
+                    place += u128::from(part.place);
+                    place += within / u128::from(child.segments) * u128::from(child.size);
+                    (number, rest) = (part.of, within % u128::from(child.segments));
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Segments<'a> {
+    fn seek(&mut self, place: u64) {
+        let Some(number) = self.view.tile.level else { return };
+        let size = self.view.level(number).size;
+        self.tile = place / size;
+        let at = self.view.tile_at(self.displacement, self.tile);
+        if self.view.is_contiguous() {
+            self.pending = Some((at + i128::from(place % size), self.left));
+            return;
+        }
+        self.descend(number, at, place % size);
+    }
+
+    fn level(&self, number: u32) -> &'a Level {
+        self.view.level(number)
+    }
+
+    /// Down to the segment that holds the byte `rest` of a level, which lies at `at`.
+    fn descend(&mut self, mut number: u32, mut at: i128, mut rest: u64) {
+        loop {
+            let level = self.level(number);
+            match &level.shape {
+                Shape::Run => {
+                    self.pending = Some((at + i128::from(rest), level.size - rest));
+                    return;
+                }
+                Shape::Repeat { stride, base, of, .. } => {
+                    let size = self.level(*of).size;
+                    let entry = rest / size;
+                    self.stack.push(Frame { level: number, entry, copy: 0, at });
+                    at += i128::from(*base) + i128::from(entry) * i128::from(*stride);
+                    (number, rest) = (*of, rest % size);
+                }
+                Shape::Runs(runs) => {
+                    let entry = runs.partition_point(|run| run.place <= rest).saturating_sub(1);
+                    self.stack.push(Frame { level: number, entry: entry as u64, copy: 0, at });
+                    let behind = runs.get(entry + 1).map_or(level.size, |run| run.place);
+                    let skipped = rest - runs[entry].place;
+                    let offset = at + i128::from(runs[entry].offset) + i128::from(skipped);
+                    self.pending = Some((offset, behind - rest));
+                    return;
+                }
+                Shape::Parts(parts) => {
+                    let entry = parts.partition_point(|part| part.place <= rest).saturating_sub(1);
+                    let part = parts[entry];
+                    let size = self.level(part.of).size;
+                    let copy = (rest - part.place) / size;
+                    self.stack.push(Frame { level: number, entry: entry as u64, copy, at });
+                    at += i128::from(part.offset) + i128::from(copy) * i128::from(part.stride);
+                    (number, rest) = (part.of, (rest - part.place) % size);
+                }
+            }
+        }
+    }
+
+    /// On to the next segment.
+    fn advance(&mut self) {
+        while let Some(frame) = self.stack.last_mut() {
+            let level = self.view.level(frame.level);
+            match &level.shape {
+                Shape::Repeat { count, stride, base, of } if frame.entry + 1 < *count => {
+                    frame.entry += 1;
+                    let at = frame.at + i128::from(*base) + i128::from(frame.entry) * i128::from(*stride);
+                    let child = self.view.level(*of);
+                    if let Shape::Run = child.shape {
+                        self.pending = Some((at, child.size));
+                        return;
+                    }
+                    return self.descend(*of, at, 0);
+                }
+                Shape::Runs(runs) if frame.entry + 1 < runs.len() as u64 => {
+                    frame.entry += 1;
+                    #[allow(clippy::cast_possible_truncation, reason = "below the length of a list")]
+                    let index = frame.entry as usize;
+                    let behind = runs.get(index + 1).map_or(level.size, |run| run.place);
+                    let run = runs[index];
+                    self.pending = Some((frame.at + i128::from(run.offset), behind - run.place));
+                    return;
+                }
+                Shape::Parts(parts) => {
+                    #[allow(clippy::cast_possible_truncation, reason = "below the length of a list")]
+                    let index = frame.entry as usize;
+                    let behind = parts.get(index + 1).map_or(level.size, |part| part.place);
+                    let mut part = parts[index];
+                    let size = self.view.level(part.of).size;
+                    if frame.copy + 1 < (behind - part.place) / size {
+                        frame.copy += 1;
+                    } else if let Some(next) = parts.get(index + 1) {
+                        (frame.entry, frame.copy, part) = (frame.entry + 1, 0, *next);
+                    } else {
+                        self.stack.pop();
+                        continue;
+                    }
+                    let at =
+                        frame.at + i128::from(part.offset) + i128::from(frame.copy) * i128::from(part.stride);
+                    return self.descend(part.of, at, 0);
+                }
+                Shape::Run | Shape::Repeat { .. } | Shape::Runs(_) => drop(self.stack.pop()),
+            }
+        }
+        let Some(number) = self.view.tile.level else { return };
+        self.tile += 1;
+        let at = self.view.tile_at(self.displacement, self.tile);
+        self.descend(number, at, 0);
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Extent;
+
+    #[inline]
+    fn next(&mut self) -> Option<Extent> {
+        if self.left == 0 {
+            return None;
+        }
+        if self.pending.is_none() {
+            self.advance();
+        }
+        let (offset, len) = self.pending.take()?;
+        let len = len.min(self.left);
+        self.left -= len;
+        Some(Extent::new(u64::try_from(offset).unwrap_or(u64::MAX), len))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::from(self.left > 0), None)
+    }
+}
