@@ -1,6 +1,7 @@
 //! Suites that run the whole of dafs on every provider: the real server and the real client library, in one process or as programs.
 //!
 //! - [`area`] is address space with holes.
+//! - [`datatypes`] are small datatypes of every kind.
 //! - [`faulty`] is storage that fails on demand.
 //! - [`fuzz`] takes any bytes for input: what the fuzz targets run.
 //! - [`gate`] is storage that stops the server in the middle of a read.
@@ -20,6 +21,7 @@
 
 pub mod area;
 pub mod cut;
+pub mod datatypes;
 pub mod exhausted;
 pub mod faulty;
 pub mod fuzz;

@@ -29,7 +29,7 @@ enum dafs_pointer_place {
 /* A file that is open on this rank. */
 struct dafs_file {
     adio_dafs_file *handle;
-    /* Collective calls: each rank moves its own data (dafs_collective=independent). */
+    /* Collective calls: each rank moves its own data (dafs_collective=independent, or =server). */
     bool independent;
     /* A collective call is under way: an error is kept for its end, so that the exchange with other ranks goes on. */
     bool collective;

@@ -56,5 +56,5 @@ void dafs_set_hints(struct dafs_file *file, const adio_dafs_hint *hints, size_t 
 
     if (count)
         adio_dafs_set_hints(file->handle, hints, count);
-    file->independent = dafs_hint_value(file, "dafs_collective", value) && strcmp(value, "independent") == 0;
+    file->independent = dafs_hint_value(file, "dafs_collective", value) && strcmp(value, "two_phase") != 0;
 }

@@ -1,6 +1,7 @@
 //! Blocking transfers: which method and which memory mode, and the run of it.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 use dafs_client::{Direction, RegistrationPolicy};
 
@@ -8,13 +9,13 @@ use super::account::{Chosen, Why};
 use super::counters::Count;
 use super::{File, Transfer, raw};
 use crate::error::{Class, Error, Result};
-use crate::hint::{MemoryMode, Method, Settings};
+use crate::hint::{Collective, MemoryMode, Method, Settings};
 use crate::layout::{GroupLimits, Segment, Segments, next_group};
 use crate::memory::{Cell, Timed};
 
 /// What goes in one call of the client library at most: so much is described at once.
-const CALL_ENTRIES_MAX: usize = 1 << 16;
-const CALL_SIZE_MAX: u64 = 1 << 30;
+pub(super) const CALL_ENTRIES_MAX: usize = 1 << 16;
+pub(super) const CALL_SIZE_MAX: u64 = 1 << 30;
 
 /// What a transfer has moved, from its beginning without a gap, and what ended it early.
 pub(super) type Moved = (u64, Result<()>);
@@ -35,11 +36,12 @@ impl File {
     #[inline]
     pub(super) fn run_begun(&self, transfer: Transfer<'_>) -> Moved {
         let direction = transfer.direction();
-        let moved = match self.is_atomic() {
-            true => self.run_atomic(transfer),
-            false => match transfer.single() {
+        let moved = match (self.is_atomic(), self.collective_group(&transfer)) {
+            (true, _) => self.run_atomic(transfer),
+            (false, Some(group)) => self.run_segments(transfer, Some(group)),
+            (false, None) => match transfer.single() {
                 Ok(Some(segment)) => self.run_single(direction, &segment),
-                Ok(None) => self.run_segments(transfer),
+                Ok(None) => self.run_segments(transfer, None),
                 Err(error) => (0, Err(error)),
             },
         };
@@ -61,7 +63,7 @@ impl File {
             }
             Direction::Read => Ok(()),
             Direction::Write => {
-                self.unstable.store(true, std::sync::atomic::Ordering::Release);
+                self.unstable.store(true, Ordering::Release);
                 self.check_writes("write")
             }
         }
@@ -100,17 +102,37 @@ impl File {
         (moved, Ok(()))
     }
 
-    pub(super) fn run_segments(&self, transfer: Transfer<'_>) -> Moved {
+    pub(super) fn run_segments(&self, transfer: Transfer<'_>, group: Option<(u64, u32)>) -> Moved {
         let (direction, settings) = (transfer.direction(), self.settings());
-        let segments = match transfer.into_segments() {
+        let (mut method, mut why) = self.method(&settings, direction);
+        let mut source = transfer.into_source();
+        if method == Method::View {
+            match self.viewed(source, group) {
+                Ok(viewed) => return self.run_viewed(direction, &settings, viewed),
+                Err((other, reason)) => (source, method, why) = (other, Method::List, reason),
+            }
+        }
+        let segments = match Segments::new(source) {
             Ok(segments) => segments,
-            Err(error) => return (0, Err(error)),
+            Err(error) => return (0, Err(error.into())),
         };
-        match self.method(&settings, direction) {
-            (Method::List, why) => self.run_lists(direction, &settings, segments, why),
+        match (method, why) {
+            (Method::List | Method::View, why) => self.run_lists(direction, &settings, segments, why),
             (Method::Multiple, why) => self.run_multiple(direction, &settings, segments, why),
             (Method::Sieve, why) => self.run_sieved(direction, &settings, segments, why),
         }
+    }
+
+    /// What the transfers of a collective call have in common, and how many there are, where the server is to join them.
+    fn collective_group(&self, transfer: &Transfer<'_>) -> Option<(u64, u32)> {
+        let joins = transfer.is_collective() && self.settings.load().collective == Collective::Server;
+        if !joins || self.ranks < 2 {
+            return None;
+        }
+        let number = self.collectives.fetch_add(1, Ordering::Relaxed);
+        // The key is random: no other open has the number.
+        let group = self.key.wrapping_add(number).max(1);
+        Some((group, u32::try_from(self.ranks).ok()?))
     }
 
     /// The method for many segments, and why.
@@ -202,7 +224,7 @@ impl File {
 
     /// The memory mode for one call, which is set at the file, and what to tell its end where it is measured.
     #[inline]
-    fn choose_mode(
+    pub(super) fn choose_mode(
         &self,
         settings: &Settings,
         direction: Direction,
@@ -247,7 +269,7 @@ impl File {
         self.direct_sizes_min[usize::from(direction == Direction::Write)]
     }
 
-    fn tell(&self, timed: Option<Timed>, len: u64, moved: &Moved) {
+    pub(super) fn tell(&self, timed: Option<Timed>, len: u64, moved: &Moved) {
         if let Some(timed) = timed
             && moved.1.is_ok()
             && moved.0 == len

@@ -32,6 +32,10 @@ pub(super) enum Why {
     SieveNeedsReads,
     /// Data sieving was asked for; it does not go on by itself.
     SieveWaits,
+    /// A view was asked for; the MPI library named segments, not a file type.
+    ViewNeedsTypes,
+    /// A view was asked for; the server has none for the file type.
+    ViewRefused,
 }
 
 impl Why {
@@ -43,6 +47,8 @@ impl Why {
                 "data sieving was asked for, but several processes write and the gaps would need locks"
             }
             Self::SieveNeedsReads => "data sieving was asked for, but the file was not opened for reading",
+            Self::ViewNeedsTypes => "a view was asked for, but the MPI library named no file type",
+            Self::ViewRefused => "a view was asked for, but the server has none for this file type",
             Self::SieveWaits => "data sieving was asked for, but does not go on while nobody waits",
         }
     }

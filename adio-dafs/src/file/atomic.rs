@@ -57,7 +57,7 @@ impl File {
         }
         self.under_lock(direction, extent, || match single {
             Some(segment) => self.run_single(direction, &segment),
-            None => self.run_segments(transfer),
+            None => self.run_segments(transfer, None),
         })
     }
 

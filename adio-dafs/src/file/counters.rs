@@ -25,6 +25,8 @@ pub(super) enum Count {
     Calls,
     /// Lists among these.
     Lists,
+    /// And calls through views.
+    Views,
     /// Windows of data sieving.
     SieveWindows,
     /// Bytes moved for them.
@@ -63,6 +65,7 @@ pub const COUNTERS: &[&str] = &[
     "segments",
     "calls",
     "lists",
+    "views",
     "sieve_windows",
     "sieve_bytes",
     "mode_dafs",

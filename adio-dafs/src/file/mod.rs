@@ -17,9 +17,10 @@ mod request;
 mod sieve;
 mod ticket;
 mod transfer;
+mod view;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -39,6 +40,7 @@ use crate::memory::Trials;
 use crate::name::Place;
 use crate::server::Server;
 use pointer::SharedPointer;
+use view::Views;
 use worker::Worker;
 
 /// An open file. Shared by threads.
@@ -65,6 +67,10 @@ pub struct File {
     atomic: AtomicBool,
     /// Runs atomic transfers that nobody waits for.
     worker: Worker,
+    /// What the server knows of this process's file types.
+    views: Mutex<Views>,
+    /// Collective transfers so far, which are the same on all processes.
+    collectives: AtomicU64,
     /// Smallest transfers for which memory has to be within the server's reach, bytes: read, write.
     direct_sizes_min: [u64; 2],
     /// Largest transfers that go with their lock in one round trip, bytes: read, write.
@@ -131,6 +137,7 @@ impl File {
             settings
         });
         let now = self.settings();
+        self.inner.set_sieve(now.sieve);
         if now.cache_entries != before.cache_entries {
             self.server.session.set_registrations_max(now.cache_entries);
         }

@@ -1,7 +1,7 @@
 //! Opening: by one process, which gives the others a ticket.
 
 use std::ffi::OsStr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -104,6 +104,7 @@ impl Opening<'_> {
         }
         let mut settings = Settings::of_process();
         settings.take(self.hints.iter().copied());
+        inner.set_sieve(settings.sieve);
         let session = &server.session;
         session.set_registrations_max(settings.cache_entries);
         let direct_sizes_min = [Direction::Read, Direction::Write].map(|d| direct_size_min(session, d));
@@ -114,6 +115,8 @@ impl Opening<'_> {
             key,
             atomic: AtomicBool::new(false),
             worker: Worker::default(),
+            views: Mutex::default(),
+            collectives: AtomicU64::new(0),
             inline_sizes_max: [agreed.read_inline_max.into(), agreed.write_inline_max.into()],
             registered_before: session.registration_counters(),
             inner,

@@ -4,7 +4,8 @@
 
 use dafs_client::{Direction, ListRead, LockKind, Pending, Result};
 
-use crate::layout::{Group, MemoryPart, Segment};
+use super::view::Viewed;
+use crate::layout::{Group, MemoryPart, PieceGroup, Segment};
 
 /// A stretch that is moved without waiting.
 pub(super) enum Started {
@@ -81,6 +82,50 @@ pub(super) fn run_list(file: &dafs_client::File, direction: Direction, group: &G
             let memory = pieces.map(|piece| (pointer(piece.address).cast_const(), piece.len));
             // SAFETY: as above.
             unsafe { file.write_list_raw(&group.extents, memory) }
+        }
+    }
+}
+
+/// Moves what a view shows; the bytes moved from its beginning without a gap. Blocks.
+pub(super) fn run_view(
+    file: &dafs_client::File,
+    direction: Direction,
+    viewed: &Viewed<'_>,
+    group: &PieceGroup,
+) -> Result<usize> {
+    let (place, pieces) = (viewed.place(group), group.memory.iter());
+    match direction {
+        Direction::Read => {
+            let memory = pieces.map(|piece| (pointer(piece.address), piece.len));
+            // SAFETY: promised by the maker of the transfer.
+            unsafe { file.read_view_raw(&place, memory) }.map(|read| read.count)
+        }
+        Direction::Write => {
+            let memory = pieces.map(|piece| (pointer(piece.address).cast_const(), piece.len));
+            // SAFETY: as above.
+            unsafe { file.write_view_raw(&place, memory) }
+        }
+    }
+}
+
+/// Starts to move what a view shows.
+pub(super) fn start_view(
+    file: &dafs_client::File,
+    direction: Direction,
+    viewed: &Viewed<'_>,
+    group: &PieceGroup,
+) -> Started {
+    let (place, pieces) = (viewed.place(group), group.memory.iter());
+    match direction {
+        Direction::Read => {
+            let memory = pieces.map(|piece| (pointer(piece.address), piece.len));
+            // SAFETY: as in `start`.
+            Started::ListRead(unsafe { file.submit_read_view_raw(&place, memory) })
+        }
+        Direction::Write => {
+            let memory = pieces.map(|piece| (pointer(piece.address).cast_const(), piece.len));
+            // SAFETY: as in `start`.
+            Started::Plain(unsafe { file.submit_write_view_raw(&place, memory) })
         }
     }
 }

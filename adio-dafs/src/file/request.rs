@@ -9,6 +9,7 @@ use super::access::{Moved, call_limits};
 use super::account::{Chosen, Why};
 use super::counters::Count;
 use super::raw::{self, Started};
+use super::view::Viewed;
 use super::worker::{Handed, Worker};
 use super::{File, Transfer};
 use crate::error::Result;
@@ -23,7 +24,7 @@ pub struct Request {
     file: Arc<File>,
     direction: Direction,
     /// What is not begun yet.
-    rest: Option<Segments<'static>>,
+    rest: Option<Rest>,
     settings: Arc<Settings>,
     /// In the order of the transfer, with the bytes of each.
     under_way: VecDeque<(Started, u64)>,
@@ -35,8 +36,14 @@ pub struct Request {
     is_over: bool,
 }
 
+/// What of a transfer is not begun.
+enum Rest {
+    Segments(Segments<'static>),
+    Viewed(Viewed<'static>),
+}
+
 impl File {
-    /// Starts to move data. Does not block.
+    /// Starts to move data. Does not block, but where a file type is described to the server for the first time.
     pub fn submit(self: &Arc<Self>, transfer: Transfer<'_>) -> Result<Request> {
         self.counters.add(Count::Nonblocking, 1);
         let direction = transfer.direction();
@@ -70,7 +77,18 @@ impl File {
                 request.under_way.push_back((raw::start(&self.inner, direction, &segment), segment.len));
             }
             None => {
-                request.rest = Some(transfer.into_owned().into_segments()?);
+                let mut source = transfer.into_owned().into_source();
+                if self.method(&request.settings, direction).0 == Method::View {
+                    match self.viewed(source, None) {
+                        Ok(viewed) => {
+                            request.rest = Some(Rest::Viewed(viewed));
+                            request.begin_more();
+                            return Ok(request);
+                        }
+                        Err((other, _)) => source = other,
+                    }
+                }
+                request.rest = Some(Rest::Segments(Segments::new(source)?));
                 request.begin_more();
             }
         }
@@ -119,11 +137,38 @@ impl Request {
     /// Begins what may be under way together.
     fn begin_more(&mut self) {
         while !self.is_over && self.under_way.len() < UNDER_WAY_MAX {
-            let Some(segments) = &mut self.rest else { return };
             let (file, direction) = (&self.file, self.direction);
+            let segments = match &mut self.rest {
+                None => return,
+                Some(Rest::Segments(segments)) => segments,
+                Some(Rest::Viewed(viewed)) => {
+                    let next = viewed.next_group();
+                    match next {
+                        Some(Ok(group)) => {
+                            let in_one_piece = group.memory.len() == 1;
+                            let mode = file.choose_mode_unmeasured(
+                                &self.settings,
+                                direction,
+                                group.len,
+                                in_one_piece,
+                            );
+                            file.note_view(&self.settings, direction, mode, &group);
+                            let started = raw::start_view(&file.inner, direction, viewed, &group);
+                            self.under_way.push_back((started, group.len));
+                        }
+                        Some(Err(error)) => {
+                            self.rest = None;
+                            self.fail(error);
+                        }
+                        None => self.rest = None,
+                    }
+                    continue;
+                }
+            };
             let (method, why) = match file.method(&self.settings, direction) {
                 // Its windows would have to be copied while nobody is there.
                 (Method::Sieve, _) => (Method::List, Why::SieveWaits),
+                (Method::View, _) => (Method::List, Why::ViewRefused),
                 other => other,
             };
             let next = match method {

@@ -53,8 +53,8 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    pub(super) fn into_segments(self) -> Result<Segments<'a>> {
-        Ok(Segments::new(self.source)?)
+    pub(super) fn into_source(self) -> Source<'a> {
+        self.source
     }
 
     /// The same with lists of its own.

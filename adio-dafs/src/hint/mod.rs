@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use dafs_client::Direction;
+use dafs_client::{Direction, Sieve};
 
 /// How ordinary memory gets within the server's reach: the modes of Wu and Panda, "MPI-IO on DAFS over VIA", §4.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,6 +27,8 @@ pub enum Method {
     List,
     /// A request for each segment.
     Multiple,
+    /// Views in the server: the file type is described once, and transfers name it.
+    View,
     /// Client data sieving: windows with their gaps, read whole; written by reading, changing and writing.
     Sieve,
 }
@@ -39,6 +41,8 @@ pub enum Collective {
     TwoPhase,
     /// Nobody: each process moves its own.
     Independent,
+    /// The server: each process moves its own through a view, and the server joins what meshes.
+    Server,
 }
 
 /// What is in force for a file.
@@ -60,6 +64,8 @@ pub struct Settings {
     sieve_sizes: [usize; 2],
     /// `dafs_collective`.
     pub collective: Collective,
+    /// `dafs_sieve`: what the server does with what lies between the pieces of lists and views.
+    pub sieve: Sieve,
     /// `dafs_explain`.
     pub explain: bool,
     /// `dafs_commit_on_close`: what was written is made durable before the file is closed, as MPI demands.
@@ -91,6 +97,7 @@ impl Default for Settings {
             // ROMIO's own.
             sieve_sizes: [4 << 20, 512 << 10],
             collective: Collective::default(),
+            sieve: Sieve::default(),
             explain: false,
             commit_on_close: true,
             striping_factor: 1,
@@ -160,6 +167,11 @@ const ROWS: &[Row] = &[
         key: "dafs_collective",
         set: |s, v| put(&mut s.collective, parse_named(v)),
         show: |s| s.collective.to_string(),
+    },
+    Row {
+        key: "dafs_sieve",
+        set: |s, v| put(&mut s.sieve, parse_named(v)),
+        show: |s| s.sieve.name().to_owned(),
     },
     Row {
         key: "dafs_explain",
@@ -250,7 +262,12 @@ impl Settings {
     /// How segments become requests.
     pub fn method(&self, direction: Direction) -> Method {
         let sieves = self.sieves[place(direction)] == Switch::Enable;
-        self.methods[place(direction)].unwrap_or(if sieves { Method::Sieve } else { Method::List })
+        let default = match self.collective {
+            Collective::Server => Method::View,
+            Collective::TwoPhase | Collective::Independent if sieves => Method::Sieve,
+            Collective::TwoPhase | Collective::Independent => Method::List,
+        };
+        self.methods[place(direction)].unwrap_or(default)
     }
 
     /// Windows of data sieving, bytes.
@@ -321,8 +338,14 @@ macro_rules! names {
 }
 
 names!(MemoryMode: "auto" = Auto, "adio" = Adio, "adio_cache" = AdioCache, "dafs" = Dafs);
-names!(Method: "list" = List, "multiple" = Multiple, "sieve" = Sieve);
-names!(Collective: "two_phase" = TwoPhase, "independent" = Independent);
+names!(Method: "list" = List, "multiple" = Multiple, "sieve" = Sieve, "view" = View);
+names!(Collective: "two_phase" = TwoPhase, "independent" = Independent, "server" = Server);
+
+impl Named for Sieve {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+}
+
 names!(Switch: "enable" = Enable, "disable" = Disable, "automatic" = Automatic);
 
 #[cfg(test)]
@@ -343,7 +366,8 @@ mod tests {
             ("dafs_cache_entries", "0"),
             ("dafs_method", "sieve"),
             ("dafs_read_method", "multiple"),
-            ("dafs_write_method", "multiple"),
+            ("dafs_write_method", "view"),
+            ("dafs_sieve", "off"),
             ("dafs_list_max", "128"),
             ("dafs_list_bounds", "true"),
             ("dafs_collective", "independent"),

@@ -2,11 +2,13 @@
 //! arithmetic: it reads no memory, asks no server, and imports nothing of this crate.
 
 mod group;
+mod pieces;
 mod source;
 #[cfg(test)]
 mod tests;
 mod types;
 
 pub use group::{Group, GroupLimits, MemoryPart, next_group};
+pub use pieces::{PieceGroup, Pieces};
 pub use source::{Segment, Segments, Source};
 pub use types::{Instances, LayoutError, Type, View};

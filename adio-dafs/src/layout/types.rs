@@ -84,6 +84,19 @@ impl<'a> Type<'a> {
         self.size
     }
 
+    /// From one instance to the next, bytes.
+    pub fn extent(&self) -> i64 {
+        self.extent
+    }
+
+    /// It has the same blocks in the same order, and the same extent.
+    pub fn is_same(&self, other: &Type<'_>) -> bool {
+        self.extent == other.extent
+            && self.len() == other.len()
+            && self.offsets[..self.len()] == other.offsets[..other.len()]
+            && self.lens[..self.len()] == other.lens[..other.len()]
+    }
+
     /// The same, without copying its blocks.
     pub fn borrowed(&self) -> Type<'_> {
         Type {
@@ -106,12 +119,12 @@ impl<'a> Type<'a> {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.offsets.len().min(self.lens.len())
     }
 
     /// Block `index`: its offset and its bytes.
-    fn block(&self, index: usize) -> (i64, u64) {
+    pub(super) fn block(&self, index: usize) -> (i64, u64) {
         // Checked when the type was made.
         (self.offsets[index], self.lens[index].unsigned_abs())
     }

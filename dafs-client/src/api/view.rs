@@ -16,10 +16,10 @@ use crate::driver::pending::{Call, Moved, Pending, Transferred};
 use crate::driver::transfer::Memory;
 use crate::error::{Error, Result};
 use crate::handle::view::{ViewNode, set_requests};
-use crate::memory::{IoBuffer, RawMemory, RegisteredBuf};
+use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
 use crate::op::list::{FilePart, Shown};
 use crate::op::named::Named;
-use crate::op::transfer::TransferKind;
+use crate::op::transfer::{Transfer, TransferKind};
 
 /// A view that the server knows: where the data of a [`Datatype`] lies in a file. A clone is the same view, which the server forgets when
 /// the last clone, and the last transfer that uses it, is gone. It is for all files of its session.
@@ -169,7 +169,7 @@ impl File {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<ListRead> {
         let memory = Memory::Raw(RawMemory::all_of_mut(buffers));
-        self.run_part(TransferKind::Read, from.part(&self.owner)?, memory)?.outcome()
+        self.run_view(TransferKind::Read, from, memory)?.outcome()
     }
 
     /// Writes a slice to what a view shows, as durable as the file was opened for; returns the bytes written without a gap from the
@@ -181,7 +181,7 @@ impl File {
     /// As [`File::write_view`], from several slices.
     pub fn write_view_vectored(&self, to: &ViewPlace<'_>, buffers: &[IoSlice<'_>]) -> Result<usize> {
         let kind = TransferKind::Write(self.stability);
-        self.run_part(kind, to.part(&self.owner)?, Memory::Raw(RawMemory::all_of(buffers)))?.outcome()
+        self.run_view(kind, to, Memory::Raw(RawMemory::all_of(buffers)))?.outcome()
     }
 
     /// Nonblocking form of [`File::read_view`], into a `Vec<u8>` (all `len` bytes of it) or a [`RegisteredBuf`], which the operation owns
@@ -203,6 +203,27 @@ impl File {
     /// Writes a registered buffer to what a view shows: no copy, no registration. Blocks.
     pub fn write_view_buf(&self, to: &ViewPlace<'_>, buffer: &RegisteredBuf) -> Result<usize> {
         self.run_view_buf(TransferKind::Write(self.stability), to, buffer)?.outcome()
+    }
+
+    pub(crate) fn run_view(
+        &self,
+        kind: TransferKind,
+        place: &ViewPlace<'_>,
+        memory: Memory,
+    ) -> Result<Moved> {
+        self.run_part(kind, place.part(&self.owner)?, memory)
+    }
+
+    pub(crate) fn submit_view_raw<T: From<Transfer>>(
+        &self,
+        kind: TransferKind,
+        place: &ViewPlace<'_>,
+        memory: SmallVec<[RawMemory; 1]>,
+    ) -> Pending<Result<T>> {
+        match place.part(&self.owner) {
+            Ok(part) => self.submit(self.parts(kind, part, Memory::Raw(memory), Keep::None), Moved::outcome),
+            Err(error) => Pending::ready(Err(error)),
+        }
     }
 
     fn run_view_buf(

@@ -1,10 +1,12 @@
-//! Blocking transfers of memory that the caller names by address: for callers in other languages, whose memory is no slice of Rust.
+//! Transfers of memory that the caller names by address: for callers in other languages, whose memory is no slice of Rust.
 #![allow(unsafe_code, reason = "the documented unsafe forms that take addresses")]
 
 use dafs_proto::extent::Extent;
 
 use crate::api::file::File;
 use crate::api::file::list::ListRead;
+use crate::api::view::ViewPlace;
+use crate::driver::pending::Pending;
 use crate::driver::transfer::Memory;
 use crate::error::Result;
 use crate::memory::RawMemory;
@@ -24,6 +26,66 @@ impl File {
         // SAFETY: promised by the caller.
         let memory = memory.into_iter().map(|(pointer, len)| unsafe { RawMemory::new(pointer, len) });
         self.run_list(TransferKind::Read, extents, Memory::Raw(memory.collect()))?.outcome()
+    }
+
+    /// As [`File::read_view`], into memory by address and length, bytes. Blocks.
+    ///
+    /// # Safety
+    /// As of [`File::read_list_raw`].
+    pub unsafe fn read_view_raw(
+        &self,
+        from: &ViewPlace<'_>,
+        memory: impl IntoIterator<Item = (*mut u8, usize)>,
+    ) -> Result<ListRead> {
+        // SAFETY: promised by the caller.
+        let memory = memory.into_iter().map(|(pointer, len)| unsafe { RawMemory::new(pointer, len) });
+        self.run_view(TransferKind::Read, from, Memory::Raw(memory.collect()))?.outcome()
+    }
+
+    /// As [`File::write_view`], from memory by address and length, bytes. Blocks.
+    ///
+    /// # Safety
+    /// As of [`File::write_list_raw`].
+    pub unsafe fn write_view_raw(
+        &self,
+        to: &ViewPlace<'_>,
+        memory: impl IntoIterator<Item = (*const u8, usize)>,
+    ) -> Result<usize> {
+        let memory = memory
+            .into_iter()
+            // SAFETY: promised by the caller; a write only reads the memory.
+            .map(|(pointer, len)| unsafe { RawMemory::new(pointer.cast_mut(), len) });
+        self.run_view(TransferKind::Write(self.stability), to, Memory::Raw(memory.collect()))?.outcome()
+    }
+
+    /// Nonblocking form of [`File::read_view_raw`].
+    ///
+    /// # Safety
+    /// As of [`File::submit_read_list_raw`].
+    pub unsafe fn submit_read_view_raw(
+        &self,
+        from: &ViewPlace<'_>,
+        memory: impl IntoIterator<Item = (*mut u8, usize)>,
+    ) -> Pending<Result<ListRead>> {
+        // SAFETY: promised by the caller.
+        let memory = memory.into_iter().map(|(pointer, len)| unsafe { RawMemory::new(pointer, len) });
+        self.submit_view_raw(TransferKind::Read, from, memory.collect())
+    }
+
+    /// Nonblocking form of [`File::write_view_raw`].
+    ///
+    /// # Safety
+    /// As of [`File::submit_write_list_raw`].
+    pub unsafe fn submit_write_view_raw(
+        &self,
+        to: &ViewPlace<'_>,
+        memory: impl IntoIterator<Item = (*const u8, usize)>,
+    ) -> Pending<Result<usize>> {
+        let memory = memory
+            .into_iter()
+            // SAFETY: promised by the caller; a write only reads the memory.
+            .map(|(pointer, len)| unsafe { RawMemory::new(pointer.cast_mut(), len) });
+        self.submit_view_raw(TransferKind::Write(self.stability), to, memory.collect())
     }
 
     /// As [`File::write_list`], from memory by address and length, bytes. Blocks.

@@ -1,0 +1,147 @@
+//! Views in the server: the file type is described once, and each transfer names it (Hong, You and Chung, "An Efficient MPI-IO for
+//! Noncontiguous Data Access over InfiniBand", §4). Nobody exchanges data, and no list of segments travels.
+
+use std::sync::PoisonError;
+
+use dafs_client::Direction;
+
+use super::access::{CALL_ENTRIES_MAX, CALL_SIZE_MAX, Moved};
+use super::account::{Chosen, Why};
+use super::counters::Count;
+use super::{File, raw};
+use crate::error::{Error, Result};
+use crate::hint::{Method, Settings};
+use crate::layout::{PieceGroup, Pieces, Source, Type};
+
+/// File types that a file remembers: programs alternate between few.
+const VIEWS_MAX: usize = 8;
+
+/// The file types that were described to the server, the latest first; `None` where it would not have one.
+#[derive(Default)]
+pub(super) struct Views(Vec<(Type<'static>, Option<dafs_client::View>)>);
+
+/// A transfer through a view, cut into calls of the client library.
+pub(super) struct Viewed<'a> {
+    view: dafs_client::View,
+    displacement: u64,
+    position: u64,
+    pieces: Pieces<'a>,
+    /// Of all processes that make the same collective call.
+    group: Option<(u64, u32)>,
+    begun: bool,
+}
+
+impl File {
+    /// The transfer as one through a view; or as it was, and why it is none.
+    pub(super) fn viewed<'a>(
+        &self,
+        source: Source<'a>,
+        group: Option<(u64, u32)>,
+    ) -> std::result::Result<Viewed<'a>, (Source<'a>, Why)> {
+        let view = match &source {
+            Source::Typed { view, .. } => self.view_of(&view.of),
+            Source::Segments(_) => return Err((source, Why::ViewNeedsTypes)),
+        };
+        match (source, view) {
+            (Source::Typed { memory, view, position }, Some(described)) => {
+                match Pieces::new(memory.clone()) {
+                    Ok(pieces) => {
+                        let displacement = view.displacement;
+                        Ok(Viewed { view: described, displacement, position, pieces, group, begun: false })
+                    }
+                    Err(_) => Err((Source::Typed { memory, view, position }, Why::ViewNeedsTypes)),
+                }
+            }
+            (source, _) => Err((source, Why::ViewRefused)),
+        }
+    }
+
+    /// The server's view of a file type, which is described where it is new. Blocks then.
+    fn view_of(&self, of: &Type<'_>) -> Option<dafs_client::View> {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = views.0.iter().position(|(known, _)| known.is_same(of)) {
+            let found = views.0.remove(index);
+            views.0.insert(0, found);
+        } else {
+            let described = match self.server.session.view(&of.datatype()) {
+                Ok(view) => Some(view),
+                Err(error) => {
+                    tracing::debug!(file = %self.place.shown, "no view in the server: {error}");
+                    None
+                }
+            };
+            views.0.truncate(VIEWS_MAX - 1);
+            views.0.insert(0, (of.clone().into_owned(), described));
+        }
+        views.0.first().and_then(|(_, view)| view.clone())
+    }
+
+    pub(super) fn run_viewed(
+        &self,
+        direction: Direction,
+        settings: &Settings,
+        mut viewed: Viewed<'_>,
+    ) -> Moved {
+        let mut moved = 0;
+        while let Some(group) = viewed.next_group() {
+            let group = match group {
+                Ok(group) => group,
+                Err(error) => return (moved, Err(error)),
+            };
+            let (mode, timed) = self.choose_mode(settings, direction, group.len, group.memory.len() == 1);
+            self.note_view(settings, direction, mode, &group);
+            let outcome = raw::run_view(&self.inner, direction, &viewed, &group);
+            let (count, result) = match outcome {
+                Ok(count) => (count as u64, Ok(())),
+                Err(error) => (0, Err(self.failed(direction, error))),
+            };
+            moved += count;
+            let done = (count, result);
+            self.tell(timed, group.len, &done);
+            match done.1 {
+                Err(error) => return (moved, Err(error)),
+                Ok(()) if count < group.len && direction == Direction::Write => {
+                    return (moved, Err(self.short(direction)));
+                }
+                // The file ends.
+                Ok(()) if count < group.len => return (moved, Ok(())),
+                Ok(()) => {}
+            }
+        }
+        (moved, Ok(()))
+    }
+
+    pub(super) fn note_view(
+        &self,
+        settings: &Settings,
+        direction: Direction,
+        mode: crate::hint::MemoryMode,
+        group: &PieceGroup,
+    ) {
+        self.counters.add(Count::Views, 1);
+        self.counters.on_call(Method::View, mode);
+        let chosen = Chosen { direction, method: Some(Method::View), mode, why: Why::Hint };
+        self.note(settings, chosen, group.memory.len(), group.len);
+    }
+}
+
+impl Viewed<'_> {
+    /// The memory of the next call of the client library.
+    pub(super) fn next_group(&mut self) -> Option<Result<PieceGroup>> {
+        if !std::mem::replace(&mut self.begun, true) && self.pieces.size() == 0 && self.group.is_some() {
+            // The others of the group wait for it.
+            return Some(Ok(PieceGroup::default()));
+        }
+        let next = self.pieces.next_group(CALL_ENTRIES_MAX, CALL_SIZE_MAX)?;
+        Some(next.map_err(Error::from))
+    }
+
+    /// Where in the file a call begins.
+    pub(super) fn place(&self, group: &PieceGroup) -> dafs_client::ViewPlace<'_> {
+        let place = self.view.at(self.displacement, self.position.saturating_add(group.position));
+        match self.group.filter(|_| group.len == self.pieces.size()) {
+            Some((id, size)) => place.in_group(id, size),
+            None => place,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Views against the definition of datatypes, told byte by byte. `DAFS_VIEW_CASES=n` runs that many.
+
+use std::num::NonZeroU64;
+
+use dafs_proto::extent::Extent;
+use dafs_proto::view::{
+    ArrayOrder, Block, DarrayDimension, Datatype, Distribution, Node, SubarrayDimension, View, ViewError,
+};
+use dafs_tests::suite::Numbers;
+
+/// A datatype, told byte by byte as MPI defines it: where each byte of the data lies, lower and upper bound.
+#[derive(Clone, Default)]
+struct Told {
+    bytes: Vec<i64>,
+    lower: i64,
+    upper: i64,
+}
+
+impl Told {
+    fn extent(&self) -> i64 {
+        self.upper - self.lower
+    }
+
+    fn of(datatype: &Datatype) -> Self {
+        let mut told: Vec<Self> = Vec::new();
+        for node in datatype.nodes() {
+            let child = |of: &u32| told[*of as usize].clone();
+            let next = match node {
+                Node::Bytes { len } => {
+                    let len = *len as i64;
+                    Self { bytes: (0..len).collect(), lower: 0, upper: len }
+                }
+                Node::Contiguous { count, of } => Self::placed(&child(of), &[(*count, 0)]),
+                Node::Vector { count, block_len, stride, of } => {
+                    let child = child(of);
+                    let at = |block: u64| (*block_len, block as i64 * stride * child.extent());
+                    Self::placed(&child, &(0..*count).map(at).collect::<Vec<_>>())
+                }
+                Node::Hvector { count, block_len, stride, of } => {
+                    let at = |block: u64| (*block_len, block as i64 * stride);
+                    Self::placed(&child(of), &(0..*count).map(at).collect::<Vec<_>>())
+                }
+                Node::Indexed { blocks, of } => {
+                    let child = child(of);
+                    let at = |block: &Block| (block.len, block.displacement * child.extent());
+                    Self::placed(&child, &blocks.iter().map(at).collect::<Vec<_>>())
+                }
+                Node::Hindexed { blocks, of } => {
+                    let at = |block: &Block| (block.len, block.displacement);
+                    Self::placed(&child(of), &blocks.iter().map(at).collect::<Vec<_>>())
+                }
+                Node::IndexedBlock { block_len, displacements, of } => {
+                    let child = child(of);
+                    let at = |displacement: &i64| (*block_len, displacement * child.extent());
+                    Self::placed(&child, &displacements.iter().map(at).collect::<Vec<_>>())
+                }
+                Node::HindexedBlock { block_len, displacements, of } => {
+                    let at = |displacement: &i64| (*block_len, *displacement);
+                    Self::placed(&child(of), &displacements.iter().map(at).collect::<Vec<_>>())
+                }
+                Node::Struct { blocks } => {
+                    let copies = blocks.iter().flat_map(|block| {
+                        let child = child(&block.of);
+                        (0..block.len).map(move |copy| (child.clone(), block.displacement, copy))
+                    });
+                    let copies = copies.map(|(child, at, copy)| {
+                        let at = at + copy as i64 * child.extent();
+                        (child, at)
+                    });
+                    Self::together(copies)
+                }
+                Node::Subarray { order, dimensions, of } => {
+                    let sizes: Vec<u64> = dimensions.iter().map(|dimension| dimension.size).collect();
+                    Self::array(&child(of), *order, &sizes, |dimension, element| {
+                        let SubarrayDimension { subsize, start, .. } = dimensions[dimension];
+                        (start..start + subsize).contains(&element)
+                    })
+                }
+                Node::Darray { size, rank, order, dimensions, of } => {
+                    let sizes: Vec<u64> = dimensions.iter().map(|dimension| dimension.size).collect();
+                    let mut coordinates = Vec::new();
+                    let (mut left, mut rest) = (*size, *rank);
+                    for dimension in dimensions {
+                        left /= dimension.processes;
+                        coordinates.push(u64::from(rest / left));
+                        rest %= left;
+                    }
+                    Self::array(&child(of), *order, &sizes, |number, element| {
+                        let DarrayDimension { size, distribution, processes } = dimensions[number];
+                        let block = match distribution {
+                            Distribution::None => size,
+                            Distribution::Block(len) => {
+                                len.map_or(size.div_ceil(processes.into()), NonZeroU64::get)
+                            }
+                            Distribution::Cyclic(len) => len.map_or(1, NonZeroU64::get),
+                        };
+                        element / block % u64::from(processes) == coordinates[number]
+                    })
+                }
+                Node::Resized { lower, extent, of } => {
+                    Self { lower: *lower, upper: lower + extent, ..child(of) }
+                }
+            };
+            told.push(next);
+        }
+        told.pop().unwrap()
+    }
+
+    fn placed(child: &Self, blocks: &[(u64, i64)]) -> Self {
+        let copies = blocks.iter().flat_map(|(len, at)| {
+            (0..*len).map(move |copy| (child.clone(), at + copy as i64 * child.extent()))
+        });
+        Self::together(copies)
+    }
+
+    fn together(copies: impl Iterator<Item = (Self, i64)>) -> Self {
+        let mut all: Option<Self> = None;
+        for (child, at) in copies {
+            let moved = Self {
+                bytes: child.bytes.iter().map(|byte| byte + at).collect(),
+                lower: child.lower + at,
+                upper: child.upper + at,
+            };
+            all = Some(match all {
+                None => moved,
+                Some(mut all) => {
+                    all.bytes.extend(moved.bytes);
+                    (all.lower, all.upper) = (all.lower.min(moved.lower), all.upper.max(moved.upper));
+                    all
+                }
+            });
+        }
+        all.unwrap_or_default()
+    }
+
+    fn array(child: &Self, order: ArrayOrder, sizes: &[u64], has: impl Fn(usize, u64) -> bool) -> Self {
+        let fastest_first: Vec<usize> = match order {
+            ArrayOrder::C => (0..sizes.len()).rev().collect(),
+            ArrayOrder::Fortran => (0..sizes.len()).collect(),
+        };
+        let all: u64 = sizes.iter().product();
+        let elements = (0..all).filter(|element| {
+            let mut rest = *element;
+            fastest_first.iter().all(|dimension| {
+                let index = rest % sizes[*dimension];
+                rest /= sizes[*dimension];
+                has(*dimension, index)
+            })
+        });
+        let placed = Self::placed(
+            child,
+            &elements.map(|element| (1, element as i64 * child.extent())).collect::<Vec<_>>(),
+        );
+        Self { lower: 0, upper: all as i64 * child.extent(), ..placed }
+    }
+
+    /// Where the byte at a place lies, in all tiles.
+    fn offset(&self, displacement: i64, place: u64) -> i64 {
+        let size = self.bytes.len() as u64;
+        displacement + (place / size) as i64 * self.extent() + self.bytes[(place % size) as usize]
+    }
+}
+
+fn bytes_of(extents: impl Iterator<Item = Extent>) -> Vec<i64> {
+    extents.flat_map(|extent| (extent.offset..extent.offset + extent.len).map(|byte| byte as i64)).collect()
+}
+
+/// How many cases: `DAFS_VIEW_CASES`, else a million.
+fn cases() -> u64 {
+    std::env::var("DAFS_VIEW_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(1_000_000)
+}
+
+// [VIEW-1] [VIEW-2] [VIEW-3]
+#[test]
+fn view_is_the_list_that_its_definition_tells() {
+    let mut numbers = Numbers::new(7);
+    let mut with_data = 0;
+    for case in 0..cases() {
+        let depth = numbers.below(4);
+        let datatype = numbers.datatype(depth);
+        let told = Told::of(&datatype);
+        let view = View::new(&datatype).unwrap();
+        assert_eq!(view.size(), told.bytes.len() as u64, "{case}: {datatype:?}");
+        assert_eq!(view.extent(), told.extent(), "{case}: {datatype:?}");
+        if told.bytes.is_empty() {
+            assert_eq!(view.check(5, 0, 1), Err(ViewError::Empty { len: 1 }));
+            assert_eq!(view.segments(5, 0, 9).count(), 0);
+            continue;
+        }
+        with_data += 1;
+        let (place, len) = (numbers.below(3 * view.size()), 1 + numbers.below(2 * view.size() + 3));
+        let displacement = numbers.below(301) as i64;
+        let expected: Vec<i64> = (place..place + len).map(|place| told.offset(displacement, place)).collect();
+        let is_inside = expected.iter().all(|byte| *byte >= 0);
+        let checked = view.check(displacement as u64, place, len);
+        assert_eq!(checked.is_ok(), is_inside, "{case}: {place} {len} at {displacement} of {datatype:?}");
+        if !is_inside {
+            continue;
+        }
+        let segments: Vec<Extent> = view.segments(displacement as u64, place, len).collect();
+        let found = bytes_of(segments.iter().copied());
+        assert_eq!(found, expected, "{case}: {place} {len} at {displacement} of {datatype:?}");
+        assert!(segments.iter().all(|segment| segment.len > 0));
+        let ascends = expected.windows(2).all(|pair| pair[0] < pair[1]);
+        assert!(ascends || !view.is_ascending(), "{case}: {datatype:?}");
+        for max in 1..=segments.len() as u64 + 1 {
+            let fit = view.fit(place, len, max);
+            let all: u64 = segments.iter().take(max as usize).map(|segment| segment.len).sum();
+            assert_eq!(fit, all, "{case}: {max} segments from {place} of {datatype:?}");
+        }
+    }
+    assert!(with_data > cases() / 4, "{with_data} of {} had data", cases());
+}
