@@ -1,5 +1,6 @@
 //! Decodes a whole message, as its receiver does.
 
+use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
@@ -7,8 +8,9 @@ use dafs_proto::wire::{
     HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn, Method,
     MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply,
     ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply,
-    ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest, VerifyRequest, WireError, WriteReply,
-    WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_dir_entries, decode_lists,
+    ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest, VIEW_DESCRIPTION_SIZE_MAX,
+    VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError, WriteReply, WriteRequest,
+    XattrNames, decode_batch, decode_batch_results, decode_datatype, decode_dir_entries, decode_lists,
     decode_message_pack, decode_noticed_results, decode_segments,
 };
 
@@ -127,6 +129,14 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             let inline_len = if is_inline_write { request.len } else { 0 };
             decode_lists(payload, &request, inline_len).map(drop).map_err(answered)
         }
+        Opcode::ReadView | Opcode::WriteView => {
+            let request = ViewRequest::decode_for(opcode, body)?;
+            let is_inline_write = opcode == Opcode::WriteView && request.method == Method::Inline;
+            let inline_len = if is_inline_write { request.len } else { 0 };
+            request.ranges(payload, inline_len).map(drop).map_err(answered)
+        }
+        Opcode::ViewSet => view_part(&ViewSetRequest::decode(body)?, payload),
+        Opcode::ViewDrop => alone(ViewDropRequest::decode(body).map(drop), payload),
         Opcode::Batch => {
             let request = BatchRequest::decode(body)?;
             let described = request.described_len(payload.len()).map_err(answered)?;
@@ -165,6 +175,8 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Unlock
         | Opcode::XattrWrite
         | Opcode::XattrRemove
+        | Opcode::ViewSet
+        | Opcode::ViewDrop
         | Opcode::FenceWrite => nothing(body, payload),
         Opcode::Hello => message_pack::<HelloReply>(body, payload),
         Opcode::Authenticate => message_pack::<AuthenticateReply>(body, payload),
@@ -189,8 +201,8 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             Ok(Token::decode(payload).map(drop)?)
         }
         Opcode::Read => Ok(ReadReply::decode(body).map(drop)?),
-        Opcode::ReadList => Ok(ListReadReply::decode(body).map(drop)?),
-        Opcode::Write | Opcode::Append | Opcode::WriteList => {
+        Opcode::ReadList | Opcode::ReadView => Ok(ListReadReply::decode(body).map(drop)?),
+        Opcode::Write | Opcode::Append | Opcode::WriteList | Opcode::WriteView => {
             alone(WriteReply::decode(body).map(drop), payload)
         }
         Opcode::Commit => alone(CommitReply::decode(body).map(drop), payload),
@@ -260,6 +272,20 @@ fn write(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Method::Inline | Method::Eager => Ok(()),
         Method::Direct | Method::ClientInitiated => ranges(request.segment_count, payload),
     }
+}
+
+/// A part of a description, and all of it where it is there.
+fn view_part(request: &ViewSetRequest, part: &[u8]) -> Decoded {
+    let ViewSetRequest { description_len, offset, .. } = *request;
+    let room = description_len.checked_sub(offset).map_or(0, |room| room as usize);
+    if description_len > VIEW_DESCRIPTION_SIZE_MAX || part.is_empty() || part.len() > room {
+        return Err(Problem::Answered);
+    }
+    if part.len() == description_len as usize {
+        let datatype = decode_datatype(part).map_err(answered)?;
+        View::new(&datatype).map_err(answered)?;
+    }
+    Ok(())
 }
 
 fn xattr(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {

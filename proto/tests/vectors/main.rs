@@ -12,6 +12,7 @@ mod messages;
 mod pages;
 mod refused;
 mod session;
+mod views;
 
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{

@@ -7,7 +7,7 @@ use dafs_proto::wire::{
     CopyRequest, EagerBufferTerms, HEADER_SIZE, HintRequest, ListReadReply, ListRequest, LockRequest,
     LockTestReply, LockTurn, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest, ReaddirReply,
     ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply, ShareRequest, Status,
-    UnlockRequest, VerifyRequest, WriteReply, WriteRequest,
+    UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WriteReply, WriteRequest,
 };
 
 use crate::vector;
@@ -82,6 +82,9 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("write-reply", WriteReply::HEAD_SIZE),
         ("list-request", ListRequest::HEAD_SIZE),
         ("list-read-reply", ListReadReply::HEAD_SIZE),
+        ("view-set-request", ViewSetRequest::HEAD_SIZE),
+        ("view-drop-request", ViewDropRequest::HEAD_SIZE),
+        ("view-request", ViewRequest::HEAD_SIZE),
         ("batch-request", BatchRequest::HEAD_SIZE),
         ("batch-reply", BatchReply::HEAD_SIZE),
         ("batch-notice", BatchNotice::HEAD_SIZE),
@@ -108,6 +111,8 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),
         ("notice", HEADER_SIZE + 4),
+        ("description-of-a-view", HEADER_SIZE + 8),
+        ("node-of-a-view", HEADER_SIZE + 16),
         ("header", 2 * HEADER_SIZE),
     ];
     for (heading, head_size) in bodies {

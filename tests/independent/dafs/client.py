@@ -228,6 +228,41 @@ class File(Node):
                 self.session.regions.deregister(region)
         return reply.body
 
+    def read_view(self, view: int, displacement: int, place: int, length: int, method: int = INLINE,
+                  **body: int) -> Tuple[bytes, Record]:
+        """Read a range of the data of a view; return its bytes, each at its place, and the body of the reply."""
+        payload = Record(ranges=[], data=b"")
+        body.update(view=view, displacement=displacement, place=place, length=length, method=method)
+        if method == INLINE:
+            reply = self.session.call("ReadView", self.handle, payload, **body)
+            _check_count(reply.body.count, length, reply.payload, reply.body.count)
+            return reply.payload, reply.body
+        region = self.session.regions.register(bytearray(length), remote_write=True)
+        payload.ranges = _halves(region)
+        try:
+            reply = self.session.call("ReadView", self.handle, payload, ranges=len(payload.ranges), **body)
+        finally:
+            self.session.regions.deregister(region)
+        return bytes(region.memory), reply.body
+
+    def write_view(self, view: int, displacement: int, place: int, data: bytes, stability: int = wire.UNSTABLE,
+                   method: int = INLINE, **body: int) -> Record:
+        """Write a range of the data of a view."""
+        payload = Record(ranges=[], data=data if method == INLINE else b"")
+        body.update(view=view, displacement=displacement, place=place, length=len(data), method=method,
+                    stability=stability)
+        region = None
+        if method == DIRECT:
+            region = self.session.regions.register(bytearray(data), remote_read=True)
+            payload.ranges = _halves(region)
+        try:
+            reply = self.session.call("WriteView", self.handle, payload, ranges=len(payload.ranges), **body)
+        finally:
+            if region:
+                self.session.regions.deregister(region)
+        _check_count(reply.body.count, len(data), b"", 0)
+        return reply.body
+
     def commit(self, offset: int = 0, length: int = 0, stability: int = wire.DATA_SYNC) -> int:
         """Make unstable data durable; return the verifier."""
         return self.session.call("Commit", self.handle, offset=offset, length=length,
@@ -330,6 +365,18 @@ class Client:
         reply = self.session.call("Batch", 0, Record(operations=operations, data=data), operations=len(operations),
                                   flags=flags, data=len(data))
         return list(_split_results(operations, reply.payload))
+
+    def set_view(self, view: int, nodes: Sequence[Record], part: int = 0) -> None:
+        """Describe a view under a number, in parts of some bytes; 0 for as many as the server takes."""
+        description = wire.encode_description(nodes)
+        part = part or self.session.connection.peer.recv_payload_max
+        for offset in range(0, len(description), part):
+            self.session.call("ViewSet", 0, description[offset:offset + part], view=view,
+                              description_length=len(description), offset=offset)
+
+    def drop_view(self, view: int) -> None:
+        """Give a view back."""
+        self.session.call("ViewDrop", 0, view=view)
 
     def bye(self) -> None:
         """End the session."""

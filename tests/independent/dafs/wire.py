@@ -22,8 +22,8 @@ ID_NONE = 2**32 - 1
 # Flags of the header.
 REPLY, CHAIN_FORWARD, CHAIN_BACK, SAVE_HANDLE, CALLBACK, REPLAY = 1, 2, 4, 8, 16, 32
 # Features.
-CHAINS, CALLBACKS, RESUME, EAGER_BUFFERS, LISTS, BATCHES, TOKENS = (1 << bit for bit in range(7))
-FEATURES_ALL = 0x7F
+CHAINS, CALLBACKS, RESUME, EAGER_BUFFERS, LISTS, BATCHES, TOKENS, LOCKS, VIEWS = (1 << bit for bit in range(9))
+FEATURES_ALL = 0x1FF
 # Methods and stabilities.
 INLINE, DIRECT, EAGER, CLIENT_INITIATED = range(4)
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
@@ -45,7 +45,7 @@ STATUSES = {
     "AUTH_FAILED": 0x1006, "AUTH_REQUIRED": 0x1007, "VERSION": 0x1008, "SERVER_FULL": 0x1009, "DRAINING": 0x100A,
     "REMOTE_ACCESS": 0x100B, "NO_TOKEN": 0x100C, "NOT_SAME": 0x1020, "SAME": 0x1021,
     "SHARE_DENIED": 0x1022, "DEADLOCK": 35, "TOO_MANY_LOCKS": 37, "LOCKED": 0x1010, "WAITING": 0x1011,
-    "LOCK_BROKEN": 0x1012, "GRACE": 0x1013, "NO_RECLAIM": 0x1014,
+    "LOCK_BROKEN": 0x1012, "GRACE": 0x1013, "NO_RECLAIM": 0x1014, "NO_VIEW": 0x1030, "TOO_MANY_VIEWS": 0x1031,
 }
 STATUS_NAMES = {number: name for name, number in STATUSES.items()}
 
@@ -193,6 +193,19 @@ LIST_READ_REQUEST = Layout(
     Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, ZERO),
     Field("sieve", U8, range(3)), Field("-", U8), Field("extents", U32), Field("ranges", U32))
 LIST_READ_REPLY = Layout(Field("count", U32), Field("end_of_file", U32, BOOLEAN), Field("end", U64))
+VIEW_SET_REQUEST = Layout(Field("view", U32), Field("description_length", U32), Field("offset", U32), Field("-", U32))
+VIEW_DROP_REQUEST = Layout(Field("view", U32), Field("-", U32))
+
+
+def _view_request(stabilities: Sequence[int]) -> Layout:
+    """Lay out a request of a view; a read has no stability."""
+    return Layout(
+        Field("displacement", U64), Field("place", U64), Field("group", U64), Field("group_size", U32),
+        Field("view", U32), Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, stabilities),
+        Field("sieve", U8, range(3)), Field("-", U8), Field("ranges", U32), Field("-", U32))
+
+
+VIEW_REQUEST, VIEW_READ_REQUEST = _view_request(STABILITIES), _view_request(ZERO)
 BATCH_REQUEST = Layout(
     Field("operations", U32), Field("flags", U32, range(4)), Field("window_us", U32), Field("completions", U32),
     Field("data", U32), Field("-", U32))
@@ -681,6 +694,156 @@ class Lists(Payload):
         return lists
 
 
+class ViewTransfer(Payload):
+    """Of a ReadView or WriteView: ranges of memory, and the data of an inline write."""
+
+    def __init__(self, has_data: bool):
+        self.has_data = has_data
+
+    def encode(self, value: Record, body: Record) -> bytes:
+        """Encode ranges and data."""
+        return encode_ranges(value.ranges) + value.data
+
+    def decode(self, data: bytes, body: Record) -> Record:
+        """Decode ranges and data; what contradicts itself is answered INVALID ([VIEW-12], [LIST-7])."""
+        need(body.method in (INLINE, DIRECT), Invalid, f"method {body.method}")
+        need(body.ranges <= RANGES_MAX, Invalid, "too many ranges")
+        need((body.ranges > 0) == (body.method == DIRECT), Invalid, f"method {body.method}, {body.ranges} ranges")
+        inline = body.length if self.has_data and body.method == INLINE else 0
+        need(len(data) == 24 * body.ranges + inline, Invalid, f"a payload of {len(data)} bytes")
+        reader = Reader(data)
+        ranges = take_ranges(reader, body.ranges)
+        if ranges:
+            check_total("ranges", ranges, body.length)
+        return Record(ranges=ranges, data=reader.rest())
+
+
+NODES_MAX, ENTRIES_MAX, DIMENSIONS_MAX, DESCRIPTION_MAX = 4096, 65_536, 32, 2 << 20
+(BYTES_NODE, CONTIGUOUS, VECTOR, HVECTOR, INDEXED, HINDEXED, INDEXED_BLOCK, HINDEXED_BLOCK, STRUCT, SUBARRAY, DARRAY,
+ RESIZED) = range(12)
+ORDER_C, ORDER_FORTRAN = range(2)
+NOT_DEALT, BLOCK, CYCLIC = range(3)
+
+I64 = "q"
+_COUNTED_BLOCKS = (("count", U64), ("block_length", U64), ("stride", I64))
+_BLOCKS = (("block_length", U64), ("displacement", I64))
+NODE_FIELDS: Dict[int, Tuple[Tuple[str, str], ...]] = {
+    BYTES_NODE: (("length", U64),), CONTIGUOUS: (("count", U64),), VECTOR: _COUNTED_BLOCKS, HVECTOR: _COUNTED_BLOCKS,
+    INDEXED_BLOCK: (("block_length", U64),), HINDEXED_BLOCK: (("block_length", U64),),
+    DARRAY: (("processes", U32), ("process", U32)), RESIZED: (("lower", I64), ("extent", I64)),
+}
+ENTRY_FIELDS: Dict[int, Tuple[Tuple[str, str], ...]] = {
+    INDEXED: _BLOCKS, HINDEXED: _BLOCKS, INDEXED_BLOCK: (("displacement", I64),),
+    HINDEXED_BLOCK: (("displacement", I64),), STRUCT: _BLOCKS + (("of", U32), ("-", U32)),
+    SUBARRAY: (("size", U64), ("subsize", U64), ("start", U64)),
+    DARRAY: (("size", U64), ("block", U64), ("distribution", U32), ("grid_processes", U32)),
+}
+
+
+def node(kind: int, of: int = 0, entries: Sequence[Sequence[int]] = (), order: int = ORDER_C, **fields: int) -> Record:
+    """Make a node of a description; an entry has its fields in the order of their table."""
+    names = [name for name, _ in ENTRY_FIELDS.get(kind, ()) if name != "-"]
+    return Record(kind=kind, order=order, of=of, entries=[Record(**dict(zip(names, entry))) for entry in entries],
+                  **fields)
+
+
+def _pack_fields(fields: Sequence[Tuple[str, str]], value: Record) -> bytes:
+    """Encode fields without gaps; a reserved one is 0."""
+    return b"".join(struct.pack("<" + form, getattr(value, name, 0)) for name, form in fields)
+
+
+def encode_description(nodes: Sequence[Record]) -> bytes:
+    """Encode the description of a view."""
+    parts = [struct.pack("<II", len(nodes), 0)]
+    for item in nodes:
+        parts.append(struct.pack("<BBHIII", item.kind, item.order, 0, item.of, len(item.entries), 0))
+        parts.append(_pack_fields(NODE_FIELDS.get(item.kind, ()), item))
+        parts += [_pack_fields(ENTRY_FIELDS[item.kind], entry) for entry in item.entries]
+    return b"".join(parts)
+
+
+def decode_description(data: bytes) -> List[Record]:
+    """Decode the description of a view; what is wrong with it is answered INVALID ([VIEW-4])."""
+    reader = Reader(data)
+    try:
+        count, reserved = reader.number(U32), reader.number(U32)
+        need(1 <= count <= NODES_MAX and reserved == 0, Invalid, f"{count} nodes, or a reserved byte")
+        nodes = [_take_node(reader, number) for number in range(count)]
+        reader.end()
+    except Refused as error:
+        raise Invalid(str(error)) from error
+    entries = sum(len(item.entries) for item in nodes)
+    need(entries <= ENTRIES_MAX, Invalid, f"{entries} entries of all nodes")
+    return nodes
+
+
+def _take_fields(reader: Reader, fields: Sequence[Tuple[str, str]]) -> Record:
+    """Take fields without gaps."""
+    value = Record()
+    for name, form in fields:
+        number = reader.number(form)
+        need(name != "-" or number == 0, Invalid, "a reserved byte")
+        if name != "-":
+            setattr(value, name, number)
+    return value
+
+
+def _take_node(reader: Reader, number: int) -> Record:
+    """Take a node, and check what it says of itself and of those before it."""
+    kind, order, reserved, of, count, reserved_too = struct.unpack("<BBHIII", reader.take(16))
+    need(kind <= RESIZED and not (reserved or reserved_too), Invalid, f"kind {kind}, or a reserved byte")
+    need(order <= (kind in (SUBARRAY, DARRAY)), Invalid, f"order {order} of kind {kind}")
+    need(of < number if kind not in (BYTES_NODE, STRUCT) else of == 0, Invalid, f"node {number} is of {of}")
+    entry_fields = ENTRY_FIELDS.get(kind, ())
+    need(count == 0 or bool(entry_fields), Invalid, f"{count} entries of kind {kind}")
+    item = _take_fields(reader, NODE_FIELDS.get(kind, ()))
+    size = struct.calcsize("<" + "".join(form for _, form in entry_fields))
+    need(count * size <= len(reader.data) - reader.at, Invalid, f"{count} entries that are not there")
+    item.entries = [_take_fields(reader, entry_fields) for _ in range(count)]
+    item.kind, item.order, item.of = kind, order, of
+    _check_entries(item, number)
+    return item
+
+
+def _check_entries(item: Record, number: int) -> None:
+    """Check the entries of a node against each other."""
+    if item.kind == STRUCT:
+        need(all(entry.of < number for entry in item.entries), Invalid, f"a block of node {number}")
+    if item.kind in (SUBARRAY, DARRAY):
+        need(1 <= len(item.entries) <= DIMENSIONS_MAX, Invalid, f"{len(item.entries)} dimensions")
+    if item.kind == SUBARRAY:
+        need(all(entry.start + entry.subsize <= entry.size for entry in item.entries), Invalid, "a part of an array")
+    if item.kind == DARRAY:
+        _check_grid(item)
+
+
+def _check_grid(item: Record) -> None:
+    """Check how an array is dealt out."""
+    grid = 1
+    for entry in item.entries:
+        grid *= entry.grid_processes
+        need(entry.distribution <= CYCLIC, Invalid, f"distribution {entry.distribution}")
+        if entry.distribution == NOT_DEALT:
+            need(entry.grid_processes == 1 and entry.block == 0, Invalid, "a dimension that is not dealt out")
+        if entry.distribution == BLOCK and entry.block:
+            need(entry.block * entry.grid_processes >= entry.size, Invalid, "blocks that do not cover a dimension")
+    need(item.process < item.processes == grid, Invalid, f"process {item.process} of {item.processes} in {grid}")
+
+
+class DescriptionPart(Payload):
+    """A description of a view: a list of nodes where all of it is here, else bytes."""
+
+    def encode(self, value: Any, body: Record) -> bytes:
+        """Encode the nodes, or take the bytes."""
+        return value if isinstance(value, bytes) else encode_description(value)
+
+    def decode(self, data: bytes, body: Record) -> Any:
+        """Decode a description, or check a part of one ([VIEW-7])."""
+        need(1 <= body.description_length <= DESCRIPTION_MAX, Invalid, f"{body.description_length} bytes")
+        need(0 < len(data) <= body.description_length - body.offset, Invalid, f"{len(data)} bytes at {body.offset}")
+        return decode_description(data) if len(data) == body.description_length else data
+
+
 _OPERATION = struct.Struct("<QBBBBIII")
 
 
@@ -885,6 +1048,8 @@ OPERATIONS: Dict[int, Operation] = {
     0x002A: Operation("WriteList", LIST_REQUEST, Lists(True), WRITE_REPLY),
     0x002B: Operation("Batch", BATCH_REQUEST, BatchOperations(), BATCH_REPLY, BatchResults()),
     0x002C: Operation("CopyRange", COPY_REQUEST, Empty(), COPY_REPLY),
+    0x002D: Operation("ReadView", VIEW_READ_REQUEST, ViewTransfer(False), LIST_READ_REPLY, BYTES),
+    0x002E: Operation("WriteView", VIEW_REQUEST, ViewTransfer(True), WRITE_REPLY),
     0x0030: Operation("Readdir", READDIR_REQUEST, Empty(), READDIR_REPLY, DirectoryEntries()),
     0x0031: Operation("Mkdir", MKDIR_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0032: Operation("Remove", REMOVE_REQUEST, BYTES),
@@ -904,6 +1069,8 @@ OPERATIONS: Dict[int, Operation] = {
     0x0060: Operation("Lock", LOCK_REQUEST),
     0x0061: Operation("Unlock", UNLOCK_REQUEST),
     0x0062: Operation("LockTest", LOCK_REQUEST, Empty(), LOCK_TEST_REPLY),
+    0x0070: Operation("ViewSet", VIEW_SET_REQUEST, DescriptionPart()),
+    0x0071: Operation("ViewDrop", VIEW_DROP_REQUEST),
     0x8001: Operation("Notice", NOTICE, Words()),
     0x8002: Operation("CreditTarget"),
     0x8003: Operation("BatchDone", BATCH_NOTICE, NoticedResults()),
@@ -1026,4 +1193,5 @@ _CHECKS: Dict[Tuple[str, int], Callable[[Record], None]] = {
     ("Unlock", 0): _check_lock_range,
     ("LockTurn", 0): _check_lock_range,
     ("ReadList", REPLY): _check_list_reply,
+    ("ReadView", REPLY): _check_list_reply,
 }

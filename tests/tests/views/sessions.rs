@@ -77,7 +77,7 @@ fn view_is_described_again_to_a_server_that_was_restarted(on: On) {
     let data = bytes(3, 3000);
     // One that takes one part of a description, one that takes several, and one that is gone.
     let blocks: Vec<Block> = (0..9000)
-        .map(|i| Block { len: 1 + i % 3, displacement: 3 * i as i64 + i64::from(i % 7 == 0) })
+        .map(|i| Block { len: 1 + i % 3, displacement: 4 * i as i64 + i64::from(i % 7 == 0) })
         .collect();
     let short = session.view(&Datatype::bytes(3).resized(0, 5)).unwrap();
     let long = session.view(&Datatype::bytes(2).indexed(&blocks)).unwrap();
