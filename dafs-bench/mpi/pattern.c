@@ -77,6 +77,31 @@ static void tiled(const struct command *command, struct shape *shape)
     MPI_Type_free(&pixel);
 }
 
+/* n integers of each rank in turn, described block by block. */
+static void mesh(const struct command *command, struct shape *shape)
+{
+    int n = (int)number_of(command, "n", 4000);
+    const size_t len = sizeof(int);
+    MPI_Aint *places = malloc((size_t)n * sizeof *places), extent = (MPI_Aint)n * bench_ranks * (MPI_Aint)len;
+    struct run *runs = runs_new(shape, (size_t)n);
+    MPI_Datatype blocks;
+    if (!places)
+        fail("no memory for %d blocks", n);
+    for (int index = 0; index < n; index++) {
+        places[index] = ((MPI_Aint)index * bench_ranks + bench_rank) * (MPI_Aint)len;
+        runs[index] = (struct run){(size_t)index * len, places[index], len};
+    }
+    MPI_Type_create_hindexed_block(n, 1, places, MPI_INT, &blocks);
+    MPI_Type_create_resized(blocks, 0, extent, &shape->file_type);
+    MPI_Type_contiguous(n, MPI_INT, &shape->memory_type);
+    finish_types(shape);
+    MPI_Type_free(&blocks);
+    free(places);
+    shape->part_bytes = (MPI_Offset)n * (MPI_Offset)len;
+    shape->memory_len = (size_t)shape->part_bytes;
+    shape->array_bytes = shape->part_bytes * bench_ranks;
+}
+
 /* Doubles of a point of BT, and points around a cell that are not written. */
 #define POINT 5
 #define HALO 2
@@ -144,6 +169,8 @@ static struct shape shape_of(const struct command *command)
         block_column(command, &shape);
     else if (!strcmp(name, "tiled"))
         tiled(command, &shape);
+    else if (!strcmp(name, "mesh"))
+        mesh(command, &shape);
     else if (!strcmp(name, "bt"))
         bt(command, &shape);
     else

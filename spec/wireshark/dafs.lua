@@ -24,6 +24,7 @@ local SPEC = {
         { 0x20, "BATCHES", about = "a client may send Batch (batch.md)" },
         { 0x40, "TOKENS", about = "a client may send Share and OpenToken (session.md)" },
         { 0x80, "LOCKS", about = "a client may send Lock, Unlock and LockTest (locks.md)" },
+        { 0x100, "VIEWS", about = "a client may send ViewSet, ViewDrop, ReadView and WriteView (views.md)" },
     },
     methods = { [0] = "inline", [1] = "direct", [2] = "eager", [3] = "client-initiated" },
     stabilities = { [0] = "unstable", [1] = "data-sync", [2] = "file-sync" },
@@ -100,6 +101,11 @@ local SPEC = {
         [4130] = {
             "SHARE_DENIED",
             "another open of the file denies this access, or has an access that this one denies",
+        },
+        [4144] = { "NO_VIEW", "the session has no view of this number" },
+        [4145] = {
+            "TOO_MANY_VIEWS",
+            "the server has no room for another view of this session, or of all its client's",
         },
     },
     opcodes = {
@@ -184,6 +190,16 @@ local SPEC = {
             reply = { body = "batch reply", payload = "results, then data of inline reads" },
         },
         [0x002c] = { "CopyRange", request = { body = "copy request" }, reply = { body = "copy reply" } },
+        [0x002d] = {
+            "ReadView",
+            request = { body = "view request", payload = "ranges when direct" },
+            reply = { body = "list read reply", payload = "data when inline" },
+        },
+        [0x002e] = {
+            "WriteView",
+            request = { body = "view request", payload = "ranges when direct, data when inline" },
+            reply = { body = "write reply" },
+        },
         [0x0030] = {
             "Readdir",
             request = { body = "readdir request" },
@@ -243,6 +259,12 @@ local SPEC = {
         [0x0060] = { "Lock", request = { body = "lock request" }, reply = {} },
         [0x0061] = { "Unlock", request = { body = "unlock request" }, reply = {} },
         [0x0062] = { "LockTest", request = { body = "lock request" }, reply = { body = "lock test reply" } },
+        [0x0070] = {
+            "ViewSet",
+            request = { body = "view set request", payload = "part of a description" },
+            reply = {},
+        },
+        [0x0071] = { "ViewDrop", request = { body = "view drop request" }, reply = {} },
         [0x8001] = { "Notice", request = { body = "notice", payload = "words" } },
         [0x8002] = { "CreditTarget", request = {} },
         [0x8003] = { "BatchDone", request = { body = "batch notice", payload = "noticed results" } },
@@ -315,7 +337,12 @@ local SPEC = {
             { 16, 24, "range", about = "as in a read" },
         },
         ["write reply"] = {
-            { 0, 8, "offset", about = "where the data was written; of Append where it went; of WriteList 0" },
+            {
+                0,
+                8,
+                "offset",
+                about = "where the data was written; of Append where it went; of WriteList and WriteView 0",
+            },
             { 8, 4, "count", about = "bytes written; fewer only when an error came after them" },
             {
                 12,
@@ -349,6 +376,38 @@ local SPEC = {
             { 0, 4, "count", about = "bytes read of all extents together" },
             { 4, 4, "end of file", min = 0, max = 1, about = "1 if the file ended within an extent" },
             { 8, 8, "end", about = "offset at which the file ended" },
+        },
+        ["view set request"] = {
+            { 0, 4, "view", about = "the client's number for the view" },
+            { 4, 4, "description_length", about = "bytes of the whole description" },
+            { 8, 4, "offset", about = "where in the description the part begins" },
+            { 12, 4, "reserved", reserved = true },
+        },
+        ["view drop request"] = {
+            { 0, 4, "view", about = "the client's number for the view" },
+            { 4, 4, "reserved", reserved = true },
+        },
+        ["view request"] = {
+            { 0, 8, "displacement", about = "byte of the file at which the first tile begins" },
+            { 8, 8, "place", about = "the first byte of the view's data that is moved" },
+            { 16, 8, "group", about = "what requests that belong together have in common (VIEW-13)" },
+            { 24, 4, "group_size", about = "how many of them there are; not looked at where group is 0" },
+            { 28, 4, "view", about = "the client's number for the view" },
+            { 32, 4, "length", about = "bytes to move, and the total of the ranges where there are any" },
+            { 36, 1, "method", min = 0, max = 1, about = "how the data travels" },
+            { 37, 1, "stability", min = 0, max = 2, about = "when the data must be durable" },
+            {
+                38,
+                1,
+                "sieve",
+                min = 0,
+                max = 2,
+                names = { [0] = "auto", [1] = "on", [2] = "off" },
+                about = "whether what lies between the segments is moved too",
+            },
+            { 39, 1, "reserved", reserved = true },
+            { 40, 4, "ranges", about = "ranges of memory in the payload" },
+            { 44, 4, "reserved", reserved = true },
         },
         ["batch request"] = {
             { 0, 4, "operations", min = 0, max = 1024, about = "operations in the payload" },
@@ -667,6 +726,47 @@ local SPEC = {
         ["path and attributes"] = { { 0, 2, "path length", max = 4096 } },
         ["two names"] = { { 0, 2, "length of the first", max = 4096 } },
         ["attribute names"] = { { 0, 2, "path length", max = 4096 } },
+        ["description of a view"] = {
+            { 0, 4, "nodes", min = 1, max = 4096, about = "nodes that follow; the last is the view" },
+            { 4, 4, "reserved", reserved = true },
+        },
+        ["node of a view"] = {
+            {
+                0,
+                1,
+                "kind",
+                min = 0,
+                max = 11,
+                names = {
+                    [0] = "bytes",
+                    [1] = "contiguous",
+                    [2] = "vector",
+                    [3] = "hvector",
+                    [4] = "indexed",
+                    [5] = "hindexed",
+                    [6] = "indexed block",
+                    [7] = "hindexed block",
+                    [8] = "struct",
+                    [9] = "subarray",
+                    [10] = "darray",
+                    [11] = "resized",
+                },
+                about = "which constructor it is",
+            },
+            {
+                1,
+                1,
+                "order",
+                min = 0,
+                max = 1,
+                names = { [0] = "C", [1] = "Fortran" },
+                about = "which dimension of an array is the fastest: of C the last, of Fortran the first",
+            },
+            { 2, 2, "reserved", reserved = true },
+            { 4, 4, "of", about = "what it is made of; the first node is 0" },
+            { 8, 4, "entries", about = "entries that follow" },
+            { 12, 4, "reserved", reserved = true },
+        },
         ["operations of a batch"] = {
             { 0, 8, "handle", about = "the file; 2⁶⁴−1 for that of the header" },
             { 8, 1, "kind", min = 0, max = 1, names = { [0] = "read", [1] = "write" } },
@@ -695,6 +795,134 @@ local SPEC = {
             { 8, 16, "result", about = "as in Results of a batch" },
         },
         ["directory entries"] = { { 0, 8, "cookie" }, { 8, 2, "name length", min = 1, max = 255 } },
+    },
+    nodes = {
+        [0] = { "bytes", fields = { { 16, 8, "length", about = "bytes side by side" } }, entries = {} },
+        [1] = { "contiguous", fields = { { 16, 8, "count", about = "copies side by side" } }, entries = {} },
+        [2] = {
+            "vector",
+            fields = {
+                { 16, 8, "count", about = "blocks" },
+                { 24, 8, "block_length", about = "copies in a block" },
+                {
+                    32,
+                    8,
+                    "stride",
+                    signed = true,
+                    about = "from one block to the next, extents of the node that it is made of",
+                },
+            },
+            entries = {},
+        },
+        [3] = {
+            "hvector",
+            fields = {
+                { 16, 8, "count", about = "blocks" },
+                { 24, 8, "block_length", about = "copies in a block" },
+                { 32, 8, "stride", signed = true, about = "from one block to the next, bytes" },
+            },
+            entries = {},
+        },
+        [4] = {
+            "indexed",
+            fields = {},
+            entries = {
+                { 0, 8, "block_length", about = "copies in the block" },
+                {
+                    8,
+                    8,
+                    "displacement",
+                    signed = true,
+                    about = "where the block begins, extents of the node that it is made of",
+                },
+            },
+        },
+        [5] = {
+            "hindexed",
+            fields = {},
+            entries = {
+                { 0, 8, "block_length", about = "copies in the block" },
+                { 8, 8, "displacement", signed = true, about = "where the block begins, bytes" },
+            },
+        },
+        [6] = {
+            "indexed block",
+            fields = { { 16, 8, "block_length", about = "copies in a block" } },
+            entries = {
+                {
+                    0,
+                    8,
+                    "displacement",
+                    signed = true,
+                    about = "where the block begins, extents of the node that it is made of",
+                },
+            },
+        },
+        [7] = {
+            "hindexed block",
+            fields = { { 16, 8, "block_length", about = "copies in a block" } },
+            entries = { { 0, 8, "displacement", signed = true, about = "where the block begins, bytes" } },
+        },
+        [8] = {
+            "struct",
+            fields = {},
+            entries = {
+                { 0, 8, "block_length", about = "copies in the block" },
+                { 8, 8, "displacement", signed = true, about = "where the block begins, bytes" },
+                { 16, 4, "of", about = "a node before this one: what the block is made of" },
+                { 20, 4, "reserved", reserved = true, about = "0" },
+            },
+        },
+        [9] = {
+            "subarray",
+            fields = {},
+            entries = {
+                { 0, 8, "size", about = "elements of the array in this dimension" },
+                { 8, 8, "subsize", about = "elements of the part; start + subsize ≤ size" },
+                { 16, 8, "start", about = "the first element of the part" },
+            },
+        },
+        [10] = {
+            "darray",
+            fields = {
+                { 16, 4, "processes", about = "processes of the grid" },
+                { 20, 4, "process", about = "which of them, < processes" },
+            },
+            entries = {
+                { 0, 8, "size", about = "elements of the array in this dimension" },
+                {
+                    8,
+                    8,
+                    "block",
+                    about =
+                        "elements of a block; 0 for the default of the distribution, and where there is " ..
+                        "none",
+                },
+                {
+                    16,
+                    4,
+                    "distribution",
+                    min = 0,
+                    max = 2,
+                    names = { [0] = "none", [1] = "block", [2] = "cyclic" },
+                    about = "0 none, 1 block, 2 cyclic",
+                },
+                {
+                    20,
+                    4,
+                    "grid_processes",
+                    about = "processes along this dimension; 1 where distribution is 0",
+                },
+            },
+        },
+        [11] = {
+            "resized",
+            fields = {
+                { 16, 8, "lower", signed = true, about = "lower bound, bytes" },
+                { 24, 8, "extent", signed = true, about = "from one copy to the next, bytes" },
+            },
+            entries = {},
+        },
     },
     structures = {
         Hello = {
@@ -1189,6 +1417,8 @@ local SHORT = {
     ["path and attributes"] = "names.",
     ["two names"] = "names.",
     ["attribute names"] = "names.",
+    ["description of a view"] = "view_description.",
+    ["node of a view"] = "view_node.",
 }
 
 local HEXADECIMAL = {
@@ -1350,6 +1580,21 @@ for name, structure in pairs(SPEC.structures) do
         define_type(structure_prefix(name) .. field[1], field[1], field[2], { about = field.about })
     end
 end
+
+-- Fields of nodes of views. Those of one name are of one type, whichever kind they belong to.
+local function define_node_fields(prefix, fields)
+    for _, field in ipairs(fields) do
+        if not field.reserved then
+            local ftype = field.signed and ftypes.INT64 or UNSIGNED[field[2]]
+            define(prefix .. field[3], field[3], ftype, { names = field.names, base = base.DEC })
+        end
+    end
+end
+
+for _, kind in pairs(SPEC.nodes) do
+    define_node_fields("view_node.", kind.fields)
+    define_node_fields("view_entry.", kind.entries)
+end
 define_layout("tcp_hello.", SPEC.tcp.hello)
 SPEC.tcp.header[1].names = names_of_kinds()
 define_layout("frame.", SPEC.tcp.header)
@@ -1367,6 +1612,9 @@ define("noticed_result", "noticed result", ftypes.NONE)
 define("directory_entry", "entry", ftypes.NONE)
 define("directory_entry.name", "name", ftypes.STRING)
 define("directory_entry.attributes_length", "attributes length", ftypes.UINT16, { base = base.DEC })
+define("view_node", "node", ftypes.NONE, { about = "a constructor of a datatype" })
+define("view_entry", "entry", ftypes.NONE)
+define("view_part", "part of a description", ftypes.BYTES, { about = "of a view" })
 define("data", "data", ftypes.BYTES, { about = "data of a file" })
 define("reserved", "reserved", ftypes.BYTES, { about = "zero" })
 define("rest", "not decoded", ftypes.BYTES)
@@ -2247,6 +2495,160 @@ function Take.list_request(m, cursor, tree)
     end
 end
 
+-- Ranges of a request of a view, and the data of an inline write.
+function Take.view_request(m, cursor, tree)
+    local body = m.body
+    local data = m.name == "WriteView" and body.method == INLINE and body.length or 0
+    if body.ranges > LIST_RANGES_MAX or body.ranges * RANGE_SIZE + data ~= left(cursor) then
+        tree:add_proto_expert_info(E.invalid, "The payload is not what the request says")
+        return Take.rest(cursor, tree)
+    end
+    local ranges, total = Take.ranges(cursor, tree, body.ranges, LIST_RANGES_MAX)
+    m.record.ranges = ranges
+    if body.ranges > 0 and total ~= UInt64(body.length) then
+        tree:add_proto_expert_info(E.invalid, string.format(
+            "Ranges of %s bytes in all, where the request says %s", grouped(total), size_text(body.length)))
+    end
+    Take.rest(cursor, tree)
+end
+
+-- Fields of a node or of one of its entries; `from` is the offset of the first byte of the range.
+function Take.node_fields(tree, prefix, fields, range, from)
+    local values = {}
+    for _, field in ipairs(fields) do
+        local piece = range(field[1] - from, field[2])
+        if field.reserved then
+            add_reserved(tree, piece)
+        else
+            local item = tree:add_le(F[prefix .. field[3]], piece)
+            local value = field[2] == 8 and piece:le_uint64() or piece:le_uint()
+            values[field[3]] = value
+            if not field.signed then
+                check_bounds(item, field, value, E.invalid)
+            end
+        end
+    end
+    return values
+end
+
+-- What is wrong with the dimensions of an array; nothing, where nothing is.
+local function dimensions_fault(kind, node, entries)
+    if #entries == 0 or #entries > 32 then
+        return count_text(#entries, "dimension")
+    end
+    local grid = UInt64(1)
+    for index, entry in ipairs(entries) do
+        local rest = entry.subsize and entry.size - entry.subsize
+        if kind == "subarray" and (entry.subsize > entry.size or entry.start > rest) then
+            return string.format("Dimension %d: the part reaches beyond the array", index - 1)
+        elseif kind == "darray" then
+            local processes, zero = UInt64(entry.grid_processes), UInt64(0)
+            local covered = entry.block * processes
+            grid = grid * processes
+            if entry.distribution == 0 and (entry.grid_processes ~= 1 or entry.block ~= zero) then
+                return string.format("Dimension %d is not dealt out, and has blocks or processes", index - 1)
+            elseif entry.distribution == 1 and entry.block ~= zero and covered < entry.size then
+                return string.format("Dimension %d: blocks do not cover it", index - 1)
+            end
+        end
+    end
+    if kind == "darray" and (grid ~= UInt64(node.processes) or node.process >= node.processes) then
+        return string.format(
+            "Process %d of %d in a grid of %s", node.process, node.processes, grouped(grid))
+    end
+    return nil
+end
+
+local ARRAYS = { subarray = true, darray = true }
+local OF_NOTHING = { bytes = true, struct = true }
+
+local function check_node(item, kind, number, values, has_list)
+    local name = kind[1]
+    if values.order ~= 0 and not ARRAYS[name] then
+        item:add_proto_expert_info(E.invalid, "Only an array has an order")
+    end
+    if OF_NOTHING[name] and values.of ~= 0 or not OF_NOTHING[name] and values.of >= number then
+        item:add_proto_expert_info(E.invalid, string.format("Node %d is made of node %d", number, values.of))
+    end
+    if values.entries > 0 and not has_list then
+        item:add_proto_expert_info(E.invalid, "A node of this kind has no entries")
+        values.entries = 0
+    end
+end
+
+-- A node: its head, the fields of its kind, and its entries.
+function Take.node(cursor, tree, number)
+    local layout = SPEC.layouts["node of a view"]
+    local start, head_size = cursor.at, layout_size(layout)
+    local range = take(cursor, head_size, "node " .. number)
+    local item = tree:add(F.view_node, range)
+    local values = layout_of(item, "view_node.", layout, range)
+    local kind = SPEC.nodes[values.kind]
+    if not kind then
+        fail(E.invalid, string.format("Node %d is of kind %d", number, values.kind))
+    end
+    item:append_text(string.format(" %d: %s", number, kind[1]))
+    check_node(item, kind, number, values, #kind.entries > 0)
+    local node = {}
+    if #kind.fields > 0 then
+        local fields = take(cursor, layout_size(kind.fields) - head_size, "fields of node " .. number)
+        node = Take.node_fields(item, "view_node.", kind.fields, fields, head_size)
+    end
+    local entries, size = {}, #kind.entries > 0 and layout_size(kind.entries) or 0
+    if values.entries * size > left(cursor) then
+        fail(E.invalid, string.format("Node %d has %s less", number, count_text(values.entries, "entry")))
+    end
+    for index = 1, values.entries do
+        local bytes = take(cursor, size, "entry " .. (index - 1))
+        local entry = item:add(F.view_entry, bytes)
+        entry:append_text(" " .. (index - 1))
+        entries[index] = Take.node_fields(entry, "view_entry.", kind.entries, bytes, 0)
+        if entries[index].of and entries[index].of >= number then
+            entry:add_proto_expert_info(E.invalid, "A block is made of a node that does not stand before it")
+        end
+    end
+    local fault = ARRAYS[kind[1]] and dimensions_fault(kind[1], node, entries)
+    if fault then
+        item:add_proto_expert_info(E.invalid, fault)
+    end
+    item:set_len(cursor.at - start)
+end
+
+function Take.nodes(cursor, tree)
+    local layout = SPEC.layouts["description of a view"]
+    local size = layout_size(layout)
+    if left(cursor) < size then
+        fail(E.invalid, "A description of " .. size_text(left(cursor)))
+    end
+    local values = layout_of(tree, "view_description.", layout, take(cursor, size, "nodes"), true)
+    if values.nodes == 0 or values.nodes > 4096 then
+        fail(E.invalid, count_text(values.nodes, "node"))
+    end
+    for number = 0, values.nodes - 1 do
+        Take.node(cursor, tree, number)
+    end
+    if left(cursor) > 0 then
+        fail(E.invalid, "Bytes stand behind the last node")
+    end
+end
+
+-- A description, where all of it is here; else a part.
+function Take.description(m, cursor, tree)
+    local body, length = m.body, left(cursor)
+    if body.description_length == 0 or body.description_length > 2097152 then
+        tree:add_proto_expert_info(E.invalid, "A description of " .. size_text(body.description_length))
+    elseif length == 0 or body.offset + length > body.description_length then
+        tree:add_proto_expert_info(E.invalid, string.format(
+            "A part of %s at %s", size_text(length), grouped(body.offset)))
+    elseif length == body.description_length then
+        return Take.nodes(cursor, tree)
+    end
+    local range = take(cursor, length, "part")
+    if range then
+        tree:add(F.view_part, range)
+    end
+end
+
 function Take.buffers(m, cursor, tree)
     Take.ranges(cursor, tree, m.body.count)
 end
@@ -2275,6 +2677,9 @@ local PAYLOADS = {
     ["as of Write"] = Take.written,
     ["lists"] = Take.list_request,
     ["lists, then data when inline"] = Take.list_request,
+    ["ranges when direct"] = Take.view_request,
+    ["ranges when direct, data when inline"] = Take.view_request,
+    ["part of a description"] = Take.description,
     ["operations, then data of inline writes"] = Take.operations,
     ["results, then data of inline reads"] = Take.results,
     ["noticed results"] = Take.noticed,
@@ -2360,7 +2765,7 @@ local function check_list(m, problem)
         local text = is_direct and "A direct list has no range" or "A list that is not direct has ranges"
         problem(E.invalid, text)
     end
-    if m.name == "ReadList" and m.body.stability ~= 0 then
+    if (m.name == "ReadList" or m.name == "ReadView") and m.body.stability ~= 0 then
         problem(E.value, "A read has a stability")
     end
 end
@@ -2415,6 +2820,7 @@ local CHECKS = {
     ["batch request"] = check_batch,
     ["name request"] = check_name,
     ["list request"] = check_list,
+    ["view request"] = check_list,
     ["verify request"] = check_verify,
     ["range request"] = function(m, problem)
         if m.name == "Truncate" and m.body.length ~= UInt64(0) then
@@ -2459,6 +2865,12 @@ local function list_text(m)
     return string.format("%s in %s %s", size_text(m.body.length), extents, method)
 end
 
+local function view_text(m)
+    local method = SPEC.methods[m.body.method] or "method " .. m.body.method
+    return string.format(
+        "%s at place %s of view %d %s", size_text(m.body.length), grouped(m.body.place), m.body.view, method)
+end
+
 local function range_text(m)
     if m.body.length == UInt64(0) then
         return "from " .. grouped(m.body.offset)
@@ -2495,6 +2907,10 @@ local REQUEST_TEXTS = {
     Append = transfer_text,
     ReadList = list_text,
     WriteList = list_text,
+    ReadView = view_text,
+    WriteView = view_text,
+    ViewSet = function(m) return string.format("view %d of %s", m.body.view, size_text(m.body.description_length)) end,
+    ViewDrop = function(m) return "view " .. m.body.view end,
     Commit = range_text,
     Allocate = range_text,
     Punch = range_text,
@@ -2535,8 +2951,10 @@ local REPLY_TEXTS = {
     Hello = function(m) return quoted(m.value and m.value.server_name) end,
     Read = count_reply,
     ReadList = count_reply,
+    ReadView = count_reply,
     Write = count_reply,
     WriteList = count_reply,
+    WriteView = count_reply,
     Append = function(m)
         return string.format("%s at %s", size_text(m.body.count), grouped(m.body.offset))
     end,

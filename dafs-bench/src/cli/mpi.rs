@@ -15,12 +15,15 @@ pub struct MpiOptions {
     /// Use these MPI-IO implementations of Open MPI, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "ompio,romio", value_name = "LIST")]
     pub way: Vec<Way>,
-    /// Run block-column, tiled and btio on this many processes, 1 to 64; a square number for btio.
+    /// Run block-column, tiled, mesh and btio on this many processes, 1 to 64; a square number for btio.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub ranks: u32,
     /// Columns and rows of the arrays of block-column, 1 to 16384, multiples of --ranks, separated by commas.
     #[arg(long, default_value = "512,1024,2048,4096", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
     pub columns: Vec<usize>,
+    /// Integers of each rank in mesh, 1 to 16777216, separated by commas.
+    #[arg(long, default_value = "4000,16000,64000,256000,1024000", value_delimiter = ',', value_parser = parse_integers, value_name = "LIST")]
+    pub integers: Vec<usize>,
     /// Size of BT in btio: a cube of 12, 24 or 64 points; only A stands beside figures of the paper.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Class::A)]
     pub class: Class,
@@ -44,6 +47,8 @@ pub enum MpiCase {
     BlockColumn,
     /// A display of 1024 x 768 pixels for each rank, by method (Figures 8 and 9).
     Tiled,
+    /// Integers of all ranks in turn, by the exchange of MPI and by views in the server (ECIO, Tables 1 to 4).
+    Mesh,
     /// The arrays that BT writes, by method, with counts of requests and registrations (Tables 5 and 6).
     Btio,
 }
@@ -58,13 +63,14 @@ impl MpiCase {
             Self::Overlap => "overlap",
             Self::BlockColumn => "block-column",
             Self::Tiled => "tiled",
+            Self::Mesh => "mesh",
             Self::Btio => "btio",
         }
     }
 
     /// Whether it runs on `--ranks` processes; else on one.
     pub fn has_ranks(self) -> bool {
-        matches!(self, Self::BlockColumn | Self::Tiled | Self::Btio)
+        matches!(self, Self::BlockColumn | Self::Tiled | Self::Mesh | Self::Btio)
     }
 }
 
@@ -109,6 +115,14 @@ impl Class {
             Self::W => 24,
             Self::A => 64,
         }
+    }
+}
+
+/// Each is a piece of its own.
+fn parse_integers(text: &str) -> Result<usize, String> {
+    match parse_size(text) {
+        Ok(count @ 1..=16_777_216) => Ok(count),
+        _ => Err("a rank has from 1 to 16777216 integers".to_owned()),
     }
 }
 

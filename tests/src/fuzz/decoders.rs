@@ -7,18 +7,21 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use dafs_proto::address::{ListenUrl, Url};
+use dafs_proto::extent::{Extent, OFFSET_MAX, total};
 use dafs_proto::session::{format_key_line, parse_key_file};
 use dafs_proto::transport::tcp::frame;
+use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchLimits,
     BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, FenceList,
     FsStatistics, HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply,
     ListRequest, MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
     RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
-    ShareRequest, Statistics, Token, TwoNames, Welcome, WireError, WriteReply, WriteRequest, XattrNames,
-    decode_batch, decode_batch_results, decode_dir_entries, decode_lists, decode_message_pack,
-    decode_noticed_results, decode_segments, encode_dir_entry, encode_lists, encode_message_pack,
-    encode_noticed_result, encode_segments, lists_size,
+    ShareRequest, Statistics, Token, TwoNames, ViewDropRequest, ViewRequest, ViewSetRequest, Welcome,
+    WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_datatype,
+    decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
+    encode_datatype, encode_dir_entry, encode_lists, encode_message_pack, encode_noticed_result,
+    encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -44,7 +47,7 @@ pub fn bodies(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     macro_rules! bodies {
         ($($number:literal => $kind:ty),* $(,)?) => {
-            match kind % 24 {
+            match kind % 27 {
                 $($number => round_trip(body, <$kind>::decode(body), |value, out| value.encode(out)),)*
                 _ => {}
             }
@@ -56,6 +59,7 @@ pub fn bodies(data: &[u8]) {
         10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
         15 => CommitReply, 16 => ListRequest, 17 => ListReadReply,
         18 => BatchRequest, 19 => BatchReply, 20 => BatchNotice, 21 => ShareRequest, 22 => ShareReply,
+        23 => ViewSetRequest, 24 => ViewDropRequest, 25 => ViewRequest,
     }
 }
 
@@ -143,6 +147,48 @@ pub fn lists(data: &[u8]) {
         assert_eq!(again, payload[..described]);
         assert_eq!(dafs_proto::extent::total(&lists.extents), Some(u64::from(request.len)));
     }
+}
+
+/// Segments of a view that are walked.
+const SEGMENTS_WALKED_MAX: u64 = 1000;
+
+/// A range of what a view shows (displacement, place, length), then the description of the view.
+pub fn views(data: &[u8]) {
+    let mut input = Input::new(data);
+    let (displacement, place, len) = (input.number(), input.number(), input.number());
+    let description = input.take(input.left());
+    let Ok(datatype) = decode_datatype(description) else { return };
+    assert_eq!(encode_datatype(&datatype), description);
+    let Ok(view) = View::new(&datatype) else { return };
+    // What is asked for may be refused: walking it is harmless all the same, and what is told is not beyond the edge of any number.
+    view.segments(displacement, place, len).take(100).for_each(drop);
+    let len = view.fit(place, len, SEGMENTS_WALKED_MAX);
+    if view.check(displacement, place, len).is_err() {
+        return;
+    }
+    let segments: Vec<Extent> = view.segments(displacement, place, len).collect();
+    assert!(segments.len() as u64 <= SEGMENTS_WALKED_MAX);
+    assert_eq!(total(&segments), Some(len));
+    let is_inside = |segment: &Extent| segment.end().is_some_and(|end| segment.len > 0 && end <= OFFSET_MAX);
+    assert!(segments.iter().all(is_inside));
+    assert!(!view.is_ascending() || segments.windows(2).all(|pair| pair[0].end() <= Some(pair[1].offset)));
+    // Cut anywhere, it is the same.
+    let cut = len / 2;
+    let first = view.segments(displacement, place, cut);
+    let parts: Vec<Extent> = first.chain(view.segments(displacement, place + cut, len - cut)).collect();
+    assert_eq!(joined(&parts), joined(&segments));
+}
+
+/// Neighbours in the list that are neighbours in the file become one.
+fn joined(extents: &[Extent]) -> Vec<Extent> {
+    let mut joined: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match joined.last_mut() {
+            Some(last) if last.end() == Some(extent.offset) => last.len += extent.len,
+            _ => joined.push(*extent),
+        }
+    }
+    joined
 }
 
 /// Of a batch that is decoded alone.

@@ -21,7 +21,7 @@ pub use client::client_session;
 pub use decoders::verbs_messages;
 pub use decoders::{
     address, batches, bodies, config, dir_entries, export_flag, header, key_file, lists, message_pack, names,
-    segments, shm_handshake, tcp_frames,
+    segments, shm_handshake, tcp_frames, views,
 };
 pub use generate::Generator;
 pub use server::server_session;
@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("segments", segments),
     ("lists", lists),
     ("batches", batches),
+    ("views", views),
     ("tcp_frames", tcp_frames),
     ("shm_handshake", shm_handshake),
     #[cfg(feature = "verbs")]

@@ -362,6 +362,9 @@ impl Peer {
             Opcode::Batch,
             Opcode::Share,
             Opcode::OpenToken,
+            Opcode::ViewSet,
+            Opcode::ReadView,
+            Opcode::WriteView,
         ];
         let opcode = match input.byte() {
             choice if choice < 128 => common[usize::from(choice) % common.len()],

@@ -120,7 +120,7 @@ fn atomic_transfer_locks_what_it_covers_and_nothing_else(on: On) {
     let (_session, other) = open_plain(&harness);
     let before = other.hold(0..100, LockKind::Exclusive).unwrap();
     let behind = other.hold(10_100..u64::MAX, LockKind::Exclusive).unwrap();
-    for method in ["list", "multiple", "sieve"] {
+    for method in ["list", "multiple", "sieve", "view"] {
         file.take_hints([("dafs_method", method)]);
         let mut data = bytes(1, 200);
         // Its pieces in an order of their own.

@@ -21,7 +21,7 @@ on_sockets! {
     segments_that_cannot_be_are_errors,
 }
 
-const METHODS: [&str; 3] = ["list", "multiple", "sieve"];
+const METHODS: [&str; 4] = ["list", "multiple", "sieve", "view"];
 const MODES: [&str; 4] = ["auto", "adio", "adio_cache", "dafs"];
 
 /// Segments that ascend in the file, over parts of a buffer in any order.
@@ -44,8 +44,8 @@ fn segments_are_moved_as_by_a_plain_loop_in_every_method_and_mode(on: On) {
     let mut numbers = Numbers::new(7);
     let mut largest = 0;
     for round in 0..on.rounds(120) {
-        let method = METHODS[round as usize % 3];
-        let mode = MODES[round as usize / 3 % 4];
+        let method = METHODS[round as usize % METHODS.len()];
+        let mode = MODES[round as usize / METHODS.len() % 4];
         let limit = ["0", "1", "128"][numbers.below(3) as usize];
         file.take_hints([("dafs_method", method), ("dafs_memory", mode), ("dafs_list_max", limit)]);
         let scale = [16, 700, 9000][numbers.below(3) as usize];
@@ -142,7 +142,7 @@ fn read_beyond_the_end_is_short_in_every_method(on: On) {
 // [MPI-14]
 fn nonblocking_transfers_are_as_blocking_ones(on: On) {
     let harness = Harness::start(on);
-    for (method, limit) in [("list", "0"), ("list", "7"), ("multiple", "0"), ("sieve", "0")] {
+    for (method, limit) in [("list", "0"), ("list", "7"), ("multiple", "0"), ("sieve", "0"), ("view", "0")] {
         let file = open(&name(&harness, on, "f"), &[("dafs_method", method), ("dafs_list_max", limit)]);
         let mut data: Vec<Vec<u8>> = (0..20).map(|n| bytes(n, 5000 + 100 * n as usize)).collect();
         let many: Vec<Vec<Segment>> = data

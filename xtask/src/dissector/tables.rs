@@ -1,6 +1,6 @@
 //! Which tables of the pages the dissector has, and how.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::lua::{Key, Lua};
 use super::page::{Page, Table, plain};
@@ -15,6 +15,7 @@ pub(super) fn spec(wire: &Page, errors: &Page, tcp: &Page) -> Result<Lua> {
         .set("statuses", statuses(errors.table("Errors", &["number", "status"])?)?)
         .set("opcodes", opcodes(wire.table("Operations", &["opcode", "name"])?)?)
         .set("layouts", layouts(wire)?)
+        .set("nodes", nodes(wire)?)
         .set("structures", structures(wire)?);
     let faults = tcp.table("FAULT", &["code", "meaning"])?;
     let tcp_tables = Lua::table()
@@ -128,6 +129,44 @@ fn typed_layout(table: &Table) -> Result<Lua> {
         let field = field(&table.section, offset, size, &row[1], &plain(allowed));
         Ok(layout.push(field.set_some("about", words(table.cell(row, "meaning")))))
     })
+}
+
+/// What each kind of node of a view has behind its head: fields, and entries of a list.
+fn nodes(wire: &Page) -> Result<Lua> {
+    const SECTION: &str = "Node of a view";
+    let fields = wire.table(SECTION, &["kind", "name", "offset", "type", "field"])?;
+    let entries = wire.table(SECTION, &["kind", "name", "entry offset", "type", "field"])?;
+    let head = wire.table(SECTION, &["offset", "size", "field"])?;
+    let kinds = head.rows.iter().find(|row| row[2] == "kind").context("a node has no kind")?;
+    let kinds = Allowed::new(&plain(head.cell(kinds, "values"))).names;
+    ensure!(!kinds.is_empty(), "the kinds of nodes have no names");
+    kinds.into_iter().try_fold(Lua::table(), |nodes, (kind, name)| {
+        let of_kind = |table: &Table| {
+            let rows = table.rows.iter().filter(|row| number(&row[0]) == Some(kind));
+            rows.inspect(|row| assert_eq!(row[1], name, "{row:?}")).try_fold(Lua::table(), |list, row| {
+                Ok::<_, anyhow::Error>(list.push(node_field(row, table.cell(row, "meaning"))?))
+            })
+        };
+        let node = Lua::table().push(Lua::text_of(name.clone()));
+        let node = node.set("fields", of_kind(fields)?).set("entries", of_kind(entries)?);
+        Ok(nodes.put(Key::Number(kind), node))
+    })
+}
+
+/// A field of a node: its type is a number, perhaps as two's complement.
+fn node_field(row: &[String], meaning: &str) -> Result<Lua> {
+    let offset = number(&row[2]).with_context(|| format!("{row:?} has no offset"))?;
+    let (size, is_signed) = match row[3].as_str() {
+        "u32" => (4, false),
+        "u64" => (8, false),
+        "i64" => (8, true),
+        kind => bail!("{row:?}: no type {kind}"),
+    };
+    let allowed = Allowed::new(&plain(meaning));
+    // Words with a number in them are no set of values here.
+    let allowed = if allowed.names.is_empty() { "" } else { meaning };
+    let field = field("", offset, size, &row[4], &plain(allowed));
+    Ok(field.set_some("signed", is_signed.then_some(Lua::True)).set_some("about", words(meaning)))
 }
 
 /// Offset, size, name and what is allowed.
@@ -281,6 +320,26 @@ mod tests {
         );
         let lua = r#"{ ab = { { 0, 4, "len", max = 7, about = "how many" }, { 4, 4, "reserved", reserved = true } } }"#;
         assert_eq!(layouts(&page).unwrap().text(), lua);
+    }
+
+    #[test]
+    fn nodes_have_fields_and_entries() {
+        let page = |name: &str, kind: &str| {
+            Page::new(&format!(
+                "### Node of a view\n\n| offset | size | field | values |\n|---|---|---|---|\n\
+                 | 0 | 1 | kind | 0 a b, 1 c |\n\n\
+                 | kind | name | offset | type | field | meaning |\n|---|---|---|---|---|---|\n\
+                 | 0 | {name} | 16 | {kind} | x | 5 bytes |\n\n\
+                 | kind | name | entry offset | type | field | meaning |\n|---|---|---|---|---|---|\n\
+                 | 1 | c | 0 | u32 | y | 0 no, 1 yes |\n| 1 | c | 4 | u32 | – | 0 |\n",
+            ))
+        };
+        let lua = "{\n    [0] = { \"a b\", fields = { { 16, 8, \"x\", signed = true, about = \"5 bytes\" } }, entries = {} },\n    \
+                   [1] = {\n        \"c\",\n        fields = {},\n        entries = {\n            \
+                   { 0, 4, \"y\", min = 0, max = 1, names = { [0] = \"no\", [1] = \"yes\" }, about = \"0 no, 1 yes\" },\n            \
+                   { 4, 4, \"reserved\", reserved = true, about = \"0\" },\n        },\n    },\n}";
+        assert_eq!(nodes(&page("a b", "i64")).unwrap().text(), lua);
+        assert!(nodes(&page("a b", "i128")).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::record::{Axis, Chart, Curve, MpiRow, Op, Panel, Row, Scale};
 use crate::report::size;
 
 /// Methods in the order of the axis.
-const METHODS: [&str; 5] = ["default", "multiple", "sieve", "list", "two_phase"];
+const METHODS: [&str; 7] = ["default", "multiple", "sieve", "list", "list_ads", "view", "two_phase"];
 
 /// All panels that rows have something for.
 pub(super) fn chart(rows: &[Row]) -> Chart {
@@ -16,6 +16,7 @@ pub(super) fn chart(rows: &[Row]) -> Chart {
     panels.extend(overlap(rows));
     panels.extend(block_column(rows));
     panels.extend(by_method(rows));
+    panels.extend(mesh(rows));
     Chart { title: "MPI-IO".to_owned(), panels, columns: 4 }
 }
 
@@ -200,6 +201,18 @@ fn by_method(rows: &[Row]) -> Vec<Panel> {
     panels
 }
 
+/// Tables 1 to 4 of the third paper: time by the integers of a rank.
+fn mesh(rows: &[Row]) -> Vec<Panel> {
+    let mut draft = Draft::new(axis("integers of a rank", Scale::Log), axis("time (ms)", Scale::Log));
+    for (row, mpi) in of(rows, "mesh") {
+        let title = format!("mesh of {} ranks, {}", mpi.ranks, verb(row.op, mpi));
+        let curve = format!("{} {}", who(row, mpi), mpi.mode.unwrap_or_default());
+        let count = row.segments.map(|pieces| pieces as f64);
+        draft.point(title, curve, (count, row.p50_us.map(|us| us / 1e3)), mpi.subject != "dafs");
+    }
+    draft.panels
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,13 +258,18 @@ mod tests {
 
     #[test]
     fn chart_of_methods_has_the_paper_beside_and_names_on_its_axis() {
-        let rows =
-            [row("tiled", "list", 0, 1.0), row("btio", "list", 0, 1.0), row("block-column", "list", 0, 1.0)];
+        let rows = ["tiled", "btio", "block-column", "mesh"].map(|case| row(case, "list", 0, 1.0));
         let chart = chart(&rows);
         let titles: Vec<&str> = chart.panels.iter().map(|panel| panel.title.as_str()).collect();
         assert_eq!(
             titles,
-            ["shm ompio, block-column, read", "tiled, read", "btio, read", "btio, requests of read"]
+            [
+                "shm ompio, block-column, read",
+                "tiled, read",
+                "btio, read",
+                "btio, requests of read",
+                "mesh of 0 ranks, read"
+            ]
         );
         let requests = &chart.panels[3];
         assert_eq!(requests.curves[0].points, [(4.0, 680.0)]);

@@ -37,12 +37,21 @@ const TWO_PHASE: Method = Method {
     hints: &[("romio_cb_read", "enable"), ("romio_cb_write", "enable")],
 };
 
-const OF_DAFS: [Method; 4] = [
+const OF_DAFS: [Method; 6] = [
     method("multiple", &[("dafs_method", "multiple")]),
     method("sieve", &[("dafs_method", "sieve")]),
-    method("list", &[("dafs_method", "list")]),
+    method("list", &[("dafs_method", "list"), ("dafs_sieve", "off")]),
+    LIST_ADS,
+    VIEW,
     TWO_PHASE,
 ];
+/// With active data sieving, at the server.
+const LIST_ADS: Method = method("list_ads", &[("dafs_method", "list"), ("dafs_sieve", "auto")]);
+const VIEW: Method = method("view", &[("dafs_method", "view")]);
+/// Views, joined by the server.
+const ECIO: Method = Method { name: "ecio", collective: true, hints: &[("dafs_collective", "server")] };
+/// Pieces that are too small and too many for requests of their own.
+const OF_MESH: [Method; 4] = [LIST_ADS, VIEW, ECIO, TWO_PHASE];
 /// OMPIO has no hint for it: what it does by itself.
 const OF_OMPIO: [Method; 2] = [method("default", &[]), TWO_PHASE];
 const OF_ROMIO: [Method; 3] = [
@@ -51,9 +60,11 @@ const OF_ROMIO: [Method; 3] = [
     TWO_PHASE,
 ];
 
-fn methods(contender: &Contender) -> &'static [Method] {
+fn methods(contender: &Contender, case: MpiCase) -> &'static [Method] {
     match (contender.dafs, contender.way) {
+        (Some(_), _) if case == MpiCase::Mesh => &OF_MESH,
         (Some(_), _) => &OF_DAFS,
+        (None, _) if case == MpiCase::Mesh => &[TWO_PHASE],
         (None, Way::Ompio) => &OF_OMPIO,
         (None, Way::Romio) => &OF_ROMIO,
     }
@@ -131,6 +142,15 @@ fn arrays(
             };
             fit.into_iter().map(array).collect()
         }
+        MpiCase::Mesh => {
+            let array = |count: &usize| Array {
+                case,
+                command: command("mesh").with("n", count),
+                syncs: &[false],
+                counted: false,
+            };
+            options.integers.iter().map(array).collect()
+        }
         MpiCase::Btio if ranks.isqrt().pow(2) != ranks => {
             bench
                 .outcome
@@ -156,7 +176,9 @@ fn measure(
     array: &Array,
 ) -> anyhow::Result<()> {
     let with_methods = |contender: Contender| {
-        methods(&contender).iter().map(move |method| Entry { contender: contender.clone(), method: *method })
+        methods(&contender, array.case)
+            .iter()
+            .map(move |method| Entry { contender: contender.clone(), method: *method })
     };
     let entries: Vec<Entry> = arena.contenders().into_iter().flat_map(with_methods).collect();
     let kinds: Vec<Kind> =
@@ -310,7 +332,8 @@ impl Counter {
             let counted = statistics.operations.iter().filter(|(name, _)| names.contains(&name.as_str()));
             counted.map(|(_, count)| count).sum()
         };
-        Ok([of(&["Read", "Write", "ReadList", "WriteList", "Batch"]), of(&["ReadList", "WriteList"])])
+        let all = ["Read", "Write", "ReadList", "WriteList", "ReadView", "WriteView", "Batch"];
+        Ok([of(&all), of(&["ReadList", "WriteList"])])
     }
 }
 

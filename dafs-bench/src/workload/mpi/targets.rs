@@ -30,6 +30,11 @@ pub(super) fn notes(rows: &[Row]) -> Vec<String> {
         notes.extend(list_over(&of_mine("block-column"), "sieve", Op::Read, None, &who));
         notes.extend(list_over(&of_mine("tiled"), "multiple", Op::Write, None, &who));
         notes.extend(list_over(&of_mine("tiled"), "multiple", Op::Read, None, &who));
+        for op in [Op::Write, Op::Read] {
+            notes.extend(list_over(&of_mine("block-column"), "list_ads", op, None, &who));
+            notes.extend(list_over(&of_mine("tiled"), "list_ads", op, None, &who));
+            notes.extend(mesh(&of_mine("mesh"), op, &who));
+        }
         notes.extend(requests(&of_mine("btio"), &who));
     }
     notes
@@ -223,6 +228,36 @@ fn list_over(mine: &Rows<'_>, other: &str, op: Op, target: Option<f64>, who: &st
         least.0,
         most.0,
         size(least.1.bytes as u64)
+    ))
+}
+
+/// ECIO, Tables 1 to 4: views in the server beside the exchange of MPI.
+fn mesh(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
+    const INTEGERS_MIN: usize = 16_000;
+    let time = |name: &str, segments: Option<usize>| {
+        let is_same = |(row, mpi): &&(&Row, &MpiRow)| {
+            row.op == Some(op) && row.segments == segments && mpi.mode == Some(name)
+        };
+        mine.iter().find(is_same)?.0.p50_us
+    };
+    let many = mine.iter().filter(|(row, mpi)| {
+        mpi.mode == Some("ecio")
+            && row.op == Some(op)
+            && row.segments.is_some_and(|segments| segments >= INTEGERS_MIN)
+    });
+    let ratios = many.filter_map(|(row, _)| Some((row.p50_us? / time("two_phase", row.segments)?, *row)));
+    let [least, most] = extremes(ratios)?;
+    let paper = match op {
+        Op::Write => "0.84 to 0.95",
+        _ => "0.76 to 0.92",
+    };
+    Some(format!(
+        "mesh, {who}: {op}s by ecio take {:.2} to {:.2} of the time of two_phase from {INTEGERS_MIN} integers a rank on, the most with {} \
+         (target 1: {}); the paper's took {paper}",
+        least.0,
+        most.0,
+        most.1.segments.unwrap_or_default(),
+        verdict(most.0 <= 1.0)
     ))
 }
 

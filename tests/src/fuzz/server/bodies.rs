@@ -6,13 +6,15 @@ use dafs_proto::wire::{
     FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, LockFlags, LockKind, LockRequest, Method,
     NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest,
     SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE, TwoNames,
-    UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, WriteRequest, XattrNames, encode_lists,
-    encode_message_pack, encode_segments, lists_size,
+    UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest,
+    WriteRequest, XattrNames, encode_datatype, encode_lists, encode_message_pack, encode_segments,
+    lists_size,
 };
 
 use super::super::input::Input;
 use super::super::storage::FAULTY;
 use super::Peer;
+use crate::suite::Numbers;
 
 impl Peer {
     pub(super) fn segment(&self, input: &mut Input<'_>, len: u64) -> [u64; 3] {
@@ -96,6 +98,60 @@ impl Peer {
         payload
     }
 
+    /// A description of a view, or a part of one, that is nearly always good, into `body`; its payload.
+    fn description(input: &mut Input<'_>, body: &mut [u8]) -> Vec<u8> {
+        let depth = u64::from(input.byte() % 4);
+        let mut description = encode_datatype(&Numbers::new(input.number()).datatype(depth));
+        if input.byte() < 32 {
+            let place = input.below(description.len());
+            description[place] = input.byte();
+        }
+        let lie = if input.byte() < 16 { input.number32() } else { 0 };
+        let half = description.len() / 2;
+        let (offset, part) = match input.byte() {
+            0..192 => (0, &description[..]),
+            192..224 => (0, &description[..half]),
+            _ => (half, &description[half..]),
+        };
+        let description_len = description.len() as u32 ^ lie;
+        ViewSetRequest { view: view(input), description_len, offset: offset as u32 }.encode(body);
+        let mut part = part.to_vec();
+        part.truncate(16 * 1024);
+        part
+    }
+
+    /// A request of a view that is nearly always good, into `body`; its payload.
+    fn shown(&self, input: &mut Input<'_>, writes: bool, stability: Stability, body: &mut [u8]) -> Vec<u8> {
+        let len = input.number32() % if input.byte() < 8 { u32::MAX } else { 20_000 };
+        let inline = input.byte().is_multiple_of(2);
+        let mut segments = Vec::new();
+        if !inline {
+            let first = u64::from(len).min(input.number() % 10_000);
+            segments = vec![self.segment(input, first), self.segment(input, u64::from(len) - first)];
+        }
+        let lie = if input.byte() < 16 { input.number32() } else { 0 };
+        let bound = if input.byte() < 8 { u64::MAX } else { 1 << 20 };
+        let request = ViewRequest {
+            displacement: input.number() % bound,
+            place: input.number() % bound,
+            group: u64::from(input.byte() % 3),
+            group_size: u32::from(input.byte() % 4),
+            view: view(input),
+            len: len ^ if lie % 3 == 1 { lie } else { 0 },
+            method: if inline { Method::Inline } else { Method::Direct },
+            stability: if writes || lie != 0 { stability } else { Stability::Unstable },
+            sieve: Sieve::ALL[input.below(3)],
+            segment_count: segments.len() as u32 ^ if lie % 3 == 2 { lie } else { 0 },
+        };
+        request.encode(body);
+        let mut payload = vec![0; lists_size(0, segments.len())];
+        encode_segments(&segments, &mut payload);
+        if inline && writes {
+            payload.resize((len as usize).min(16 * 1024), 6);
+        }
+        payload
+    }
+
     /// Length, method, segments and payload of a read or write.
     fn transfer(&self, input: &mut Input<'_>, writes: bool) -> (u32, Method, u16, [u64; 3], Vec<u8>) {
         let len = input.number32().min(if input.byte() < 8 { u32::MAX } else { 1 << 20 });
@@ -144,6 +200,15 @@ impl Peer {
             Opcode::ReadList | Opcode::WriteList => {
                 let payload = self.list(input, opcode == Opcode::WriteList, stability, &mut body);
                 (ListRequest::HEAD_SIZE, payload)
+            }
+            Opcode::ReadView | Opcode::WriteView => {
+                let payload = self.shown(input, opcode == Opcode::WriteView, stability, &mut body);
+                (ViewRequest::HEAD_SIZE, payload)
+            }
+            Opcode::ViewSet => (ViewSetRequest::HEAD_SIZE, Self::description(input, &mut body)),
+            Opcode::ViewDrop => {
+                ViewDropRequest { view: view(input) }.encode(&mut body);
+                (ViewDropRequest::HEAD_SIZE, Vec::new())
             }
             Opcode::Batch => {
                 let payload = self.batch(input, stability, &mut body);
@@ -277,6 +342,11 @@ impl Peer {
             _ => (Vec::new(), Vec::new()),
         }
     }
+}
+
+/// A number of a view: one of a few.
+fn view(input: &mut Input<'_>) -> u32 {
+    u32::from(input.byte() % 4)
 }
 
 fn path(input: &mut Input<'_>) -> Vec<u8> {
