@@ -2596,7 +2596,7 @@ function Take.node(cursor, tree, number)
     end
     local entries, size = {}, #kind.entries > 0 and layout_size(kind.entries) or 0
     if values.entries * size > left(cursor) then
-        fail(E.invalid, string.format("Node %d has %s less", number, count_text(values.entries, "entry")))
+        fail(E.invalid, string.format("Node %d: not all of its %s entries are there", number, grouped(values.entries)))
     end
     for index = 1, values.entries do
         local bytes = take(cursor, size, "entry " .. (index - 1))

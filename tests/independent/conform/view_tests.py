@@ -144,8 +144,9 @@ def descriptions_come_in_parts(bench: Bench) -> None:
         return name_of(ask(client, part_request(number, part, length, offset, sequence)))
     same(say(1, whole, 0), "EXISTS", "a number that is taken:")
     same(say(2, whole[5:], 5), "INVALID", "a part of what was not begun:")
-    for number, part, offset, length in ((2, whole[21:], 21, size), (2, whole[19:], 19, size), (2, whole[20:] + b"-", 20, size),
-                                         (2, b"", 20, size), (3, whole[20:], 20, size), (2, whole[20:], 20, size + 1)):
+    wrong = ((2, whole[21:], 21, size), (2, whole[19:], 19, size), (2, whole[20:] + b"-", 20, size), (2, b"", 20, size),
+             (3, whole[20:], 20, size), (2, whole[20:], 20, size + 1))
+    for number, part, offset, length in wrong:
         same(say(2, whole[:20], 0), "OK", "the first part:")
         same(say(number, part, offset, length), "INVALID", f"{len(part)} bytes at {offset} of view {number}:")
         same(say(2, whole[20:], 20), "INVALID", "a part of what was thrown away:")

@@ -7,6 +7,7 @@ use crate::on_each_way;
 
 on_each_way! {
     views,
+    views_in_the_server,
     positions,
     random,
     contiguous,
@@ -57,12 +58,6 @@ fn run_all(way: Way, on: On, program: &str, except: &str) {
     run(way, on, &[ranks], program, "all", except);
 }
 
-/// All cases of what depends on the number of ranks; each provider takes two of the numbers.
-fn run_ranks(way: Way, on: On, program: &str, except: &str) {
-    let ranks: &[u32] = if on == On::Tcp { &[1, 4] } else { &[2, 3] };
-    run(way, on, ranks, program, "all", except);
-}
-
 /// All cases of one rank over tcp; some of several, which take long where there are fewer processors.
 fn run_some(way: Way, on: On, program: &str, cases: &str) {
     match on {
@@ -83,8 +78,25 @@ fn views(way: Way, on: On) {
     );
 }
 
+// [MPI-10] [MPI-73] [MPI-74] Of what one rank does and what all do together.
+fn views_in_the_server(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let run = |ranks, program, cases: &str, variable, value| {
+        let run = Run::new(way, ranks, program).arg(cases).arg(file(&harness, on)).arg("--expect-dafs");
+        run.env(variable, value).run().passed();
+    };
+    run(if on == On::Tcp { 1 } else { 2 }, "views", "all", "DAFS_MPI_METHOD", "view");
+    run(2, "random", "independent,nonblocking", "DAFS_MPI_METHOD", "view");
+    run(if on == On::Tcp { 2 } else { 3 }, "collective", "all", "DAFS_MPI_COLLECTIVE", "server");
+    let operations = session.statistics().unwrap().operations;
+    let count =
+        |name: &str| operations.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
+    assert!(count("ViewSet") > 10 && count("WriteView") > 50 && count("ReadView") > 50, "{operations:?}");
+}
+
 fn positions(way: Way, on: On) {
-    run_ranks(way, on, "positions", "");
+    run_all(way, on, "positions", "");
 }
 
 fn random(way: Way, on: On) {
@@ -96,7 +108,7 @@ fn contiguous(way: Way, on: On) {
 }
 
 fn collective(way: Way, on: On) {
-    run(way, on, if on == On::Tcp { &[1, 4] } else { &[2] }, "collective", "all", "");
+    run_all(way, on, "collective", "");
 }
 
 fn nonblocking(way: Way, on: On) {
@@ -105,7 +117,7 @@ fn nonblocking(way: Way, on: On) {
 
 // [MPI-64] [MPI-67] [MPI-71]
 fn shared(way: Way, on: On) {
-    run_ranks(way, on, "shared", "");
+    run_all(way, on, "shared", "");
 }
 
 // [MPI-64]
@@ -148,7 +160,7 @@ fn errors(way: Way, on: On) {
 
 // [MPI-60] [MPI-62] [MPI-70]
 fn atomic(way: Way, on: On) {
-    run_ranks(way, on, "atomic", "");
+    run_all(way, on, "atomic", "");
 }
 
 // [MPI-60] Open MPI cuts what is larger than this, and would lock each piece by itself.
@@ -171,7 +183,7 @@ fn hints(way: Way, on: On) {
 }
 
 fn ranks(way: Way, on: On) {
-    run_ranks(way, on, "ranks", "");
+    run_all(way, on, "ranks", "");
 }
 
 fn threads(way: Way, on: On) {

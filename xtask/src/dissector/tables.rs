@@ -142,9 +142,10 @@ fn nodes(wire: &Page) -> Result<Lua> {
     ensure!(!kinds.is_empty(), "the kinds of nodes have no names");
     kinds.into_iter().try_fold(Lua::table(), |nodes, (kind, name)| {
         let of_kind = |table: &Table| {
-            let rows = table.rows.iter().filter(|row| number(&row[0]) == Some(kind));
-            rows.inspect(|row| assert_eq!(row[1], name, "{row:?}")).try_fold(Lua::table(), |list, row| {
-                Ok::<_, anyhow::Error>(list.push(node_field(row, table.cell(row, "meaning"))?))
+            let mut rows = table.rows.iter().filter(|row| number(&row[0]) == Some(kind));
+            rows.try_fold(Lua::table(), |list, row| {
+                ensure!(row[1] == name, "{row:?} is a {name}");
+                Ok(list.push(node_field(row, table.cell(row, "meaning"))?))
             })
         };
         let node = Lua::table().push(Lua::text_of(name.clone()));
