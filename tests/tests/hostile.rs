@@ -104,7 +104,7 @@ mod vectors {
         let mut head = case.head.clone();
         head[4..12].copy_from_slice(&[2, 0, 0, 0, 1, 0, 0, 0]);
         if head.len() >= HEADER_SIZE {
-            let on_file = matches!(head[0], 0x13 | 0x16 | 0x20..=0x2a);
+            let on_file = matches!(head[0], 0x13 | 0x16 | 0x20..=0x2a | 0x2d | 0x2e);
             let handle = if on_file { file } else { root };
             head[24..32].copy_from_slice(&handle.0.to_le_bytes());
         }

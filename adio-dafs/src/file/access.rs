@@ -123,7 +123,7 @@ impl File {
         }
     }
 
-    /// What the transfers of a collective call have in common, and how many there are, where the server is to join them.
+    /// What the transfers of a collective call have in common, and how many there are, where the server is to know.
     fn collective_group(&self, transfer: &Transfer<'_>) -> Option<(u64, u32)> {
         let joins = transfer.is_collective() && self.settings.load().collective == Collective::Server;
         if !joins || self.ranks < 2 {

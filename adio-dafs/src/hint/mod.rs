@@ -41,7 +41,7 @@ pub enum Collective {
     TwoPhase,
     /// Nobody: each process moves its own.
     Independent,
-    /// The server: each process moves its own through a view, and the server joins what meshes.
+    /// The server: each process moves its own through a view, and says what belongs together.
     Server,
 }
 

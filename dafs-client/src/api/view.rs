@@ -1,7 +1,7 @@
 //! Views: the data of a datatype, wherever it lies in a file, read and written by requests of constant size.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use dafs_proto::view::{Datatype, View as Compiled, ViewError};
 use dafs_proto::wire::{Features, Opcode, Status, VIEW_DESCRIPTION_SIZE_MAX, encode_datatype};
@@ -124,6 +124,7 @@ impl Session {
                 "a description of {len} bytes, {VIEW_DESCRIPTION_SIZE_MAX} are possible: a list does the same"
             )));
         }
+        let describing = shared.describing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut attempts_left = ATTEMPTS_MAX;
         while let Err(error) = self.describe(number, &description) {
             // A server that was restarted meanwhile has forgotten the parts before.
@@ -136,6 +137,7 @@ impl Session {
         }
         let node = Arc::new(ViewNode::new(number, view, description, Arc::clone(&shared.closings)));
         shared.lock().views.insert(&node);
+        drop(describing);
         Ok(View { node, owner: Arc::clone(&self.owner) })
     }
 

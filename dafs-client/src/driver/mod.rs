@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     /// The thread that keeps the session alive holds the lock, for a moment: no reason to share.
     pub(crate) keeping_alive: AtomicBool,
     pub(crate) closings: Arc<Closings>,
+    /// Held while a view is described: the server takes the parts of one description at a time.
+    pub(crate) describing: Mutex<()>,
     sleeper: Mutex<Option<Sleeper>>,
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) registrar: Arc<Registrar>,
@@ -92,6 +94,7 @@ impl Shared {
             contended: AtomicBool::new(false),
             keeping_alive: AtomicBool::new(false),
             closings: Arc::default(),
+            describing: Mutex::default(),
             sleeper: Mutex::new(None),
             registrar,
             domain,

@@ -55,6 +55,13 @@ impl Worker {
         let node = self.data_node(call, kind != TransferKind::Read)?;
         let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
         let mut bytes = self.payload(call, payload);
+        let ranges = match request.ranges(&bytes, inline_len) {
+            Ok(ranges) => ranges,
+            Err(error) => {
+                self.refuse_with(call, Status::INVALID, &error);
+                return Ok(());
+            }
+        };
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let view = session.views.find(request.view).ok_or(Status::NO_VIEW)?;
         let shown = Shown {
@@ -62,13 +69,6 @@ impl Worker {
             displacement: request.displacement,
             place: request.place,
             len: request.len.into(),
-        };
-        let ranges = match request.ranges(&bytes, inline_len) {
-            Ok(ranges) => ranges,
-            Err(error) => {
-                self.refuse_with(call, Status::INVALID, &error);
-                return Ok(());
-            }
         };
         if let Err(problem) = check(&shown, limit) {
             self.refuse_with(call, Status::INVALID, &problem);

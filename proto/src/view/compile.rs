@@ -367,6 +367,9 @@ impl Compiler {
             }
         }
         let &(first, len) = pieces.first().ok_or(ViewError::Range { node: self.node })?;
+        if pieces.len() == 1 {
+            return Ok(Laid { shift: first, ..self.run(len)? });
+        }
         if let Some(stride) = regular(&pieces) {
             let run = self.run(len)?;
             let repeated = self.repeat(run, pieces.len() as u64, stride)?;

@@ -145,7 +145,7 @@ pub fn lists(data: &[u8]) {
         let mut again = vec![0; described];
         encode_lists(lists.extents.iter().copied(), &lists.segments, &mut again);
         assert_eq!(again, payload[..described]);
-        assert_eq!(dafs_proto::extent::total(&lists.extents), Some(u64::from(request.len)));
+        assert_eq!(total(&lists.extents), Some(u64::from(request.len)));
     }
 }
 

@@ -4,9 +4,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use dafs_client::{
-    AccessMode, AccessPattern, BatchHints, Config, Expected, Export, Extent, FenceList, File, LockKind,
-    LockOptions, MethodOverride, Noncontiguous, OpenOptions, Session, SetAttributes, SetTime, Stability,
-    XattrSetMode,
+    AccessMode, AccessPattern, BatchHints, Config, Datatype, Expected, Export, Extent, FenceList, File,
+    LockKind, LockOptions, MethodOverride, Noncontiguous, OpenOptions, Session, SetAttributes, SetTime,
+    Stability, XattrSetMode,
 };
 use dafs_tests::suite::bytes;
 
@@ -119,6 +119,20 @@ pub(crate) fn change_space(file: &File) {
     file.set_attributes(&SetAttributes { mode: Some(0o640), ..SetAttributes::default() }).unwrap();
 }
 
+/// A view: described, used and given back.
+pub(crate) fn move_views(session: &Session, file: &File) {
+    let view = session.view(&Datatype::bytes(3).resized(0, 10)).unwrap();
+    for len in [30, 20_000] {
+        let data = bytes(8, len);
+        assert_eq!(file.write_view(&view.at(5, 0), &data).unwrap(), len);
+        let mut found = vec![0; len];
+        assert_eq!(file.read_view(&view.at(5, 0), &mut found).unwrap().count, len);
+        assert!(found == data, "{len} bytes");
+    }
+    drop(view);
+    session.ping().unwrap();
+}
+
 /// Lists: many extents, and memory in pieces.
 pub(crate) fn move_lists(file: &File) {
     for len in [10, 2000] {
@@ -206,6 +220,7 @@ pub(crate) fn run_all(recorder: &Recorder) {
         move_data(&session, &file);
         change_space(&file);
         move_lists(&file);
+        move_views(&session, &file);
         let other = export.open_with("other", &all()).unwrap();
         move_batches(&session, [&file, &other], SMALL);
         move_batches(&session, [&file, &other], LARGE / 2);

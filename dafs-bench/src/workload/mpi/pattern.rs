@@ -48,7 +48,7 @@ const OF_DAFS: [Method; 6] = [
 /// With active data sieving, at the server.
 const LIST_ADS: Method = method("list_ads", &[("dafs_method", "list"), ("dafs_sieve", "auto")]);
 const VIEW: Method = method("view", &[("dafs_method", "view")]);
-/// Views, joined by the server.
+/// The same of a collective call, whose transfers say that they belong together.
 const ECIO: Method = Method { name: "ecio", collective: true, hints: &[("dafs_collective", "server")] };
 /// Pieces that are too small and too many for requests of their own.
 const OF_MESH: [Method; 4] = [LIST_ADS, VIEW, ECIO, TWO_PHASE];
