@@ -9,7 +9,8 @@
 //! - [`budget`] is for what many share and none may take all of: it counts.
 //! - [`address`] names servers, exports and files.
 //!
-//! `view` knows only `extent`, `wire` only these two, `session` knows only `wire`, and `transport` knows neither: a server or client driver joins them.
+//! `view` knows only `extent`, `wire` only these two, `session` knows only `wire`, and `transport` knows neither: a server or client
+//! driver joins them.
 #![deny(unsafe_code)]
 
 pub mod address;

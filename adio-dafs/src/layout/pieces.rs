@@ -61,8 +61,8 @@ impl<'a> Pieces<'a> {
 }
 
 impl Type<'_> {
-    /// What a server is told of it: runs of equal blocks at equal distances are one entry, so that most types take a few. Where many are left,
-    /// there are as many entries as blocks.
+    /// What a server is told of it: runs of equal blocks at equal distances are one entry, so that most types take a few. Where many are
+    /// left, there are as many entries as blocks.
     pub fn datatype(&self) -> Datatype {
         let mut runs: Vec<Run> = Vec::new();
         for (offset, len) in (0..self.len()).map(|index| self.block(index)).filter(|(_, len)| *len > 0) {

@@ -22,7 +22,7 @@ pub struct MpiOptions {
     #[arg(long, default_value = "512,1024,2048,4096", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
     pub columns: Vec<usize>,
     /// Integers of each rank in mesh, 1 to 16777216, separated by commas.
-    #[arg(long, default_value = "4000,16000,64000,256000,1024000", value_delimiter = ',', value_parser = parse_integers, value_name = "LIST")]
+    #[arg(long, default_value = "4000,16000,128000,1024000", value_delimiter = ',', value_parser = parse_integers, value_name = "LIST")]
     pub integers: Vec<usize>,
     /// Size of BT in btio: a cube of 12, 24 or 64 points; only A stands beside figures of the paper.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Class::A)]

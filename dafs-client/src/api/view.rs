@@ -65,8 +65,9 @@ impl View {
 }
 
 impl ViewPlace<'_> {
-    /// Says that this transfer is one of `size` with the same `group`, of this and other sessions, which mesh in one file: the server may wait
-    /// a little for the others, and move what lies side by side together. `group` is a number that these transfers alone have; 0 is none.
+    /// Says that this transfer is one of `size` with the same `group`, of this and other sessions, which mesh in one file: the server
+    /// may wait a little for the others, and move what lies side by side together. `group` is a number that these transfers alone have;
+    /// 0 is none.
     pub fn in_group(self, group: u64, size: u32) -> Self {
         Self { group, group_size: size, ..self }
     }
@@ -85,8 +86,8 @@ impl ViewPlace<'_> {
 impl Session {
     /// Describes a view to the server. Blocks.
     ///
-    /// Fails with [`Error::Invalid`] where the description contradicts itself or is beyond a bound (4,096 nodes, 65,536 entries of lists, 64
-    /// levels), and with the status [`Status::NOT_SUPPORTED`] where the server knows no views: then a list does the same
+    /// Fails with [`Error::Invalid`] where the description contradicts itself or is beyond a bound (4,096 nodes, 65,536 entries of
+    /// lists, 64 levels), and with the status [`Status::NOT_SUPPORTED`] where the server knows no views: then a list does the same
     /// ([`File::read_list`]). [`Status::TOO_MANY_VIEWS`] says that the server has no room for it.
     ///
     /// ```no_run
@@ -155,9 +156,9 @@ impl Session {
 /// How often a view is described before that fails: each attempt after the first takes a restart of the server.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// Transfers of what a view shows. Byte `n` of the memory is byte `n` of the view's data from the place on. A transfer is not atomic. Errors
-/// are those of lists; [`Error::Invalid`] also where a byte would lie before the file or beyond the end of any, and where the view is
-/// another session's.
+/// Transfers of what a view shows. Byte `n` of the memory is byte `n` of the view's data from the place on. A transfer is not atomic.
+/// Errors are those of lists; [`Error::Invalid`] also where a byte would lie before the file or beyond the end of any, and where the
+/// view is another session's.
 impl File {
     /// Reads what a view shows into a slice. Blocks.
     pub fn read_view(&self, from: &ViewPlace<'_>, buffer: &mut [u8]) -> Result<ListRead> {

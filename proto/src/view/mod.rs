@@ -1,10 +1,10 @@
 //! Views: which bytes of a file a session sees, described once and expanded where they are needed. Pure arithmetic.
 //!
-//! A [`Datatype`] says where the data of one *tile* lies, as the datatypes of MPI do (MPI 4.1, §5.1). A [`View`] is what it is compiled to. In a
-//! file the tile is repeated without end from a displacement on, one extent behind the other. Byte `n` of the data of all tiles is the byte
-//! at *place* `n`. A range of places is a list of file extents, the *segments*, in the order of the data. Nothing is expanded before it is
-//! asked for: a view of a thousand million segments costs what its description takes (Hong, You and Chung, "An Efficient MPI-IO for
-//! Noncontiguous Data Access over InfiniBand", 2005).
+//! A [`Datatype`] says where the data of one *tile* lies, as the datatypes of MPI do (MPI 4.1, §5.1). A [`View`] is what it is compiled
+//! to. In a file the tile is repeated without end from a displacement on, one extent behind the other. Byte `n` of the data of all tiles
+//! is the byte at *place* `n`. A range of places is a list of file extents, the *segments*, in the order of the data. Nothing is
+//! expanded before it is asked for: a view of a thousand million segments costs what its description takes (Hong, You and Chung, "An
+//! Efficient MPI-IO for Noncontiguous Data Access over InfiniBand", 2005).
 
 mod compile;
 mod darray;

@@ -129,7 +129,8 @@ mod tests {
     use super::*;
 
     fn views(limit: u64) -> (Views, Arc<Budget>) {
-        let budget = Budget::new(Terms { limit, share_percent: 100 }, Vec::new());
+        // Trusted: nothing is kept in reserve.
+        let budget = Budget::new(Terms { limit, share_percent: 100 }, vec![Owner::User(1)]);
         let room = budget.take(&Owner::User(1), 0).unwrap();
         (Views::new(room), budget)
     }
