@@ -105,11 +105,11 @@ impl File {
     pub(super) fn run_segments(&self, transfer: Transfer<'_>, group: Option<(u64, u32)>) -> Moved {
         let (direction, settings) = (transfer.direction(), self.settings());
         let (mut method, mut why) = self.method(&settings, direction);
-        let mut source = transfer.into_source();
+        let source = transfer.into_source();
         if method == Method::View {
-            match self.viewed(source, group) {
+            match self.viewed(&source, group) {
                 Ok(viewed) => return self.run_viewed(direction, &settings, viewed),
-                Err((other, reason)) => (source, method, why) = (other, Method::List, reason),
+                Err(reason) => (method, why) = (Method::List, reason),
             }
         }
         let segments = match Segments::new(source) {

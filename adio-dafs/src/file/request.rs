@@ -77,18 +77,13 @@ impl File {
                 request.under_way.push_back((raw::start(&self.inner, direction, &segment), segment.len));
             }
             None => {
-                let mut source = transfer.into_owned().into_source();
-                if self.method(&request.settings, direction).0 == Method::View {
-                    match self.viewed(source, None) {
-                        Ok(viewed) => {
-                            request.rest = Some(Rest::Viewed(viewed));
-                            request.begin_more();
-                            return Ok(request);
-                        }
-                        Err((other, _)) => source = other,
-                    }
-                }
-                request.rest = Some(Rest::Segments(Segments::new(source)?));
+                let source = transfer.into_owned().into_source();
+                let by_view = self.method(&request.settings, direction).0 == Method::View;
+                let viewed = if by_view { self.viewed(&source, None).ok() } else { None };
+                request.rest = Some(match viewed {
+                    Some(viewed) => Rest::Viewed(viewed),
+                    None => Rest::Segments(Segments::new(source)?),
+                });
                 request.begin_more();
             }
         }

@@ -32,28 +32,17 @@ pub(super) struct Viewed<'a> {
 }
 
 impl File {
-    /// The transfer as one through a view; or as it was, and why it is none.
+    /// The transfer as one through a view, or why it is none.
     pub(super) fn viewed<'a>(
         &self,
-        source: Source<'a>,
+        source: &Source<'a>,
         group: Option<(u64, u32)>,
-    ) -> std::result::Result<Viewed<'a>, (Source<'a>, Why)> {
-        let view = match &source {
-            Source::Typed { view, .. } => self.view_of(&view.of),
-            Source::Segments(_) => return Err((source, Why::ViewNeedsTypes)),
-        };
-        match (source, view) {
-            (Source::Typed { memory, view, position }, Some(described)) => {
-                match Pieces::new(memory.clone()) {
-                    Ok(pieces) => {
-                        let displacement = view.displacement;
-                        Ok(Viewed { view: described, displacement, position, pieces, group, begun: false })
-                    }
-                    Err(_) => Err((Source::Typed { memory, view, position }, Why::ViewNeedsTypes)),
-                }
-            }
-            (source, _) => Err((source, Why::ViewRefused)),
-        }
+    ) -> std::result::Result<Viewed<'a>, Why> {
+        let Source::Typed { memory, view, position } = source else { return Err(Why::ViewNeedsTypes) };
+        let pieces = Pieces::new(memory.clone()).map_err(|_| Why::ViewNeedsTypes)?;
+        let described = self.view_of(&view.of).ok_or(Why::ViewRefused)?;
+        let (displacement, position) = (view.displacement, *position);
+        Ok(Viewed { view: described, displacement, position, pieces, group, begun: false })
     }
 
     /// The server's view of a file type, which is described where it is new. Blocks then.

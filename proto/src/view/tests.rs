@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::num::NonZeroU64;
 

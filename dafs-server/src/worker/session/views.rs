@@ -121,7 +121,7 @@ impl Views {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
+    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
     use dafs_proto::budget::{Budget, Owner, Terms};
     use dafs_proto::view::Datatype;
     use dafs_proto::wire::encode_datatype;
