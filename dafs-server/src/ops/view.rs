@@ -1,15 +1,16 @@
 //! Views: taken and given back, and transfers of what they show, which are lists that are expanded as they go.
 
-use dafs_proto::transport::Span;
+use std::sync::Arc;
+
 use dafs_proto::view::{VIEW_SEGMENTS_MAX, ViewError};
-use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, ViewSetRequest, lists_size};
+use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, ViewSetRequest};
 
 use super::Worker;
+use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::layout::{Layout, Shown};
-use crate::worker::flight::list::{List, Place};
+use crate::worker::flight::list::List;
 use crate::worker::flight::transfer::TransferKind;
-use crate::worker::flight::{Call, own_copy, own_memory};
 use crate::worker::session::views::Refused;
 
 impl Worker {
@@ -54,7 +55,7 @@ impl Worker {
             if call.header.opcode == Opcode::ReadView { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;
         let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
-        let mut bytes = self.payload(call, payload);
+        let bytes = self.payload(call, payload);
         let ranges = match request.ranges(&bytes, inline_len) {
             Ok(ranges) => ranges,
             Err(error) => {
@@ -65,7 +66,7 @@ impl Worker {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let view = session.views.find(request.view).ok_or(Status::NO_VIEW)?;
         let shown = Shown {
-            view: std::sync::Arc::clone(view),
+            view: Arc::clone(view),
             displacement: request.displacement,
             place: request.place,
             len: request.len.into(),
@@ -74,18 +75,9 @@ impl Worker {
             self.refuse_with(call, Status::INVALID, &problem);
             return Ok(());
         }
-        let layout = Layout::Shown(shown);
-        self.check_locks_of(call, node, layout.slice(0, u64::MAX), kind != TransferKind::Read)?;
-        let mut list = List::of((kind, node), layout, ranges, request.stability);
+        let mut list = List::of((kind, node), Layout::Shown(shown), ranges, request.stability);
         list.sieve = request.sieve;
-        if inline_len > 0 {
-            let at = lists_size(0, request.segment_count as usize);
-            list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
-        } else if list.place == Place::Inline {
-            #[allow(clippy::cast_possible_truncation, reason = "bounded by the limit of a request")]
-            list.set_memory(own_memory(list.len as usize)?);
-        }
-        self.begin_list(call, list)
+        self.begin_asked(call, list, bytes, inline_len as usize)
     }
 
     /// Bytes of data in the message, and bytes that a request of a list may move.

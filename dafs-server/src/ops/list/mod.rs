@@ -19,7 +19,7 @@ use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
-    Sieve, Stability, Status, decode_lists, lists_size,
+    Sieve, Stability, Status, decode_lists,
 };
 use smallvec::SmallVec;
 
@@ -29,7 +29,8 @@ use crate::storage::{FsOp, FsResult, NodeId};
 use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
-use crate::worker::flight::list::{List, Place, Segment, Step, pack};
+use crate::worker::flight::layout::pack;
+use crate::worker::flight::list::{List, Place, Segment, Step};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
@@ -58,7 +59,7 @@ impl Worker {
             if call.header.opcode == Opcode::ReadList { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;
         let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
-        let mut bytes = self.payload(call, payload);
+        let bytes = self.payload(call, payload);
         let lists = match decode_lists(&bytes, &request, inline_len) {
             Ok(_) if request.len > limit => Err(ListError::TooLong { len: request.len, limit }),
             other => other,
@@ -70,12 +71,24 @@ impl Worker {
                 return Ok(());
             }
         };
-        self.check_locks_of(call, node, lists.extents.iter().copied(), kind != TransferKind::Read)?;
         let mut list = List::new(kind, node, lists, request.stability);
         list.sieve = request.sieve;
+        self.begin_asked(call, list, bytes, inline_len as usize)
+    }
+
+    /// Begins a list whose request ends with `inline_len` bytes of data.
+    pub(super) fn begin_asked(
+        &mut self,
+        call: &Call,
+        mut list: List,
+        mut request: Vec<u8>,
+        inline_len: usize,
+    ) -> Result<(), Problem> {
+        let extents = list.layout.slice(0, u64::MAX);
+        self.check_locks_of(call, list.node, extents, list.kind != TransferKind::Read)?;
         if inline_len > 0 {
-            let at = lists_size(request.extent_count as usize, 0);
-            list.set_memory(own_copy(Span::from_mut(&mut bytes[at..]))?);
+            let at = request.len() - inline_len;
+            list.set_memory(own_copy(Span::from_mut(&mut request[at..]))?);
         } else if list.place == Place::Inline {
             list.set_memory(own_memory(list.len as usize)?);
         }

@@ -10,7 +10,7 @@ use dafs_proto::wire::{
     BatchFlags, BatchOperation, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle, Lists, Status,
 };
 
-use super::list::pack_behind;
+use super::layout::pack_behind;
 use super::own_memory;
 
 /// Operations of at most this many bytes are done together, as one list: beyond it each is as quick on its own.

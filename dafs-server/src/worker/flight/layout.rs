@@ -1,8 +1,10 @@
 //! Where in the file the bytes of a list lie: extents that were named one by one, or what a view shows.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use std::sync::Arc;
 
 use dafs_proto::extent::{Extent, OFFSET_MAX, slice};
+use dafs_proto::transport::Span;
 use dafs_proto::view::{Segments, View};
 
 /// The file's side of a list.
@@ -77,6 +79,34 @@ impl Layout {
             Self::Extents(extents) => extents.first().map(|extent| extent.offset),
             Self::Shown(shown) => shown.segments(0, 1).next().map(|extent| extent.offset),
         }
+    }
+}
+
+/// Brings together what was read of each extent; returns all of it.
+pub(crate) fn pack<'a>(memory: Span<'a>, extents: impl Iterator<Item = Extent>, end: u64) -> Span<'a> {
+    let (mut from, mut to) = (0, 0);
+    pack_behind(memory, (&mut from, &mut to), extents, end);
+    memory.slice(0, to).unwrap_or(Span::EMPTY)
+}
+
+/// Brings what was read of these extents, in a file that ends at `end`, to what is together already. `from` is where the first of them
+/// was read to and `to` where that goes; both are moved behind the last.
+pub(crate) fn pack_behind(
+    memory: Span<'_>,
+    (from, to): (&mut usize, &mut usize),
+    extents: impl Iterator<Item = Extent>,
+    end: u64,
+) {
+    for extent in extents {
+        let got = extent.len_before(end) as usize;
+        if from != to
+            && got > 0
+            && let (Some(target), Some(source)) = (memory.slice(*to, got), memory.slice(*from, got))
+        {
+            target.copy_from(source);
+        }
+        *to += got;
+        *from += extent.len as usize;
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dafs_proto::extent::{Extent, Part, Parts};
+use dafs_proto::extent::{Part, Parts};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
 use dafs_proto::wire::{Lists, Sieve, Stability, Status, Verifier, WireRange};
 use smallvec::SmallVec;
@@ -595,32 +595,4 @@ fn gap() -> &'static MemoryRef {
             HeapMemory::allocate(WAITING_GAP_MAX as usize).expect("some pages of memory at the first list");
         MemoryRef::new(Arc::new(memory))
     })
-}
-
-/// Brings together what was read of each extent; returns all of it.
-pub(crate) fn pack<'a>(memory: Span<'a>, extents: impl Iterator<Item = Extent>, end: u64) -> Span<'a> {
-    let (mut from, mut to) = (0, 0);
-    pack_behind(memory, (&mut from, &mut to), extents, end);
-    memory.slice(0, to).unwrap_or(Span::EMPTY)
-}
-
-/// Brings what was read of these extents, in a file that ends at `end`, to what is together already. `from` is where the first of them
-/// was read to and `to` where that goes; both are moved behind the last.
-pub(crate) fn pack_behind(
-    memory: Span<'_>,
-    (from, to): (&mut usize, &mut usize),
-    extents: impl Iterator<Item = Extent>,
-    end: u64,
-) {
-    for extent in extents {
-        let got = extent.len_before(end) as usize;
-        if from != to
-            && got > 0
-            && let (Some(target), Some(source)) = (memory.slice(*to, got), memory.slice(*from, got))
-        {
-            target.copy_from(source);
-        }
-        *to += got;
-        *from += extent.len as usize;
-    }
 }
