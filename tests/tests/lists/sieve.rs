@@ -65,7 +65,12 @@ fn lists_leave_the_same_file_however_they_are_sieved(on: On) {
             let extents = extents(&mut numbers, SIZE);
             let len: u64 = extents.iter().map(|extent| extent.len).sum();
             let data = bytes(1000 + round, len as usize);
-            assert_eq!(file.write_list(&extents, &[IoSlice::new(&data)]).unwrap(), data.len());
+            let memory = [IoSlice::new(&data)];
+            let written = match round % 2 {
+                0 => file.write_list(&extents, &memory),
+                _ => file.with_sieve(MODES[round as usize / 2 % 3]).write_list(&extents, &memory),
+            };
+            assert_eq!(written.unwrap(), data.len());
             let mut place = 0;
             for Extent { offset, len } in extents {
                 let (offset, len) = (offset as usize, len as usize);
@@ -174,6 +179,12 @@ fn dense_small_parts_are_sieved_and_others_are_not(on: On) {
     assert!(sieved(Sieve::On, 64, 128) > 0);
     assert_eq!(sieved(Sieve::Off, 64, 128), 0);
     assert_eq!(sieved(Sieve::Auto, 128, 128), 0, "nothing lies between");
+    // For one request only.
+    file.set_sieve(Sieve::Off);
+    let extents: Vec<Extent> = (0..100).map(|at| Extent::new(128 * at, 64)).collect();
+    let before = session.statistics().unwrap().sieved_windows;
+    file.with_sieve(Sieve::On).write_list(&extents, &[IoSlice::new(&[7; 6400])]).unwrap();
+    assert!(session.statistics().unwrap().sieved_windows > before && file.sieve() == Sieve::Off);
     assert!(sieved(Sieve::On, 1, 40_000) > 0);
     // Neighbours of a batch become one list.
     let before = session.statistics().unwrap().sieved_windows;

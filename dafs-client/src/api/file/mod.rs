@@ -101,6 +101,23 @@ impl File {
         self.sieve.store(sieve as u8, Ordering::Relaxed);
     }
 
+    /// The same open file with this in place of [`File::set_sieve`]: for single requests. It has a position of its own, and settings as this
+    /// one has now. Does not block.
+    pub fn with_sieve(&self, sieve: Sieve) -> Self {
+        let policy = PolicyCell::default();
+        policy.set(self.registration_policy());
+        Self {
+            node: Arc::clone(&self.node),
+            owner: Arc::clone(&self.owner),
+            stability: self.stability,
+            appends: self.appends,
+            opened_as: self.opened_as.clone(),
+            position: Mutex::new(0),
+            policy,
+            sieve: AtomicU8::new(sieve as u8),
+        }
+    }
+
     /// What the server does with what lies between the extents of lists.
     pub fn sieve(&self) -> Sieve {
         Sieve::ALL.get(usize::from(self.sieve.load(Ordering::Relaxed))).copied().unwrap_or_default()
