@@ -52,6 +52,26 @@ fn anywhere() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
 
 proptest! {
     #[test]
+    fn pieces_of_memory_are_those_of_a_plain_loop(
+        memory in anywhere(), count in 0u64..5, pieces_max in 1usize..4, len_max in 1u64..30,
+    ) {
+        let base = 1 << 20;
+        let of = Type::new(&memory.0[..], &memory.1[..], memory.2).unwrap();
+        let mut pieces = Pieces::new(Instances { base, count, of }).unwrap();
+        let mut found = Vec::new();
+        while let Some(group) = pieces.next_group(pieces_max, len_max) {
+            let group = group.unwrap();
+            prop_assert_eq!(group.position, found.len() as u64);
+            prop_assert!(group.memory.len() <= pieces_max && group.len <= len_max);
+            found.extend(group.memory.iter().flat_map(|part| part.address..part.address + part.len));
+            prop_assert_eq!(group.position + group.len, found.len() as u64);
+        }
+        let expected = bytes_of(&memory.0, &memory.1, memory.2, count as i64);
+        let expected: Vec<usize> = expected.iter().map(|address| (base as i64 + address) as usize).collect();
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
     fn segments_of_memory_by_a_view_are_those_of_a_plain_loop(
         memory in anywhere(), view in ascending(), count in 0u64..5, displacement in 0u64..100, position in 0u64..60,
     ) {

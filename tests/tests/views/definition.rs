@@ -211,3 +211,35 @@ fn view_is_the_list_that_its_definition_tells() {
     }
     assert!(with_data > cases() / 4, "{with_data} of {} had data", cases());
 }
+
+// [MPI-73]
+#[test]
+fn file_type_that_an_mpi_library_flattened_is_described_as_it_is() {
+    let mut numbers = Numbers::new(11);
+    for case in 0..20_000 {
+        // Blocks anywhere, some in runs at equal distances, some without bytes.
+        let (mut offsets, mut lens) = (Vec::new(), Vec::new());
+        for _ in 0..1 + numbers.below(4) {
+            let (len, stride) = (numbers.below(4) as i64, numbers.below(20) as i64 - 5);
+            let from = numbers.below(60) as i64;
+            for index in 0..1 + numbers.below(6) as i64 {
+                offsets.push(from + index * stride);
+                lens.push(len);
+            }
+        }
+        let extent = numbers.below(90) as i64;
+        let told = |tile: i64| {
+            let blocks = offsets.iter().zip(&lens);
+            blocks.flat_map(move |(offset, len)| (0..*len).map(move |byte| tile * extent + offset + byte))
+        };
+        let file_type = adio_dafs::layout::Type::new(offsets.clone(), lens.clone(), extent).unwrap();
+        let view = View::new(&file_type.datatype()).unwrap();
+        assert_eq!(view.size(), file_type.size(), "{case}: {offsets:?} {lens:?}");
+        if view.size() == 0 {
+            continue;
+        }
+        let expected: Vec<i64> = (0..3).flat_map(told).map(|byte| byte + 100).collect();
+        let found = bytes_of(view.segments(100, 0, 3 * view.size()));
+        assert_eq!(found, expected, "{case}: {offsets:?} {lens:?} {extent}");
+    }
+}
