@@ -264,28 +264,36 @@ fn port_of_a_client_that_is_gone_does_not_make_it_another() {
     };
     // All that a client says until it has a file, learned from one that is honest.
     let (hello, rest) = dafs_tests::raw::whole_client(program.address());
-    let connect = |from: Option<std::net::SocketAddr>| {
+    let connect = |from: Option<std::net::SocketAddr>| -> std::io::Result<std::net::TcpStream> {
         let kind = socket2::Type::STREAM;
         let socket = socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
         socket.set_reuse_address(true).unwrap();
         if let Some(from) = from {
-            socket.bind(&from.into()).unwrap();
+            socket.bind(&from.into())?;
         }
-        socket.connect(&server.into()).unwrap();
-        std::net::TcpStream::from(socket)
+        socket.connect(&server.into())?;
+        Ok(std::net::TcpStream::from(socket))
     };
     // While nobody looks: a client says everything and resets, and another takes its port.
-    let mut gone = connect(None);
-    gone.write_all(&hello).unwrap();
-    let mut theirs = vec![0; hello.len()];
-    gone.read_exact(&mut theirs).unwrap();
-    stop(rustix::process::Signal::STOP);
-    gone.write_all(&rest).unwrap();
-    let port = gone.local_addr().unwrap();
-    socket2::SockRef::from(&gone).set_linger(Some(std::time::Duration::ZERO)).unwrap();
-    drop(gone);
-    let heir = connect(Some(port));
-    stop(rustix::process::Signal::CONT);
+    let attempt = || -> std::io::Result<_> {
+        let mut gone = connect(None)?;
+        gone.write_all(&hello)?;
+        let mut theirs = vec![0; hello.len()];
+        gone.read_exact(&mut theirs)?;
+        stop(rustix::process::Signal::STOP);
+        gone.write_all(&rest)?;
+        let port = gone.local_addr()?;
+        socket2::SockRef::from(&gone).set_linger(Some(std::time::Duration::ZERO))?;
+        drop(gone);
+        let heir = connect(Some(port));
+        stop(rustix::process::Signal::CONT);
+        heir
+    };
+    // Another program may be given the port in between.
+    let taken = |heir: &std::io::Result<_>| {
+        heir.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+    };
+    let heir = (0..50).map(|_| attempt()).find(|heir| !taken(heir)).expect("a port of its own").unwrap();
     for _ in 0..20 {
         program.session().ping().unwrap();
     }
