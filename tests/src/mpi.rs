@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::program::{Signal, signal};
+
 /// The two ways into Open MPI, and the library without dafs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -132,7 +134,7 @@ impl Run {
                 }
                 std::thread::park_timeout(RUN_TIME_MAX - begin.elapsed().min(RUN_TIME_MAX));
             }
-            let _ = Command::new("kill").args(["-TERM", &id.to_string()]).status();
+            let _ = signal(id, Signal::TERM);
             true
         });
         meanwhile();

@@ -7,11 +7,19 @@ use std::sync::OnceLock;
 
 use dafs_client::{Config, Session};
 use dafs_proto::transport::Address;
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 
 use crate::harness::{On, key_for, key_line};
 
 /// What the server says goes to this file.
 const LOG: &str = "log";
+
+/// Sends a signal to a process of this host. A bare Debian has no kill(1).
+pub fn signal(process: u32, signal: Signal) -> std::io::Result<()> {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("the number of a process");
+    Ok(kill_process(process, signal)?)
+}
 
 /// A running server program with the exports `data` (a directory) and `mem` (memory). Killed when dropped.
 pub struct Program {

@@ -255,13 +255,11 @@ fn session_is_resumed_from_addresses_of_its_exports_only() {
 // [ACC-18]
 #[test]
 fn port_of_a_client_that_is_gone_does_not_make_it_another() {
+    use dafs_tests::program::Signal;
     use std::io::{Read, Write};
     let program = dafs_tests::program::Program::start(On::Tcp, &["--no-calibrate"]);
     let Address::Tcp(server) = *program.address() else { panic!("a tcp listener") };
-    let stop = |signal| {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(program.id()).unwrap()).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap();
-    };
+    let stop = |how| dafs_tests::program::signal(program.id(), how).unwrap();
     // All that a client says until it has a file, learned from one that is honest.
     let (hello, rest) = dafs_tests::raw::whole_client(program.address());
     let connect = |from: Option<std::net::SocketAddr>| -> std::io::Result<std::net::TcpStream> {
@@ -280,13 +278,13 @@ fn port_of_a_client_that_is_gone_does_not_make_it_another() {
         gone.write_all(&hello)?;
         let mut theirs = vec![0; hello.len()];
         gone.read_exact(&mut theirs)?;
-        stop(rustix::process::Signal::STOP);
+        stop(Signal::STOP);
         gone.write_all(&rest)?;
         let port = gone.local_addr()?;
         socket2::SockRef::from(&gone).set_linger(Some(std::time::Duration::ZERO))?;
         drop(gone);
         let heir = connect(Some(port));
-        stop(rustix::process::Signal::CONT);
+        stop(Signal::CONT);
         heir
     };
     // Another program may be given the port in between.

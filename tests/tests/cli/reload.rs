@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use dafs_client::{Config, Key, Session, Status};
 use dafs_proto::session::parse_key_file;
+use dafs_tests::program::{Signal, signal};
 use dafs_tests::suite::assert_status;
 
 use crate::programs::program;
@@ -43,8 +44,7 @@ impl Server {
     }
 
     fn hang_up(&self) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
+        signal(self.child.id(), Signal::HUP).unwrap();
     }
 
     /// The next line of the log that has these words; blocks until it is there.

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
+use dafs_tests::program::{Signal, signal};
 
 use crate::programs::{command, dafs};
 
@@ -148,7 +148,7 @@ fn directory_without_end_is_worked_through_as_it_is_listed(on: On) {
             assert!(running.try_wait().unwrap().is_none(), "{words:?} ended");
             std::thread::yield_now();
         }
-        assert!(Command::new("kill").args(["-INT", &running.id().to_string()]).status().unwrap().success());
+        signal(running.id(), Signal::INT).unwrap();
         assert_eq!(running.wait().unwrap().code(), Some(130), "{words:?}");
     }
 }

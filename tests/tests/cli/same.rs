@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use dafs_tests::harness::On;
+use dafs_tests::program::{Signal, signal};
 use dafs_tests::{on_sockets, suite};
 
 use crate::programs::{World, command, dafs};
@@ -142,16 +143,13 @@ fn copy_interrupted_while_the_server_is_silent_ends(on: On) {
         assert!(copy.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
-    let signal = |name: &str, process: u32| {
-        assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
-    };
-    signal("-STOP", world.server_id());
+    signal(world.server_id(), Signal::STOP).unwrap();
     source.write_all(&[7; 100]).unwrap();
-    signal("-INT", copy.id());
+    signal(copy.id(), Signal::INT).unwrap();
     let mut said = String::new();
     BufReader::new(copy.stderr.take().unwrap()).read_to_string(&mut said).unwrap();
     let status = copy.wait().unwrap();
-    signal("-CONT", world.server_id());
+    signal(world.server_id(), Signal::CONT).unwrap();
     assert_eq!(status.code(), Some(130), "{said}");
     assert!(said.contains("data/file' is not copied"), "{said}");
     // A signal that comes between two steps needs no silence to be noticed.

@@ -4,12 +4,13 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use dafs_proto::wire::Status;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
+use dafs_tests::program::{Signal, signal};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::programs::{World, command, dafs};
@@ -44,7 +45,7 @@ fn begin(words: [&str; 3]) -> Child {
 }
 
 fn interrupt(copy: &Child) {
-    assert!(Command::new("kill").args(["-INT", &copy.id().to_string()]).status().unwrap().success());
+    signal(copy.id(), Signal::INT).unwrap();
 }
 
 /// Waits until it has ended, and answers its exit status and what it said.
