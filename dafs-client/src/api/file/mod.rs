@@ -101,8 +101,8 @@ impl File {
         self.sieve.store(sieve as u8, Ordering::Relaxed);
     }
 
-    /// The same open file with this in place of [`File::set_sieve`]: for single requests. It has a position of its own, and the settings that
-    /// this one has now. Does not block.
+    /// The same open file with this in place of [`File::set_sieve`]: for single requests. It has a position of its own, and the settings
+    /// that this one has now. Does not block.
     pub fn with_sieve(&self, sieve: Sieve) -> Self {
         let policy = PolicyCell::default();
         policy.set(self.registration_policy());
