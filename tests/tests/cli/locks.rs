@@ -16,6 +16,7 @@ on_each_provider! {
     program_runs_while_the_file_is_locked,
     program_that_ends_badly_is_told_of,
     lock_of_a_program_that_failed_is_broken_until_it_is_repaired,
+    persistent_lock_that_nothing_would_keep_says_what_to_do,
     process_of_the_servers_host_keeps_programs_out,
 }
 
@@ -79,6 +80,13 @@ fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     world.restart_with(with_file);
     dafs(["lock", &url, "true"]).succeeded();
     dafs(["lock", "--persistent", "--shared", &url, "true"]).failed(2, &["cannot be used with"]);
+}
+
+// [LOCK-45]
+fn persistent_lock_that_nothing_would_keep_says_what_to_do(on: On) {
+    let world = World::start(on);
+    let refused = dafs(["lock", "--persistent", &world.url("data/lock"), "true"]);
+    refused.failed(1, &["cannot lock", "keeps no locks", "--lock-file"]);
 }
 
 // [LOCK-34]

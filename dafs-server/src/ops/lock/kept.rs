@@ -31,13 +31,16 @@ impl Worker {
         }
     }
 
-    /// What becomes of a lock without its owner. In memory nothing outlives the server.
-    pub(super) fn lasting_of(&self, node: NodeId, request: &LockRequest) -> Result<Lasting, Status> {
+    /// What becomes of a lock without its owner; or why it cannot outlive it, in words for whoever asked.
+    pub(super) fn lasting_of(&self, node: NodeId, request: &LockRequest) -> Result<Lasting, &'static str> {
         if !request.flags.contains(LockFlags::PERSISTENT) {
             return Ok(Lasting::No);
         }
         match &self.shared.settings.exports[usize::from(node.export.0)].kind {
-            ExportKind::Memory { .. } => Err(Status::NOT_SUPPORTED),
+            ExportKind::Memory { .. } => Err("in memory no lock outlives its owner; lock a file of a directory"),
+            ExportKind::Directory(_) if !self.shared.locks.are_kept() => {
+                Err("the server keeps no locks; it has to be started with --lock-file")
+            }
             ExportKind::Directory(_) => Ok(Lasting::Persistent),
         }
     }

@@ -48,6 +48,13 @@ impl Worker {
             return Err(Status::BAD_HANDLE.into());
         }
         let (node, file) = (open.node, self.storage.lock_key(open.node)?);
+        let lasting = match self.lasting_of(node, request) {
+            Ok(lasting) => lasting,
+            Err(why) => {
+                self.refuse_with(call, Status::NOT_SUPPORTED, &why);
+                return Ok(());
+            }
+        };
         let (owner, client) = self.lock_owner(call, request.owner)?;
         let held = Held {
             owner,
@@ -55,7 +62,7 @@ impl Worker {
             handle: call.header.handle.0,
             kind: request.kind,
             is_mandatory: request.flags.contains(LockFlags::MANDATORY),
-            lasting: self.lasting_of(node, request)?,
+            lasting,
         };
         if request.flags.contains(LockFlags::CANCEL) {
             return self.cancel_lock(call, file, request, held.owner);
