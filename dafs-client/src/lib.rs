@@ -84,3 +84,4 @@ pub use method::io_path;
 pub use method::io_path::{Direction, IoPath, MethodOverride, Registration};
 pub use method::noncontiguous::Noncontiguous;
 pub use op::batch::BatchHints;
+pub use op::explain::Explanation;

@@ -101,8 +101,15 @@ impl ReadDir {
         };
         let kind = TransferKind::Readdir { cookie: self.fetched, attributes: self.attributes };
         let (memory, policy) = (Memory::Kept, RegistrationPolicy::Library);
-        let parts =
-            TransferParts { kind, part: FilePart::At(0), memory, keep, policy, sieve: Sieve::default() };
+        let parts = TransferParts {
+            kind,
+            part: FilePart::At(0),
+            memory,
+            keep,
+            policy,
+            sieve: Sieve::default(),
+            explanations: None,
+        };
         let op = shared.run_transfer(Arc::clone(&self.dir.node), parts)?;
         self.first = false;
         self.take(op)

@@ -22,6 +22,7 @@ use crate::method::io_path::{
 use crate::method::learned::Trial;
 use crate::method::noncontiguous::{Noncontiguous, open_choice};
 use crate::op::Op;
+use crate::op::explain::Explanations;
 use crate::op::list::{FilePart, List, places};
 use crate::op::parts::trim;
 use crate::op::transfer::{Transfer, TransferKind};
@@ -55,6 +56,8 @@ pub(crate) struct TransferParts {
     pub(crate) policy: RegistrationPolicy,
     /// Of the file: for a list.
     pub(crate) sieve: Sieve,
+    /// Of the file: who wants to know how a list is moved.
+    pub(crate) explanations: Option<Arc<Explanations>>,
 }
 
 /// A read or write, of one extent and memory in one piece, whose caller waits.
@@ -194,7 +197,7 @@ impl Shared {
         keep: &mut Keep,
         blocking: bool,
     ) -> Result<(Opcode, Transfer)> {
-        let TransferParts { kind, part, policy, sieve, .. } = parts;
+        let TransferParts { kind, part, policy, sieve, explanations, .. } = parts;
         let Lent { memory, mut ranges, whole } = self.lent(parts.memory, keep)?;
         let mut holds = SmallVec::new();
         if let ([single], None) = (&*memory, &ranges)
@@ -210,6 +213,8 @@ impl Shared {
         let mut opcode = kind.opcode();
         if let Some(list) = &mut list {
             list.sieve = sieve;
+            let may_ask = core.terms.welcome.features & Features::EXPLAIN.bits() != 0;
+            list.explanations = explanations.filter(|_| may_ask);
             opcode = list.opcode(kind);
         }
         check_extent(offset, len)?;

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use dafs_proto::extent::{Extent, OFFSET_MAX, Part, Parts, is_ascending, slice, total};
 use dafs_proto::transport::RemoteRange;
 use dafs_proto::view::VIEW_SEGMENTS_MAX;
-use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, Opcode, REMOTE_RANGE_SIZE, Sieve};
+use dafs_proto::wire::{EXTENT_SIZE, LIST_MAX, ListFlags, Opcode, REMOTE_RANGE_SIZE, Sieve};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::handle::view::ViewNode;
 use crate::memory::RawMemory;
 use crate::method::io_path::Direction;
+use crate::op::explain::Explanations;
 use crate::op::transfer::TransferKind;
 
 /// What a transfer moves of its file.
@@ -66,6 +67,8 @@ pub(crate) struct List {
     pub(crate) each_part: bool,
     /// What the server does with what lies between the extents.
     pub(crate) sieve: Sieve,
+    /// Who wants to know how it is moved.
+    pub(crate) explanations: Option<Arc<Explanations>>,
     /// Reads: where the file ended, as far as that was met.
     pub(crate) end: u64,
     /// Where the bytes were in the list of the caller, when overlapping ones were taken out: places here, places there.
@@ -153,6 +156,7 @@ impl List {
             memory_places: Vec::new(),
             each_part,
             sieve: Sieve::default(),
+            explanations: None,
             end: u64::MAX,
             original: None,
         }
@@ -166,6 +170,11 @@ impl List {
             (Layout::Shown(_), Direction::Read) => Opcode::ReadView,
             (Layout::Shown(_), Direction::Write) => Opcode::WriteView,
         }
+    }
+
+    /// What else its requests ask for.
+    pub(crate) fn flags(&self) -> ListFlags {
+        if self.explanations.is_some() { ListFlags::EXPLAIN } else { ListFlags::empty() }
     }
 
     /// What a view shows, where that is what it moves.

@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod body;
 pub(crate) mod chain;
 pub(crate) mod draft;
+pub(crate) mod explain;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod named;

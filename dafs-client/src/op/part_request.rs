@@ -3,8 +3,8 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Sieve, Stability, ViewRequest, WireRange,
-    encode_lists, encode_segments, lists_size,
+    Header, ListFlags, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Sieve, Stability, ViewRequest,
+    WireRange, encode_lists, encode_segments, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -118,6 +118,7 @@ impl PartRequest<'_> {
             method: if inline { Method::Inline } else { Method::Direct },
             stability: self.stability(),
             sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
+            flags: transfer.list.as_ref().map_or_else(ListFlags::default, |list| list.flags()),
             extent_count: extents.len() as u32,
             segment_count: segments.len() as u32,
         };
@@ -157,6 +158,7 @@ impl PartRequest<'_> {
             method: if transfer.path == IoPath::Inline { Method::Inline } else { Method::Direct },
             stability: self.stability(),
             sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
+            flags: transfer.list.as_ref().map_or_else(ListFlags::default, |list| list.flags()),
             segment_count: segments.len() as u32,
         };
         let mut head = HEAD_ROOM;

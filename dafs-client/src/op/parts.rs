@@ -118,6 +118,7 @@ pub(crate) fn on_data(
     answer: PartReply<'_>,
     target: Option<&Node>,
 ) -> Result<(), Broken> {
+    let answer = PartReply { payload: without_explanation(transfer, &answer)?, ..answer };
     let PartReply { body, payload, request, bounced } = answer;
     match transfer.kind {
         TransferKind::Read if transfer.sieved > 0 => on_sieved_read(transfer, answer)?,
@@ -139,6 +140,24 @@ pub(crate) fn on_data(
         }
     }
     Ok(())
+}
+
+/// The data of a reply, without what explains how the server moved it.
+fn without_explanation<'a>(transfer: &Transfer, answer: &PartReply<'a>) -> Result<Span<'a>, Broken> {
+    let PartReply { body, payload, request, .. } = *answer;
+    let explanations = transfer.list.as_ref().and_then(|list| list.explanations.as_ref());
+    let Some(explanations) = explanations.filter(|_| !transfer.discard) else { return Ok(payload) };
+    let data_len = match request.opcode {
+        Opcode::ReadList | Opcode::ReadView if transfer.path == IoPath::Inline => {
+            ListReadReply::decode(body)?.count as usize
+        }
+        Opcode::ReadList | Opcode::ReadView | Opcode::WriteList | Opcode::WriteView => 0,
+        _ => {
+            explanations.add_other();
+            return Ok(payload);
+        }
+    };
+    Ok(explanations.split(payload, data_len))
 }
 
 impl Transfer {

@@ -100,7 +100,7 @@ impl Worker {
             (After::Read(read), FsReply::Count(count)) if count <= read.memory.len() => {
                 self.answer_read(call, &read, count);
             }
-            (After::Written(write, count), _) => self.reply_written(call, &write, count),
+            (After::Written(write, count), _) => self.reply_written(call, &write, count, &[]),
             (After::Write(write), FsReply::Count(count)) => self.finish_write(call, write, count),
             (After::Write(write), FsReply::Appended(offset, count)) => {
                 self.finish_write(call, Writing { offset, ..write }, count);
@@ -147,11 +147,11 @@ impl Worker {
     /// Storage has written: the reply says how much.
     pub(crate) fn finish_write(&mut self, call: &Call, write: Writing, count: usize) {
         self.count_moved(call, true, write.target.node.export, write.method, count);
-        self.reply_written(call, &write, u32::try_from(count).unwrap_or(u32::MAX));
+        self.reply_written(call, &write, u32::try_from(count).unwrap_or(u32::MAX), &[]);
     }
 
     /// Answers a write.
-    pub(crate) fn reply_written(&mut self, call: &Call, write: &Writing, count: u32) {
+    pub(crate) fn reply_written(&mut self, call: &Call, write: &Writing, count: u32, payload: &[u8]) {
         let Writing { target: Target { verifier, .. }, offset, stability, .. } = *write;
         if let Some(place) = call.batch {
             return self.end_part(place, BatchResult { status: Status::OK, count, value: verifier.0 });
@@ -165,7 +165,7 @@ impl Worker {
                 session.core.keep_effect(call.header.slot, Effect::Bytes(count.into(), verifier));
             }
         }
-        self.reply(call, Status::OK, Answer { body: &body, keep, ..Answer::default() });
+        self.reply(call, Status::OK, Answer { body: &body, payload, keep, ..Answer::default() });
     }
 
     fn reply_payload(&mut self, call: &Call, payload: &[u8]) {

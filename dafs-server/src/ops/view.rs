@@ -76,7 +76,7 @@ impl Worker {
             return Ok(());
         }
         let mut list = List::of((kind, node), Layout::Shown(shown), ranges, request.stability);
-        list.sieve = request.sieve;
+        list.ask(request.sieve, request.flags);
         self.begin_asked(call, list, bytes, inline_len as usize)
     }
 

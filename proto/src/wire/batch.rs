@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use super::body::{Field, body, field_by_number};
 use super::{
-    FileHandle, LIST_MAX, ListError, ListRequest, Method, Reader, ShortLists, Sieve, Stability, Status,
-    WireError, Writer, encode_lists, list::decode_short_lists, lists_size,
+    FileHandle, LIST_MAX, ListError, ListFlags, ListRequest, Method, Reader, ShortLists, Sieve, Stability,
+    Status, WireError, Writer, encode_lists, list::decode_short_lists, lists_size,
 };
 
 /// Operations in one batch.
@@ -275,6 +275,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         method,
         stability,
         sieve: Sieve::default(),
+        flags: ListFlags::default(),
         extent_count: reader.u32("extent count")?,
         segment_count: reader.u32("range count")?,
     };

@@ -5,7 +5,8 @@ use thiserror::Error;
 
 use super::body::{Field, body, field_by_number};
 use super::{
-    Method, Opcode, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer, encode_segments,
+    HEADER_SIZE, Method, Opcode, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer,
+    encode_segments,
 };
 use crate::extent::{Extent, total};
 
@@ -42,6 +43,16 @@ impl Sieve {
     }
 }
 
+bitflags::bitflags! {
+    /// What else is asked of a list.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct ListFlags: u8 {
+        /// The reply says how the list was moved: [`Explanation`].
+        const EXPLAIN = 0x1;
+    }
+}
+
+field_by_number!(ListFlags, u8, |flags| flags.bits(), ListFlags::from_bits);
 field_by_number!(Sieve, u8, |sieve| sieve as u8, |number| Sieve::ALL.get(usize::from(number)).copied());
 
 body! {
@@ -55,7 +66,9 @@ body! {
         /// When written data must be durable; [`Stability::Unstable`] in reads.
         pub stability: Stability = "stability",
         /// What becomes of what lies between the extents.
-        pub sieve: Sieve = "sieve" and 1 reserved,
+        pub sieve: Sieve = "sieve",
+        /// What else is asked.
+        pub flags: ListFlags = "flags of a list",
         /// File extents.
         pub extent_count: u32 = "extent count",
         /// Ranges of client memory: 0 for inline.
@@ -71,6 +84,42 @@ body! {
         /// Where the file ended: of each extent that was read which lies before it. `None`: all of the list was read.
         pub end: Option<u64> = "end of file",
     }
+}
+
+body! {
+    /// How a list was moved, 64 bytes: behind the data of a reply whose request asked for it with [`ListFlags::EXPLAIN`].
+    #[derive(Default)]
+    pub struct Explanation("explanation") {
+        /// Parts: contiguous in the file and in memory.
+        pub parts: u32 = "parts",
+        /// Of them, those that were copied out of a file in memory, without a call of the file system.
+        pub copied: u32 = "parts without a call",
+        /// Calls that moved one part or neighbours.
+        pub calls: u32 = "calls",
+        /// Calls that moved what lies between parts as well.
+        pub windows: u32 = "windows",
+        /// Of both, those that had to be waited for.
+        pub waited: u32 = "calls waited for",
+        /// The largest gap that it was worth moving, bytes.
+        pub gap_max: u32 = "largest gap",
+        /// What a call was expected to take, nanoseconds.
+        pub call_ns: u32 = "cost of a call",
+        /// What a byte of a window was expected to take, picoseconds.
+        pub byte_ps: u32 = "cost of a byte",
+        /// Bytes of the windows, gaps included.
+        pub window_bytes: u64 = "bytes of windows",
+        /// What all calls that were not waited for were expected to take, nanoseconds.
+        pub predicted_ns: u64 = "predicted time",
+        /// What they would have been expected to take with each part by itself, nanoseconds.
+        pub apart_ns: u64 = "predicted time apart",
+        /// What all calls took, nanoseconds.
+        pub measured_ns: u64 = "measured time",
+    }
+}
+
+impl Explanation {
+    /// Bytes of it.
+    pub const SIZE: usize = Self::HEAD_SIZE - HEADER_SIZE;
 }
 
 impl ListRequest {

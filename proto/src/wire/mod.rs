@@ -43,8 +43,8 @@ pub use eager::{
 pub use fence::{FenceList, FenceMode};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
 pub use list::{
-    EXTENT_SIZE, LIST_MAX, ListError, ListReadReply, ListRequest, Lists, ShortLists, Sieve, decode_lists,
-    encode_lists, lists_size,
+    EXTENT_SIZE, Explanation, LIST_MAX, ListError, ListFlags, ListReadReply, ListRequest, Lists, ShortLists,
+    Sieve, decode_lists, encode_lists, lists_size,
 };
 pub use lock::{LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, LockTurn, UnlockRequest};
 pub use message_pack::{decode_message_pack, encode_message_pack};

@@ -35,6 +35,8 @@ bitflags::bitflags! {
         const LOCKS = 0x80;
         /// Views in the server.
         const VIEWS = 0x100;
+        /// Replies to lists say how they were moved, when asked.
+        const EXPLAIN = 0x200;
     }
 }
 

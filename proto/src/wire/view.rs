@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use super::body::body;
 use super::list::Memory;
-use super::{ListError, Method, Opcode, Reader, Sieve, Stability, WireError, WireRange};
+use super::{ListError, ListFlags, Method, Opcode, Reader, Sieve, Stability, WireError, WireRange};
 use crate::view::{
     ArrayOrder, Block, DarrayDimension, Datatype, Distribution, Node, StructBlock, SubarrayDimension,
     VIEW_NODES_MAX,
@@ -53,7 +53,9 @@ body! {
         /// When written data must be durable; [`Stability::Unstable`] in reads.
         pub stability: Stability = "stability",
         /// What becomes of what lies between the segments.
-        pub sieve: Sieve = "sieve" and 1 reserved,
+        pub sieve: Sieve = "sieve",
+        /// What else is asked.
+        pub flags: ListFlags = "flags of a list",
         /// Ranges of client memory: 0 for inline.
         pub segment_count: u32 = "segment count" and 4 reserved,
     }
@@ -439,6 +441,7 @@ mod tests {
             method: Method::Inline,
             stability: Stability::FileSync,
             sieve: Sieve::Off,
+            flags: ListFlags::default(),
             segment_count: 0,
         };
         let mut body = [0; ViewRequest::HEAD_SIZE - super::super::HEADER_SIZE];

@@ -18,9 +18,9 @@ use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     Attributes, BatchFlags, BatchLimits, BatchNotice, BatchOperation, BatchReply, BatchRequest, BatchResult,
     CHAIN_HANDLE, CommitRequest, EagerBufferTerms, FileHandle, FileKind, Flags, HEADER_SIZE, Header,
-    ListReadReply, ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest,
-    ReaddirRequest, ShareReply, ShareRequest, Sieve, Slot, Stability, Status, Timestamp, Token, TwoNames,
-    Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists,
+    ListFlags, ListReadReply, ListRequest, Lists, Method, Opcode, OpenFlags, OpenRequest, ReadReply,
+    ReadRequest, ReaddirRequest, ShareReply, ShareRequest, Sieve, Slot, Stability, Status, Timestamp, Token,
+    TwoNames, Verifier, WriteReply, WriteRequest, decode_batch, decode_batch_results, decode_lists,
     decode_message_pack, decode_noticed_results, decode_segments, encode_lists, encode_message_pack,
     encode_noticed_result, encode_segments, lists_size,
 };
@@ -133,6 +133,7 @@ fn vector_list_requests() {
         method: Method::Inline,
         stability: Stability::Unstable,
         sieve: Sieve::Auto,
+        flags: ListFlags::default(),
         extent_count: 2,
         segment_count: 0,
     };
@@ -143,6 +144,7 @@ fn vector_list_requests() {
         method: Method::Direct,
         stability: Stability::DataSync,
         sieve: Sieve::Off,
+        flags: ListFlags::default(),
         segment_count: 1,
         ..body
     };

@@ -6,8 +6,9 @@ use dafs_proto::view::{
     ArrayOrder, Block, DarrayDimension, Datatype, Distribution, Node, StructBlock, SubarrayDimension, View,
 };
 use dafs_proto::wire::{
-    HEADER_SIZE, Header, ListReadReply, Method, Opcode, Sieve, Stability, Status, Verifier, ViewDropRequest,
-    ViewRequest, ViewSetRequest, WriteReply, decode_datatype, encode_datatype, encode_segments,
+    HEADER_SIZE, Header, ListFlags, ListReadReply, Method, Opcode, Sieve, Stability, Status, Verifier,
+    ViewDropRequest, ViewRequest, ViewSetRequest, WriteReply, decode_datatype, encode_datatype,
+    encode_segments,
 };
 
 use crate::{check, head, hex, request, vector};
@@ -103,6 +104,7 @@ fn vector_view_requests() {
         method: Method::Inline,
         stability: Stability::Unstable,
         sieve: Sieve::Auto,
+        flags: ListFlags::default(),
         segment_count: 0,
     };
     let write = ViewRequest {
@@ -111,6 +113,7 @@ fn vector_view_requests() {
         method: Method::Direct,
         stability: Stability::DataSync,
         sieve: Sieve::Off,
+        flags: ListFlags::default(),
         segment_count: 1,
         ..read
     };

@@ -3,8 +3,8 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, PostError};
 use dafs_proto::wire::{
-    HEADER_SIZE, Header, LIST_MAX, ListReadReply, ListRequest, Method, Opcode, ReadRequest, Sieve, Stability,
-    Status, WriteRequest, encode_lists, encode_segments, lists_size,
+    HEADER_SIZE, Header, LIST_MAX, ListFlags, ListReadReply, ListRequest, Method, Opcode, ReadRequest, Sieve,
+    Stability, Status, WriteRequest, encode_lists, encode_segments, lists_size,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::raw::{Message, Raw, read_body, write_body};
@@ -55,6 +55,7 @@ const GOOD: ListRequest = ListRequest {
     method: Method::Inline,
     stability: Stability::Unstable,
     sieve: Sieve::Auto,
+    flags: ListFlags::empty(),
     extent_count: 2,
     segment_count: 0,
 };

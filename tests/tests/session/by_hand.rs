@@ -2,8 +2,9 @@
 
 use dafs_proto::transport::{Access, MemoryRef};
 use dafs_proto::wire::{
-    Attributes, FileHandle, Flags, HEADER_SIZE, Header, HintRequest, ListRequest, Method, NoticeKind, Opcode,
-    OpenFlags, OpenRequest, ReadReply, Sieve, Stability, Statistics, Status, WriteReply, decode_message_pack,
+    Attributes, FileHandle, Flags, HEADER_SIZE, Header, HintRequest, ListFlags, ListRequest, Method,
+    NoticeKind, Opcode, OpenFlags, OpenRequest, ReadReply, Sieve, Stability, Statistics, Status, WriteReply,
+    decode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
@@ -153,8 +154,16 @@ fn links_that_come_again_get_the_kept_reply_whatever_path_answered_them(on: On) 
         raw.call(Header::request(Opcode::Write, file), &write_body(0, 4, None), b"data");
         let mut list = [0; ListRequest::HEAD_SIZE - HEADER_SIZE];
         let (method, stability) = (Method::Inline, Stability::Unstable);
-        ListRequest { len: 4, method, stability, sieve: Sieve::Auto, extent_count: 1, segment_count: 0 }
-            .encode(&mut list);
+        ListRequest {
+            len: 4,
+            method,
+            stability,
+            sieve: Sieve::Auto,
+            flags: ListFlags::default(),
+            extent_count: 1,
+            segment_count: 0,
+        }
+        .encode(&mut list);
         let extent = [0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
         let range = raw.region(4, Access::REMOTE_WRITE);
         let direct = [range.range().key.0, range.range().offset, 4];

@@ -8,8 +8,8 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, Region};
 use dafs_proto::wire::{
     AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, EXTENT_SIZE, FileHandle,
-    Flags, HEADER_SIZE, Header, ListReadReply, ListRequest, Lists, Method, Opcode, ReadReply, Resume, Sieve,
-    Stability, Status, Welcome, WriteReply, encode_lists, lists_size,
+    Flags, HEADER_SIZE, Header, ListFlags, ListReadReply, ListRequest, Lists, Method, Opcode, ReadReply,
+    Resume, Sieve, Stability, Status, Welcome, WriteReply, encode_lists, lists_size,
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -47,8 +47,16 @@ fn changes(region: &Region) -> Vec<Request> {
     let write = |stability| stable_write_body(0, LEN, stability, None);
     let mut list = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
     let (method, stability) = (Method::Inline, Stability::Unstable);
-    ListRequest { len: LEN, method, stability, sieve: Sieve::Auto, extent_count: 2, segment_count: 0 }
-        .encode(&mut list);
+    ListRequest {
+        len: LEN,
+        method,
+        stability,
+        sieve: Sieve::Auto,
+        flags: ListFlags::default(),
+        extent_count: 2,
+        segment_count: 0,
+    }
+    .encode(&mut list);
     let mut listed = vec![0; 2 * EXTENT_SIZE];
     encode_lists([Extent::new(0, 1000), Extent::new(1000, 2000)].into_iter(), &[], &mut listed);
     listed.extend(data());
@@ -265,6 +273,7 @@ fn cut_while_sent() {
                     method,
                     stability,
                     sieve: Sieve::Auto,
+                    flags: ListFlags::default(),
                     extent_count: 1,
                     segment_count: 1,
                 }

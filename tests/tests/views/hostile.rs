@@ -4,7 +4,7 @@ use dafs_client::Datatype;
 use dafs_proto::transport::Access;
 use dafs_proto::view::VIEW_SEGMENTS_MAX;
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, ListReadReply, Method, Opcode, Sieve, Stability, Status,
+    FileHandle, HEADER_SIZE, Header, ListFlags, ListReadReply, Method, Opcode, Sieve, Stability, Status,
     VIEW_DESCRIPTION_SIZE_MAX, ViewDropRequest, ViewRequest, ViewSetRequest, encode_datatype,
     encode_segments,
 };
@@ -45,6 +45,7 @@ const GOOD: ViewRequest = ViewRequest {
     method: Method::Inline,
     stability: Stability::Unstable,
     sieve: Sieve::Auto,
+    flags: ListFlags::empty(),
     segment_count: 0,
 };
 

@@ -132,7 +132,7 @@ fn submit_single(owner: &Arc<Owner>, part: Part, keep: Keep) -> Pending<Single> 
     let (extents, policy) = (FilePart::of(&part.extents), RegistrationPolicy::Library);
     // As the server does it with a batch.
     let sieve = if matches!(kind, TransferKind::Write(_)) { Sieve::Off } else { Sieve::default() };
-    let parts = TransferParts { kind, part: extents, memory, keep, policy, sieve };
+    let parts = TransferParts { kind, part: extents, memory, keep, policy, sieve, explanations: None };
     submit_transfer(owner, part.node, parts, |moved| Single {
         keep: moved.keep,
         result: moved.result.map(BatchOutcome::from),

@@ -31,6 +31,7 @@ use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
 use crate::op::Op;
+use crate::op::explain::{Explanation, Explanations};
 use crate::op::list::FilePart;
 use crate::op::named::Named;
 use crate::op::transfer::TransferKind;
@@ -51,6 +52,8 @@ pub struct File {
     policy: PolicyCell,
     /// [`Sieve`], by its number.
     sieve: AtomicU8,
+    /// What it collects about its lists, where that was asked for.
+    explanations: Option<Arc<Explanations>>,
 }
 
 impl File {
@@ -70,6 +73,7 @@ impl File {
             opened_as,
             position: Mutex::new(0),
             policy: PolicyCell::default(),
+            explanations: None,
         }
     }
 
@@ -104,6 +108,26 @@ impl File {
     /// The same open file with this in place of [`File::set_sieve`]: for single requests. It has a position of its own, and the settings
     /// that this one has now. Does not block.
     pub fn with_sieve(&self, sieve: Sieve) -> Self {
+        let twin = self.twin();
+        twin.set_sieve(sieve);
+        twin
+    }
+
+    /// The same open file, which collects how the server moves its lists and views: [`File::take_explanation`]. It has a position of its
+    /// own, and the settings that this one has now. What the client decides is not changed. Servers before `Features.EXPLAIN` tell
+    /// nothing. Does not block.
+    pub fn with_explanation(&self) -> Self {
+        Self { explanations: Some(Arc::default()), ..self.twin() }
+    }
+
+    /// How the lists and views of [`File::with_explanation`] were moved that have ended since this was called last; nothing for any other
+    /// file. Does not block.
+    pub fn take_explanation(&self) -> Explanation {
+        self.explanations.as_ref().map(|explanations| explanations.take()).unwrap_or_default()
+    }
+
+    /// The same open file and settings, with a position of its own.
+    fn twin(&self) -> Self {
         let policy = PolicyCell::default();
         policy.set(self.registration_policy());
         Self {
@@ -114,7 +138,8 @@ impl File {
             opened_as: self.opened_as.clone(),
             position: Mutex::new(0),
             policy,
-            sieve: AtomicU8::new(sieve as u8),
+            sieve: AtomicU8::new(self.sieve() as u8),
+            explanations: self.explanations.clone(),
         }
     }
 
@@ -353,7 +378,8 @@ impl File {
         keep: Keep,
     ) -> TransferParts {
         let policy = self.registration_policy();
-        TransferParts { kind, part, memory, keep, policy, sieve: self.sieve() }
+        let explanations = self.explanations.clone();
+        TransferParts { kind, part, memory, keep, policy, sieve: self.sieve(), explanations }
     }
 
     pub(crate) fn submit<T>(&self, parts: TransferParts, finish: fn(Moved) -> T) -> Pending<T> {

@@ -10,7 +10,7 @@ use crate::worker::flight::plan::WAITING_GAP_MAX;
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
-use crate::worker::sched::costs::SieveCosts;
+use crate::worker::sched::costs::{SieveCosts, has_gaps};
 
 /// Fewer parts are written each by itself.
 const SIEVED_PARTS_MIN: usize = 4;
@@ -34,7 +34,14 @@ impl List {
             if self.parts.as_slice().len() >= parts_min {
                 self.costs = Some(self.costs_in(at.worker).costs(self.node.export));
             }
+            let first = self.next;
             let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
+            if let Some(mut account) = self.account.take() {
+                let moved = self.parts.as_slice().get(first..self.next).unwrap_or_default();
+                let costs = self.costs.unwrap_or_else(|| self.costs_in(at.worker).costs(self.node.export));
+                account.on_moved(moved, &self.tally, costs);
+                self.account = Some(account);
+            }
             if result.is_ok() {
                 self.costs_in(at.worker).record(self.node.export, &self.tally);
             }
@@ -89,11 +96,15 @@ impl List {
             self.calls.trial = Some((at.worker.now, trial));
         }
         let Some(call) = self.next_call_waiting() else { return };
-        let (op, len) = (self.op_of(&call), call.len);
+        let (op, len, parts) = (self.op_of(&call), call.len, call.parts.len());
+        let window = has_gaps(self.parts.as_slice(), &call).then_some(len);
         self.next = call.parts.end;
         let slot = self.calls.begin(call);
         at.worker.stats.counted.storage_waits += 1;
         at.worker.stats.counted.sieved_windows += u64::from(matches!(op, FsOp::Sieve { .. }));
+        if let Some(account) = &mut self.account {
+            account.on_submitted(parts, window);
+        }
         match at.submit(token_with_slot(at.token, slot), op) {
             None => at.worker.enters_storage(at.call.session, len),
             Some(result) => drop(self.call_ended(slot, result)),
@@ -107,6 +118,9 @@ impl List {
             Ok(FsReply::Count(count)) => self.on_moved(&call, count),
             Ok(_) => self.on_failed(&call, Status::IO),
             Err(status) => self.on_failed(&call, status),
+        }
+        if let Some(account) = self.account.as_mut().filter(|_| self.calls.is_empty()) {
+            account.on_idle();
         }
         Some(call.len)
     }

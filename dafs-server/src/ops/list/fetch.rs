@@ -44,7 +44,8 @@ impl List {
         if self.is_window && faults_late {
             if self.pending() > 0 {
                 self.step = Step::Window;
-                return if self.chunk.end == self.len { Progress::Departs } else { Progress::Wait };
+                let is_last = self.chunk.end == self.len && self.account.is_none();
+                return if is_last { Progress::Departs } else { Progress::Wait };
             }
             self.end_window(at);
             return Progress::Continue;

@@ -72,7 +72,7 @@ impl Worker {
             }
         };
         let mut list = List::new(kind, node, lists, request.stability);
-        list.sieve = request.sieve;
+        list.ask(request.sieve, request.flags);
         self.begin_asked(call, list, bytes, inline_len as usize)
     }
 
@@ -411,6 +411,9 @@ impl List {
             self.end = self.end.min(extent.offset + window.len() as u64);
         }
         self.make_posts();
+        if let Some(account) = &mut self.account {
+            account.on_mapped();
+        }
         self.memory = SmallVec::from_iter([window]);
         (self.is_window, self.is_faulted) = (true, false);
         true
@@ -459,7 +462,9 @@ impl List {
         let target = Target { node: self.node, verifier: self.verifier };
         let (stability, method) = (self.stability, self.method());
         let write = Writing { target, appends: false, offset, len: self.len, stability, method };
-        at.worker.finish_write(&at.call, write, self.done as usize);
+        let (count, account) = (self.done as usize, self.account.as_ref().map(|account| account.bytes()));
+        at.worker.count_moved(&at.call, true, self.node.export, method, count);
+        at.worker.reply_written(&at.call, &write, count as u32, account.as_ref().map_or(&[], |bytes| bytes));
         Fate::Answered
     }
 
@@ -497,14 +502,26 @@ impl List {
             return Fate::Answered;
         }
         let body = self.read_reply(got);
+        let account = self.account.as_ref().map(|account| account.bytes());
         if method == Method::Direct {
-            let answer = Answer { body: &body, keep: Keep::Never, ..Answer::default() };
+            let payload: &[u8] = account.as_ref().map_or(&[], |bytes| bytes);
+            let answer = Answer { body: &body, payload, keep: Keep::Never, ..Answer::default() };
             at.worker.reply(&call, Status::OK, answer);
             return Fate::Answered;
         }
         let memory = self.memory.first();
         let extents = self.layout.slice(0, self.len);
         let data = memory.map_or(Span::EMPTY, |memory| pack(memory.span(), extents, self.end));
+        let room = at.worker.reply_payload_max(&call).saturating_sub(data.len());
+        if let Some(account) = account.filter(|account| account.len() <= room) {
+            let payload = [&data.to_vec(), &account[..]].concat();
+            at.worker.reply(
+                &call,
+                Status::OK,
+                Answer { body: &body, payload: &payload, ..Answer::default() },
+            );
+            return Fate::Answered;
+        }
         at.worker.reply_span(&call, &body, &[], data);
         Fate::Answered
     }

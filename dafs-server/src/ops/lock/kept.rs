@@ -37,7 +37,9 @@ impl Worker {
             return Ok(Lasting::No);
         }
         match &self.shared.settings.exports[usize::from(node.export.0)].kind {
-            ExportKind::Memory { .. } => Err("in memory no lock outlives its owner; lock a file of a directory"),
+            ExportKind::Memory { .. } => {
+                Err("in memory no lock outlives its owner; lock a file of a directory")
+            }
             ExportKind::Directory(_) if !self.shared.locks.are_kept() => {
                 Err("the server keeps no locks; it has to be started with --lock-file")
             }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use dafs_proto::extent::{Part, Parts};
 use dafs_proto::transport::{HeapMemory, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Lists, Sieve, Stability, Status, Verifier, WireRange};
+use dafs_proto::wire::{ListFlags, Lists, Sieve, Stability, Status, Verifier, WireRange};
 use smallvec::SmallVec;
 
+use super::account::Account;
 use super::calls::Calls;
 use super::layout::Layout;
 use super::transfer::{TransferKind, range};
@@ -53,6 +54,8 @@ pub(crate) struct List {
     /// What decides about gaps, and of what the last [`List::move_now`] took its time.
     pub(crate) costs: Option<Costs>,
     pub(crate) tally: Tally,
+    /// What its client is told of it, where it asked.
+    pub(crate) account: Option<Box<Account>>,
     /// Writes: parts before this one are written each by itself.
     apart_until: usize,
     pub(crate) posts: Vec<Post>,
@@ -216,6 +219,7 @@ impl List {
             gap_max_waiting: if kind == TransferKind::Read { READ_GAP_MAX } else { 0 },
             costs: None,
             tally: Tally::default(),
+            account: None,
             apart_until: 0,
             posts: Vec::new(),
             next_post: 0,
@@ -233,6 +237,12 @@ impl List {
             is_broken: false,
             is_second: false,
         }
+    }
+
+    /// What its request asks for besides.
+    pub(crate) fn ask(&mut self, sieve: Sieve, flags: ListFlags) {
+        self.sieve = sieve;
+        self.account = flags.contains(ListFlags::EXPLAIN).then(Box::default);
     }
 
     /// One piece of memory for all of the chunk.
@@ -370,7 +380,8 @@ impl List {
     pub(crate) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
         let gap = gap();
         self.moved = 0;
-        let began = self.costs.map(|_| Instant::now());
+        let is_timed = self.costs.is_some() || self.account.is_some();
+        let began = is_timed.then(Instant::now);
         let result = self.move_each(storage, size_max, gap);
         self.tally.time = began.map_or(Duration::ZERO, |began| began.elapsed());
         result
@@ -441,7 +452,8 @@ impl List {
         let moved: usize = parts.iter().take(count).map(|part| part.len).sum();
         self.moved += moved;
         self.next += count;
-        self.tally.is_mixed |= count > 0;
+        self.tally.pieces += count as u32;
+        self.tally.piece_bytes += moved;
     }
 
     /// One call for all parts, each in its place.

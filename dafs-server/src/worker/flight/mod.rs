@@ -1,6 +1,7 @@
 //! What is in flight: requests that were admitted, and what each kind of operation knows of itself while it waits. Does nothing with
 //! storage, connections or sessions. Imports `storage`'s words, `buffers`, `plan` and `sched`'s learners.
 
+pub(crate) mod account;
 pub(crate) mod after;
 pub(crate) mod answer;
 pub(crate) mod batch;

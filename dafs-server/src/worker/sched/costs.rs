@@ -61,8 +61,9 @@ pub(crate) struct Tally {
     pub(crate) windows: u32,
     pub(crate) window_bytes: u64,
     pub(crate) time: Duration,
-    /// Some of it took no call at all.
-    pub(crate) is_mixed: bool,
+    /// Parts that took no call at all.
+    pub(crate) pieces: u32,
+    pub(crate) piece_bytes: usize,
 }
 
 impl Tally {
@@ -98,7 +99,7 @@ impl SieveCosts {
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
     pub(crate) fn record(&mut self, export: ExportId, tally: &Tally) {
         let index = usize::from(export.0);
-        if index >= EXPORTS_MAX || tally.time.is_zero() || tally.is_mixed {
+        if index >= EXPORTS_MAX || tally.time.is_zero() || tally.pieces > 0 {
             return;
         }
         if self.exports.len() <= index {
@@ -108,7 +109,6 @@ impl SieveCosts {
         let ns = tally.time.as_nanos() as f32;
         match (tally.calls, tally.windows) {
             (calls @ COUNT_MIN.., 0) if tally.call_bytes <= u64::from(calls) * CALL_BYTES_MAX => {
-                // A byte of a window is read as well.
                 let moving = tally.call_bytes as f32 * costs.byte / 2.0;
                 approach(&mut costs.call, (ns - moving).max(0.0) / calls as f32);
             }
@@ -122,6 +122,27 @@ impl SieveCosts {
 }
 
 impl Costs {
+    /// As a client is told: the largest gap worth moving, bytes; nanoseconds of a call; picoseconds of a byte.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts to integers saturate")]
+    pub(crate) fn told(self) -> (u32, u32, u32) {
+        (self.gap_max() as u32, self.call as u32, (self.byte * 1000.0) as u32)
+    }
+
+    /// What these calls take, nanoseconds.
+    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    pub(crate) fn predicted_ns(self, tally: &Tally) -> u64 {
+        let windows =
+            tally.windows as f32 * self.window_calls * self.call + tally.window_bytes as f32 * self.byte;
+        self.apart_ns(tally.calls, tally.call_bytes as usize) + windows as u64
+    }
+
+    /// What so many calls take that move so many bytes together, nanoseconds.
+    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    pub(crate) fn apart_ns(self, calls: u32, bytes: usize) -> u64 {
+        // A byte of a window is read as well.
+        (calls as f32 * self.call + bytes as f32 * self.byte / 2.0) as u64
+    }
+
     /// The largest gap that costs less to be written than one more call, bytes.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
     pub(crate) fn gap_max(self) -> u64 {
@@ -180,7 +201,7 @@ mod tests {
             Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1), ..Tally::default() },
             Tally { calls: 10, call_bytes: 50_000, time: time(1), ..Tally::default() },
             Tally { calls: 10, ..Tally::default() },
-            Tally { calls: 10, time: time(1), is_mixed: true, ..Tally::default() },
+            Tally { calls: 10, time: time(1), pieces: 1, ..Tally::default() },
             Tally { windows: 4, window_bytes: 100_000, time: time(1), ..Tally::default() },
         ] {
             sieve.record(EXPORT, &tally);

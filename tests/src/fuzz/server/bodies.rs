@@ -3,12 +3,12 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    FenceList, HEADER_SIZE, HintRequest, ListRequest, Lists, LockFlags, LockKind, LockRequest, Method,
-    NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest,
-    SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE, TwoNames,
-    UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest,
-    WriteRequest, XattrNames, encode_datatype, encode_lists, encode_message_pack, encode_segments,
-    lists_size,
+    FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind, LockRequest,
+    Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest,
+    RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE,
+    TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest, ViewRequest,
+    ViewSetRequest, WriteRequest, XattrNames, encode_datatype, encode_lists, encode_message_pack,
+    encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -85,6 +85,7 @@ impl Peer {
             method: if inline { Method::Inline } else { Method::Direct },
             stability,
             sieve: Sieve::ALL[usize::from(lie as u8 % 3)],
+            flags: ListFlags::from_bits_truncate((lie >> 8) as u8),
             extent_count: extents.len() as u32 ^ if lie % 3 == 2 { lie } else { 0 },
             segment_count: segments.len() as u32,
         };
@@ -141,6 +142,7 @@ impl Peer {
             method: if inline { Method::Inline } else { Method::Direct },
             stability: if writes || lie != 0 { stability } else { Stability::Unstable },
             sieve: Sieve::ALL[input.below(3)],
+            flags: ListFlags::from_bits_truncate((lie >> 8) as u8),
             segment_count: segments.len() as u32 ^ if lie % 3 == 2 { lie } else { 0 },
         };
         request.encode(body);
