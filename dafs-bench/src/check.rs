@@ -13,7 +13,7 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
             bail!("cannot use --method {method}: it is for several pieces, in transfer and listio");
         }
     }
-    if options.cold && !matches!(benchmark, Benchmark::Listio(_) | Benchmark::Sieve(_)) {
+    if options.cold && !matches!(benchmark, Benchmark::Listio(_) | Benchmark::Sieve { .. }) {
         bail!("cannot use --cold: it is for sieve, and for reads of listio");
     }
     // These have a file in memory and one in --dir.
@@ -84,7 +84,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own }
         }
         Benchmark::Mixed(_) => Uses { op: Nothing, method: One, registered: One, pattern: Many, ..own },
-        Benchmark::Sieve(_) => Uses { queue_depth: Nothing, segments: Many, ..own },
+        Benchmark::Sieve { .. } => Uses { queue_depth: Nothing, segments: Many, ..own },
         Benchmark::Locks(_) => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Idle { .. } => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Registration(_) | Benchmark::Fairness { sessions: Some(_), .. } => {

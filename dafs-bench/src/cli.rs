@@ -123,7 +123,14 @@ pub enum Benchmark {
     /// (`vectored`, reads only), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to
     /// 64 wanted. The ratio is to the quickest local one. --cold takes the file out of the page cache before each list, --direct-io has the
     /// server bypass it; --dir names the disk.
-    Sieve(Options),
+    Sieve {
+        /// Say below the table which calls of its file system the server made of one list of each row, and what it expected of them.
+        #[arg(long)]
+        explain: bool,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure what byte-range locks cost.
     ///
     /// Case `uncontended`: a lock and its end, beside two empty requests. Case `chain`: lock, write of 4 KiB and unlock in one round trip,

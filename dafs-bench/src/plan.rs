@@ -40,6 +40,8 @@ pub struct Plan {
     pub direct_io: bool,
     /// The file is put out of the page cache before each operation.
     pub cold: bool,
+    /// The server says how it moved a list of each row, for `sieve`.
+    pub explain: bool,
     /// Pieces of one operation, for `noncontiguous` and `listio`.
     pub segments: usize,
     /// Sessions held open, for `idle`.
@@ -123,7 +125,7 @@ impl Plan {
             Benchmark::Idle { options, .. } => {
                 ("idle", options, Defaults { sizes: vec![0], ..Defaults::default() })
             }
-            Benchmark::Sieve(options) => {
+            Benchmark::Sieve { options, .. } => {
                 let sizes = vec![128, KIB, 4 * KIB];
                 let transports = vec![Transport::Shm];
                 ("sieve", options, Defaults { transports, sizes, ..Defaults::default() })
@@ -177,6 +179,7 @@ impl Plan {
             plan.sessions = *sessions;
             plan.budget.duration = plan.budget.duration.max(IDLE_MIN);
         }
+        plan.explain = matches!(benchmark, Benchmark::Sieve { explain: true, .. });
         plan
     }
 
@@ -198,6 +201,7 @@ impl Plan {
             same_cpu: options.pin == Pin::Same,
             direct_io: options.direct_io,
             cold: options.cold,
+            explain: false,
             segments: options.segments.unwrap_or(SEGMENTS),
             sessions: 1,
             repeats: options.repeats.unwrap_or(defaults.repeats),

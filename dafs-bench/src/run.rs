@@ -87,7 +87,7 @@ impl Benchmark {
                 | Self::Listio(_)
                 | Self::Registration(_)
                 | Self::Locks(_)
-                | Self::Sieve(_)
+                | Self::Sieve { .. }
                 | Self::Pipeline { .. }
                 | Self::Mpi { .. }
         )
@@ -106,7 +106,7 @@ impl Benchmark {
             | Self::Mixed(options)
             | Self::Registration(options)
             | Self::Locks(options)
-            | Self::Sieve(options)
+            | Self::Sieve { options, .. }
             | Self::Idle { options, .. }
             | Self::Pipeline { options, .. }
             | Self::Fairness { options, .. }

@@ -25,6 +25,11 @@ local SPEC = {
         { 0x40, "TOKENS", about = "a client may send Share and OpenToken (session.md)" },
         { 0x80, "LOCKS", about = "a client may send Lock, Unlock and LockTest (locks.md)" },
         { 0x100, "VIEWS", about = "a client may send ViewSet, ViewDrop, ReadView and WriteView (views.md)" },
+        {
+            0x200,
+            "EXPLAIN",
+            about = "a client may set EXPLAIN in ReadList, WriteList, ReadView and WriteView (list-io.md)",
+        },
     },
     methods = { [0] = "inline", [1] = "direct", [2] = "eager", [3] = "client-initiated" },
     stabilities = { [0] = "unstable", [1] = "data-sync", [2] = "file-sync" },
@@ -177,12 +182,12 @@ local SPEC = {
         [0x0029] = {
             "ReadList",
             request = { body = "list request", payload = "lists" },
-            reply = { body = "list read reply", payload = "data when inline" },
+            reply = { body = "list read reply", payload = "data when inline, explanation when asked" },
         },
         [0x002a] = {
             "WriteList",
             request = { body = "list request", payload = "lists, then data when inline" },
-            reply = { body = "write reply" },
+            reply = { body = "write reply", payload = "explanation when asked" },
         },
         [0x002b] = {
             "Batch",
@@ -193,12 +198,12 @@ local SPEC = {
         [0x002d] = {
             "ReadView",
             request = { body = "view request", payload = "ranges when direct" },
-            reply = { body = "list read reply", payload = "data when inline" },
+            reply = { body = "list read reply", payload = "data when inline, explanation when asked" },
         },
         [0x002e] = {
             "WriteView",
             request = { body = "view request", payload = "ranges when direct, data when inline" },
-            reply = { body = "write reply" },
+            reply = { body = "write reply", payload = "explanation when asked" },
         },
         [0x0030] = {
             "Readdir",
@@ -368,7 +373,7 @@ local SPEC = {
                 names = { [0] = "auto", [1] = "on", [2] = "off" },
                 about = "whether what lies between the extents is moved too",
             },
-            { 7, 1, "reserved", reserved = true },
+            { 7, 1, "flags", flags = { { 0x01, "EXPLAIN" } }, about = "what else is asked" },
             { 8, 4, "extents", min = 0, max = 4096, about = "extents of the file in the payload" },
             { 12, 4, "ranges", about = "ranges of memory in the payload" },
         },
@@ -376,6 +381,30 @@ local SPEC = {
             { 0, 4, "count", about = "bytes read of all extents together" },
             { 4, 4, "end of file", min = 0, max = 1, about = "1 if the file ended within an extent" },
             { 8, 8, "end", about = "offset at which the file ended" },
+        },
+        explanation = {
+            { 0, 4, "parts", about = "parts: contiguous in the file and in memory" },
+            {
+                4,
+                4,
+                "copied",
+                about = "of them, those copied out of a file in memory, without a call of the file system",
+            },
+            { 8, 4, "calls", about = "calls that moved one part, or neighbours" },
+            { 12, 4, "windows", about = "calls that moved what lies between parts as well" },
+            { 16, 4, "waited", about = "of both, those that had to be waited for" },
+            { 20, 4, "gap_max", about = "the most bytes between two parts that it was worth moving" },
+            { 24, 4, "call_ns", about = "what a call was expected to take, nanoseconds" },
+            { 28, 4, "byte_ps", about = "what a byte of a window was expected to take, picoseconds" },
+            { 32, 8, "window_bytes", about = "bytes of the windows, with what lies between parts" },
+            {
+                40,
+                8,
+                "predicted_ns",
+                about = "what the calls that were not waited for were expected to take, nanoseconds",
+            },
+            { 48, 8, "apart_ns", about = "the same, had each part been moved by itself" },
+            { 56, 8, "measured_ns", about = "what all calls took, nanoseconds" },
         },
         ["view set request"] = {
             { 0, 4, "view", about = "the client's number for the view" },
@@ -405,7 +434,7 @@ local SPEC = {
                 names = { [0] = "auto", [1] = "on", [2] = "off" },
                 about = "whether what lies between the segments is moved too",
             },
-            { 39, 1, "reserved", reserved = true },
+            { 39, 1, "flags", flags = { { 0x01, "EXPLAIN" } }, about = "what else is asked" },
             { 40, 4, "ranges", about = "ranges of memory in the payload" },
             { 44, 4, "reserved", reserved = true },
         },
@@ -1606,6 +1635,7 @@ define("extent", "extent", ftypes.NONE, { about = "a contiguous range of the fil
 define("extent.offset", "offset", ftypes.UINT64, { base = base.DEC })
 define("extent.length", "length", ftypes.UINT32, { base = base.DEC })
 define("range", "range", ftypes.NONE, { about = "registered memory of the sender" })
+define("explanation", "explanation", ftypes.NONE, { about = "how a list was moved" })
 define("batch_operation", "operation", ftypes.NONE)
 define("batch_result", "result", ftypes.NONE)
 define("noticed_result", "noticed result", ftypes.NONE)
@@ -2512,6 +2542,32 @@ function Take.view_request(m, cursor, tree)
     Take.rest(cursor, tree)
 end
 
+-- How a list was moved, behind its data. Where the request is not in the capture, the lengths say whether it is there.
+function Take.explanation(m, cursor, tree)
+    local layout, list = SPEC.layouts.explanation, m.request and m.request.list
+    local size = layout_size(layout)
+    local data = left(cursor) - size
+    local is_read = m.name == "ReadList" or m.name == "ReadView"
+    local is_there = data == 0 and not (is_read and m.body.count == size) or is_read and data == m.body.count
+    if list then
+        is_there = list.is_explained and data == (is_read and list.method == INLINE and m.body.count or 0)
+    end
+    if is_read then
+        add_data(tree, take(cursor, is_there and data or left(cursor), "data"))
+    end
+    if is_there then
+        local range = take(cursor, size, "explanation")
+        local item = tree:add(F.explanation, range)
+        local told = layout_of(item, "explanation.", layout, range)
+        item:append_text(string.format(
+            ": %s, %s, %s", count_text(told.parts, "part"), count_text(told.calls, "call"),
+            count_text(told.windows, "window")))
+        if told.copied > told.parts or told.waited > told.calls + told.windows then
+            item:add_proto_expert_info(E.value, "More is copied or waited for than there is")
+        end
+    end
+end
+
 -- Fields of a node or of one of its entries; `from` is the offset of the first byte of the range.
 function Take.node_fields(tree, prefix, fields, range, from)
     local values = {}
@@ -2673,6 +2729,8 @@ local PAYLOADS = {
     ["ranges"] = Take.buffers,
     ["ranges when more than one"] = Take.more_ranges,
     ["data when inline"] = function(_, cursor, tree) Take.rest(cursor, tree) end,
+    ["data when inline, explanation when asked"] = Take.explanation,
+    ["explanation when asked"] = Take.explanation,
     ["data when inline, ranges when more than one"] = Take.written,
     ["as of Write"] = Take.written,
     ["lists"] = Take.list_request,
@@ -2768,6 +2826,7 @@ local function check_list(m, problem)
     if (m.name == "ReadList" or m.name == "ReadView") and m.body.stability ~= 0 then
         problem(E.value, "A read has a stability")
     end
+    m.record.list = { method = m.body.method, is_explained = bit.band(m.body.flags, 1) ~= 0 }
 end
 
 local function check_verify(m, problem)

@@ -124,6 +124,19 @@ class Vectors(unittest.TestCase):
         self.assertEqual(golden["batch notice"].payload, [(1, wire.Result(0, 4, 4100))])
         self.assertEqual(golden["list read request"].payload.extents, [Extent(4096, 5), Extent(16, 3)])
         self.assertEqual(golden["inline batch reply"].payload.data, b"four")
+        self.assertEqual(golden["explained list read request"].body.flags, wire.EXPLAIN)
+        data, told = wire.split_explanation(golden["explained list read reply"].payload, 7)
+        self.assertEqual((data, told.parts, told.copied, told.measured_ns), (b"explain", 2, 1, 90_210))
+        request = golden["explained view write request"].body
+        self.assertEqual((request.flags, request.sieve), (wire.EXPLAIN, wire.SIEVE_ON))
+        data, told = wire.split_explanation(golden["explained view write reply"].payload, 0)
+        self.assertEqual(list(vars(told).values()), [6, 0, 2, 1, 1, 3200, 800, 250, 400, 3300, 4000, 51_000])
+
+    def test_explanation_of_another_length_is_none(self) -> None:
+        payload = b"data" + wire.EXPLANATION.encode(Record(parts=9))
+        self.assertEqual(wire.split_explanation(payload, 4)[1].parts, 9)
+        for other in (b"", payload[:4], payload[:-1], payload + b"-"):
+            self.assertEqual(wire.split_explanation(other, 4), (other, None))
 
     def test_refused_messages_are_refused(self) -> None:
         refused = vectors.refused_messages(SPEC)
@@ -313,6 +326,20 @@ class Data(WithServer):
             self.assertEqual(file.write_list(extents, b"abcdefgh", wire.DATA_SYNC, method).count, 8)
             data, body = file.read_list(extents + [Extent(98, 4)], method)
             self.assertEqual((data[:10], body.count, body.end), (b"abcdefgh\0\0", 10, 100))
+
+    def test_explained_lists_and_views(self) -> None:
+        file = self.make(data=bytes(100))
+        extents = [Extent(90, 5), Extent(20, 3)]
+        self.client.set_view(1, [wire.node(wire.BYTES_NODE, length=2), wire.node(wire.RESIZED, 0, lower=0, extent=9)])
+        for method in (INLINE, DIRECT):
+            for flags, parts in ((0, None), (wire.EXPLAIN, 2)):
+                fields = dict(method=method, sieve=wire.SIEVE_OFF, flags=flags)
+                bodies = [file.write_list(extents, b"abcdefgh", **fields), file.write_view(1, 0, 0, b"abcd", **fields)]
+                data, body = file.read_list(extents, **fields)
+                shown, other = file.read_view(1, 0, 0, 4, **fields)
+                self.assertEqual((data, shown), (b"abcdefgh", b"abcd"))
+                for body in (*bodies, body, other):
+                    self.assertEqual(body.explanation and body.explanation.parts, parts)
 
     def test_batch(self) -> None:
         one, two = self.make("one", b"first"), self.make("two", b"second")

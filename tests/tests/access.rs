@@ -272,6 +272,8 @@ fn port_of_a_client_that_is_gone_does_not_make_it_another() {
         socket.connect(&server.into())?;
         Ok(std::net::TcpStream::from(socket))
     };
+    // Whoever runs this is known to the server from here on, and nobody is waited for who looks them up.
+    program.session().ping().unwrap();
     // While nobody looks: a client says everything and resets, and another takes its port.
     let attempt = || -> std::io::Result<_> {
         let mut gone = connect(None)?;

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Context;
-use dafs_client::{Extent, Noncontiguous, Sieve};
+use dafs_client::{Explanation, Extent, File, Noncontiguous, Sieve};
 
 use crate::limit::file::AlignedBuf;
 use crate::load::{Budget, FILE_BYTES, Work};
@@ -50,6 +50,14 @@ impl Pieces {
         extents.extend((0..self.segments).map(piece));
     }
 
+    fn run_list(&self, file: &File, extents: &[Extent], memory: &mut [u8]) -> anyhow::Result<()> {
+        let moved = match self.op {
+            Op::Write => file.write_list(extents, &[IoSlice::new(memory)])?,
+            _ => file.read_list(extents, &mut [IoSliceMut::new(memory)])?.count,
+        };
+        whole(moved, self.total())
+    }
+
     /// An endless walk over the file. Begins off the pages' beginnings, as records do.
     fn offsets(&self) -> impl FnMut() -> u64 + use<> {
         let stride = self.span().next_multiple_of(4096) as u64;
@@ -77,12 +85,19 @@ impl Lists {
         let mut memory = vec![0x5a; pieces.total()];
         repeat_after(evicting(pieces.cold, path)?, budget, samples, || {
             pieces.extents(offsets(), &mut extents);
-            let moved = match pieces.op {
-                Op::Write => file.write_list(&extents, &[IoSlice::new(&memory)])?,
-                _ => file.read_list(&extents, &mut [IoSliceMut::new(&mut memory)])?.count,
-            };
-            whole(moved, pieces.total())
+            pieces.run_list(file, &extents, &mut memory)
         })
+    }
+
+    /// One list, and how the server moved it.
+    pub fn explain(&mut self, sieve: Sieve, pieces: &Pieces, path: &Path) -> anyhow::Result<Explanation> {
+        let (_, file) = self.link(Noncontiguous::Auto)?;
+        let file = file.with_sieve(sieve).with_explanation();
+        let (mut extents, mut memory) = (Vec::new(), vec![0x5a; pieces.total()]);
+        pieces.extents(pieces.offsets()(), &mut extents);
+        evicting(pieces.cold, path)?()?;
+        pieces.run_list(&file, &extents, &mut memory)?;
+        Ok(file.take_explanation())
     }
 }
 

@@ -84,7 +84,7 @@ pub fn run(
         Benchmark::Fairness { outstanding, .. } => fairness::run(&mut bench, *outstanding as usize)?,
         Benchmark::Mpi { mpi, options } => mpi::run(&mut bench, mpi, options.sizes.as_deref())?,
         Benchmark::Locks(_) => locks::run(&mut bench)?,
-        Benchmark::Sieve(_) => sieve::run(&mut bench)?,
+        Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     Ok(bench.outcome)

@@ -84,6 +84,14 @@ fn compare(
         }
         bench.progress.step();
     }
+    if bench.plan.explain {
+        for (mode, sieve) in MODES {
+            let told = lists.explain(sieve, pieces, bench.file)?;
+            let Pieces { op, segments, bytes, sparsity, .. } = *pieces;
+            let what = format!("{transport}, {op}, {segments} pieces of {bytes} B, one byte in {sparsity}, {mode}");
+            bench.outcome.notes.push(format!("{what}: {told}"));
+        }
+    }
     let p50 = |index: usize| median(rounds.iter().map(|times| times[index]));
     let methods: Vec<Method> =
         MODES.iter().map(|(method, _)| *method).chain(plans.iter().map(|(method, _)| *method)).collect();

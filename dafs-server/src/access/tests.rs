@@ -77,6 +77,26 @@ fn terms_demand_a_key_beyond_loopback_only() {
     assert!(!access(true).terms(&Address::Shm("/s".into())).key_required);
 }
 
+// [ACC-10] [LIMIT-1]
+#[test]
+fn what_is_taken_is_charged_to_whom_the_server_knows() {
+    let owner = |identity: Identity, evidence, key, peer| {
+        Access::budget_owner(&client(identity, evidence, key), &peer)
+    };
+    let somebody = || id(42, 43, &[]);
+    let (local, remote) = (peer("127.0.0.1:1"), peer("192.0.2.9:8"));
+    let address = |text: &str| Owner::Address(text.parse().unwrap());
+    assert_eq!(owner(somebody(), Evidence::Kernel, None, local_peer(42, 43, &[])), Owner::User(42));
+    assert_eq!(owner(somebody(), Evidence::KeyFile, Some("backup"), remote.clone()), Owner::User(42));
+    // What it claims to be counts for nothing.
+    assert_eq!(owner(somebody(), Evidence::Claim, Some("alpha"), remote.clone()), Owner::Key("alpha".into()));
+    assert_eq!(owner(somebody(), Evidence::None, None, remote), address("192.0.2.9"));
+    assert_eq!(owner(somebody(), Evidence::None, None, peer("[::ffff:192.0.2.9]:1")), address("192.0.2.9"));
+    for nowhere in [local, peer("[::1]:1"), PeerIdentity::default()] {
+        assert_eq!(owner(somebody(), Evidence::None, None, nowhere), Owner::User(NOBODY));
+    }
+}
+
 // [ACC-10] [ACC-11]
 #[test]
 fn admit_goes_by_the_best_evidence() {

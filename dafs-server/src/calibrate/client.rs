@@ -318,4 +318,20 @@ mod tests {
         let untimed = Timed { sizes: Vec::new(), times: Vec::new(), gather: Vec::new() };
         assert_eq!(untimed.evaluate(1000, Instant::now()).gather, None);
     }
+
+    #[test]
+    fn transfers_of_registered_memory_are_direct_where_the_two_are_as_quick() {
+        let us = |us| vec![Duration::from_micros(us); 3];
+        let timed = |unregistered| Timed {
+            sizes: vec![512, 1024],
+            times: vec![[[us(100), us(100), us(unregistered)], [us(100), us(100), us(unregistered)]]; 2],
+            gather: Vec::new(),
+        };
+        // Nothing is registered for nothing: what has to be registered must gain a twentieth.
+        for (unregistered, from) in [(100, 1025), (96, 1025), (95, 512)] {
+            let found = timed(unregistered).evaluate(1024, Instant::now()).crossovers;
+            assert_eq!((found.read_registered, found.write_registered), (512, 512));
+            assert_eq!((found.read_unregistered, found.write_unregistered), (from, from), "{unregistered} us");
+        }
+    }
 }

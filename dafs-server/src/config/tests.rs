@@ -135,6 +135,24 @@ fn config_of_every_flag_is_as_written() {
             "50",
             "--drain-ms",
             "0",
+            "--identity-share",
+            "31",
+            "--handshakes-max",
+            "32",
+            "--descriptors-max",
+            "33",
+            "--mappings-max",
+            "34",
+            "--mapped-size-max",
+            "35M",
+            "--sparse-size-max",
+            "36M",
+            "--unsent-size-max",
+            "37M",
+            "--views-size-max",
+            "38M",
+            "--storage-threads",
+            "39",
         ])
         .unwrap();
     assert_eq!(
@@ -156,6 +174,31 @@ fn config_of_every_flag_is_as_written() {
     let times = (config.lease_ms, config.keep_alive_ms, config.handshake_ms, config.drain_ms);
     assert_eq!(times, (200, 100, 50, 0));
     assert_eq!(config.exports[1].kind, ExportKind::Memory { size_max: 4 << 30 });
+    let limits = &config.limits;
+    assert_eq!((limits.identity_share_percent, limits.handshakes_max), (31, 32));
+    assert_eq!((limits.descriptors_max, limits.mappings_max), (Some(33), Some(34)));
+    assert_eq!((limits.mapped_size_max, limits.sparse_size_max), (Some(35 << 20), Some(36 << 20)));
+    assert_eq!((limits.unsent_size_max, limits.views_size_max), (37 << 20, 38 << 20));
+    assert_eq!(config.storage_threads, 39);
+}
+
+#[test]
+fn limit_that_leaves_clients_nothing_is_refused() {
+    let place = Place::new(true);
+    for (flag, least) in [
+        ("--identity-share", "1"),
+        ("--handshakes-max", "1"),
+        ("--descriptors-max", "1"),
+        ("--mappings-max", "1"),
+        ("--mapped-size-max", "1"),
+        ("--sparse-size-max", "1"),
+        ("--unsent-size-max", "1M"),
+        ("--views-size-max", "1M"),
+        ("--storage-threads", "4"),
+    ] {
+        assert!(place.config(&["--export", "d=DATA", flag, least]).is_ok(), "{flag} {least}");
+        assert_says(place.config(&["--export", "d=DATA", flag, "0"]), &[flag], flag);
+    }
 }
 
 #[test]

@@ -169,3 +169,17 @@ pub fn decode_dir_entries(bytes: &[u8]) -> Result<Vec<DirEntry>, WireError> {
     }
     Ok(entries)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_without_a_generation_is_certainly_no_other() {
+        let file = FileIdentity { file_id: 3, generation: 7 };
+        assert!(file.is_same(&file));
+        assert!(!file.is_same(&FileIdentity { generation: 8, ..file }));
+        let nameless = FileIdentity { generation: 0, ..file };
+        assert!(!nameless.is_same(&nameless));
+    }
+}

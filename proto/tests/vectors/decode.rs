@@ -4,14 +4,14 @@ use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    CopyReply, CopyRequest, EagerBufferTerms, FenceList, FsStatistics, Header, Hello, HelloReply,
-    HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn, Method,
-    MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply,
-    ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply,
-    ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest, VIEW_DESCRIPTION_SIZE_MAX,
-    VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError, WriteReply, WriteRequest,
-    XattrNames, decode_batch, decode_batch_results, decode_datatype, decode_dir_entries, decode_lists,
-    decode_message_pack, decode_noticed_results, decode_segments,
+    CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceList, FsStatistics, Header, Hello,
+    HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn,
+    Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest,
+    ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
+    SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest,
+    VIEW_DESCRIPTION_SIZE_MAX, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError,
+    WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_datatype,
+    decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
 };
 
 /// Why a message is not taken.
@@ -202,8 +202,14 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         }
         Opcode::Read => Ok(ReadReply::decode(body).map(drop)?),
         Opcode::ReadList | Opcode::ReadView => Ok(ListReadReply::decode(body).map(drop)?),
-        Opcode::Write | Opcode::Append | Opcode::WriteList | Opcode::WriteView => {
-            alone(WriteReply::decode(body).map(drop), payload)
+        Opcode::Write | Opcode::Append => alone(WriteReply::decode(body).map(drop), payload),
+        Opcode::WriteList | Opcode::WriteView => {
+            WriteReply::decode(body)?;
+            // Of another length it is none.
+            if payload.len() == Explanation::SIZE {
+                Explanation::decode(payload)?;
+            }
+            Ok(())
         }
         Opcode::Commit => alone(CommitReply::decode(body).map(drop), payload),
         Opcode::CopyRange => alone(CopyReply::decode(body).map(drop), payload),

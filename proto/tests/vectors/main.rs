@@ -8,6 +8,7 @@
 // [WIRE-1] [WIRE-10] [WIRE-23]
 
 mod decode;
+mod explained;
 mod messages;
 mod pages;
 mod refused;

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use dafs_proto::wire::{
     AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
-    CopyRequest, EagerBufferTerms, HEADER_SIZE, HintRequest, ListReadReply, ListRequest, LockRequest,
-    LockTestReply, LockTurn, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest, ReaddirReply,
-    ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply, ShareRequest, Status,
-    UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WriteReply, WriteRequest,
+    CopyRequest, EagerBufferTerms, Explanation, HEADER_SIZE, HintRequest, ListReadReply, ListRequest,
+    LockRequest, LockTestReply, LockTurn, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest,
+    ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply,
+    ShareRequest, Status, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest,
+    WriteReply, WriteRequest,
 };
 
 use crate::vector;
@@ -82,6 +83,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("write-reply", WriteReply::HEAD_SIZE),
         ("list-request", ListRequest::HEAD_SIZE),
         ("list-read-reply", ListReadReply::HEAD_SIZE),
+        ("explanation", Explanation::HEAD_SIZE),
         ("view-set-request", ViewSetRequest::HEAD_SIZE),
         ("view-drop-request", ViewDropRequest::HEAD_SIZE),
         ("view-request", ViewRequest::HEAD_SIZE),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import time
 from types import SimpleNamespace as Record
 from typing import Any, List, Sequence, Tuple
 
@@ -111,6 +112,82 @@ def lists_have_the_same_results_by_all_methods(bench: Bench) -> None:
 def writes_count_what_is_in_the_file(bench: Bench) -> None:
     _, file = bench.file()
     same(file.write_list([Extent(10, 2), Extent(0, 3)], b"abcde", wire.DATA_SYNC).count, 5, "the count:")
+
+
+SIEVES = {"auto": wire.SIEVE_AUTO, "on": wire.SIEVE_ON, "off": wire.SIEVE_OFF}
+
+
+def check_explanation(told: Any, parts: int, elapsed_ns: int, sieve: int, what: str) -> None:
+    """Fail unless an explanation of so many parts is there, and its numbers fit each other and the time that passed."""
+    expect(told is not None, f"{what} explained", "no explanation")
+    same(told.parts, parts, f"{what}: parts")
+    expect(told.copied <= parts, f"{what}: at most {parts} parts copied", told)
+    expect(told.calls + told.windows + told.copied > 0, f"{what}: something that moved the parts", told)
+    expect(told.calls <= parts, f"{what}: at most one call for each part", told)
+    expect(told.waited <= told.calls + told.windows, f"{what}: no more waits than calls", told)
+    expect((told.windows > 0) == (told.window_bytes > 0), f"{what}: windows with bytes", told)
+    expect(sieve != wire.SIEVE_OFF or told.windows == 0, f"{what}: no windows", told)
+    # The calls were made while the client waited; several may have been made at a time.
+    calls = told.calls + told.windows
+    expect(told.measured_ns <= max(calls, 1) * elapsed_ns, f"{what}: at most {elapsed_ns} ns for each call", told)
+    expect(not calls or told.measured_ns > 0, f"{what}: calls that took time", told)
+
+
+@tests("LIST-47")
+def explanations_count_what_was_done(bench: Bench) -> None:
+    _, file = bench.file(os.urandom(2000))
+    extents = [Extent(100 * index, 8) for index in range(8)]
+    data = os.urandom(64)
+    for name, sieve in SIEVES.items():
+        for method in (INLINE, DIRECT):
+            fields = dict(method=method, sieve=sieve, flags=wire.EXPLAIN)
+            what = f"with sieve {name} and method {method}"
+            began = time.monotonic_ns()
+            body = file.write_list(extents, data, **fields)
+            check_explanation(body.explanation, 8, time.monotonic_ns() - began, sieve, f"a write {what}")
+            same(body.count, 64, f"a write {what}: the count")
+            began = time.monotonic_ns()
+            found, body = file.read_list(extents, **fields)
+            check_explanation(body.explanation, 8, time.monotonic_ns() - began, sieve, f"a read {what}")
+            same((found, body.count), (data, 64), f"a read {what}: data and count")
+
+
+@tests("LIST-47")
+def explanations_are_told_to_who_asks(bench: Bench) -> None:
+    client, file = bench.file(b"0123456789" * 10)
+    extents = [Extent(10, 5), Extent(95, 20)]
+    memory = client.session.regions.register(bytearray(25), remote_read=True, remote_write=True)
+    ranges, size = [memory.range(0, 25)], wire.EXPLANATION.struct.size
+    asked = [
+        (list_request("ReadList", file, extents), b"01234" + b"56789"),
+        (list_request("WriteList", file, extents, data=b"a" * 25), b""),
+        (list_request("ReadList", file, extents, memory=ranges), b""),
+        (list_request("WriteList", file, extents, memory=ranges), b"")]
+    for sequence, (request, data) in enumerate(asked):
+        what = f"{request.name} by method {request.body.method}"
+        for flags in (0, wire.EXPLAIN):
+            request.header.sequence, request.body.flags = 2 * sequence + 1 + flags, flags
+            reply = ask(client, request)
+            same(name_of(reply), "OK", f"{what}:")
+            same(reply.payload[:len(data)], data, f"{what}, flags {flags}: data")
+            same(len(reply.payload), len(data) + flags * size, f"{what}, flags {flags}: bytes in all")
+    request = list_request("ReadList", file, extents, flags=wire.EXPLAIN, length=1)
+    request.header.sequence = 2 * len(asked) + 1
+    reply = ask(client, request)
+    same(name_of(reply), "INVALID", "a list that contradicts itself:")
+    expect(isinstance(reply.payload, str), "words alone", reply.payload)
+
+
+@tests("LIST-47")
+def explanations_need_room(bench: Bench) -> None:
+    client, file = bench.file()
+    size, most = wire.EXPLANATION.struct.size, client.session.hello.recv_payload_max
+    data = os.urandom(most + 1)
+    file.write(0, data)
+    for length in (most - size - 1, most - size, most - size + 1, most):
+        found, body = file.read_list([Extent(1, 9), Extent(10, length - 9)], flags=wire.EXPLAIN)
+        same(found == data[1:1 + length], True, f"{length} bytes:")
+        same(body.explanation is not None, length <= most - size, f"{length} bytes in messages of {most}, explained:")
 
 
 # Batches.

@@ -7,7 +7,7 @@ _IDS_BY_REASON = {
     "a client's duty": """
         WIRE-19 WIRE-48 WIRE-43 WIRE-8 WIRE-10 WIRE-28 SESS-5 SESS-81 SESS-21 SESS-90 SESS-41 SESS-42 SESS-97 SESS-102
         SESS-107 SESS-113 SESS-51 SESS-52 SESS-118 SESS-55 SESS-56 SESS-63 BATCH-1 LIST-2 LIST-3 LIST-12 LIST-20
-        LIST-10 LIST-13 LIST-15 VIEW-11 ERR-4 ACC-81 ACC-139 ACC-140""",
+        LIST-10 LIST-13 LIST-15 LIST-48 VIEW-11 ERR-4 ACC-81 ACC-139 ACC-140""",
     "leave to a receiver, or seen only with hundreds of slots": "WIRE-53 SESS-125",
     "a rule for later versions": "WIRE-35 ERR-2",
     "leave to do otherwise: nothing can fail": "BATCH-5 STOR-55 STOR-70 ACC-79",

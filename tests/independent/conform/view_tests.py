@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from types import SimpleNamespace as Record
 from typing import Any, List, Sequence
 
@@ -11,6 +12,7 @@ from dafs.client import Client, File
 from dafs.wire import DIRECT, INLINE, Message, Range, node
 
 from .bench import Bench, ask, expect, fails, make, name_of, receive_reply, same, send, status_of, tests
+from .data_tests import SIEVES, check_explanation
 
 BYTES, FILE_SIZE = 4, 4000
 
@@ -94,6 +96,23 @@ def end_of_the_file_within_views(bench: Bench) -> None:
         same((other.count, other.end_of_file, other.end), (body.count, body.end_of_file, body.end), "the end:")
         if method == INLINE:
             same(shown, listed, "what lies before it:")
+
+
+@tests("LIST-47")
+def explanations_of_views_count_what_was_done(bench: Bench) -> None:
+    client, file = bench.file(os.urandom(2000))
+    client.set_view(1, [node(wire.BYTES_NODE, length=8), node(wire.RESIZED, 0, lower=0, extent=100)])
+    for name, sieve in SIEVES.items():
+        for method in (INLINE, DIRECT):
+            fields, data = dict(method=method, sieve=sieve, flags=wire.EXPLAIN), os.urandom(64)
+            what = f"with sieve {name} and method {method}"
+            began = time.monotonic_ns()
+            body = file.write_view(1, 10, 0, data, **fields)
+            check_explanation(body.explanation, 8, time.monotonic_ns() - began, sieve, f"a write {what}")
+            began = time.monotonic_ns()
+            found, body = file.read_view(1, 10, 0, 64, **fields)
+            check_explanation(body.explanation, 8, time.monotonic_ns() - began, sieve, f"a read {what}")
+            same(found, data, f"a read {what}: data")
 
 
 @tests("VIEW-4")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace as Record
-from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import wire
 from .session import Address, Identity, Key, Pending, Request, ServerFault, Session
@@ -195,55 +195,57 @@ class File(Node):
         _check_count(reply.body.count, len(data), b"", 0)
         return reply.body
 
-    def read_list(self, extents: Sequence[Extent], method: int = INLINE) -> Tuple[bytes, Record]:
+    # Lists and views take further fields of their requests: sieve, flags, group. With the flag EXPLAIN the body that
+    # they return has what the server told, as its field `explanation`, or None.
+
+    def read_list(self, extents: Sequence[Extent], method: int = INLINE, **body: int) -> Tuple[bytes, Record]:
         """Read extents; return their bytes, each at its place, and the body of the reply."""
         length = wire.total(extents)
         lists = Record(extents=extents, ranges=[], data=b"")
-        body = dict(length=length, method=method, extents=len(extents))
-        if method == INLINE:
-            reply = self.session.call("ReadList", self.handle, lists, **body)
-            _check_count(reply.body.count, length, reply.payload, reply.body.count)
-            return reply.payload, reply.body
+        body.update(length=length, method=method, extents=len(extents))
+        return self._read_parts("ReadList", lists, body)
+
+    def _read_parts(self, name: str, payload: Record, body: Dict[str, int]) -> Tuple[bytes, Record]:
+        """Read a list, or what a view shows, inline or into own memory."""
+        length = body["length"]
+        if body["method"] == INLINE:
+            reply = self.session.call(name, self.handle, payload, **body)
+            return _split(reply, body, reply.body.count), reply.body
         region = self.session.regions.register(bytearray(length), remote_write=True)
-        lists.ranges = _halves(region)
+        payload.ranges = _halves(region)
         try:
-            reply = self.session.call("ReadList", self.handle, lists, ranges=len(lists.ranges), **body)
+            reply = self.session.call(name, self.handle, payload, ranges=len(payload.ranges), **body)
         finally:
             self.session.regions.deregister(region)
+        _split(reply, body, 0)
         return bytes(region.memory), reply.body
 
     def write_list(self, extents: Sequence[Extent], data: bytes, stability: int = wire.UNSTABLE,
-                   method: int = INLINE) -> Record:
+                   method: int = INLINE, **body: int) -> Record:
         """Write extents, byte n of the data to byte n of the extents."""
         lists = Record(extents=extents, ranges=[], data=data if method == INLINE else b"")
-        body = dict(length=len(data), method=method, stability=stability, extents=len(extents))
+        body.update(length=len(data), method=method, stability=stability, extents=len(extents))
+        return self._write_parts("WriteList", lists, data, body)
+
+    def _write_parts(self, name: str, payload: Record, data: bytes, body: Dict[str, int]) -> Record:
+        """Write a list, or what a view shows, inline or out of own memory."""
         region = None
-        if method == DIRECT:
+        if body["method"] == DIRECT:
             region = self.session.regions.register(bytearray(data), remote_read=True)
-            lists.ranges = _halves(region)
+            payload.ranges = _halves(region)
         try:
-            reply = self.session.call("WriteList", self.handle, lists, ranges=len(lists.ranges), **body)
+            reply = self.session.call(name, self.handle, payload, ranges=len(payload.ranges), **body)
         finally:
             if region:
                 self.session.regions.deregister(region)
+        _split(reply, body, 0)
         return reply.body
 
     def read_view(self, view: int, displacement: int, place: int, length: int, method: int = INLINE,
                   **body: int) -> Tuple[bytes, Record]:
         """Read a range of the data of a view; return its bytes, each at its place, and the body of the reply."""
-        payload = Record(ranges=[], data=b"")
         body.update(view=view, displacement=displacement, place=place, length=length, method=method)
-        if method == INLINE:
-            reply = self.session.call("ReadView", self.handle, payload, **body)
-            _check_count(reply.body.count, length, reply.payload, reply.body.count)
-            return reply.payload, reply.body
-        region = self.session.regions.register(bytearray(length), remote_write=True)
-        payload.ranges = _halves(region)
-        try:
-            reply = self.session.call("ReadView", self.handle, payload, ranges=len(payload.ranges), **body)
-        finally:
-            self.session.regions.deregister(region)
-        return bytes(region.memory), reply.body
+        return self._read_parts("ReadView", Record(ranges=[], data=b""), body)
 
     def write_view(self, view: int, displacement: int, place: int, data: bytes, stability: int = wire.UNSTABLE,
                    method: int = INLINE, **body: int) -> Record:
@@ -251,17 +253,7 @@ class File(Node):
         payload = Record(ranges=[], data=data if method == INLINE else b"")
         body.update(view=view, displacement=displacement, place=place, length=len(data), method=method,
                     stability=stability)
-        region = None
-        if method == DIRECT:
-            region = self.session.regions.register(bytearray(data), remote_read=True)
-            payload.ranges = _halves(region)
-        try:
-            reply = self.session.call("WriteView", self.handle, payload, ranges=len(payload.ranges), **body)
-        finally:
-            if region:
-                self.session.regions.deregister(region)
-        _check_count(reply.body.count, len(data), b"", 0)
-        return reply.body
+        return self._write_parts("WriteView", payload, data, body)
 
     def commit(self, offset: int = 0, length: int = 0, stability: int = wire.DATA_SYNC) -> int:
         """Make unstable data durable; return the verifier."""
@@ -320,6 +312,16 @@ def _check_count(count: int, length: int, payload: bytes, inline: int) -> None:
     """Refuse a count beyond what was asked for, and data of another length than its count."""
     if count > length or len(payload) != inline:
         raise ServerFault(f"{count} bytes of {length}, with a payload of {len(payload)}")
+
+
+def _split(reply: Message, body: Dict[str, int], inline: int) -> bytes:
+    """Take the explanation that was asked for out of a reply, and check the count; return the data."""
+    data, explanation = reply.payload, None
+    if body.get("flags", 0) & wire.EXPLAIN:
+        data, explanation = wire.split_explanation(data, inline)
+    _check_count(reply.body.count, body["length"], data, inline)
+    reply.body.explanation = explanation
+    return data
 
 
 class BatchOperation(Record):

@@ -22,8 +22,9 @@ ID_NONE = 2**32 - 1
 # Flags of the header.
 REPLY, CHAIN_FORWARD, CHAIN_BACK, SAVE_HANDLE, CALLBACK, REPLAY = 1, 2, 4, 8, 16, 32
 # Features.
-CHAINS, CALLBACKS, RESUME, EAGER_BUFFERS, LISTS, BATCHES, TOKENS, LOCKS, VIEWS = (1 << bit for bit in range(9))
-FEATURES_ALL = 0x1FF
+CHAINS, CALLBACKS, RESUME, EAGER_BUFFERS, LISTS, BATCHES, TOKENS, LOCKS, VIEWS, EXPLAINS = (
+    1 << bit for bit in range(10))
+FEATURES_ALL = 0x3FF
 # Methods and stabilities.
 INLINE, DIRECT, EAGER, CLIENT_INITIATED = range(4)
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
@@ -31,6 +32,9 @@ UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
 READ, WRITE, CREATE, EXCLUSIVE, TRUNCATE, NO_FOLLOW, DIRECTORY, DIRECT_IO, DENY_READ, DENY_WRITE, UNNAMED = (
     1 << bit for bit in range(11))
 NOTIFY, EXPEDITE = 1, 2
+# Of a list or a view: what lies between its extents, and its flags.
+SIEVE_AUTO, SIEVE_ON, SIEVE_OFF = range(3)
+EXPLAIN = 1
 # What a verify compares, and how.
 CHANGE, SIZE, MTIME, IDENTITY = 1, 2, 4, 8
 DIFFER, FOLLOW = 1, 2
@@ -167,6 +171,7 @@ U8, U16, U32, U64 = "B", "H", "I", "Q"
 BOOLEAN = (0, 1)
 ZERO = (0,)
 STABILITIES = (UNSTABLE, DATA_SYNC, FILE_SYNC)
+SIEVES = (SIEVE_AUTO, SIEVE_ON, SIEVE_OFF)
 MODES = range(0o10000)
 
 HEADER = Layout(
@@ -187,12 +192,15 @@ WRITE_REPLY = Layout(
     Field("verifier", U64))
 LIST_REQUEST = Layout(
     Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, STABILITIES),
-    Field("sieve", U8, range(3)), Field("-", U8),
-    Field("extents", U32), Field("ranges", U32))
+    Field("sieve", U8, SIEVES), Field("flags", U8, range(2)), Field("extents", U32), Field("ranges", U32))
 LIST_READ_REQUEST = Layout(
     Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, ZERO),
-    Field("sieve", U8, range(3)), Field("-", U8), Field("extents", U32), Field("ranges", U32))
+    Field("sieve", U8, SIEVES), Field("flags", U8, range(2)), Field("extents", U32), Field("ranges", U32))
 LIST_READ_REPLY = Layout(Field("count", U32), Field("end_of_file", U32, BOOLEAN), Field("end", U64))
+EXPLANATION = Layout(
+    Field("parts", U32), Field("copied", U32), Field("calls", U32), Field("windows", U32), Field("waited", U32),
+    Field("gap_max", U32), Field("call_ns", U32), Field("byte_ps", U32), Field("window_bytes", U64),
+    Field("predicted_ns", U64), Field("apart_ns", U64), Field("measured_ns", U64))
 VIEW_SET_REQUEST = Layout(Field("view", U32), Field("description_length", U32), Field("offset", U32), Field("-", U32))
 VIEW_DROP_REQUEST = Layout(Field("view", U32), Field("-", U32))
 
@@ -202,7 +210,7 @@ def _view_request(stabilities: Sequence[int]) -> Layout:
     return Layout(
         Field("displacement", U64), Field("place", U64), Field("group", U64), Field("group_size", U32),
         Field("view", U32), Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, stabilities),
-        Field("sieve", U8, range(3)), Field("-", U8), Field("ranges", U32), Field("-", U32))
+        Field("sieve", U8, SIEVES), Field("flags", U8, range(2)), Field("ranges", U32), Field("-", U32))
 
 
 VIEW_REQUEST, VIEW_READ_REQUEST = _view_request(STABILITIES), _view_request(ZERO)
@@ -694,6 +702,13 @@ class Lists(Payload):
         return lists
 
 
+def split_explanation(payload: bytes, length: int) -> Tuple[bytes, Optional[Record]]:
+    """Take what explains a list from behind its data; without exactly its bytes there is none ([LIST-48])."""
+    if len(payload) != length + EXPLANATION.struct.size:
+        return payload, None
+    return payload[:length], EXPLANATION.decode(payload[length:])
+
+
 class ViewTransfer(Payload):
     """Of a ReadView or WriteView: ranges of memory, and the data of an inline write."""
 
@@ -1045,11 +1060,11 @@ OPERATIONS: Dict[int, Operation] = {
     0x0027: Operation("Seek", SEEK_REQUEST, Empty(), SEEK_REPLY),
     0x0028: Operation("Hint", HINT_REQUEST),
     0x0029: Operation("ReadList", LIST_READ_REQUEST, Lists(False), LIST_READ_REPLY, BYTES),
-    0x002A: Operation("WriteList", LIST_REQUEST, Lists(True), WRITE_REPLY),
+    0x002A: Operation("WriteList", LIST_REQUEST, Lists(True), WRITE_REPLY, BYTES),
     0x002B: Operation("Batch", BATCH_REQUEST, BatchOperations(), BATCH_REPLY, BatchResults()),
     0x002C: Operation("CopyRange", COPY_REQUEST, Empty(), COPY_REPLY),
     0x002D: Operation("ReadView", VIEW_READ_REQUEST, ViewTransfer(False), LIST_READ_REPLY, BYTES),
-    0x002E: Operation("WriteView", VIEW_REQUEST, ViewTransfer(True), WRITE_REPLY),
+    0x002E: Operation("WriteView", VIEW_REQUEST, ViewTransfer(True), WRITE_REPLY, BYTES),
     0x0030: Operation("Readdir", READDIR_REQUEST, Empty(), READDIR_REPLY, DirectoryEntries()),
     0x0031: Operation("Mkdir", MKDIR_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0032: Operation("Remove", REMOVE_REQUEST, BYTES),

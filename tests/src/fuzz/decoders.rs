@@ -13,8 +13,8 @@ use dafs_proto::transport::tcp::frame;
 use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchLimits,
-    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, FenceList,
-    FsStatistics, HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply,
+    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, Explanation,
+    FenceList, FsStatistics, HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply,
     ListRequest, MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
     RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
     ShareRequest, Statistics, Token, TwoNames, ViewDropRequest, ViewRequest, ViewSetRequest, Welcome,
@@ -59,7 +59,7 @@ pub fn bodies(data: &[u8]) {
         10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
         15 => CommitReply, 16 => ListRequest, 17 => ListReadReply,
         18 => BatchRequest, 19 => BatchReply, 20 => BatchNotice, 21 => ShareRequest, 22 => ShareReply,
-        23 => ViewSetRequest, 24 => ViewDropRequest, 25 => ViewRequest,
+        23 => ViewSetRequest, 24 => ViewDropRequest, 25 => ViewRequest, 26 => Explanation,
     }
 }
 

@@ -21,6 +21,7 @@ on_each_provider![
     copy_with_something_in_the_way_reports_it_and_goes_on,
     copy_onto_itself_is_refused_and_loses_nothing,
     copy_without_owners_keeps_all_else,
+    copy_from_a_server_makes_nobody_s_program_run_as_another,
     copy_of_special_files_skips_them_and_fails,
     copy_by_each_method_is_the_same,
     copy_makes_directories_and_links_durable_unless_told_not_to,
@@ -234,6 +235,42 @@ fn copy_onto_itself_is_refused_and_loses_nothing(on: On) {
     assert_eq!(fs::read(world.data().join("dir/file")).unwrap(), b"content");
     dafs(["cp", world.local("a").to_str().unwrap(), world.local("b").to_str().unwrap()])
         .failed(2, &["neither side is on a server"]);
+}
+
+// [CMD-5] [CMD-16]
+fn copy_from_a_server_makes_nobody_s_program_run_as_another(on: On) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let world = World::start(on);
+    let (tree, own) = (world.data().join("tree"), fs::metadata(world.data()).unwrap().uid());
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("large"), dafs_tests::suite::bytes(1, 600_000)).unwrap();
+    fs::write(tree.join("below/small"), "small").unwrap();
+    let modes = [("large", 0o6751), ("below/small", 0o4755), ("below", 0o2750)];
+    for (name, mode) in modes {
+        if own == 0 {
+            chown(tree.join(name), Some(1234), Some(4321)).unwrap();
+        }
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let url = world.url("data/tree");
+    for (number, options) in [&["-r"][..], &["-pr", "--no-owner"]].into_iter().enumerate() {
+        let into = world.local(&format!("copies{number}"));
+        fs::create_dir(&into).unwrap();
+        let copy = into.join("tree");
+        // The second time it stands there already.
+        for _ in 0..2 {
+            let mut words = vec!["cp"];
+            words.extend(options);
+            words.extend([&url, into.to_str().unwrap()]);
+            dafs(words).succeeded();
+            for (name, mode) in modes {
+                let found = fs::metadata(copy.join(name)).unwrap();
+                assert_eq!((found.mode() & 0o6000, found.uid()), (0, own), "{name} by {options:?}");
+                // A copy is the umask's but for what was asked for.
+                assert_eq!(found.mode() & 0o700, mode & 0o700, "{name} by {options:?}");
+            }
+        }
+    }
 }
 
 // [CMD-5] [CMD-16] [CMD-21]

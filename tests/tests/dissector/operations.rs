@@ -219,8 +219,10 @@ pub(crate) fn run_all(recorder: &Recorder) {
         let file = export.open_with(format!("f{number}"), &all()).unwrap();
         move_data(&session, &file);
         change_space(&file);
-        move_lists(&file);
-        move_views(&session, &file);
+        for file in [&file, &file.with_explanation()] {
+            move_lists(file);
+            move_views(&session, file);
+        }
         let other = export.open_with("other", &all()).unwrap();
         move_batches(&session, [&file, &other], SMALL);
         move_batches(&session, [&file, &other], LARGE / 2);

@@ -96,6 +96,11 @@ fn real_sessions_are_dissected_whole_and_each_reply_has_its_request() {
     let seen: BTreeSet<u64> = counts.keys().map(|(opcode, _)| *opcode).collect();
     let all: BTreeSet<u64> = Opcode::ALL.iter().map(|opcode| *opcode as u64).collect();
     assert_eq!(seen, all, "opcodes");
+    let is_explained = |message: &&Item| message.one("dafs.explanation.parts").is_some();
+    let explained = packets.iter().flat_map(Item::messages).filter(is_explained);
+    let explained: BTreeSet<u64> = explained.map(|message| message.number("dafs.opcode")).collect();
+    let lists = [Opcode::ReadList, Opcode::WriteList, Opcode::ReadView, Opcode::WriteView];
+    assert_eq!(explained, lists.iter().map(|opcode| *opcode as u64).collect(), "explained");
     for ((opcode, is_reply), (count, found)) in counts {
         let is_callback = opcode >= 0x8000;
         if is_reply {

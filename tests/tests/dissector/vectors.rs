@@ -143,6 +143,11 @@ fn golden_messages_have_the_values_that_the_page_says() {
         ("lock turn callback", "LockTurn 7 bytes at 5", "dafs.lock_turn.owner", "9"),
         ("statfs reply", "Statfs reply", "dafs.fs_statistics.name_size_max", "255"),
         ("batch notice", "BatchDone 1 result of slot 3", "dafs.noticed_result.place", "1"),
+        ("explained list read request", "ReadList f=0x100000002 8 bytes in 2 extents inline", "dafs.list_request.flags.explain", "1"),
+        ("explained list read reply", "ReadList reply 7 bytes, end of file", "dafs.explanation.gap_max", "1600"),
+        ("explained list read reply", "ReadList reply 7 bytes, end of file", "dafs.data", "65:78:70:6c:61:69:6e"),
+        ("explained view write request", "WriteView f=0x100000002 8 bytes at place 16 of view 7 direct", "dafs.view_request.flags", "0x01"),
+        ("explained view write reply", "WriteView reply 8 bytes", "dafs.explanation.measured_ns", "51000"),
         ("notice callback", "Notice draining", "dafs.words", "the server is shutting down"),
         ("credit target callback", "CreditTarget 32 credits", "dafs.credits", "32"),
     ];

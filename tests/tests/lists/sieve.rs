@@ -1,11 +1,12 @@
 //! Lists whose small parts are written with what lies between them.
 
 use std::fs::File as Plain;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dafs_client::{Extent, File, OpenOptions, Session, Sieve};
+use dafs_client::{Datatype, Explanation, Extent, File, OpenOptions, Session, Sieve};
+use dafs_proto::wire::LIST_MAX;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::suite::{Numbers, assert_same, bytes};
@@ -16,6 +17,8 @@ on_each_provider_and_two_workers! {
     writers_of_parts_that_interleave_lose_nothing,
     list_that_is_not_sieved_leaves_what_lies_between_to_others,
     dense_small_parts_are_sieved_and_others_are_not,
+    explanations_say_which_calls_were_made_of_a_list,
+    reads_that_fill_the_message_come_without_an_explanation,
 }
 
 const MODES: [Sieve; 3] = [Sieve::Auto, Sieve::On, Sieve::Off];
@@ -195,4 +198,69 @@ fn dense_small_parts_are_sieved_and_others_are_not(on: On) {
     batch.run().unwrap().into_iter().for_each(|outcome| assert_eq!(outcome.unwrap().count, 64));
     assert_eq!(session.statistics().unwrap().sieved_windows, before);
     assert_eq!(sieved(Sieve::On, 1, 70_000), 0, "no gap is as large");
+}
+
+// [LIST-47] [LIST-48]
+fn explanations_say_which_calls_were_made_of_a_list(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open(&session);
+    let plain = plain(&harness);
+    plain.write_all_at(&bytes(1, 1 << 20), 0).unwrap();
+    let extents: Vec<Extent> = (0..100).map(|at| Extent::new(128 * at, 64)).collect();
+    let data = bytes(2, 6400);
+    assert_eq!(file.take_explanation(), Explanation::default(), "it was not asked for");
+    let explained = file.with_explanation();
+    let write = |mode: Sieve| {
+        assert_eq!(explained.with_sieve(mode).write_list(&extents, &[IoSlice::new(&data)]).unwrap(), 6400);
+        explained.take_explanation()
+    };
+    let told = write(Sieve::Off);
+    assert_eq!((told.requests, told.others, told.parts, told.windows, told.calls), (1, 0, 100, 0, 100));
+    assert!(told.waited <= told.calls && !told.measured.is_zero(), "{told}");
+    // A call that was not waited for was expected to take something.
+    assert!(told.waited == told.calls || told.predicted > told.call, "{told}");
+    let told = write(Sieve::On);
+    assert_eq!((told.parts, told.windows, told.calls), (100, 1, 0), "{told}");
+    assert_eq!(told.window_bytes, 99 * 128 + 64);
+    assert!(told.waited == 1 || told.predicted_apart > told.predicted, "{told}");
+    let mut found = vec![0; 6400];
+    for mode in MODES {
+        let reads = explained.with_sieve(mode);
+        assert_eq!(reads.read_list(&extents, &mut [IoSliceMut::new(&mut found)]).unwrap().count, 6400);
+        assert_eq!(found, data);
+        let told = reads.take_explanation();
+        assert_eq!(told.requests + told.others, 1, "{told}");
+        assert!(told.others == 1 || told.parts == 100, "{told}");
+    }
+    // One extent is a plain read.
+    explained.read_list(&extents[..1], &mut [IoSliceMut::new(&mut found[..64])]).unwrap();
+    assert_eq!(explained.take_explanation().requests, 0);
+    // Several requests are one sum; what ends in an error explains nothing.
+    let many: Vec<Extent> = (0..3 * LIST_MAX as u64).map(|at| Extent::new(2 * at, 1)).collect();
+    explained.write_list(&many, &[IoSlice::new(&vec![3; many.len()])]).unwrap();
+    let told = explained.take_explanation();
+    assert!(told.requests >= 3 && told.parts == many.len() as u64, "{told}");
+    let view = session.view(&Datatype::bytes(2).resized(0, 5)).unwrap();
+    explained.write_view(&view.at(0, 0), &data[..2000]).unwrap();
+    let told = explained.take_explanation();
+    assert_eq!((told.requests, told.parts), (1, 1000), "{told}");
+}
+
+// [LIST-47]
+fn reads_that_fill_the_message_come_without_an_explanation(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = open(&session).with_explanation();
+    let data = bytes(3, 256 * 1024);
+    plain(&harness).write_all_at(&data, 0).unwrap();
+    // Around each size at which a message is full, whatever the provider's is.
+    let inline_max = session.agreed().read_inline_max as usize;
+    for len in (inline_max.saturating_sub(80)..=inline_max + 8).chain([1, 63, 64, 65]) {
+        let first = len.div_ceil(2);
+        let extents = [Extent::new(0, first as u64), Extent::new(100_000, (len - first) as u64)];
+        let mut found = vec![0; len];
+        assert_eq!(file.read_list(&extents, &mut [IoSliceMut::new(&mut found)]).unwrap().count, len);
+        assert!(found[..first] == data[..first] && found[first..] == data[100_000..][..len - first], "{len}");
+    }
 }

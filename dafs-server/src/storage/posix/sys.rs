@@ -329,3 +329,40 @@ pub(in crate::storage) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64
     })?;
     Ok(counters[0])
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn kernel_names_no_two_files_alike_though_they_have_one_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let make = || {
+            std::fs::write(&path, b"x").unwrap();
+            let file = std::fs::File::open(&path).unwrap();
+            let handle = kernel_handle(file.as_fd(), c"").ok()?;
+            assert_eq!(kernel_handle(file.as_fd(), c"").ok(), Some(handle.clone()), "asked again");
+            Some((file.metadata().unwrap().ino(), handle))
+        };
+        // Some file systems, such as overlays, name none: then nothing is certain.
+        let Some(first) = make() else { return };
+        let mut all = vec![first];
+        for _ in 0..100 {
+            std::fs::remove_file(&path).unwrap();
+            let made = make().unwrap();
+            assert!(all.iter().all(|(_, handle)| *handle != made.1), "{all:?} and {made:?}");
+            all.push(made);
+        }
+    }
+
+    #[test]
+    fn hash_is_never_the_number_that_says_nothing() {
+        assert_ne!(hash(b""), 0);
+        assert_ne!(hash(b"one"), hash(b"two"));
+    }
+}

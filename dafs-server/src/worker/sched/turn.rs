@@ -210,6 +210,17 @@ mod tests {
         turns.on_steps(1);
     }
 
+    // [BUF-56]
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "bytes in one turn")]
+    fn turn_that_moves_more_than_any_request_may_ask_for_panics() {
+        let mut turns = Turns::default();
+        turns.begin(Moment::default());
+        turns.on_moved(TURN_SIZE_MAX);
+        turns.on_moved(1);
+    }
+
     // [BUF-22]
     #[test]
     fn turn_pays_for_what_earlier_ones_moved_too_much() {

@@ -408,6 +408,28 @@ fn end_of_a_connections_own_region_waits_for_nobody() {
     assert!(held.upgrade().is_none());
 }
 
+#[test]
+fn regions_are_bounded_for_a_connection_and_for_all_of_a_domain() {
+    let mut bed = Bed::new(small());
+    let client = ShmDomain::new();
+    let (_client, mut server) = bed.connect(&client);
+    let domain = bed.server.clone();
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(4096).unwrap()));
+    let bounded = |result: Result<Region, RegionError>, what: &str| match result {
+        Err(RegionError::TooMany { limit }) => limit,
+        other => panic!("{what}: {other:?}"),
+    };
+    let mut own: Vec<_> = (0..64).map(|_| server.register(&domain, memory.clone(), ALL).unwrap()).collect();
+    assert_eq!(bounded(server.register(&domain, memory.clone(), ALL), "a 65th of its own"), 64);
+    let shared: Vec<_> = (0..4032).map(|_| domain.register(memory.clone(), ALL).unwrap()).collect();
+    assert_eq!(bounded(domain.register(memory.clone(), ALL), "a 4,033rd"), 4032);
+    // One that is given back makes room.
+    drop(own.pop());
+    own.push(server.register(&domain, memory.clone(), ALL).unwrap());
+    drop(shared);
+    domain.register(memory, ALL).unwrap();
+}
+
 // [LIMIT-5] [LIMIT-15]
 #[test]
 fn memory_of_peers_is_charged_until_it_is_unmapped() {
