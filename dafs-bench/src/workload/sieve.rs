@@ -88,7 +88,8 @@ fn compare(
         for (mode, sieve) in MODES {
             let told = lists.explain(sieve, pieces, bench.file)?;
             let Pieces { op, segments, bytes, sparsity, .. } = *pieces;
-            let what = format!("{transport}, {op}, {segments} pieces of {bytes} B, one byte in {sparsity}, {mode}");
+            let what =
+                format!("{transport}, {op}, {segments} pieces of {bytes} B, one byte in {sparsity}, {mode}");
             bench.outcome.notes.push(format!("{what}: {told}"));
         }
     }

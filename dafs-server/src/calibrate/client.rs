@@ -331,7 +331,11 @@ mod tests {
         for (unregistered, from) in [(100, 1025), (96, 1025), (95, 512)] {
             let found = timed(unregistered).evaluate(1024, Instant::now()).crossovers;
             assert_eq!((found.read_registered, found.write_registered), (512, 512));
-            assert_eq!((found.read_unregistered, found.write_unregistered), (from, from), "{unregistered} us");
+            assert_eq!(
+                (found.read_unregistered, found.write_unregistered),
+                (from, from),
+                "{unregistered} us"
+            );
         }
     }
 }

@@ -171,8 +171,8 @@ def explanations_are_told_to_who_asks(bench: Bench) -> None:
             same(name_of(reply), "OK", f"{what}:")
             same(reply.payload[:len(data)], data, f"{what}, flags {flags}: data")
             same(len(reply.payload), len(data) + flags * size, f"{what}, flags {flags}: bytes in all")
-    request = list_request("ReadList", file, extents, flags=wire.EXPLAIN, length=1)
-    request.header.sequence = 2 * len(asked) + 1
+    request = list_request("ReadList", file, extents, length=1)
+    request.header.sequence, request.body.flags = 2 * len(asked) + 1, wire.EXPLAIN
     reply = ask(client, request)
     same(name_of(reply), "INVALID", "a list that contradicts itself:")
     expect(isinstance(reply.payload, str), "words alone", reply.payload)

@@ -129,7 +129,12 @@ impl Costs {
     }
 
     /// What these calls take, nanoseconds.
-    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "estimates"
+    )]
     pub(crate) fn predicted_ns(self, tally: &Tally) -> u64 {
         let windows =
             tally.windows as f32 * self.window_calls * self.call + tally.window_bytes as f32 * self.byte;
@@ -137,7 +142,12 @@ impl Costs {
     }
 
     /// What so many calls take that move so many bytes together, nanoseconds.
-    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "estimates"
+    )]
     pub(crate) fn apart_ns(self, calls: u32, bytes: usize) -> u64 {
         // A byte of a window is read as well.
         (calls as f32 * self.call + bytes as f32 * self.byte / 2.0) as u64
