@@ -75,6 +75,9 @@ struct Inside {
     nodes: HashMap<(usize, NodeId), Arc<Opened>>,
     /// Nodes that were closed and had not been open.
     strays: Vec<NodeId>,
+    /// Clients that were named before operations of theirs, and operations before which nobody was.
+    clients: HashSet<u64>,
+    nobodys: usize,
     workers: Vec<OfWorker>,
 }
 
@@ -82,6 +85,11 @@ struct Inside {
 struct OfWorker {
     held: usize,
     wake: UnixStream,
+    /// Closed since the last [`Storage::tidy`], and the most ever.
+    closed: usize,
+    closed_max: usize,
+    /// Whose the operations are that are submitted now.
+    client: Option<u64>,
 }
 
 /// What an operation has opened, until the last node and the last shared file of it is gone.
@@ -123,6 +131,8 @@ impl Faults {
             opens: Arc::default(),
             nodes: HashMap::new(),
             strays: Vec::new(),
+            clients: HashSet::new(),
+            nobodys: 0,
             workers: Vec::new(),
         };
         let faults = Self { inside: Arc::new((Mutex::new(inside), Condvar::new())) };
@@ -132,7 +142,8 @@ impl Faults {
             wake.set_nonblocking(true).expect("a flag");
             woken.set_nonblocking(true).expect("a flag");
             let mut inside = shared.lock();
-            inside.workers.push(OfWorker { held: 0, wake });
+            let (closed, closed_max) = (0, 0);
+            inside.workers.push(OfWorker { held: 0, wake, closed, closed_max, client: None });
             let worker = inside.workers.len() - 1;
             drop(inside);
             let (faults, held) = (shared.clone(), Vec::new());
@@ -231,6 +242,17 @@ impl Faults {
         inside.opens.load(Ordering::Acquire)
     }
 
+    /// The most nodes that one worker has closed without tidying up in between.
+    pub fn closed_at_once_max(&self) -> usize {
+        self.lock().workers.iter().map(|worker| worker.closed_max).max().unwrap_or(0)
+    }
+
+    /// How many clients were named as those whose operations follow, and how many operations came before any was.
+    pub fn clients(&self) -> (usize, usize) {
+        let inside = self.lock();
+        (inside.clients.len(), inside.nobodys)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -321,6 +343,12 @@ impl Storage for FaultyStorage {
             source.0 = Arc::clone(&shared.file);
         }
         let kind = kind(&op);
+        let mut inside = self.faults.lock();
+        match inside.workers[self.worker].client.take() {
+            Some(client) => drop(inside.clients.insert(client)),
+            None => inside.nobodys += 1,
+        }
+        drop(inside);
         match self.faults.take(kind) {
             None | Some(Fault::Pass) => {}
             Some(Fault::Late) => drop(self.late.insert(token)),
@@ -370,6 +398,16 @@ impl Storage for FaultyStorage {
         self.storage.flush();
     }
 
+    fn tidy(&mut self) -> bool {
+        self.faults.lock().workers[self.worker].closed = 0;
+        self.storage.tidy()
+    }
+
+    fn for_client(&mut self, client: u64) {
+        self.faults.lock().workers[self.worker].client = Some(client);
+        self.storage.for_client(client);
+    }
+
     fn poll(&mut self, done: &mut Vec<(OpToken, FsResult)>) {
         let known = done.len();
         let mut drained = [0; 64];
@@ -406,6 +444,9 @@ impl Storage for FaultyStorage {
         if inside.nodes.remove(&(self.worker, node)).is_none() {
             inside.strays.push(node);
         }
+        let worker = &mut inside.workers[self.worker];
+        worker.closed += 1;
+        worker.closed_max = worker.closed_max.max(worker.closed);
         drop(inside);
         self.storage.close(node);
     }

@@ -1,7 +1,7 @@
 //! Storage that fails, writes short, hangs or is full: the caller learns it, nothing acknowledged is lost, and the session goes on.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
-use dafs_client::{DurableWriter, Error, Export, File, Session, Status};
+use dafs_client::{DurableWriter, Error, Export, File, OpenOptions, Session, Status};
 use dafs_proto::transport::Access;
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, ReaddirReply, ReaddirRequest};
 use dafs_server::config::ExportKind;
@@ -18,6 +18,7 @@ on_each_provider! {
     operation_that_hangs_delays_nobody_else,
     requests_as_large_as_a_client_likes_stop_nobody_else,
     listings_that_end_at_once_are_answered_over_many_turns,
+    storage_is_told_whose_each_operation_is,
     session_that_ends_with_thousands_of_files_leaves_none_open,
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
@@ -304,6 +305,22 @@ fn listings_that_end_at_once_are_answered_over_many_turns(on: On) {
     }
 }
 
+fn storage_is_told_whose_each_operation_is(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let sessions = [(); 3].map(|()| harness.session());
+    for session in &sessions {
+        for export in EXPORTS {
+            let root = session.mount(export).unwrap();
+            let file = root.open_with("f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+            file.write_all_at(&bytes(1, 3 << 20), 0).unwrap();
+            file.read_exact_at(&mut vec![0; 3 << 20], 0).unwrap();
+            file.commit().unwrap();
+            assert!(root.read_dir("", true).unwrap().count() > 0);
+        }
+    }
+    assert_eq!(faults.clients(), (3, 0));
+}
+
 fn session_that_ends_with_thousands_of_files_leaves_none_open(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let other = harness.session();
@@ -317,5 +334,8 @@ fn session_that_ends_with_thousands_of_files_leaves_none_open(on: On) {
     while faults.open_nodes() > 0 {
         mount.metadata("0").unwrap();
     }
+    // In parts, so that nobody waits for all of them.
+    let at_once = faults.closed_at_once_max();
+    assert!(at_once <= 2 * 256, "{at_once} were closed at once");
     drop(files);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{MemoryRef, RemoteRange};
-use dafs_proto::wire::{Features, Opcode, Sieve};
+use dafs_proto::wire::{Explanation, Features, Opcode, Sieve};
 use smallvec::SmallVec;
 
 use crate::driver::fast_path::{Attempt, Single, Wish};
@@ -219,7 +219,11 @@ impl Shared {
         }
         check_extent(offset, len)?;
         let registration = registration(ranges.is_some());
-        let question = Question { kind, size: len as u64, registration, policy, blocking };
+        // The explanation needs room in a reply that carries the data.
+        let is_explained = list.as_ref().is_some_and(|list| list.explanations.is_some());
+        let explained_size = if is_explained { Explanation::SIZE as u64 } else { 0 };
+        let size = len as u64 + explained_size;
+        let question = Question { kind, size, registration, policy, blocking };
         let mut circumstances = core.circumstances(&self.config, &question);
         let sieved = self.form(core, &question, (offset, memory.len()), &mut list, &mut circumstances);
         let trial = trial(core, &mut circumstances, blocking);

@@ -14,7 +14,8 @@ use dafs_proto::wire::Explanation as WireExplanation;
 pub struct Explanation {
     /// Requests that the server explained.
     pub requests: u64,
-    /// Requests that it did not: plain reads and writes, of one extent or of all that lies between the first and the last.
+    /// Requests that it did not: plain reads and writes, of one extent or of all that lies between the first and the last, and reads whose
+    /// data fills the reply.
     pub others: u64,
     /// Parts that the server moved.
     pub parts: u64,
@@ -102,19 +103,20 @@ impl Explanations {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.others > 0 || self.requests == 0 {
+            write!(f, "{} not explained, ", counted(self.others, "request"))?;
+        }
         if self.requests == 0 {
-            return write!(f, "{} plain requests", self.others);
+            return f.write_str("nothing else");
         }
-        write!(f, "{} requests", self.requests)?;
-        if self.others > 0 {
-            write!(f, " and {} plain ones", self.others)?;
-        }
-        write!(f, ", {} parts: {} calls", self.parts, self.calls)?;
+        let (requests, parts) = (counted(self.requests, "request"), counted(self.parts, "part"));
+        write!(f, "{requests} of {parts}: {}", counted(self.calls, "call"))?;
         if self.windows > 0 {
-            write!(f, ", {} windows of {} bytes", self.windows, self.window_bytes / self.windows)?;
+            let windows = counted(self.windows, "window");
+            write!(f, ", {windows} of {} bytes", self.window_bytes / self.windows)?;
         }
         if self.copied > 0 {
-            write!(f, ", {} parts without a call", self.copied)?;
+            write!(f, ", {} without a call", counted(self.copied, "part"))?;
         }
         if self.waited > 0 {
             write!(f, ", {} waited for", self.waited)?;
@@ -130,6 +132,10 @@ impl fmt::Display for Explanation {
             self.gap_max
         )
     }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -168,11 +174,11 @@ mod tests {
         assert_eq!((sum.requests, sum.others, sum.parts, sum.window_bytes), (2, 2, 18, 6000));
         assert_eq!(
             sum.to_string(),
-            "2 requests and 2 plain ones, 18 parts: 4 calls, 4 windows of 1500 bytes, 2 parts without a call, 2 waited for; \
+            "2 requests not explained, 2 requests of 18 parts: 4 calls, 4 windows of 1500 bytes, 2 parts without a call, 2 waited for; \
              5.0 us, predicted 4.0, apart 14.0; a call 0.80 us, a byte 0.250 ns, gaps up to 512 bytes"
         );
         assert_eq!(explanations.take(), Explanation::default());
         explanations.add_other();
-        assert_eq!(explanations.take().to_string(), "1 plain requests");
+        assert_eq!(explanations.take().to_string(), "1 request not explained, nothing else");
     }
 }

@@ -232,7 +232,7 @@ impl Exports {
     }
 
     #[inline]
-    fn files_mut(&mut self, export: ExportId) -> Option<&mut Box<dyn FileSystem>> {
+    pub(super) fn files_mut(&mut self, export: ExportId) -> Option<&mut Box<dyn FileSystem>> {
         self.exports.get_mut(usize::from(export.0)).map(|export| &mut export.files)
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dafs_client::{Error, Status};
+use dafs_client::{Error, StaleCause, Status};
 use dafs_tests::harness::On;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 
@@ -16,6 +16,12 @@ mod tcp {
     fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Tcp);
     }
+
+    #[test]
+    #[ignore = "needs mount"]
+    fn handle_never_reaches_a_file_system_mounted_over_its_export() {
+        super::mounted_over(dafs_tests::harness::On::Tcp);
+    }
 }
 
 mod shm {
@@ -23,6 +29,12 @@ mod shm {
     #[ignore = "needs mount"]
     fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Shm);
+    }
+
+    #[test]
+    #[ignore = "needs mount"]
+    fn handle_never_reaches_a_file_system_mounted_over_its_export() {
+        super::mounted_over(dafs_tests::harness::On::Shm);
     }
 }
 
@@ -32,6 +44,12 @@ mod verbs {
     #[ignore = "needs rdma-device"]
     fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Verbs);
+    }
+
+    #[test]
+    #[ignore = "needs mount"]
+    fn handle_never_reaches_a_file_system_mounted_over_its_export() {
+        super::mounted_over(dafs_tests::harness::On::Verbs);
     }
 }
 
@@ -99,4 +117,29 @@ fn copy_to_a_full_file_system(on: On) {
     file.truncate(0).unwrap();
     root.create("one more").unwrap().write_all_at(&bytes(4, 100_000), 0).unwrap();
     assert_eq!(session.reconnects(), 0);
+}
+
+// [SESS-55] [CLI-32]
+fn mounted_over(on: On) {
+    let mut world = World::start(on);
+    let session = world.session().unwrap();
+    let root = session.mount("data").unwrap();
+    let kept = root.create("kept").unwrap();
+    // One after the other: the roots of two may look alike.
+    let mut mounted = Vec::new();
+    for _ in 0..2 {
+        let before = session.mount("data").unwrap();
+        world.kill();
+        mounted.push(mount(&["-t", "tmpfs", "tmpfs"], &world.data()));
+        world.restart();
+        session.ping().unwrap();
+        for root in [&root, &before] {
+            let made = root.create("new").map(drop);
+            assert!(matches!(made, Err(Error::Stale { cause: StaleCause::Replaced, .. })), "{made:?}");
+        }
+        assert!(matches!(kept.write_at(b"x", 0), Err(Error::Stale { .. })));
+        assert_eq!(fs::read_dir(world.data()).unwrap().count(), 0, "nothing is made in it unasked");
+    }
+    world.kill();
+    drop(mounted);
 }

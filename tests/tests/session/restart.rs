@@ -144,9 +144,11 @@ fn file_that_is_gone_after_a_restart_is_stale_and_others_go_on(on: On) {
     std::fs::write(harness.scratch().join("other"), b"other").unwrap();
     std::fs::rename(harness.scratch().join("other"), harness.data().join("replaced")).unwrap();
     harness.restart();
-    for (file, name) in [(&gone, "gone"), (&replaced, "replaced")] {
+    for (file, name, why) in
+        [(&gone, "gone", StaleCause::Path(Status::NOT_FOUND)), (&replaced, "replaced", StaleCause::Replaced)]
+    {
         match file.read_at(&mut [0; 10], 0) {
-            Err(Error::Stale { path, .. }) => assert_eq!(path, name.as_bytes()),
+            Err(Error::Stale { path, cause, .. }) => assert_eq!((&*path, cause), (name.as_bytes(), why)),
             other => panic!("{name}: {other:?}"),
         }
         assert!(matches!(file.write_at(b"x", 0), Err(Error::Stale { .. })));

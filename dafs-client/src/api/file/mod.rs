@@ -114,8 +114,8 @@ impl File {
     }
 
     /// The same open file, which collects how the server moves its lists and views: [`File::take_explanation`]. It has a position of its
-    /// own, and the settings that this one has now. What the client decides is not changed. Servers before `Features.EXPLAIN` tell
-    /// nothing. Does not block.
+    /// own, and the settings that this one has now. What the client decides is not changed, but that reads which would fill a message with
+    /// their data go directly. Servers before `Features.EXPLAIN` tell nothing. Does not block.
     pub fn with_explanation(&self) -> Self {
         Self { explanations: Some(Arc::default()), ..self.twin() }
     }

@@ -238,6 +238,24 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
     }
 }
 
+#[test]
+fn last_close_of_a_file_without_a_name_is_left_to_a_thread() {
+    for kind in kinds().into_iter().filter(|kind| *kind != Kind::Mem) {
+        let mut f = Fixture::new(kind);
+        let slow =
+            |f: &mut Fixture, node: NodeId| f.storage.files_mut(node.export).unwrap().close(node).is_some();
+        let writer = f.open("f", RWC).unwrap();
+        f.write(writer, 0, &[1; 5000]).unwrap();
+        let reader = f.open("f", OpenFlags::READ).unwrap();
+        assert!(!slow(&mut f, reader), "{kind:?}: of what has a name");
+        let nameless = f.open("f", OpenFlags::READ).unwrap();
+        let at = f.at("f");
+        f.run(FsOp::Remove { at, directory: false }).unwrap();
+        assert!(slow(&mut f, nameless), "{kind:?}: of what may go with it");
+        assert!(slow(&mut f, writer), "{kind:?}");
+    }
+}
+
 // [STOR-87]
 #[test]
 fn operation_beyond_those_that_may_wait_for_a_thread_is_to_come_again() {
