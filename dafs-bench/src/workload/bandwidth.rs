@@ -40,12 +40,33 @@ fn rates(
 }
 
 fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> Limit {
-    match (subject.transport(), unit) {
+    match subject.transport() {
         _ if bench.plan.direct_io => Limit::FileDirect,
-        ("shm", _) => Limit::File,
+        "shm" => Limit::File,
         _ if bench.over_rdma(subject) => rdma_limit(op),
-        (_, Unit::OpsPerS) if !subject.coalesces() => Limit::TcpUncoalesced,
+        _ => stream_limit(subject.coalesces(), op, unit),
+    }
+}
+
+/// The limit over TCP, which coalesces where its subject does.
+fn stream_limit(coalesces: bool, op: Op, unit: Unit) -> Limit {
+    match unit {
+        Unit::OpsPerS if !coalesces => Limit::TcpUncoalesced,
         _ if op == Op::Write => Limit::TcpStreamFile,
         _ => Limit::TcpStream,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_of_many_operations_coalesces_where_its_subject_does() {
+        for (op, stream) in [(Op::Read, Limit::TcpStream), (Op::Write, Limit::TcpStreamFile)] {
+            assert_eq!(stream_limit(false, op, Unit::OpsPerS), Limit::TcpUncoalesced);
+            assert_eq!(stream_limit(true, op, Unit::OpsPerS), stream);
+            assert_eq!(stream_limit(false, op, Unit::MibPerS), stream);
+        }
     }
 }

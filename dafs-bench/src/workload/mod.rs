@@ -297,18 +297,41 @@ impl Bench<'_> {
 
     /// The limit of one operation at a time on `subject`.
     fn latency_limit(&self, subject: &dyn Subject, bytes: usize) -> Limit {
+        let waits = Waits {
+            spins: subject.spins(),
+            spins_first: subject.spins_first(),
+            same_cpu: self.plan.same_cpu,
+        };
+        let transport = if self.over_rdma(subject) { "verbs" } else { subject.transport() };
+        waits.latency_limit(transport, bytes, self.plan.direct_io)
+    }
+}
+
+/// How both ends of a subject wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    spins: bool,
+    /// For a while, before it sleeps.
+    spins_first: bool,
+    same_cpu: bool,
+}
+
+impl Waits {
+    /// The limit of one operation of `bytes` at a time, which waits as its subject does.
+    fn latency_limit(self, transport: &str, bytes: usize, direct_io: bool) -> Limit {
         /// From here on a request over shared memory is lost beside the system call that moves the data.
         const RING_LOST_BYTES: usize = 64 << 10;
-        // The limit waits as its subject does. On one CPU who spins only keeps the other end from it.
-        let spins = subject.spins() || subject.spins_first() && !self.plan.same_cpu;
-        match (subject.transport(), self.plan.same_cpu) {
+        // On one CPU who spins only keeps the other end from it.
+        let spins = self.spins || self.spins_first && !self.same_cpu;
+        match (transport, self.same_cpu) {
             ("shm", true) if bytes == 0 => Limit::Doorbell,
             ("shm", false) if bytes == 0 => Limit::Ring,
-            ("shm", _) if bytes >= RING_LOST_BYTES || self.plan.direct_io => self.file_limit(),
+            ("shm", _) if direct_io => Limit::FileDirect,
+            ("shm", _) if bytes >= RING_LOST_BYTES => Limit::File,
             ("shm", true) => Limit::DoorbellFile,
             ("shm", false) => Limit::RingFile,
-            _ if self.over_rdma(subject) && spins => Limit::VerbsRrSpin,
-            _ if self.over_rdma(subject) => Limit::VerbsRr,
+            ("verbs", _) if spins => Limit::VerbsRrSpin,
+            ("verbs", _) => Limit::VerbsRr,
             _ if spins => Limit::TcpRrSpin,
             _ => Limit::TcpRr,
         }
@@ -357,6 +380,36 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limit_of_one_operation_waits_as_its_subject_does() {
+        let limit = |waits: Waits, transport| waits.latency_limit(transport, 4096, false);
+        let sleeps = Waits::default();
+        let spins = Waits { spins: true, ..sleeps };
+        let first = Waits { spins_first: true, ..sleeps };
+        for (transport, asleep, awake) in
+            [("tcp", Limit::TcpRr, Limit::TcpRrSpin), ("verbs", Limit::VerbsRr, Limit::VerbsRrSpin)]
+        {
+            assert_eq!(limit(sleeps, transport), asleep);
+            assert_eq!([limit(spins, transport), limit(first, transport)], [awake; 2]);
+            // Where both ends have one CPU, who spins for a while gives it up at once.
+            assert_eq!(limit(Waits { same_cpu: true, ..first }, transport), asleep);
+            assert_eq!(limit(Waits { same_cpu: true, ..spins }, transport), awake);
+        }
+    }
+
+    #[test]
+    fn limit_over_shared_memory_is_what_would_move_as_much() {
+        let waits = Waits::default();
+        let limit = |bytes, direct_io| waits.latency_limit("shm", bytes, direct_io);
+        assert_eq!(limit(0, false), Limit::Ring);
+        assert_eq!([limit(1, false), limit((64 << 10) - 1, false)], [Limit::RingFile; 2]);
+        assert_eq!(limit(64 << 10, false), Limit::File);
+        assert_eq!(limit(1, true), Limit::FileDirect);
+        let same_cpu = Waits { same_cpu: true, ..waits };
+        assert_eq!(same_cpu.latency_limit("shm", 0, false), Limit::Doorbell);
+        assert_eq!(same_cpu.latency_limit("shm", 1, false), Limit::DoorbellFile);
+    }
 
     #[test]
     fn spread_of_several_loads_is_that_of_the_most_disturbed() {

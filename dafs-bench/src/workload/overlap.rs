@@ -115,3 +115,33 @@ fn draw(panel: &mut Panel, transport: &str, bytes: usize, rows: &[Row]) {
     });
     panel.curves.push(Curve { name: format!("{transport}, no overlap"), points: serial, reference: true });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perfect_overlap_is_what_bounds_each_point_and_not_what_waiting_takes() {
+        // 64 KiB in 1 ms, 62.5 MiB/s, of which the limit moves twice as many.
+        let row = |cpu_fraction, mib_per_s, limit_value| Row {
+            cpu_fraction: Some(cpu_fraction),
+            mib_per_s: Some(mib_per_s),
+            limit_value: Some(limit_value),
+            ..Row::default()
+        };
+        let mut panel = empty_panel(Op::Read, 64 << 10);
+        draw(
+            &mut panel,
+            "tcp",
+            64 << 10,
+            &[row(0.0, 62.5, 125.0), row(0.5, 60.0, 62.5), row(0.9, 6.9, 6.94)],
+        );
+        let [measured, perfect, serial] = &panel.curves[..] else { panic!("{:?}", panel.curves) };
+        assert_eq!(measured.points, [(0.0, 62.5), (0.5, 60.0), (0.9, 6.9)]);
+        assert_eq!(perfect.points, [(0.0, 125.0), (0.5, 62.5), (0.9, 6.94)]);
+        for (point, expected) in serial.points.iter().zip([62.5, 31.25, 6.25]) {
+            assert!((point.1 - expected).abs() < 1e-6, "{point:?}");
+        }
+        assert_eq!([measured, perfect, serial].map(|curve| curve.reference), [false, true, true]);
+    }
+}

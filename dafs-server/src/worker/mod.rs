@@ -21,6 +21,7 @@ pub mod stats;
 mod upkeep;
 
 use std::collections::VecDeque;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +113,22 @@ pub type Randomness = Box<dyn FnMut(&mut [u8]) + Send>;
 /// A connection has this long for its handshake before it is closed for another of a peer that has as many.
 const HANDSHAKE_AGE_MIN: Duration = Duration::from_millis(250);
 
+/// Who goes of `count` that begin a session, where `max` may: from half of that on one that has had its time, of the peer that has most; at
+/// the bound one of them that has not.
+fn one_to_go<P: Copy, W: Copy + Eq + Hash>(
+    begin: impl Iterator<Item = Waiting<P, W>> + Clone,
+    count: usize,
+    newcomer: W,
+    max: usize,
+) -> Option<P> {
+    if count < max.div_ceil(2) {
+        return None;
+    }
+    let (age_min, newcomer) =
+        if count < max { (HANDSHAKE_AGE_MIN, None) } else { (Duration::ZERO, Some(newcomer)) };
+    gives_way(begin, newcomer, age_min)
+}
+
 /// Whom a connection is counted for before its client has said who it is.
 fn origin(peer: &PeerIdentity) -> (Option<IpAddr>, Option<u32>) {
     (peer.address.map(|address| address.ip()), peer.credentials.as_ref().map(|peer| peer.uid))
@@ -200,8 +217,7 @@ impl Worker {
         key
     }
 
-    /// Makes room for one more connection that begins a session. From half of the bound on, one goes that has had its time, of the peer
-    /// that has most; at the bound one of them goes that has not.
+    /// Makes room for one more connection that begins a session.
     fn bound_handshakes(&mut self, listener: usize, newcomer: &PeerIdentity) {
         let max = self.shared.part_of(self.shared.settings.limits.handshakes_max as usize).max(1);
         let without_session = |c: &&Connection| {
@@ -209,17 +225,12 @@ impl Worker {
                 && matches!(c.phase, Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_))
         };
         let begin = || self.connections.iter().map(|(_, connection)| connection).filter(without_session);
-        let count = begin().count();
-        if count < max.div_ceil(2) {
-            return;
-        }
         let all = begin().map(|connection| Waiting {
             place: connection.key,
             whose: origin(&connection.endpoint.capabilities().peer),
             age: self.now.since(connection.since),
         });
-        let age_min = if count < max { HANDSHAKE_AGE_MIN } else { Duration::ZERO };
-        if let Some(gone) = gives_way(all, (count >= max).then(|| origin(newcomer)), age_min) {
+        if let Some(gone) = one_to_go(all, begin().count(), origin(newcomer), max) {
             self.shared.budgets.handshakes.count_refused();
             self.close(gone, &"too many connections begin a session at once, and this one was to make room");
         }
@@ -303,5 +314,31 @@ impl Worker {
         let mut bytes = [0; N];
         (self.randomness)(&mut bytes);
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [LIMIT-6] [LIMIT-7]
+    #[test]
+    fn connection_that_begins_a_session_goes_for_another_when_it_had_its_time_or_there_is_no_room() {
+        // Of ten that may, these many of 'a' and 'b', each a millisecond older than the one before it.
+        let gone = |a: usize, b: usize, youngest: u64| {
+            let whose = std::iter::repeat_n('a', a).chain(std::iter::repeat_n('b', b));
+            let begin = whose.enumerate().map(|(place, whose)| Waiting {
+                place,
+                whose,
+                age: Duration::from_millis(youngest + place as u64),
+            });
+            one_to_go(begin, a + b, 'b', 10)
+        };
+        assert_eq!(gone(4, 0, 1000), None, "below half of the bound");
+        assert_eq!(gone(5, 0, 245), None, "all are young");
+        assert_eq!(gone(5, 0, 246), Some(4), "the oldest has had its time");
+        assert_eq!(gone(4, 3, 1000), Some(3), "the oldest of whoever has most");
+        assert_eq!(gone(6, 3, 0), None);
+        assert_eq!(gone(6, 4, 0), Some(5), "there is no room");
     }
 }

@@ -1,7 +1,8 @@
 //! Wrong usage, wrong servers, keys, closed pipes, and a server that is restarted.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
@@ -181,4 +182,41 @@ fn what_cannot_be_is_said_in_words(on: On) {
     dafs(["readlink", &world.url("data/file")]).failed(1, &["not a symbolic link"]);
     dafs(["mv", &world.url("data/tree"), &world.url("data/tree/below/new")]).failed(1, &["into itself"]);
     dafs(["cat", &world.url("data/tree")]).failed(1, &["directory"]);
+}
+
+/// Passes on what both sides say, but for these words of the server's.
+fn other_words(server: SocketAddr, words: &'static [u8], others: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let client = listener.accept().unwrap().0;
+        let server = TcpStream::connect(server).unwrap();
+        let (mut says, mut hears) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut says, &mut hears);
+            let _ = hears.shutdown(Shutdown::Write);
+        });
+        let (mut server, mut client, mut bytes) = (server, client, vec![0; 1 << 16]);
+        while let Ok(len @ 1..) = server.read(&mut bytes) {
+            let told = &mut bytes[..len];
+            while let Some(at) = told.windows(words.len()).position(|window| window == words) {
+                told[at..at + words.len()].copy_from_slice(others);
+            }
+            if client.write_all(told).is_err() {
+                return;
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn words_of_a_server_are_neither_commands_to_a_terminal_nor_lines_of_their_own() {
+    let world = World::start(On::Tcp);
+    let server = world.server().trim_start_matches("dafs+tcp://").parse().unwrap();
+    let proxy = other_words(server, b"keeps no locks", b"\x1b[31m\r\nforged!");
+    let refused = dafs(["lock", "--persistent", &format!("dafs+tcp://{proxy}/data/lock"), "true"]);
+    let refused = refused.failed(1, &["cannot lock", "forged!", "\\u001b[31m"]);
+    let harmful = |character: char| character.is_control() && character != '\n';
+    assert!(!refused.stderr.contains(harmful) && refused.stderr.lines().count() == 1, "{refused:?}");
 }

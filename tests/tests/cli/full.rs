@@ -47,7 +47,7 @@ mod verbs {
     }
 
     #[test]
-    #[ignore = "needs mount"]
+    #[ignore = "needs rdma-device"]
     fn handle_never_reaches_a_file_system_mounted_over_its_export() {
         super::mounted_over(dafs_tests::harness::On::Verbs);
     }

@@ -42,3 +42,57 @@ fn was_cut_off(error: &ConnectError) -> bool {
     matches!(error, ConnectError::System { source, .. }
         if matches!(source.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::PeerFault;
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn failed(kind: ErrorKind) -> ConnectError {
+        ConnectError::System { what: "handshake with", address: String::new(), source: kind.into() }
+    }
+
+    /// The outcome of these attempts, after which each is through, and how many there were.
+    fn outcome(timeout: Duration, attempts: Vec<ConnectError>) -> (Result<(), ConnectError>, usize) {
+        let (mut attempts, mut count) = (attempts.into_iter(), 0);
+        let result = connect_again(timeout, |left| {
+            assert!(left <= timeout);
+            count += 1;
+            attempts.next().map_or(Ok(()), Err)
+        });
+        (result, count)
+    }
+
+    #[test]
+    fn handshake_that_is_cut_off_is_begun_again() {
+        for kind in [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof] {
+            let (result, count) = outcome(LONG, vec![failed(kind), failed(kind)]);
+            assert!(result.is_ok() && count == 3, "{kind:?}: {result:?}, {count}");
+        }
+    }
+
+    #[test]
+    fn handshake_that_is_refused_is_not_begun_again() {
+        let refused = || failed(ErrorKind::ConnectionRefused);
+        let (result, count) = outcome(LONG, vec![refused()]);
+        assert!(result.is_err() && count == 1, "{result:?}, {count}");
+        let malformed =
+            ConnectError::Peer { address: String::new(), fault: PeerFault::malformed("magic", 1_u64, 2_u64) };
+        let (result, count) = outcome(LONG, vec![malformed]);
+        assert!(result.is_err() && count == 1, "{result:?}, {count}");
+        // What came first tells more.
+        let (result, count) = outcome(LONG, vec![failed(ErrorKind::BrokenPipe), refused()]);
+        assert!(result.is_err_and(|error| was_cut_off(&error)) && count == 2, "{count}");
+    }
+
+    #[test]
+    fn attempts_are_bounded_in_number_and_time() {
+        let always = || (0..100).map(|_| failed(ErrorKind::BrokenPipe)).collect();
+        let (result, count) = outcome(LONG, always());
+        assert!(result.is_err() && count == 1 + AGAIN_MAX as usize, "{count}");
+        let (result, count) = outcome(PAUSE, always());
+        assert!(result.is_err() && count == 1, "{count}");
+    }
+}
