@@ -518,6 +518,21 @@ mod tests {
         session.ping().unwrap();
     }
 
+    // Whoever else uses the session waits for as long.
+    #[test]
+    fn fast_request_that_is_not_answered_keeps_the_session_for_some_milliseconds_only() {
+        let world = World::new(12);
+        let (session, _export, file) = opened(&world);
+        world.once(Opcode::Null, |_| Action::Ignore);
+        let (shared, before) = (&session.owner.shared, world.net().now());
+        match shared.attempt(shared.lock(), &single(&file, NULL, &mut [], IoPath::Inline)) {
+            Attempt::InFlight(core, _, Came::Nothing) => drop(core),
+            _ => panic!("it was answered, or not begun"),
+        }
+        let kept = world.net().now().saturating_sub(before);
+        assert!(kept < Duration::from_millis(3), "{kept:?}");
+    }
+
     #[test]
     fn transfer_that_needs_cutting_or_a_buffer_is_not_begun() {
         let world = World::new(10);

@@ -58,7 +58,7 @@ fn wrong_usage_exits_with_2_and_says_what_to_write() {
 #[test]
 fn server_that_is_not_there_is_reported_with_advice() {
     // A port that was free a moment ago, and belongs to this process.
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     drop(socket);
     dafs(["ls", &format!("dafs+tcp://{address}/data")])

@@ -416,7 +416,9 @@ impl List {
                     _ => self.move_call(storage, &call, gap),
                 }
             };
-            self.tally.count(has_gaps, call.len);
+            if !matches!(moved, Err(NowError::WouldBlock)) {
+                self.tally.count(has_gaps, call.len);
+            }
             match moved {
                 Ok(count) => {
                     self.moved += count.max(CALL_SIZE_MIN);
