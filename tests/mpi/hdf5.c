@@ -6,8 +6,8 @@
 
 #include <hdf5.h>
 
-#define ROWS 64
-#define COLUMNS 96
+#define ROWS 24
+#define COLUMNS 40
 
 #define CHECK_H5(call) check_h5((long long)(call), #call, __LINE__)
 
@@ -103,7 +103,7 @@ static void move_part(hid_t dataset, int rank, int by_columns, int collective, i
 /* Writes a dataset, closes the file, and reads parts of it in both ways. */
 static void run_dataset(int by_columns, int collective, int chunked)
 {
-    hsize_t sizes[2] = {ROWS * (hsize_t)check.ranks, COLUMNS * (hsize_t)check.ranks}, chunks[2] = {32, 48};
+    hsize_t sizes[2] = {ROWS * (hsize_t)check.ranks, COLUMNS * (hsize_t)check.ranks}, chunks[2] = {16, 24};
     hid_t file = file_create(), space = (hid_t)CHECK_H5(H5Screate_simple(2, sizes, NULL)), dataset;
     hid_t list = (hid_t)CHECK_H5(H5Pcreate(H5P_DATASET_CREATE));
     if (chunked)
