@@ -25,6 +25,9 @@ fn file_that_nobody_has_changed_is_written_in_one_round_trip_and_another_is_not(
         let file = root.create("counter").unwrap();
         file.write_all_at(b"1", 0).unwrap();
         let seen = file.metadata().unwrap();
+        // What was dropped for the export before this one is closed behind an empty request.
+        mine.probe().unwrap();
+        others.probe().unwrap();
         let before = mine.statistics().unwrap();
         let done = file.chain().verify(&Expected::unchanged(&seen)).write_at(b"2", 0).run().unwrap();
         assert_eq!(done.counts, [1]);
