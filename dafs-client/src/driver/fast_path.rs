@@ -54,8 +54,8 @@ pub(crate) enum Attempt<'a> {
     NotBegun(Guard<'a>),
     /// Done; bytes moved.
     Done(usize),
-    /// It is in flight, and something else than its reply came, or nothing for long.
-    InFlight(Guard<'a>, Sent, Came),
+    /// It is in flight, and something else than its reply came, or nothing for long. Boxed, since it is large and rare.
+    InFlight(Guard<'a>, Sent, Box<Came>),
 }
 
 /// What came instead of the reply.
@@ -63,6 +63,18 @@ pub(crate) enum Came {
     Nothing,
     Message(Head, u32),
     Broken(TransportError),
+}
+
+impl Came {
+    #[cold]
+    fn boxed(self) -> Box<Self> {
+        Box::new(self)
+    }
+
+    #[cold]
+    fn message(head: &Head, payload_len: u32) -> Box<Self> {
+        Box::new(Self::Message(*head, payload_len))
+    }
 }
 
 impl Shared {
@@ -111,7 +123,12 @@ impl Shared {
 
     /// The general path takes over: `op` is what it would have made of the request.
     #[cold]
-    pub(crate) fn end_generally(&self, mut core: Guard<'_>, mut op: Op, (sent, came): (Sent, Came)) -> Op {
+    pub(crate) fn end_generally(
+        &self,
+        mut core: Guard<'_>,
+        mut op: Op,
+        (sent, came): (Sent, Box<Came>),
+    ) -> Op {
         let (opcode, len) = (op.opcode, op.transfer().map_or(0, |transfer| transfer.len));
         op.stop();
         op.outstanding = 1;
@@ -119,7 +136,7 @@ impl Shared {
         let request =
             Request { op: index, opcode, order: sent.order, at: 0, len, bounce: None, eager_buffer: None };
         core.note_request(sent.slot, request);
-        let outcome = match came {
+        let outcome = match *came {
             Came::Nothing => Ok(()),
             Came::Message(head, payload_len) => core.take_message(&head, payload_len),
             Came::Broken(error) => Err(Broken::Lost(error)),
@@ -239,20 +256,22 @@ impl Driven {
 
     /// Waits for the reply, once.
     #[inline]
-    fn await_single(&mut self, single: &Single<'_>, sent: &Sent) -> Result<usize, Came> {
-        let endpoint = self.endpoint.as_mut().ok_or(Came::Nothing)?;
+    fn await_single(&mut self, single: &Single<'_>, sent: &Sent) -> Result<usize, Box<Came>> {
+        let Some(endpoint) = self.endpoint.as_mut() else { return Err(Came::Nothing.boxed()) };
         self.unflushed = false;
-        endpoint.wait(Some(SLICE)).map_err(Came::Broken)?;
+        if let Err(error) = endpoint.wait(Some(SLICE)) {
+            return Err(Came::Broken(error).boxed());
+        }
         // Looked at where it is: a head is large to move.
         let count = match endpoint.recv() {
             Ok(Some(Received::Message { ref head, payload_len })) => {
                 match self.take_reply(single, sent, head, payload_len) {
                     Some(count) => count,
-                    None => return Err(Came::Message(*head, payload_len)),
+                    None => return Err(Came::message(head, payload_len)),
                 }
             }
-            Ok(_) => return Err(Came::Nothing),
-            Err(error) => return Err(Came::Broken(error)),
+            Ok(_) => return Err(Came::Nothing.boxed()),
+            Err(error) => return Err(Came::Broken(error).boxed()),
         };
         // A message that is still being looked at is in the way of the next wait.
         if let Some(endpoint) = self.endpoint.as_mut() {
@@ -526,7 +545,7 @@ mod tests {
         world.once(Opcode::Null, |_| Action::Ignore);
         let (shared, before) = (&session.owner.shared, world.net().now());
         match shared.attempt(shared.lock(), &single(&file, NULL, &mut [], IoPath::Inline)) {
-            Attempt::InFlight(core, _, Came::Nothing) => drop(core),
+            Attempt::InFlight(core, _, came) if matches!(*came, Came::Nothing) => drop(core),
             _ => panic!("it was answered, or not begun"),
         }
         let kept = world.net().now().saturating_sub(before);
