@@ -44,6 +44,13 @@ pub(super) enum WokenBy {
     Unknown,
 }
 
+/// Gives the CPU away; whether another thread took it for long. An interrupt does as much once, another thread each time.
+fn is_cpu_taken() -> bool {
+    let began = Instant::now();
+    std::thread::yield_now();
+    began.elapsed() >= YIELD_TAKEN
+}
+
 impl ShmEndpoint {
     /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
     pub(super) fn set_sleeping(&mut self) {
@@ -162,8 +169,7 @@ impl ShmEndpoint {
                     self.crowded_waits -= 1;
                     return false;
                 }
-                std::thread::yield_now();
-                if now.elapsed() >= YIELD_TAKEN {
+                if is_cpu_taken() && is_cpu_taken() {
                     self.crowded_waits = WAITS_CROWDED;
                 }
                 self.publish_cpu();
