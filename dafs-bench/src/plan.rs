@@ -127,8 +127,8 @@ impl Plan {
             }
             Benchmark::Sieve { options, .. } => {
                 let sizes = vec![128, KIB, 4 * KIB];
-                let transports = vec![Transport::Shm];
-                ("sieve", options, Defaults { transports, sizes, ..Defaults::default() })
+                let (transports, registered) = (vec![Transport::Shm], Registered::Yes);
+                ("sieve", options, Defaults { transports, sizes, registered, ..Defaults::default() })
             }
             Benchmark::Locks(options) => {
                 ("locks", options, Defaults { sizes: vec![4 * KIB], ..Defaults::default() })

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Context;
-use dafs_client::{Explanation, Extent, File, Noncontiguous, Sieve};
+use dafs_client::{Explanation, Extent, File, Noncontiguous, RegisteredBuf, Session, Sieve};
 
 use crate::limit::file::AlignedBuf;
 use crate::load::{Budget, FILE_BYTES, Work};
@@ -28,6 +28,14 @@ pub struct Pieces {
     pub sparsity: usize,
     /// Nothing of the file is in the page cache.
     pub cold: bool,
+    /// The memory is registered beforehand.
+    pub registered: bool,
+}
+
+/// Where all pieces of one list lie, one behind the other.
+enum Memory {
+    Registered(RegisteredBuf),
+    Ordinary(Vec<u8>),
 }
 
 impl Pieces {
@@ -50,10 +58,24 @@ impl Pieces {
         extents.extend((0..self.segments).map(piece));
     }
 
-    fn run_list(&self, file: &File, extents: &[Extent], memory: &mut [u8]) -> anyhow::Result<()> {
-        let moved = match self.op {
-            Op::Write => file.write_list(extents, &[IoSlice::new(memory)])?,
-            _ => file.read_list(extents, &mut [IoSliceMut::new(memory)])?.count,
+    fn memory(&self, session: &Session) -> anyhow::Result<Memory> {
+        let ordinary = vec![0x5a; self.total()];
+        if !self.registered {
+            return Ok(Memory::Ordinary(ordinary));
+        }
+        let mut registered = session.buffer(self.total())?;
+        registered.copy_from_slice(&ordinary);
+        Ok(Memory::Registered(registered))
+    }
+
+    fn run_list(&self, file: &File, extents: &[Extent], memory: &mut Memory) -> anyhow::Result<()> {
+        let all = 0..self.total();
+        let all = std::slice::from_ref(&all);
+        let moved = match (self.op, memory) {
+            (Op::Write, Memory::Registered(memory)) => file.write_list_buf(extents, memory, all)?,
+            (Op::Write, Memory::Ordinary(memory)) => file.write_list(extents, &[IoSlice::new(memory)])?,
+            (_, Memory::Registered(memory)) => file.read_list_buf(extents, memory, all)?.count,
+            (_, Memory::Ordinary(memory)) => file.read_list(extents, &mut [IoSliceMut::new(memory)])?.count,
         };
         whole(moved, self.total())
     }
@@ -79,10 +101,10 @@ impl Lists {
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
-        let (_, file) = self.link(Noncontiguous::Auto)?;
+        let (session, file) = self.link(Noncontiguous::Auto)?;
         file.set_sieve(sieve);
         let (mut offsets, mut extents) = (pieces.offsets(), Vec::new());
-        let mut memory = vec![0x5a; pieces.total()];
+        let mut memory = pieces.memory(session)?;
         repeat_after(evicting(pieces.cold, path)?, budget, samples, || {
             pieces.extents(offsets(), &mut extents);
             pieces.run_list(file, &extents, &mut memory)
@@ -91,9 +113,9 @@ impl Lists {
 
     /// One list, and how the server moved it.
     pub fn explain(&mut self, sieve: Sieve, pieces: &Pieces, path: &Path) -> anyhow::Result<Explanation> {
-        let (_, file) = self.link(Noncontiguous::Auto)?;
+        let (session, file) = self.link(Noncontiguous::Auto)?;
         let file = file.with_sieve(sieve).with_explanation();
-        let (mut extents, mut memory) = (Vec::new(), vec![0x5a; pieces.total()]);
+        let (mut extents, mut memory) = (Vec::new(), pieces.memory(session)?);
         pieces.extents(pieces.offsets()(), &mut extents);
         evicting(pieces.cold, path)?()?;
         pieces.run_list(&file, &extents, &mut memory)?;

@@ -29,18 +29,20 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bench.pins.be_client();
         let mut lists = bench.subjects.lists(transport, bench.plan.poll())?;
         for op in bench.plan.ops.clone() {
-            for bytes in bench.plan.sizes.clone() {
-                let mut rows = Vec::new();
-                for sparsity in SPARSITIES {
-                    let segments = bench.plan.segments;
-                    let pieces = Pieces { op, segments, bytes, sparsity, cold: bench.plan.cold };
-                    // A file of so many bytes has no room for more.
-                    if pieces.span() as u64 <= FILE_BYTES / 2 {
-                        rows.extend(compare(bench, &mut lists, transport.name(), &pieces, cache)?);
+            for registered in bench.plan.registered.clone() {
+                for bytes in bench.plan.sizes.clone() {
+                    let mut rows = Vec::new();
+                    for sparsity in SPARSITIES {
+                        let (segments, cold) = (bench.plan.segments, bench.plan.cold);
+                        let pieces = Pieces { op, segments, bytes, sparsity, cold, registered };
+                        // A file of so many bytes has no room for more.
+                        if pieces.span() as u64 <= FILE_BYTES / 2 {
+                            rows.extend(compare(bench, &mut lists, transport.name(), &pieces, cache)?);
+                        }
                     }
+                    panels.push(panel(transport.name(), op, bytes, registered, &rows));
+                    bench.outcome.rows.extend(rows);
                 }
-                panels.push(panel(transport.name(), op, bytes, &rows));
-                bench.outcome.rows.extend(rows);
             }
         }
     }
@@ -105,6 +107,7 @@ fn compare(
             transport: if index < MODES.len() { transport.to_owned() } else { "raw".to_owned() },
             op: Some(pieces.op),
             method: Some(*method),
+            registered: (index < MODES.len()).then_some(pieces.registered),
             segments: Some(pieces.segments),
             bytes: pieces.bytes,
             segment_bytes: Some(pieces.bytes),
@@ -124,7 +127,7 @@ fn compare(
     Ok(methods.iter().enumerate().map(row).collect())
 }
 
-fn panel(transport: &str, op: Op, bytes: usize, rows: &[Row]) -> Panel {
+fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) -> Panel {
     let methods =
         MODES.iter().map(|(method, _)| *method).chain(Plan::of(op).iter().map(|(method, _)| *method));
     let curve = |method: Method| {
@@ -133,8 +136,9 @@ fn panel(transport: &str, op: Op, bytes: usize, rows: &[Row]) -> Panel {
         let reference = !MODES.iter().any(|(mode, _)| *mode == method);
         Curve { name: method.to_string(), points, reference }
     };
+    let memory = if registered { "registered" } else { "ordinary memory" };
     Panel {
-        title: format!("{transport}, {op}, pieces of {bytes} bytes"),
+        title: format!("{transport}, {op}, pieces of {bytes} bytes, {memory}"),
         x: Axis { label: "one byte in so many is wanted".to_owned(), scale: Scale::Log },
         y: Axis { label: "one list, us".to_owned(), scale: Scale::Linear },
         curves: methods.map(curve).collect(),

@@ -1,11 +1,11 @@
 //! What kind of file system a file lives on: whether it can wait.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::super::pool::lock;
-use super::sys;
+use super::sys::{self, Errno};
 
 /// A file system's ways, learnt once per device.
 #[derive(Debug)]
@@ -23,6 +23,30 @@ pub(super) struct FsClass {
     pub(super) nowait_read: AtomicBool,
     /// The same of writes through the page cache.
     pub(super) nowait_write: AtomicBool,
+}
+
+impl FsClass {
+    /// With which flags `preadv2` does not wait for a device; `None` where it might with any.
+    #[inline]
+    pub(super) fn read_now_flags(&self) -> Option<i32> {
+        match self.memory {
+            true => Some(0),
+            false => self.nowait_read.load(Ordering::Relaxed).then_some(libc::RWF_NOWAIT),
+        }
+    }
+
+    /// Whether a read with those flags failed only because it would have waited, or they are not known here, which is remembered.
+    #[cold]
+    pub(super) fn on_read_error(&self, errno: Errno, flags: i32) -> bool {
+        match errno {
+            Errno::AGAIN => true,
+            Errno::OPNOTSUPP if flags != 0 => {
+                self.nowait_read.store(false, Ordering::Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// File systems that something is open on, by device number: another may have the number afterwards.

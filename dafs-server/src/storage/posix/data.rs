@@ -61,20 +61,12 @@ pub(super) fn read_now(node: &Node, offset: u64, into: &[Span<'_>]) -> Result<us
     if aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
-    let flags = if node.class.memory {
-        0
-    } else if node.class.nowait_read.load(Ordering::Relaxed) {
-        libc::RWF_NOWAIT
-    } else {
-        return Err(NowError::WouldBlock);
-    };
-    read_all(&mut segments, offset, flags, |_, _| node.buffered_fd()).map_err(|errno| match errno {
-        Errno::AGAIN => NowError::WouldBlock,
-        Errno::OPNOTSUPP if flags != 0 => {
-            node.class.nowait_read.store(false, Ordering::Relaxed);
-            NowError::WouldBlock
+    let Some(flags) = node.class.read_now_flags() else { return Err(NowError::WouldBlock) };
+    read_all(&mut segments, offset, flags, |_, _| node.buffered_fd()).map_err(|errno| {
+        match node.class.on_read_error(errno, flags) {
+            true => NowError::WouldBlock,
+            false => NowError::Failed(errno.into()),
         }
-        errno => NowError::Failed(errno.into()),
     })
 }
 

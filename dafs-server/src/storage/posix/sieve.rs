@@ -20,10 +20,13 @@ use super::{Node, data, sys};
 /// A window is no longer than this, bytes.
 const WINDOW_SIZE_MAX: usize = 256 * 1024;
 
+/// Unit of the page cache, bytes.
+const PAGE_SIZE: u64 = 4096;
+
 /// How a window may be written.
 enum Effort {
-    /// Without waiting for storage.
-    Now,
+    /// Without waiting for storage: read with these flags.
+    Now(i32),
     /// On a thread.
     Wait,
 }
@@ -45,10 +48,11 @@ pub(super) fn write_now(
     // Somebody waits for storage there.
     let Some(_alone) = gate.keep_out() else { return Err(NowError::WouldBlock) };
     let Some(file) = gate.file(node) else { return Ok(None) };
-    if !node.class.memory && (!throttle.allows() || !is_at_hand(file, offset, window.len())) {
+    let Some(flags) = node.class.read_now_flags() else { return Err(NowError::WouldBlock) };
+    if !node.class.memory && !throttle.allows() {
         return Err(NowError::WouldBlock);
     }
-    throttle.watch(window.len(), || rewrite(file, offset, window, change, &Effort::Now))
+    throttle.watch(window.len(), || rewrite((node, file), offset, window, change, &Effort::Now(flags)))
 }
 
 /// Writes the parts of a window, which lie in it one behind the other: together, or where that cannot be each by itself. Returns the bytes
@@ -81,7 +85,7 @@ pub(super) fn write_waiting(
                 }
             }
         };
-        match rewrite(file, offset, window, &mut change, &Effort::Wait) {
+        match rewrite((node, file), offset, window, &mut change, &Effort::Wait) {
             Ok(Some(count)) => return Ok(count),
             Ok(None) | Err(NowError::WouldBlock) => {}
             Err(NowError::Failed(status)) => return Err(status),
@@ -101,7 +105,7 @@ pub(super) fn write_waiting(
 }
 
 fn rewrite(
-    file: &FileLocks,
+    (node, file): (&Node, &FileLocks),
     offset: u64,
     window: Span<'_>,
     change: &mut dyn FnMut(),
@@ -110,13 +114,20 @@ fn rewrite(
     let range = offset..offset + window.len() as u64;
     let Some(_locked) = Locked::lock(file, &range) else { return Ok(None) };
     // A hole would be filled, which takes room; beyond the end there is nothing to read.
-    if !sys::seek_hole(file.as_fd(), offset).is_ok_and(|hole| hole >= range.end) {
+    if !has_no_hole(node, file, &range) {
         return Ok(None);
     }
-    match data::read_all(&mut segments(&[window]), offset, 0, |_, _| file.as_fd()) {
+    let flags = match effort {
+        Effort::Now(flags) => *flags,
+        Effort::Wait => 0,
+    };
+    match data::read_all(&mut segments(&[window]), offset, flags, |_, _| file.as_fd()) {
         Ok(count) if count == window.len() => {}
         Ok(_) => return Ok(None),
-        Err(errno) => return failed(errno.into(), effort),
+        Err(errno) => {
+            node.class.on_read_error(errno, flags);
+            return failed(errno.into(), effort);
+        }
     }
     change();
     match data::write_all(file.as_fd(), &mut segments(&[window]), offset, 0) {
@@ -128,7 +139,7 @@ fn rewrite(
 /// Whoever may wait writes the parts by themselves, and meets the same error where they do.
 fn failed<T>(status: Status, effort: &Effort) -> Result<Option<T>, NowError> {
     match effort {
-        Effort::Now => Err(NowError::WouldBlock),
+        Effort::Now(_) => Err(NowError::WouldBlock),
         Effort::Wait => {
             tracing::debug!(%status, "a window is written part by part");
             Ok(None)
@@ -136,11 +147,14 @@ fn failed<T>(status: Status, effort: &Effort) -> Result<Option<T>, NowError> {
     }
 }
 
-fn is_at_hand(file: &FileLocks, offset: u64, len: usize) -> bool {
-    const PAGE_SIZE: u64 = 4096;
-    let first = offset / PAGE_SIZE;
-    let count = (offset + len as u64).div_ceil(PAGE_SIZE) - first;
-    sys::cached_pages(file.as_fd(), first * PAGE_SIZE, count * PAGE_SIZE) == Ok(count)
+/// All of the range is data. A file system in memory looks for a hole page by page to the end of the file: there the pages of the range are
+/// counted, and only where some are missing, which may be swapped out, does it look.
+fn has_no_hole(node: &Node, file: &FileLocks, range: &Range<u64>) -> bool {
+    let first = range.start - range.start % PAGE_SIZE;
+    let len = range.end.next_multiple_of(PAGE_SIZE) - first;
+    let is_held = || sys::cached_pages(file.as_fd(), first, len) == Ok(len / PAGE_SIZE);
+    let hole = || sys::seek_hole(file.as_fd(), range.start);
+    (node.class.memory && is_held()) || hole().is_ok_and(|hole| hole >= range.end)
 }
 
 /// Other processes that lock are kept out until this is dropped.

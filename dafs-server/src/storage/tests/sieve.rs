@@ -106,6 +106,37 @@ fn window_changes_its_parts_and_nothing_else() {
     }
 }
 
+// [LIST-43]
+#[test]
+fn hole_between_the_parts_stays_one() {
+    const PAGE: u64 = 4096;
+    for kind in on_files() {
+        let mut f = Fixture::new(kind);
+        let node = f.open("f", RWC).unwrap();
+        let path = f.directory.as_ref().unwrap().path().join("root/f");
+        let plain = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let hole = |pages: u64| {
+            let from = rustix::fs::SeekFrom::Hole(0);
+            (rustix::fs::seek(&plain, from).unwrap() == pages * PAGE, plain.metadata().unwrap().len())
+        };
+        // Data, a hole of one page or more between the two parts, and data to the end.
+        for (first, after) in [(1, 2), (1, 20), (7, 8)] {
+            plain.set_len(0).unwrap();
+            plain.write_all_at(&vec![1; (first * PAGE) as usize], 0).unwrap();
+            plain.write_all_at(&vec![2; PAGE as usize], after * PAGE).unwrap();
+            let parts = vec![(first * PAGE - 10, vec![7; 5]), (after * PAGE + 3, vec![8; 5])];
+            let at_once = f.sieve_now(node, &parts);
+            assert!(matches!(at_once, Ok(None) | Err(NowError::WouldBlock)), "{kind:?}: {at_once:?}");
+            assert_eq!(f.sieve(node, &parts), Ok(window_of(&parts).1));
+            assert_eq!(hole(first), (true, (after + 1) * PAGE), "{kind:?}: {first} to {after}");
+            // Before it all is data: those parts go together, at once where the file system lives in memory.
+            let parts = vec![(5, vec![9; 5]), (first * PAGE - 10, vec![9; 5])];
+            let at_once = f.sieve_now(node, &parts);
+            assert!(at_once.is_ok_and(|count| count.is_some()) || kind != Kind::Tmpfs, "{kind:?}");
+        }
+    }
+}
+
 // [LIST-40] Every byte belongs to one writer, whose last value it has in the end.
 #[test]
 fn bytes_between_the_parts_that_others_write_are_not_lost() {
