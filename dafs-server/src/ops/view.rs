@@ -6,10 +6,12 @@ use dafs_proto::view::{VIEW_SEGMENTS_MAX, ViewError};
 use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, ViewSetRequest};
 
 use super::Worker;
+use crate::storage::NodeId;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::layout::{Layout, Shown};
 use crate::worker::flight::list::List;
+use crate::worker::flight::meeting::{Group, MEMBERS_MAX};
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::session::views::Refused;
 
@@ -77,7 +79,24 @@ impl Worker {
         }
         let mut list = List::of((kind, node), Layout::Shown(shown), ranges, request.stability);
         list.ask(request.sieve, request.flags);
-        self.begin_asked(call, list, bytes, inline_len as usize)
+        let list = self.prepare_asked(call, list, bytes, inline_len as usize)?;
+        match self.group_of(call, &request, node) {
+            Some(group) => self.begin_member(call, list, &group),
+            None => self.begin_work(call, list),
+        }
+        Ok(())
+    }
+
+    /// The group of a transfer, where this worker may wait for the rest of it.
+    fn group_of(&self, call: &Call, request: &ViewRequest, node: NodeId) -> Option<Group> {
+        let (number, size) = (request.group, request.group_size);
+        let is_awaited = number != 0
+            && (2..=MEMBERS_MAX).contains(&size)
+            && call.link.is_none()
+            && !self.shared.has_others()
+            && !self.draining;
+        let file = is_awaited.then(|| self.storage.lock_key(node).ok()).flatten()?;
+        Some(Group { number, size, file, writes: call.header.opcode == Opcode::WriteView })
     }
 
     /// Bytes of data in the message, and bytes that a request of a list may move.

@@ -40,6 +40,7 @@ use crate::storage::{ExportId, FsResult, NodeId, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
+use crate::worker::flight::meeting::Meetings;
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::ids::ConnectionKey;
 use crate::worker::requests::work::Operation;
@@ -77,6 +78,8 @@ pub struct Worker {
     pub(crate) active_sessions: u32,
     pub(crate) draining: bool,
     pub(crate) fencing: Fencing,
+    /// Transfers that wait for others of their group.
+    pub(crate) meetings: Meetings,
     pub(crate) park_count: u32,
     generation: u64,
     finished: Vec<(OpToken, FsResult)>,
@@ -161,6 +164,7 @@ impl Worker {
             active_sessions: 1,
             draining: false,
             fencing: Fencing::default(),
+            meetings: Meetings::default(),
             park_count: 0,
             generation: 0,
             finished: Vec::new(),

@@ -48,6 +48,7 @@ impl Worker {
         self.raise_credits();
         self.expect_fewer();
         self.tell_of_due_batches();
+        self.meetings.end_overdue(self.now);
         self.resume_storage_waiters();
         self.tidy_storage();
         self.flush_dirty();

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 mod definition;
+mod groups;
 mod hostile;
 mod oracle;
 mod sessions;

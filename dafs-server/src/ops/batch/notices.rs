@@ -58,14 +58,16 @@ impl Worker {
         self.tell_of_due_batches();
     }
 
-    /// When a batch's next window ends: a time to look at them ([`Worker::end_windows`]).
+    /// When a batch's next window ends, or somebody has waited long enough for others of a group: a time to look at them
+    /// ([`Worker::end_windows`]).
     pub fn window_end(&self) -> Option<Moment> {
-        self.window_end
+        [self.window_end, self.meetings.due()].into_iter().flatten().min()
     }
 
-    /// Tells of what has waited for a window that is over.
+    /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.
     pub fn end_windows(&mut self) {
         self.tell_of_due_batches();
+        self.meetings.end_overdue(self.now);
         self.flush_dirty();
     }
 

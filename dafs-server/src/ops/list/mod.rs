@@ -5,6 +5,7 @@
 //! mapped memory   all of it ─▶ storage ⇄ the client's memory ─▶ reply
 //! RDMA, read      next chunk ─▶ mapped file, or buffer ◀─ storage ─▶ one RDMA write for each range ─▶ next chunk … ─▶ reply
 //! RDMA, write     next chunk ─▶ buffer ◀─ one RDMA read for each range ─▶ storage ─▶ next chunk … ─▶ commit where asked ─▶ reply
+//! of a group      the next segments of each ─▶ storage, what lies side by side in one call ─▶ … ─▶ as above, each its own reply
 //! ```
 //!
 //! What calls of storage a chunk takes is [`crate::worker::flight::plan`]'s. Contiguous transfers are [`super::transfer`]'s.
@@ -12,6 +13,7 @@
 
 mod calls;
 mod fetch;
+mod joint;
 mod scattered;
 
 use dafs_proto::extent::Extent;
@@ -80,10 +82,23 @@ impl Worker {
     pub(super) fn begin_asked(
         &mut self,
         call: &Call,
+        list: List,
+        request: Vec<u8>,
+        inline_len: usize,
+    ) -> Result<(), Problem> {
+        let list = self.prepare_asked(call, list, request, inline_len)?;
+        self.begin_work(call, list);
+        Ok(())
+    }
+
+    /// Such a list with its memory, ready to begin.
+    pub(super) fn prepare_asked(
+        &mut self,
+        call: &Call,
         mut list: List,
         mut request: Vec<u8>,
         inline_len: usize,
-    ) -> Result<(), Problem> {
+    ) -> Result<Box<List>, Problem> {
         let extents = list.layout.slice(0, u64::MAX);
         self.check_locks_of(call, list.node, extents, list.kind != TransferKind::Read)?;
         if inline_len > 0 {
@@ -92,7 +107,7 @@ impl Worker {
         } else if list.place == Place::Inline {
             list.set_memory(own_memory(list.len as usize)?);
         }
-        self.begin_list(call, list)
+        self.prepare_list(call, list)
     }
 
     /// A contiguous read or write of several ranges of memory.
@@ -155,7 +170,13 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn begin_list(&mut self, call: &Call, mut list: List) -> Result<(), Problem> {
+    pub(super) fn begin_list(&mut self, call: &Call, list: List) -> Result<(), Problem> {
+        let list = self.prepare_list(call, list)?;
+        self.begin_work(call, list);
+        Ok(())
+    }
+
+    fn prepare_list(&mut self, call: &Call, mut list: List) -> Result<Box<List>, Problem> {
         if list.place != Place::Inline {
             self.map_list(call, &mut list)?;
         }
@@ -163,8 +184,7 @@ impl Worker {
         if list.kind == TransferKind::Write {
             list.done = self.written_before(call, list.verifier).min(list.len);
         }
-        self.begin_work(call, Box::new(list));
-        Ok(())
+        Ok(Box::new(list))
     }
 
     /// Begins an operation that moves data in steps.
@@ -221,28 +241,10 @@ impl Worker {
 
 impl Work for List {
     fn advance(&mut self, at: &mut Context<'_>) -> Fate {
-        loop {
-            let has_more = match self.step {
-                Step::Begin => self.done < self.len,
-                step => matches!(step, Step::Storage | Step::Post),
-            };
-            if at.worker.turns.is_over() && has_more {
-                // It goes on in its connection's next turn.
-                at.worker.yield_turn(at.call.connection, at.token);
-                return Fate::Waits;
-            }
-            let progress = match self.step {
-                Step::Begin => self.begin_chunk(at),
-                Step::Storage => self.move_parts(at),
-                Step::Post => self.post_ranges(at),
-                _ => Progress::Wait,
-            };
-            match progress {
-                Progress::Continue => {}
-                Progress::Wait => return Fate::Waits,
-                Progress::Departs => return self.tell(at),
-                Progress::End(result) => return self.end_fetched(at, result),
-            }
+        match self.run(at) {
+            Progress::Continue | Progress::Wait => Fate::Waits,
+            Progress::Departs => self.tell(at),
+            Progress::End(result) => self.end_fetched(at, result),
         }
     }
 
@@ -328,7 +330,8 @@ impl Work for List {
     }
 
     fn in_storage(&self) -> bool {
-        !self.calls.is_empty() || self.step == Step::Commit
+        let is_moved = self.joined.as_ref().is_some_and(|joined| joined.is_moved());
+        is_moved || !self.calls.is_empty() || self.step == Step::Commit
     }
 
     fn on_disconnected(&mut self) {
@@ -343,13 +346,40 @@ impl Work for List {
         Some(self.written()).filter(|count| *count > 0).map(|count| Effect::Bytes(count, self.verifier))
     }
 
-    fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
-        let ahead = self.ahead.map(|ahead| ahead.buffer);
-        self.buffers.into_iter().chain(self.granted).chain(ahead).collect()
+    fn into_buffers(mut self: Box<Self>) -> Vec<Buffer> {
+        self.take_buffers()
     }
 }
 
 impl List {
+    /// Takes steps until it has to wait or ends.
+    fn run(&mut self, at: &mut Context<'_>) -> Progress {
+        loop {
+            let has_more = match self.step {
+                Step::Begin => self.done < self.len,
+                step => matches!(step, Step::Storage | Step::Post),
+            };
+            if at.worker.turns.is_over() && has_more {
+                // It goes on in its connection's next turn.
+                at.worker.yield_turn(at.call.connection, at.token);
+                return Progress::Wait;
+            }
+            let progress = match self.step {
+                Step::Joined => match self.leave() {
+                    true => Progress::Continue,
+                    false => Progress::Wait,
+                },
+                Step::Begin => self.begin_chunk(at),
+                Step::Storage => self.move_parts(at),
+                Step::Post => self.post_ranges(at),
+                _ => Progress::Wait,
+            };
+            if !matches!(progress, Progress::Continue) {
+                return progress;
+            }
+        }
+    }
+
     fn begin_chunk(&mut self, at: &mut Context<'_>) -> Progress {
         let largest = at.worker.buffers.largest();
         let Some(connection) = at.connection() else { return Progress::Wait };

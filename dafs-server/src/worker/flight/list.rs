@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::account::Account;
 use super::calls::Calls;
 use super::layout::Layout;
+use super::meeting::Progress;
 use super::transfer::{TransferKind, range};
 use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::buffers::Buffer;
@@ -74,6 +75,8 @@ pub(crate) struct List {
     /// What it waited for, until the next chunk takes it.
     pub(crate) granted: Option<Buffer>,
     pub(crate) step: Step,
+    /// What others of its group do for it.
+    pub(crate) joined: Option<Arc<Progress>>,
     /// What the last [`List::move_now`] moved: bytes, and a call as [`CALL_SIZE_MIN`] at least.
     pub(crate) moved: usize,
     /// The chunk is a mapped window of the file.
@@ -109,6 +112,8 @@ pub(crate) enum Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// Waits for the others of its group, or is moved by one of them.
+    Joined,
     /// The next chunk can begin.
     Begin,
     /// Waits for a buffer.
@@ -136,6 +141,9 @@ impl List {
     pub(crate) fn written(&self) -> u64 {
         if self.kind == TransferKind::Read {
             return 0;
+        }
+        if let Some(joined) = &self.joined {
+            return joined.done();
         }
         let parts = self.parts.as_slice();
         let left = parts.get(self.next..).unwrap_or_default();
@@ -231,12 +239,27 @@ impl List {
             buffers: Vec::new(),
             granted: None,
             step: Step::Begin,
+            joined: None,
             moved: 0,
             is_window: false,
             is_faulted: false,
             is_broken: false,
             is_second: false,
         }
+    }
+
+    /// Goes on from what others of its group have done for it; false where that is not over.
+    pub(crate) fn leave(&mut self) -> bool {
+        let Some(joined) = self.joined.take_if(|joined| joined.has_parted()) else { return false };
+        (self.done, self.end) = (joined.done(), joined.end());
+        self.step = Step::Begin;
+        true
+    }
+
+    /// All buffers that it holds.
+    pub(crate) fn take_buffers(&mut self) -> Vec<Buffer> {
+        let ahead = self.ahead.take().map(|ahead| ahead.buffer);
+        std::mem::take(&mut self.buffers).into_iter().chain(self.granted.take()).chain(ahead).collect()
     }
 
     /// What its request asks for besides.
@@ -560,7 +583,7 @@ pub(crate) fn is_copied(parts: &[Part], call: &Call) -> bool {
 }
 
 /// Segments of a view that are planned at once.
-const CHUNK_PARTS_MAX: u64 = 16_384;
+pub(crate) const CHUNK_PARTS_MAX: u64 = 16_384;
 /// What a call of storage takes at least, in bytes copied in that time.
 pub(crate) const CALL_SIZE_MIN: usize = 2048;
 /// Bytes of a part, on average, up to which parts are copied: measured, a segment costs the kernel about as much as copying this.

@@ -11,6 +11,7 @@ pub(crate) mod fencing;
 pub(crate) mod layout;
 pub(crate) mod list;
 pub(crate) mod lock;
+pub(crate) mod meeting;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod transfer;

@@ -312,6 +312,9 @@ impl Worker {
 
     /// Looks at what became possible during this turn.
     pub(crate) fn run_wakeups(&mut self) {
+        if !self.meetings.is_empty() {
+            self.wake_parted();
+        }
         while let Some(wakeup) = self.wakeups.pop_front() {
             match wakeup {
                 Wakeup::Chain(session, chain) => self.resume_chain(session, chain),

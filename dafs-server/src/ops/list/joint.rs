@@ -1,0 +1,243 @@
+//! Transfers of a group, moved together by the one that came last: round by round, each member gives its next segments, and what lies side
+//! by side in the file goes in one call. After Chen and others, "ECIO" (redistribution at the server).
+//!
+//! Each member has its own reply. Whatever is not as it should be, an error, a short write, a member that has gone, ends the union: each goes
+//! on by itself from what is done.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
+
+use std::sync::Arc;
+
+use dafs_proto::session::Effect;
+use dafs_proto::transport::{OpToken, TransportError};
+use dafs_proto::wire::{Lists, Sieve, Stability};
+use smallvec::SmallVec;
+
+use super::{Progress, Worker};
+use crate::storage::FsResult;
+use crate::worker::buffers::Buffer;
+use crate::worker::flight::Call;
+use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Step};
+use crate::worker::flight::meeting::{Group, Share};
+use crate::worker::requests::work::{Context, Fate, State, Work};
+
+/// Bytes of a round.
+const ROUND_SIZE_MAX: u64 = 16 << 20;
+
+#[derive(Debug)]
+struct Joint {
+    /// The list of the one that moves all.
+    own: Box<List>,
+    /// Its share, and those of the others; none once they have parted.
+    shares: Vec<Share>,
+    round: Option<Box<Round>>,
+}
+
+/// What is moved at once.
+#[derive(Debug)]
+struct Round {
+    list: List,
+    /// Bytes of each member.
+    lens: SmallVec<[u64; 8]>,
+}
+
+impl Worker {
+    /// Begins a transfer of a group: it waits for the others, or is moved with them.
+    pub(crate) fn begin_member(&mut self, call: &Call, mut list: Box<List>, group: &Group) {
+        let identity = match self.identity(call) {
+            Ok(identity) if list.place != Place::Buffers && self.meetings.awaits(group, &identity) => {
+                identity
+            }
+            _ => return self.begin_work(call, list),
+        };
+        let mut meetings = std::mem::take(&mut self.meetings);
+        let present = meetings.present(group, |token| self.live_operation(token).is_some());
+        self.meetings = meetings;
+        if present + 1 < group.size as usize {
+            list.step = Step::Joined;
+            let mut share = Share::of(&list, OpToken(0), identity);
+            list.joined = Some(Arc::clone(&share.progress));
+            share.token = self.park(*call, State::Work(list));
+            return self.meetings.wait(group.clone(), share, self.now);
+        }
+        let own = Share::of(&list, OpToken(0), identity);
+        let shares = std::iter::once(own).chain(self.meetings.begin(group)).collect();
+        self.begin_work(call, Box::new(Joint { own: list, shares, round: None }));
+    }
+
+    /// Members that go on by themselves are told.
+    pub(crate) fn wake_parted(&mut self) {
+        for token in self.meetings.parted() {
+            let Some(index) = self.operation_index(token) else { continue };
+            let connection = self.operations[index].call.connection;
+            if self.operations[index].forgotten || self.connection(connection).is_none() {
+                let operation = self.unpark(index);
+                self.abandon(operation);
+                continue;
+            }
+            self.mark_dirty(connection);
+            self.work_on(index, |work, at| work.on_turn(at));
+        }
+    }
+}
+
+impl Joint {
+    fn is_alone(&self) -> bool {
+        self.shares.is_empty()
+    }
+
+    fn go_on(&mut self, at: &mut Context<'_>) -> Fate {
+        loop {
+            if self.round.is_none() {
+                self.round = self.next_round().map(Box::new);
+            }
+            let Some(round) = &mut self.round else { return self.part(at) };
+            match round.list.run(at) {
+                Progress::Wait => return Fate::Waits,
+                Progress::End(Ok(())) if round.list.done == round.list.len => self.end_round(),
+                _ => return self.part(at),
+            }
+        }
+    }
+
+    /// The next segments of every member, in one list; `None` when all is done.
+    fn next_round(&mut self) -> Option<Round> {
+        let members = self.shares.len() as u64;
+        let (mut extents, mut lens) = (Vec::new(), SmallVec::new());
+        let (mut memory, mut segments) = (SmallVec::new(), SmallVec::new());
+        let mut sieve = self.own.sieve;
+        for share in &mut self.shares {
+            let done = share.progress.done();
+            let len = share.next_len(CHUNK_PARTS_MAX / members).min(ROUND_SIZE_MAX / members);
+            extents.extend(share.layout.slice(done, len));
+            share.take_segments(len, memory.len(), &mut segments);
+            memory.extend(share.memory.iter().cloned());
+            lens.push(len);
+            // What lies between its extents may belong to nobody of the group.
+            sieve = if share.sieve == Sieve::Off { Sieve::Off } else { sieve };
+        }
+        if lens.iter().all(|len| *len == 0) {
+            return None;
+        }
+        let (kind, node) = (self.own.kind, self.own.node);
+        let lists = Lists { extents, segments: Vec::new() };
+        let mut list = List::new(kind, node, lists, Stability::Unstable);
+        (list.memory, list.segments, list.place) = (memory, segments, Place::Mapped);
+        (list.sieve, list.account) = (sieve, self.own.account.take());
+        Some(Round { list, lens })
+    }
+
+    fn end_round(&mut self) {
+        let Some(round) = self.round.take() else { return };
+        for (share, len) in self.shares.iter().zip(&round.lens) {
+            share.on_moved(*len, round.list.end);
+        }
+        self.own.account = round.list.account;
+        if let Some(share) = self.shares.first() {
+            (self.own.done, self.own.end) = (share.progress.done(), share.progress.end());
+        }
+    }
+
+    /// All is done, or cannot be done together: each goes on by itself.
+    fn part(&mut self, at: &mut Context<'_>) -> Fate {
+        self.disperse();
+        self.own.advance(at)
+    }
+
+    fn disperse(&mut self) {
+        if let Some(round) = self.round.take() {
+            self.own.account = round.list.account;
+        }
+        self.shares.drain(..).for_each(|share| share.part());
+    }
+}
+
+impl Drop for Joint {
+    fn drop(&mut self) {
+        self.disperse();
+    }
+}
+
+impl Work for Joint {
+    fn advance(&mut self, at: &mut Context<'_>) -> Fate {
+        if self.is_alone() { self.own.advance(at) } else { self.go_on(at) }
+    }
+
+    fn begin_again(&mut self, at: &mut Context<'_>) -> Fate {
+        self.own.begin_again(at)
+    }
+
+    fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
+        let Some(round) = &mut self.round else { return self.own.on_storage(at, slot, result) };
+        if let Some(len) = round.list.call_ended(slot, result) {
+            at.worker.leaves_storage(at.call.session, len);
+        }
+        if at.connection().is_none() {
+            if !round.list.calls.is_empty() {
+                return Fate::Waits;
+            }
+            self.disperse();
+            return Fate::Abandoned;
+        }
+        if round.list.step == Step::Storage {
+            // It goes on in its turn.
+            return Fate::Waits;
+        }
+        round.list.step = Step::Storage;
+        self.go_on(at)
+    }
+
+    fn on_forgotten_step(&mut self, slot: u8) {
+        match &mut self.round {
+            Some(round) => drop(round.list.calls.end(slot)),
+            None => self.own.on_forgotten_step(slot),
+        }
+    }
+
+    fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
+        self.own.on_rdma(at, slot, result)
+    }
+
+    fn on_buffers(&mut self, at: &mut Context<'_>, buffers: Vec<Buffer>, expired: bool) -> Fate {
+        self.own.on_buffers(at, buffers, expired)
+    }
+
+    fn on_post_room(&mut self, at: &mut Context<'_>) -> Fate {
+        if self.is_alone() { self.own.on_post_room(at) } else { Fate::Waits }
+    }
+
+    fn waits_for_storage(&self) -> bool {
+        match &self.round {
+            Some(round) => round.list.step == Step::Room,
+            None => self.own.waits_for_storage(),
+        }
+    }
+
+    fn on_storage_room(&mut self, at: &mut Context<'_>) -> Fate {
+        let Some(round) = &mut self.round else { return self.own.on_storage_room(at) };
+        round.list.step = Step::Storage;
+        self.go_on(at)
+    }
+
+    fn in_storage(&self) -> bool {
+        match &self.round {
+            Some(round) => !round.list.calls.is_empty(),
+            None => self.own.in_storage(),
+        }
+    }
+
+    fn on_disconnected(&mut self) {
+        match &mut self.round {
+            // If its turn was to come, that went with the connection.
+            Some(round) => round.list.step = Step::Submitted,
+            None => self.own.on_disconnected(),
+        }
+    }
+
+    fn effect(&self) -> Option<Effect> {
+        self.own.effect()
+    }
+
+    fn into_buffers(mut self: Box<Self>) -> Vec<Buffer> {
+        self.own.take_buffers()
+    }
+}
