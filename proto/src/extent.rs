@@ -151,7 +151,8 @@ impl Parts {
     fn sort(&mut self) {
         // Lists are nearly always made in the order of the file.
         if !self.0.is_sorted_by_key(|part| part.offset) {
-            self.0.sort_unstable_by_key(|part| (part.offset, part.place));
+            // Those of several views are runs in order, which this finds.
+            self.0.sort_by_key(|part| (part.offset, part.place));
         }
     }
 

@@ -6,12 +6,11 @@ use dafs_proto::view::{VIEW_SEGMENTS_MAX, ViewError};
 use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, ViewSetRequest};
 
 use super::Worker;
-use crate::storage::NodeId;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::layout::{Layout, Shown};
 use crate::worker::flight::list::List;
-use crate::worker::flight::meeting::{Group, MEMBERS_MAX};
+use crate::worker::flight::meeting::{Group, MEMBERS_MAX, SEGMENTS_MIN};
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::session::views::Refused;
 
@@ -80,7 +79,7 @@ impl Worker {
         let mut list = List::of((kind, node), Layout::Shown(shown), ranges, request.stability);
         list.ask(request.sieve, request.flags);
         let list = self.prepare_asked(call, list, bytes, inline_len as usize)?;
-        match self.group_of(call, &request, node) {
+        match self.group_of(call, &request, &list) {
             Some(group) => self.begin_member(call, list, &group),
             None => self.begin_work(call, list),
         }
@@ -88,14 +87,15 @@ impl Worker {
     }
 
     /// The group of a transfer, where this worker may wait for the rest of it.
-    fn group_of(&self, call: &Call, request: &ViewRequest, node: NodeId) -> Option<Group> {
+    fn group_of(&self, call: &Call, request: &ViewRequest, list: &List) -> Option<Group> {
         let (number, size) = (request.group, request.group_size);
         let is_awaited = number != 0
             && (2..=MEMBERS_MAX).contains(&size)
+            && list.layout.fit(0, list.len, SEGMENTS_MIN - 1) < list.len
             && call.link.is_none()
             && !self.shared.has_others()
             && !self.draining;
-        let file = is_awaited.then(|| self.storage.lock_key(node).ok()).flatten()?;
+        let file = is_awaited.then(|| self.storage.lock_key(list.node).ok()).flatten()?;
         Some(Group { number, size, file, writes: call.header.opcode == Opcode::WriteView })
     }
 
