@@ -1,4 +1,4 @@
-//! Lists whose small parts are written with what lies between them.
+//! Lists whose small parts are written with what lies between them. `DAFS_SIEVE_CASES=n` runs so many rounds of random ones.
 
 use std::fs::File as Plain;
 use std::io::{IoSlice, IoSliceMut};
@@ -45,6 +45,12 @@ fn extents(numbers: &mut Numbers, size: u64) -> Vec<Extent> {
     extents
 }
 
+/// How many rounds, each a write in every mode: `DAFS_SIEVE_CASES`, else `default`.
+fn cases(default: u64) -> u64 {
+    let text = std::env::var("DAFS_SIEVE_CASES").ok();
+    text.map_or(default, |text| text.parse().expect("DAFS_SIEVE_CASES is a number"))
+}
+
 // [LIST-40] [LIST-42] [LIST-43] [LIST-44] [LIST-4]
 fn lists_leave_the_same_file_however_they_are_sieved(on: On) {
     const SIZE: u64 = 60_000;
@@ -53,7 +59,7 @@ fn lists_leave_the_same_file_however_they_are_sieved(on: On) {
     let file = open(&session);
     let plain = plain(&harness);
     let mut numbers = Numbers::new(17);
-    for round in 0..on.rounds(150) {
+    for round in 0..cases(on.rounds(150)) {
         // With holes and data, and an end that lists reach.
         plain.set_len(0).unwrap();
         plain.set_len(numbers.below(2 * SIZE)).unwrap();

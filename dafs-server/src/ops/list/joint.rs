@@ -1,8 +1,9 @@
-//! Transfers of a group, moved together by the one that came last: round by round, each member gives its next segments, and what lies side
-//! by side in the file goes in one call. After Chen and others, "ECIO" (redistribution at the server).
+//! Transfers of a group, moved together by the one that came last: round by round, each member gives its next segments, and what lies
+//! side by side in the file goes in one call. After Hong, You and Chung, "An Efficient MPI-IO for Noncontiguous Data Access over
+//! InfiniBand", whose servers redistribute.
 //!
-//! Each member has its own reply. Whatever is not as it should be, an error, a short write, a member that has gone, ends the union: each goes
-//! on by itself from what is done.
+//! Each member has its own reply. Whatever is not as it should be, an error, a short write, a member that has gone, ends the union: each
+//! goes on by itself from what is done.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use std::sync::Arc;
