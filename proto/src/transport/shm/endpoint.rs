@@ -92,6 +92,8 @@ pub struct ShmEndpoint {
     pub(super) hears_events: bool,
     /// Waits to come in which the CPU is not given away, since other threads want it.
     pub(super) crowded_waits: u32,
+    /// The CPU was away for long when it was given away last.
+    pub(super) cpu_was_taken: bool,
     /// How long an adaptive wait gives the CPU away before it sleeps.
     pub(super) yield_max: Duration,
 }
@@ -141,6 +143,7 @@ impl ShmEndpoint {
             woken_by: WokenBy::Nothing,
             hears_events: false,
             crowded_waits: 0,
+            cpu_was_taken: false,
             yield_max: super::wake::YIELD_MIN,
         };
         endpoint.publish_cpu();

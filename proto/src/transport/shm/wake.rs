@@ -44,13 +44,6 @@ pub(super) enum WokenBy {
     Unknown,
 }
 
-/// Gives the CPU away; whether another thread took it for long. An interrupt does as much once, another thread each time.
-fn is_cpu_taken() -> bool {
-    let began = Instant::now();
-    std::thread::yield_now();
-    began.elapsed() >= YIELD_TAKEN
-}
-
 impl ShmEndpoint {
     /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
     pub(super) fn set_sleeping(&mut self) {
@@ -169,9 +162,13 @@ impl ShmEndpoint {
                     self.crowded_waits -= 1;
                     return false;
                 }
-                if is_cpu_taken() && is_cpu_taken() {
+                std::thread::yield_now();
+                // An interrupt takes it for as long once, another thread each time.
+                let is_taken = now.elapsed() >= YIELD_TAKEN;
+                if is_taken && self.cpu_was_taken {
                     self.crowded_waits = WAITS_CROWDED;
                 }
+                self.cpu_was_taken = is_taken && !self.cpu_was_taken;
                 self.publish_cpu();
                 if !self.spin_pays() {
                     return false;
