@@ -17,6 +17,7 @@ on_each_provider! {
     group_that_stays_incomplete_is_served,
     group_whose_storage_fails_ends_as_its_transfers_do_alone,
     group_whose_connections_break_loses_nothing,
+    group_whose_connections_break_writes_nothing_again,
 }
 
 // Over an emulated device the members of a group seldom meet within the server's patience.
@@ -312,4 +313,41 @@ fn group_whose_connections_break_loses_nothing(on: On) {
         members[0].file.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found, &model, "the file");
     }
+}
+
+// [VIEW-13] What a group has written counts for each of its members: others may have changed it since.
+fn group_whose_connections_break_writes_nothing_again(on: On) {
+    const SEEN: usize = 1000;
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let members = [0; 4].map(|_| Member::of(connect_cuttable(&harness, &Config::default()).unwrap(), "data"));
+    let mesh = Mesh { row: 20, columns: (0..4).map(|place| (5 * place, 5)).collect(), rows: 4100 };
+    let mut met = 0;
+    for group in 1..100 {
+        faults.next(Kind::Write, Fault::Late, 1);
+        let writes = mesh.write(&members, 0, group, 100 * group);
+        faults.wait_for_held(1);
+        cut_connections(harness.address());
+        // By the time that it is served, the server knows of the others' ends.
+        let other = Member::of(harness.session(), "data");
+        let mut found = [0; SEEN];
+        let count = other.file.read_at(&mut found, 0).unwrap();
+        other.file.write_all_at(&[0xee; SEEN], 0).unwrap();
+        faults.release();
+        let mut model = Vec::new();
+        for (index, write) in writes.into_iter().enumerate() {
+            let write = write.wait();
+            assert_eq!(write.result.unwrap(), mesh.len(index), "group {group}");
+            mesh.put(&mut model, 0, index, &write.buffer);
+        }
+        let was_written = count == SEEN && found == model[..SEEN];
+        other.file.read_exact_at(&mut found, 0).unwrap();
+        if was_written {
+            assert_same(&found, &[0xee; SEEN], &format!("what another wrote over group {group}"));
+            met += 1;
+        }
+        if met == 5 {
+            return;
+        }
+    }
+    assert!(met > 0, "no group had written its first bytes when its connections broke");
 }

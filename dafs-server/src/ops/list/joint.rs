@@ -3,7 +3,7 @@
 //! InfiniBand", whose servers redistribute.
 //!
 //! Each member has its own reply. Whatever is not as it should be, an error, a short write, a member that has gone, ends the union: each
-//! goes on by itself from what is done.
+//! goes on by itself from what is done. What a round has written is not written again: others may have changed it since.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
 use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Step};
 use crate::worker::flight::meeting::{Group, Share};
+use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::{Context, Fate, State, Work};
 
 /// Bytes of a round.
@@ -146,9 +147,31 @@ impl Joint {
 
     fn disperse(&mut self) {
         if let Some(round) = self.round.take() {
+            for (share, written) in self.shares.iter().zip(round.written()) {
+                share.on_moved(written, u64::MAX);
+            }
+            if let Some(share) = self.shares.first() {
+                self.own.done = share.progress.done();
+            }
             self.own.account = round.list.account;
         }
         self.shares.drain(..).for_each(|share| share.part());
+    }
+}
+
+impl Round {
+    /// Writes: bytes of each member that are in the file without a gap, once storage has nothing of it.
+    fn written(&self) -> SmallVec<[u64; 8]> {
+        if self.list.kind == TransferKind::Read || !self.list.calls.is_empty() {
+            return SmallVec::new();
+        }
+        let mut from = 0;
+        let of_member = |len: &u64| {
+            let range = from..from + len;
+            from = range.end;
+            self.list.written_of(&range)
+        };
+        self.lens.iter().map(of_member).collect()
     }
 }
 
@@ -235,7 +258,11 @@ impl Work for Joint {
     }
 
     fn effect(&self) -> Option<Effect> {
-        self.own.effect()
+        let written = self.round.as_ref().and_then(|round| round.written().first().copied()).unwrap_or(0);
+        match self.own.written() + written {
+            0 => None,
+            count => Some(Effect::Bytes(count, self.own.verifier)),
+        }
     }
 
     fn into_buffers(mut self: Box<Self>) -> Vec<Buffer> {

@@ -145,15 +145,21 @@ impl List {
         if let Some(joined) = &self.joined {
             return joined.done();
         }
+        self.written_of(&(0..self.len))
+    }
+
+    /// Writes: the same of a range of the list, from its beginning on.
+    pub(crate) fn written_of(&self, range: &Range<u64>) -> u64 {
         let parts = self.parts.as_slice();
-        let left = parts.get(self.next..).unwrap_or_default();
         let is_moving = matches!(self.step, Step::Storage | Step::Room | Step::Submitted);
-        match left.iter().map(|part| part.place as u64).min() {
-            _ if !is_moving || self.calls.has_stopped() => self.done,
-            Some(place) => self.chunk.start + place,
-            None if parts.is_empty() => self.done,
-            None => self.chunk.end,
-        }
+        let until = if !is_moving || self.calls.has_stopped() || parts.is_empty() {
+            self.done
+        } else {
+            let left = parts.get(self.next..).unwrap_or_default();
+            let places = left.iter().map(|part| self.chunk.start + part.place as u64);
+            places.filter(|place| range.contains(place)).min().unwrap_or(self.chunk.end)
+        };
+        until.clamp(range.start, range.end) - range.start
     }
 
     /// Passes over the memory of what is done.
