@@ -1,7 +1,7 @@
 //! Storage that fails, writes short, hangs or is full: the caller learns it, nothing acknowledged is lost, and the session goes on.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
-use dafs_client::{DurableWriter, Error, Export, File, OpenOptions, Session, Status};
+use dafs_client::{Background, Config, DurableWriter, Error, Export, File, OpenOptions, Session, Status};
 use dafs_proto::transport::Access;
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, ReaddirReply, ReaddirRequest};
 use dafs_server::config::ExportKind;
@@ -20,6 +20,7 @@ on_each_provider! {
     listings_that_end_at_once_are_answered_over_many_turns,
     storage_is_told_whose_each_operation_is,
     session_that_ends_with_thousands_of_files_leaves_none_open,
+    sessions_whose_leases_end_together_are_closed_in_parts,
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
@@ -337,5 +338,29 @@ fn session_that_ends_with_thousands_of_files_leaves_none_open(on: On) {
     // In parts, so that nobody waits for all of them.
     let at_once = faults.closed_at_once_max();
     assert!(at_once <= 2 * 256, "{at_once} were closed at once");
+    drop(files);
+}
+
+// However many fall silent together: no turn of the loop closes the files of all of them.
+fn sessions_whose_leases_end_together_are_closed_in_parts(on: On) {
+    const SESSIONS: u64 = 24;
+    const FILES: u64 = 200;
+    let (harness, faults) =
+        Harness::start_faulty(on, |config| (config.lease_ms, config.keep_alive_ms) = (1000, 100));
+    let silent = Config { background: Background::None, ..Config::default() };
+    let files: Vec<_> = (0..SESSIONS)
+        .map(|session| {
+            let root = harness.session_with(&silent).mount("mem").unwrap();
+            let create = |index| root.create(format!("{session}-{index}")).unwrap();
+            (0..on.rounds(FILES)).map(create).collect::<Vec<_>>()
+        })
+        .collect();
+    let watcher = harness.session();
+    while watcher.statistics().unwrap().sessions > 1 {}
+    while faults.open_nodes() > 0 {
+        watcher.ping().unwrap();
+    }
+    let at_once = faults.closed_at_once_max();
+    assert!(at_once <= 5 * 256, "{at_once} were closed at once");
     drop(files);
 }

@@ -196,8 +196,9 @@ impl EventLoop {
                 self.work = 0;
                 debug_assert!(!sleeps || self.worker.is_settled(), "asleep over something to be done");
                 let untidy = self.worker.tidy_storage();
-                let timeout = if sleeps && !untidy { self.until_due() } else { Duration::ZERO };
+                // Before the clock is looked at to learn how long to sleep.
                 self.note_turn();
+                let timeout = if sleeps && !untidy { self.until_due() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
@@ -294,13 +295,16 @@ impl EventLoop {
             // What clients have said meanwhile has not been read yet.
             self.worker.on_stall(gap);
         }
-        self.worker.on_tick();
+        let has_more = self.worker.on_tick();
         if !stood_still {
             self.listeners.iter_mut().for_each(|(_, listener)| listener.expire_handshakes());
         }
         self.forget_closed();
         let idle = self.worker.sessions() == 0 && self.hot.is_empty();
-        self.next_tick = self.now.after(if idle { IDLE_TICK } else { TICK });
+        self.next_tick = match has_more {
+            true => self.now,
+            false => self.now.after(if idle { IDLE_TICK } else { TICK }),
+        };
         if self.accepts {
             // Descriptors may be free again after an accept that failed for want of them.
             self.accept_all();

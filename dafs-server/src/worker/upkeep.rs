@@ -13,12 +13,16 @@ use crate::config::millis;
 use crate::worker::connection::Phase;
 use crate::worker::ids::ConnectionKey;
 
+/// Sessions that end in one tick: each closes hundreds of files, and a crowd may fall silent together.
+const ENDED_AT_ONCE: usize = 4;
+
 /// Credits more for a session whose operations take long, all of them in use.
 const RAISE: u16 = 4;
 
 impl Worker {
-    /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second.
-    pub fn on_tick(&mut self) {
+    /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second, and again soon where
+    /// it returns that there is more to end.
+    pub fn on_tick(&mut self) -> bool {
         let (now, handshake) = (self.now, millis(self.shared.settings.handshake_ms));
         let overdue: Vec<ConnectionKey> = self
             .connections
@@ -34,8 +38,9 @@ impl Worker {
         }
         self.charge_unsent();
         self.hear_of_those_in_storage();
-        for session in self.sessions.expired(now, millis(self.shared.settings.lease_ms)) {
-            self.end_session(session, End::LeaseOver);
+        let expired = self.sessions.expired(now, millis(self.shared.settings.lease_ms));
+        for session in expired.iter().take(ENDED_AT_ONCE) {
+            self.end_session(*session, End::LeaseOver);
         }
         self.end_expired_tokens();
         self.end_overdue_lock_waits();
@@ -52,6 +57,7 @@ impl Worker {
         self.resume_storage_waiters();
         self.tidy_storage();
         self.flush_dirty();
+        expired.len() > ENDED_AT_ONCE
     }
 
     /// For so long nothing was read, whatever was sent: nobody was silent in that time. Called before the tick that follows it.

@@ -151,7 +151,7 @@ impl Served {
         connections.retain(|key| !closed.contains(key));
         worker.send_departures(|_| {});
         if ticks {
-            worker.on_tick();
+            while worker.on_tick() {}
         }
         if worker.window_end().is_some_and(|end| now >= end) {
             worker.end_windows();
