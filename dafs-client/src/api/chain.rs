@@ -1,6 +1,7 @@
 //! Chains: requests that depend on each other, sent together and executed in order; the first error aborts the rest
 //! (DAFS 1.0, request chaining).
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
@@ -257,13 +258,14 @@ impl<'a> Chain<'a> {
     fn finish(&self, work: ChainWork, outcome: Result<()>) -> Result<Chained> {
         let mut unclosed = work.unclosed();
         let result = outcome.and_then(|()| collect(self, work, &mut unclosed));
-        let shared = &self.owner.shared;
-        let mut core = shared.lock();
-        for closing in unclosed {
-            core.close(closing);
+        if !unclosed.is_empty() {
+            let shared = &self.owner.shared;
+            let mut core = shared.lock();
+            for closing in unclosed {
+                core.close(closing);
+            }
+            shared.push(&mut core, false);
         }
-        shared.push(&mut core, false);
-        drop(core);
         result
     }
 }
@@ -272,7 +274,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
     let Chain { owner, node: begin, options, .. } = chain;
     let mut memory = chain.memory.iter();
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
-    let mut path = begin.path.clone();
+    let mut path = Cow::Borrowed(&begin.path);
     let mut last: Option<(Reopen, NamedReply)> = None;
     let mut written = Vec::new();
     for link in work.links {
@@ -282,7 +284,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
         };
         match (link.opcode, link.reopen) {
             (Opcode::Open | Opcode::Lookup, Some(reopen)) => {
-                path = join(&path, &link.request.path);
+                path = Cow::Owned(join(&path, &link.request.path));
                 done.attributes = Some(decode_message_pack("attributes", &reply.payload)?);
                 last = (link.opcode == Opcode::Open).then_some((reopen, reply));
             }
@@ -307,7 +309,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
     }
     if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
         unclosed.retain(|closing| !closing.is_of(reply.header.handle));
-        let place = (begin.export.clone(), path, reopen);
+        let place = (begin.export.clone(), path.into_owned(), reopen);
         let node = opened(owner, &reply, place, attributes)?;
         note_written(&node, written);
         done.file = Some(File::new(Arc::clone(owner), node, attributes.clone(), options));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::wire::{
-    Features, HEADER_SIZE, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
+    HEADER_SIZE, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
     UnlockRequest,
 };
 
@@ -257,8 +257,7 @@ impl File {
         options: LockOptions,
         mut flags: LockFlags,
     ) -> Result<LockRequest> {
-        let features = self.owner.shared.lock().terms.welcome.features;
-        if features & Features::LOCKS.bits() == 0 {
+        if !self.owner.shared.has_locks.load(Ordering::Relaxed) {
             return Err(Error::Status {
                 status: Status::NOT_SUPPORTED,
                 operation: Opcode::Lock,

@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     /// The thread that keeps the session alive holds the lock, for a moment: no reason to share.
     pub(crate) keeping_alive: AtomicBool,
     pub(crate) closings: Arc<Closings>,
+    /// The server knows locks.
+    pub(crate) has_locks: AtomicBool,
     /// Held while a view is described: the server takes the parts of one description at a time.
     pub(crate) describing: Mutex<()>,
     sleeper: Mutex<Option<Sleeper>>,
@@ -89,6 +91,7 @@ impl Shared {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
         registrar.set_useful_min(core.useful_sizes_min(&config));
         Self {
+            has_locks: AtomicBool::new(core.terms.has_locks()),
             core: Mutex::new(core),
             wake: Condvar::new(),
             contended: AtomicBool::new(false),

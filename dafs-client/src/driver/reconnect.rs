@@ -309,6 +309,7 @@ impl Driven {
         self.give_up.on_connected(self.core.session.replies());
         let config = &shared.config;
         shared.registrar.set_useful_min(self.useful_sizes_min(config));
+        shared.has_locks.store(self.terms.has_locks(), Ordering::Relaxed);
         self.ask_for_eager_buffers(config);
     }
 }

@@ -8,6 +8,9 @@ use dafs_proto::wire::{LockFlags, LockKind, LockRequest};
 /// The locks taken by a node, by owner and by where they begin. Ranges of one owner do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
+    /// The only one there is: who locks and unlocks again and again needs no tree.
+    only: Option<Held>,
+    /// All, where there is no only one.
     held: BTreeMap<(u64, u64), Held>,
 }
 
@@ -31,26 +34,41 @@ impl Locks {
     }
 
     fn put(&mut self, held: Held) {
-        self.held.insert((held.owner, held.range.start), held);
+        if self.held.is_empty() && self.only.is_none() {
+            self.only = Some(held);
+            return;
+        }
+        for held in self.only.take().into_iter().chain([held]) {
+            self.held.insert((held.owner, held.range.start), held);
+        }
     }
 
     /// An owner has nothing of a range any more.
     pub(crate) fn unlock(&mut self, range: &Range<u64>, owner: u64) {
+        if let Some(held) = self.only.take_if(|held| held.owner == owner && held.overlaps(range)) {
+            return self.put_rest(&held, range);
+        }
         // The last that begins before the end, again and again.
         while let Some((&key, held)) = self.held.range((owner, 0)..(owner, range.end)).next_back()
             && held.range.end > range.start
         {
             let Some(held) = self.held.remove(&key) else { return };
-            for rest in [held.range.start..range.start, range.end..held.range.end] {
-                if rest.start < rest.end {
-                    self.put(Held { range: rest, ..held.clone() });
-                }
+            self.put_rest(&held, range);
+        }
+    }
+
+    /// What of a lock lies outside of a range.
+    fn put_rest(&mut self, held: &Held, range: &Range<u64>) {
+        for rest in [held.range.start..range.start, range.end..held.range.end] {
+            if rest.start < rest.end {
+                self.put(Held { range: rest, ..held.clone() });
             }
         }
     }
 
     fn of(&self, owner: u64) -> impl Iterator<Item = &Held> {
-        self.held.range((owner, 0)..=(owner, u64::MAX)).map(|(_, held)| held)
+        let only = self.only.iter().filter(move |held| held.owner == owner);
+        only.chain(self.held.range((owner, 0)..=(owner, u64::MAX)).map(|(_, held)| held))
     }
 
     /// The parts of a range that an owner has not locked.
@@ -79,11 +97,15 @@ impl Locks {
 
     /// Requests that take all of them again.
     pub(crate) fn reclaims(&self) -> Vec<LockRequest> {
-        self.held.values().map(|held| held.request(LockFlags::RECLAIM)).collect()
+        self.only.iter().chain(self.held.values()).map(|held| held.request(LockFlags::RECLAIM)).collect()
     }
 }
 
 impl Held {
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
+    }
+
     /// What locks it.
     fn request(&self, mut flags: LockFlags) -> LockRequest {
         flags.set(LockFlags::MANDATORY, self.mandatory);

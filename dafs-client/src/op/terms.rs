@@ -1,6 +1,6 @@
 //! What a session and its server have agreed on.
 
-use dafs_proto::wire::Welcome;
+use dafs_proto::wire::{Features, Welcome};
 
 use crate::method::io_path::{Direction, IoPath};
 
@@ -38,6 +38,11 @@ impl Terms {
             IoPath::Direct | IoPath::DirectRegister => Some(self.welcome.transfer_size_max as usize),
             IoPath::Bounced | IoPath::Eager | IoPath::ClientInitiated => None,
         }
+    }
+
+    /// The server knows locks.
+    pub(crate) fn has_locks(&self) -> bool {
+        self.welcome.features & Features::LOCKS.bits() != 0
     }
 
     /// Largest append that is atomic whatever memory it comes from, bytes.

@@ -15,6 +15,7 @@ use crate::shared::locks::{Claim, Lasting, Owner};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
+use crate::worker::flight::answer::Answer;
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 use crate::worker::session::{LockRecord, Session};
@@ -65,10 +66,20 @@ impl Worker {
     }
 
     /// Answers when what lasts of a file's locks is written, at once where nothing of that has changed.
-    pub(super) fn reply_when_kept(&mut self, call: &Call, file: LockKey, after: AfterKept) {
-        if !self.shared.locks.are_kept() {
-            return self.reply_status(call, Status::OK);
+    #[inline]
+    pub(super) fn reply_when_kept(
+        &mut self,
+        call: &Call,
+        file: LockKey,
+        after: impl FnOnce(LockKey) -> AfterKept,
+    ) {
+        match self.shared.locks.are_kept() {
+            true => self.reply_once_kept(call, file, after(file)),
+            false => self.reply(call, Status::OK, Answer::default()),
         }
+    }
+
+    fn reply_once_kept(&mut self, call: &Call, file: LockKey, after: AfterKept) {
         let waiter = self.park(*call, State::LocksKept(after));
         if self.shared.locks.keep(file, self.teller(waiter)).is_err() {
             if let Some(index) = self.operation_index(waiter) {

@@ -23,6 +23,14 @@ use crate::worker::flight::answer::{Answer, Payload, Problem};
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 
+/// A lock that is asked for.
+struct Asked<'a> {
+    node: NodeId,
+    file: LockKey,
+    request: &'a LockRequest,
+    held: Held,
+}
+
 impl Worker {
     pub(crate) fn execute_lock(
         &mut self,
@@ -70,37 +78,32 @@ impl Worker {
         if self.waits_to_be_known(call, request) {
             return Ok(());
         }
-        let outcome = self.lock_or_wait(call, file, request, held);
+        let outcome = self.lock_or_wait(call, &Asked { node, file, request, held });
         self.note_reclaimed(call, request);
         outcome
     }
 
-    fn lock_or_wait(
-        &mut self,
-        call: &Call,
-        file: LockKey,
-        request: &LockRequest,
-        held: Held,
-    ) -> Result<(), Problem> {
+    fn lock_or_wait(&mut self, call: &Call, asked: &Asked<'_>) -> Result<(), Problem> {
+        let Asked { file, request, .. } = *asked;
         if is_notified(call, request) {
-            return self.lock_or_notify(call, file, request, held);
+            return self.lock_or_notify(call, asked);
         }
-        let at_once = self.ask_for_lock(call, file, request, held, None);
+        let at_once = self.ask_for_lock(call, asked, None);
         let must_wait = matches!(at_once, Err(Status::LOCKED | Status::GRACE));
         if !(must_wait && request.flags.contains(LockFlags::WAIT)) {
-            return self.end_lock(call, file, request, at_once?);
+            return self.end_lock(call, asked, at_once?);
         }
         let state = |waiter| State::Lock { file, waiter, request: *request };
         let operation = self.park(*call, state(WaiterId::default()));
         let waiting = Waiting { worker: self.id.0, told: Told::Operation(operation) };
-        let outcome = self.ask_for_lock(call, file, request, held, Some(waiting));
+        let outcome = self.ask_for_lock(call, asked, Some(waiting));
         match (outcome, self.operation_index(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
                 self.operations[index].state = state(waiter);
             }
             (outcome, index) => {
                 index.map(|index| self.unpark(index));
-                return self.end_lock(call, file, request, outcome?);
+                return self.end_lock(call, asked, outcome?);
             }
         }
         Ok(())
@@ -109,13 +112,12 @@ impl Worker {
     fn ask_for_lock(
         &self,
         call: &Call,
-        file: LockKey,
-        request: &LockRequest,
-        held: Held,
+        asked: &Asked<'_>,
         waiting: Option<Waiting>,
     ) -> Result<Outcome, Status> {
+        let Asked { file, request, held, .. } = *asked;
         let (range, claim) = (request.range(), self.claim_of(call, request));
-        let node = self.node_shown_locally(call)?;
+        let node = self.node_shown_locally(asked.node);
         self.shared.locks.with(|table| {
             if let Some(node) = node {
                 table.show(file, || self.storage.local_locks(node))?;
@@ -124,21 +126,13 @@ impl Worker {
         })
     }
 
-    /// Where the export is to show its locks to processes of this host: the node of a call.
-    fn node_shown_locally(&self, call: &Call) -> Result<Option<NodeId>, Status> {
-        let node = self.handle(call)?.node;
-        let export = &self.shared.settings.exports[usize::from(node.export.0)];
-        Ok(export.local_locks.then_some(node))
+    /// The node, where its export is to show its locks to processes of this host.
+    fn node_shown_locally(&self, node: NodeId) -> Option<NodeId> {
+        self.shared.settings.exports[usize::from(node.export.0)].local_locks.then_some(node)
     }
 
-    fn end_lock(
-        &mut self,
-        call: &Call,
-        file: LockKey,
-        request: &LockRequest,
-        outcome: Outcome,
-    ) -> Result<(), Problem> {
-        self.reply_when_kept(call, file, AfterKept::Granted(file, *request));
+    fn end_lock(&mut self, call: &Call, asked: &Asked<'_>, outcome: Outcome) -> Result<(), Problem> {
+        self.reply_when_kept(call, asked.file, |file| AfterKept::Granted(file, *asked.request));
         if let Outcome::Granted(others) = outcome {
             self.tell_of_locks(others);
         }
@@ -149,16 +143,17 @@ impl Worker {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;
         let granted = self.shared.locks.with(|table| table.unlock(file, &request.range(), owner));
-        self.reply_when_kept(call, file, AfterKept::Unlocked(file));
+        self.reply_when_kept(call, file, AfterKept::Unlocked);
         self.tell_of_locks(granted);
         Ok(())
     }
 
     fn test_lock(&mut self, call: &Call, request: &LockRequest) -> Result<(), Problem> {
-        let file = self.storage.lock_key(self.handle(call)?.node)?;
+        let node = self.handle(call)?.node;
+        let file = self.storage.lock_key(node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;
         let range = request.range();
-        let node = self.node_shown_locally(call)?;
+        let node = self.node_shown_locally(node);
         let found = self.shared.locks.with(|table| {
             if let Some(node) = node {
                 table.show(file, || self.storage.local_locks(node))?;
@@ -254,7 +249,7 @@ impl Worker {
         let call = self.unpark(index).call;
         self.mark_dirty(call.connection);
         match status {
-            Status::OK => self.reply_when_kept(&call, file, AfterKept::Granted(file, request)),
+            Status::OK => self.reply_when_kept(&call, file, |file| AfterKept::Granted(file, request)),
             refused => self.reply_status(&call, refused),
         }
     }

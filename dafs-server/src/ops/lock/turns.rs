@@ -3,8 +3,9 @@
 use dafs_proto::wire::{HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
 
 use super::super::Worker;
+use super::Asked;
 use crate::config::millis;
-use crate::shared::locks::{Held, Outcome, Owner, Told, Waiting};
+use crate::shared::locks::{Outcome, Owner, Told, Waiting};
 use crate::storage::LockKey;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
@@ -15,23 +16,17 @@ const CALLBACKS_MAX: u8 = 8;
 
 impl Worker {
     /// Locks, or answers that it waits. Whoever asks again keeps his place.
-    pub(super) fn lock_or_notify(
-        &mut self,
-        call: &Call,
-        file: LockKey,
-        request: &LockRequest,
-        held: Held,
-    ) -> Result<(), Problem> {
-        let turn = turn_of(call, request);
-        let told = Told::Session(held.owner.session, turn);
+    pub(super) fn lock_or_notify(&mut self, call: &Call, asked: &Asked<'_>) -> Result<(), Problem> {
+        let turn = turn_of(call, asked.request);
+        let told = Told::Session(asked.held.owner.session, turn);
         let waiting = Some(Waiting { worker: self.id.0, told });
-        let outcome = self.ask_for_lock(call, file, request, held, waiting);
+        let outcome = self.ask_for_lock(call, asked, waiting);
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.lock_turns.claim(&turn);
         }
         match outcome? {
             Outcome::Waits(_) => Err(Status::WAITING.into()),
-            granted => self.end_lock(call, file, request, granted),
+            granted => self.end_lock(call, asked, granted),
         }
     }
 

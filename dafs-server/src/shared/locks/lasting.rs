@@ -21,6 +21,8 @@ pub(super) struct Lastings {
     are_kept: bool,
     changed: HashSet<LockKey>,
     kept: HashMap<FileName, Vec<Record>>,
+    /// Of those, the mandatory ones.
+    mandatory: usize,
 }
 
 impl Lastings {
@@ -28,8 +30,13 @@ impl Lastings {
         self.changed.insert(file);
     }
 
+    /// Some are in the file of locks alone.
+    pub(super) fn has_kept(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     pub(super) fn has_mandatory(&self) -> bool {
-        self.kept.values().flatten().any(|record| record.is_mandatory)
+        self.mandatory > 0
     }
 }
 
@@ -39,6 +46,8 @@ impl LockTable {
         self.restart = Restart::of(sessions);
         self.lasting.are_kept = true;
         self.lasting.kept = files.into_iter().collect();
+        let records = self.lasting.kept.values().flatten();
+        self.lasting.mandatory = records.filter(|record| record.is_mandatory).count();
     }
 
     /// A lock may outlive its owner here.
@@ -63,6 +72,7 @@ impl LockTable {
         let Some(records) = self.lasting.kept.remove(&(file.file, file.generation)) else { return };
         let segments = &mut self.files.entry(file).or_default().segments;
         for record in records {
+            self.lasting.mandatory -= usize::from(record.is_mandatory);
             let held = Held {
                 owner: Owner { session: SessionId(record.session), id: record.owner },
                 client: record.client,

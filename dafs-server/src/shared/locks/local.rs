@@ -304,7 +304,8 @@ mod tests {
                     // Nothing of a file is shown, or all.
                     prop_assert_eq!(seen, strongest, "at {} after {:?}", at, action);
                 }
-                prop_assert_eq!(table.local.is_shown(FILE), table.files.contains_key(&FILE));
+                let is_known = table.files.get(&FILE).is_some_and(|locks| !locks.is_free());
+                prop_assert_eq!(table.local.is_shown(FILE), is_known);
             }
             host.set(&(0..OFFSETS as u64), 1, None);
             while table.awaits_local() {

@@ -124,6 +124,8 @@ pub(crate) struct LockTable {
     restart: Restart,
     lasting: lasting::Lastings,
     local: local::Local,
+    /// The one file in `files` of which nobody holds or awaits anything: who locks a file again and again finds its memory there.
+    free: Option<LockKey>,
 }
 
 impl LockTable {
@@ -140,6 +142,9 @@ impl LockTable {
         claim: Claim,
         waiting: Option<Waiting>,
     ) -> Result<Outcome, Status> {
+        if claim == Claim::New && self.lock_alone(file, &range, held) {
+            return Ok(Outcome::Granted(Vec::new()));
+        }
         let session = held.owner.session;
         let checked = self.check(file, &range, &held, claim);
         let outcome = checked.and_then(|()| self.grant_or_wait(file, range, held, claim, waiting));
@@ -150,10 +155,36 @@ impl LockTable {
         outcome
     }
 
+    /// Locks a range as [`LockTable::lock`] does, in the most frequent case: of a known file for which nobody waits, and a range of which
+    /// nobody has anything. Whether it was that.
+    fn lock_alone(&mut self, file: LockKey, range: &Range<u64>, held: Held) -> bool {
+        let session = held.owner.session;
+        let is_special = held.lasting != Lasting::No
+            || self.restart.is_grace()
+            || self.lasting.has_kept()
+            || self.local.is_shown(file)
+            || self.is_full_for(session);
+        let Some(locks) = self.files.get_mut(&file).filter(|locks| !is_special && locks.waiters.is_empty())
+        else {
+            return false;
+        };
+        if !locks.segments.lock_alone(range, held, &mut self.counts) {
+            return false;
+        }
+        self.restart.note(file, range, held.kind);
+        self.by_session.entry(session).or_default().insert(file, 0);
+        true
+    }
+
+    /// No more locks are for this session.
+    fn is_full_for(&self, session: SessionId) -> bool {
+        let own = self.counts.by_session.get(&session).copied().unwrap_or_default();
+        own >= SESSION_LOCKS_MAX || self.counts.all >= LOCKS_MAX
+    }
+
     /// A lock may be asked for, whoever has it now.
     fn check(&mut self, file: LockKey, range: &Range<u64>, held: &Held, claim: Claim) -> Result<(), Status> {
-        let own = self.counts.by_session.get(&held.owner.session).copied().unwrap_or_default();
-        if own >= SESSION_LOCKS_MAX || self.counts.all >= LOCKS_MAX {
+        if self.is_full_for(held.owner.session) {
             return Err(Status::TOO_MANY_LOCKS);
         }
         self.adopt(file);
@@ -235,7 +266,24 @@ impl LockTable {
 
     /// Gives back what an owner holds of a range. Returns whose turn has come.
     pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
+        if self.unlock_alone(file, range, owner) {
+            return Vec::new();
+        }
         self.release(file, range, |held| held.owner == owner && !held.is_broken())
+    }
+
+    /// Gives back what [`LockTable::lock_alone`] has locked, where nobody waits; whether it was that.
+    fn unlock_alone(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let is_shown = self.local.is_shown(file);
+        let Some(locks) = self.files.get_mut(&file).filter(|locks| !is_shown && locks.waiters.is_empty())
+        else {
+            return false;
+        };
+        let is_unlocked = locks.segments.unlock_alone(range, owner, &mut self.counts);
+        if is_unlocked && self.free != Some(file) && locks.segments.is_empty() {
+            self.forget_if_free(file);
+        }
+        is_unlocked
     }
 
     /// Takes a lock back that its owner has not been told of, or does not take.
@@ -512,11 +560,19 @@ impl LockTable {
     }
 
     fn forget_if_free(&mut self, file: LockKey) {
-        let is_free = |locks: &FileLocks| locks.segments.is_empty() && locks.waiters.is_empty();
-        if self.files.get(&file).is_none_or(is_free) {
-            self.files.remove(&file);
-            self.local.forget(file);
+        match self.files.get(&file) {
+            Some(locks) if !locks.is_free() => return,
+            Some(_) if self.free != Some(file) => {
+                let before = self.free.replace(file);
+                if let Some(before) =
+                    before.filter(|before| self.files.get(before).is_some_and(FileLocks::is_free))
+                {
+                    self.files.remove(&before);
+                }
+            }
+            _ => {}
         }
+        self.local.forget(file);
     }
 }
 
@@ -528,6 +584,10 @@ impl Freed {
 }
 
 impl FileLocks {
+    fn is_free(&self) -> bool {
+        self.segments.is_empty() && self.waiters.is_empty()
+    }
+
     /// Somebody waits already for what conflicts with a request. Who holds a part of the range goes first: others wait for it.
     fn is_behind_others(&self, range: &Range<u64>, held: &Held) -> bool {
         !self.waiters.is_empty()

@@ -2,6 +2,7 @@
 //! and are held alike become one.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -161,6 +162,30 @@ impl Segments {
         }
         self.lock(range, held, counts);
         lasts
+    }
+
+    /// Locks a range of which nobody has a part, and which becomes one with no other; whether it was that.
+    pub(super) fn lock_alone(&mut self, range: &Range<u64>, held: Held, counts: &mut Counts) -> bool {
+        let last = self.by_start.range(..=range.end).next_back();
+        if last.is_some_and(|(_, segment)| segment.end >= range.start) {
+            return false;
+        }
+        self.by_start.insert(range.start, Segment { end: range.end, holders: SmallVec::from_buf([held]) });
+        counts.add(&held);
+        true
+    }
+
+    /// Ends a lock of this very range that its owner shares with nobody, and that lasts no longer than he does; whether it was that.
+    pub(super) fn unlock_alone(&mut self, range: &Range<u64>, owner: Owner, counts: &mut Counts) -> bool {
+        let Entry::Occupied(found) = self.by_start.entry(range.start) else { return false };
+        let Segment { end, holders } = found.get();
+        let [held] = holders.as_slice() else { return false };
+        if *end != range.end || held.owner != owner || held.lasting != Lasting::No {
+            return false;
+        }
+        counts.remove(held);
+        found.remove();
+        true
     }
 
     /// Takes those holders of a range away that are meant; whether there were any.

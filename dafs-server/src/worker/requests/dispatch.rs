@@ -332,7 +332,8 @@ impl Worker {
             }
             header.credits = session.core.on_reply(&call.header, status, saved, target);
         }
-        if let Some(link) = call.link {
+        // The next link may wait for this one.
+        if let Some(link) = call.link.filter(|_| !self.operations.is_empty()) {
             self.wakeups.push_back(Wakeup::Chain(call.session, link.chain));
         }
         header.encode(head);

@@ -34,11 +34,12 @@ fn write_head(room: Span<'_>, head: &[u8]) {
     fn exactly<const SIZE: usize>(room: Span<'_>, head: &[u8]) -> bool {
         head.first_chunk::<SIZE>().map(|head| room.write_from(ENTRY_CONTROL_SIZE, head)).is_some()
     }
-    // Headers alone; replies to reads and to writes; reads and writes.
+    // Headers alone; replies to reads and to writes; reads and writes; locks.
     let written = match head.len() {
         40 => exactly::<40>(room, head),
         48 => exactly::<48>(room, head),
         64 => exactly::<64>(room, head),
+        72 => exactly::<72>(room, head),
         80 => exactly::<80>(room, head),
         _ => false,
     };
