@@ -39,7 +39,7 @@ const PREPARE_TIME_MAX: Duration = Duration::from_secs(10 * 60);
 /// Gives the suites a file system for their files, in memory. The guest's root is an overlay, whose appends and listings are not those
 /// of a file system; listings of its tmpfs show entries twice, or not at all, while others come and go.
 const FILE_SYSTEM: &str = "modprobe brd rd_nr=1 rd_size=1500000 && modprobe ext4 && \
-    mke2fs -q -t ext4 -O ^has_journal -E lazy_itable_init=1,nodiscard /dev/ram0 && mkdir -p /run/files && \
+    mke2fs -q -t ext4 -J size=16 -E lazy_itable_init=1,nodiscard /dev/ram0 && mkdir -p /run/files && \
     mount -o noatime /dev/ram0 /run/files && chmod 755 /run/files && TMPDIR=/run/files && export TMPDIR || exit\n";
 
 /// A test program, and which of its tests need the device.

@@ -15,6 +15,7 @@ mod header;
 mod libtest;
 mod mpi;
 mod packages;
+mod places;
 mod probe;
 mod process;
 mod report;

@@ -13,6 +13,7 @@ use crate::checks::{self, CARGO_TIME_MAX, CHECKS};
 use crate::guest::{self, Done, Guest, Job, VERBS};
 use crate::libtest::{self, Results, Verdict};
 use crate::packages::{self, NEEDS, Supplier};
+use crate::places::Places;
 use crate::process::{self, Log, Outcome};
 use crate::report::{Report, Row};
 use crate::suite::{self, Column, PROVIDERS, Suite, TargetId, Workspace};
@@ -56,6 +57,7 @@ struct Runner<'a> {
     args: &'a TestArgs,
     workspace: &'a Workspace,
     log_directory: PathBuf,
+    places: Places,
     supplier: Supplier,
     report: Report,
     /// The features of every call of cargo on the whole workspace, once chosen; see [`Runner::features`].
@@ -77,6 +79,7 @@ impl<'a> Runner<'a> {
             args,
             workspace,
             log_directory,
+            places: Places::new(),
             supplier,
             report: Report::default(),
             features: None,
@@ -171,8 +174,11 @@ impl<'a> Runner<'a> {
             };
             is_split |= tests.iter().any(|test| suite::column_of(test) != 0);
             let chosen: Vec<String> = tests.into_iter().filter(|test| self.wants_test(test)).collect();
-            if !chosen.is_empty() {
-                self.run_program(suite, program, &chosen, &log, &mut row)?;
+            let places = self.places.divide(suite, chosen);
+            let places = places.map(|(directory, tests)| (directory.map(Path::to_owned), tests));
+            for (directory, chosen) in places.iter().filter(|(_, tests)| !tests.is_empty()) {
+                let start = || test_command(suite, program, directory.as_deref());
+                self.run_program(suite, program, start, chosen, &log, &mut row)?;
                 whole.0.push_str(&log.stdout_text());
                 whole.1.push_str(&log.stderr_text());
             }
@@ -188,7 +194,7 @@ impl<'a> Runner<'a> {
     }
 
     fn list_tests(&self, suite: &Suite, program: &Path, log: &Log) -> Result<Option<Vec<String>>> {
-        let mut command = test_command(suite, program);
+        let mut command = test_command(suite, program, None);
         command.arg("--list");
         let outcome = process::run(command, &suite.name, log, LIST_TIME_MAX)?;
         Ok(outcome.end.is_success().then(|| log.stdout_text()).and_then(|text| libtest::parse_list(&text)))
@@ -199,11 +205,12 @@ impl<'a> Runner<'a> {
         &mut self,
         suite: &Suite,
         program: &Path,
+        start: impl Fn() -> Command,
         chosen: &[String],
         log: &Log,
         row: &mut Row,
     ) -> Result<()> {
-        let mut command = test_command(suite, program);
+        let mut command = start();
         command.arg("--exact").args(chosen);
         let outcome = process::run(command, &suite.name, log, SUITE_TIME_MAX)?;
         let results = libtest::parse_output(&log.stdout_text());
@@ -214,7 +221,7 @@ impl<'a> Runner<'a> {
             return Ok(());
         }
         let said = (log.stdout_text(), log.stderr_text());
-        let mut command = test_command(suite, program);
+        let mut command = start();
         command.args(["--ignored", "--exact"]).args(&supplied);
         let outcome = process::run(command, &suite.name, log, SUITE_TIME_MAX)?;
         let results = libtest::parse_output(&log.stdout_text());
@@ -466,9 +473,10 @@ fn name_some(tests: &[&str]) -> String {
     if tests.len() > NAMED_MAX { format!("{named}, ...") } else { named }
 }
 
-/// A test program as cargo would start it.
-fn test_command(suite: &Suite, program: &Path) -> Command {
+/// A test program as cargo would start it, with a directory for its files.
+fn test_command(suite: &Suite, program: &Path, directory: Option<&Path>) -> Command {
     let mut command = Command::new(program);
+    command.envs(directory.map(|directory| ("TMPDIR", directory)));
     command
         .current_dir(&suite.directory)
         .env("CARGO_MANIFEST_DIR", &suite.directory)

@@ -108,6 +108,11 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
+    /// Whether it runs the whole of dafs.
+    pub(crate) fn is_system(&self) -> bool {
+        !self.is_unit() && self.targets.iter().any(|target| target.package == SYSTEM_TESTS)
+    }
+
     /// Whether these are a crate's unit tests.
     pub(crate) fn is_unit(&self) -> bool {
         self.name.ends_with("/unit")
