@@ -10,7 +10,7 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
     let lists = matches!(benchmark, Benchmark::Noncontiguous(_) | Benchmark::Listio(_));
     for method in options.method.iter().flatten() {
         if matches!(method, Method::Multiple | Method::Pack | Method::Gather | Method::Batch) && !lists {
-            bail!("cannot use --method {method}: it is for several pieces, in transfer and listio");
+            bail!("cannot use --method {method}: it is for memory in pieces: noncontiguous and listio");
         }
     }
     if options.cold && !matches!(benchmark, Benchmark::Listio(_) | Benchmark::Sieve { .. }) {

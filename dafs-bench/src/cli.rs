@@ -15,9 +15,9 @@ pub use mpi::{Class, MpiCase, MpiOptions, Way};
 /// Measure dafs beside the raw limit of this machine, and beside other systems.
 ///
 /// Every row names its limit and the ratio to it. The limit is the barest program that does the same work: a ring in shared memory, a TCP
-/// request and response, a local pread. The ratio is ours over the limit for times, and the limit over ours for rates: 1.0 is perfect, and
-/// less is better. Limit and subject alternate, round by round, in one run. The ratio is the median over the rounds, so a machine that is
-/// busy for a while spoils one round and not the result.
+/// request and response, a local pread. The ratio is ours over the limit for times, and the limit over ours for rates: 1.0 equals the
+/// limit, and smaller is better; below 1.0 dafs is faster than the limit's program. Limit and subject alternate, round by round, in one
+/// run. The ratio is the median over the rounds, so a machine that is busy for a while spoils one round and not the result.
 ///
 /// A dafs-server is started for the run, on a temporary directory in memory, and stopped at its end. latency, bandwidth, iops and
 /// crossover also run on a temporary directory on a disk, where there is one, unless --dir names a directory.
@@ -112,9 +112,10 @@ pub enum Benchmark {
     /// Measure the cost of registering memory, and what keeping and grouping registrations save.
     ///
     /// Cases `rows-…`: 1,024 rows of 4 KiB of one array, written in one operation: registered before, one by one, in a group, and in a
-    /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers, so many of which are found in a cache
-    /// of 100 registrations as the column says: nothing kept, one given up at a time, sixteen given up together. Cases
-    /// `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds to registering.
+    /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers with a cache of 100
+    /// registrations; the column gives the share that is found in it. `none` keeps nothing, `cache` gives up one registration at a
+    /// time, `batch` sixteen together. Cases `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds
+    /// to registering.
     Registration(Options),
     /// Measure lists of small pieces of a file, with what lies between them and without.
     ///
@@ -187,9 +188,11 @@ pub enum Benchmark {
     /// `overlap` adds computation. Way `client` is the client API without MPI: mode `none` is memory of the library, which is
     /// registered when it is made; `pinned` is ordinary memory that was registered before. Means leave out the slowest hundredth.
     ///
-    /// --ranks processes: `block-column`, `tiled` and `btio` write an array into one file, and read it. Modes are methods: `multiple`
-    /// (a request for each piece), `sieve` (client data sieving), `list`, and `two_phase` (collective). Column `requests` is what the
-    /// server answered, `paper` what the paper counted. A size is that of a piece, MiB/s that of all processes together.
+    /// --ranks processes: `block-column`, `tiled`, `mesh` and `btio` write an array into one file, and read it. In `mesh` the integers of
+    /// the processes are interleaved. Modes are methods: `multiple` (a request for each piece), `sieve` (client data sieving), `list`,
+    /// `list_ads` (lists that the server sieves), `view` (a view in the server), `ecio` (views of all processes, which the server moves
+    /// together), and `two_phase` (collective). Column `requests` is what the server answered, `paper` what the paper counted. A size is
+    /// that of a piece, MiB/s that of all processes together.
     ///
     /// Limits: `client` and `none`, the client API, beside MPI programs on dafs; `perfect` overlap; `local`, the quickest program
     /// without dafs, beside methods; pread and pwrite beside the rest. Notes say which targets are met.
@@ -234,7 +237,7 @@ pub struct Options {
     /// Keep this many operations in flight, 1 to 1024, separated by commas [default: by benchmark].
     #[arg(long, value_delimiter = ',', value_parser = parse_depth, value_name = "LIST")]
     pub queue_depth: Option<Vec<usize>>,
-    /// Pieces of an operation, 1 to 65536, for noncontiguous and listio [default: 128].
+    /// Pieces of an operation, 1 to 65536, for noncontiguous, listio and sieve [default: 128].
     #[arg(long, value_parser = parse_segments, value_name = "COUNT")]
     pub segments: Option<usize>,
     /// Measure these directions, separated by commas [default: both].
@@ -281,7 +284,7 @@ pub struct Options {
     /// Put the file of the benchmark into this directory [default: /dev/shm, memory].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Drop the file from the page cache before each read of listio; needs a --dir on disk.
+    /// Drop the file from the page cache before each read of listio and each list of sieve; needs a --dir on disk.
     #[arg(long)]
     pub cold: bool,
     /// Bypass the page cache (O_DIRECT) in server and limit; needs a --dir on disk.
@@ -302,7 +305,8 @@ pub struct Options {
     /// Write the results to this file as JSON; - is standard output, instead of the table.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the results into this file as SVG: crossover, overlap, transfer, listio, registration, pipeline, mpi.
+    /// Draw the results into this file as SVG: crossover, overlap, noncontiguous, listio,
+    /// sieve, locks, registration, pipeline, mpi.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

@@ -265,7 +265,8 @@ impl Subjects for Fleet<'_> {
 fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
-            "cannot use --plot: it draws crossover, overlap, transfer, listio, registration, pipeline and mpi"
+            "cannot use --plot: it draws crossover, overlap, noncontiguous, listio, sieve, locks, registration, \
+             pipeline and mpi"
         );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {

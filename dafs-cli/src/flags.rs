@@ -179,7 +179,7 @@ pub(crate) struct Cp {
     /// Copy directories with their content, and symbolic links as links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Keep owner, group and set-id bits, where the destination lets you act as root
+    /// Keep owner, group and set-id bits, where the destination lets you change owners
     #[arg(short, long)]
     pub(crate) preserve: bool,
     /// Do not keep owner, group and set-id bits; overrides --preserve
@@ -205,7 +205,7 @@ pub(crate) struct Cp {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: dafs mkdir -p dafs://localhost/data/a/b/c")]
 pub(crate) struct Mkdir {
-    /// Make missing directories above too; an existing directory is no error
+    /// Make missing parent directories too; an existing directory is not an error
     #[arg(short, long)]
     pub(crate) parents: bool,
     /// Set these permission bits, octal, not on directories above [default: 777 less the umask]
@@ -335,13 +335,13 @@ pub(crate) struct Lock {
     /// Fail where another client has it, instead of waiting
     #[arg(short, long)]
     pub(crate) no_wait: bool,
-    /// Refuse reads and writes of other clients that do not lock, too
+    /// Also refuse reads and writes of clients that take no lock
     #[arg(short, long)]
     pub(crate) mandatory: bool,
     /// Unless the program ends with status 0, leave the lock broken: others are refused until somebody repairs what it guards
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) persistent: bool,
-    /// The program repairs what a broken lock has left; implies --persistent
+    /// Take a broken lock over, so that the program can repair what it guards; implies --persistent
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) repair: bool,
     /// File; it is made unless it is there
@@ -353,8 +353,8 @@ pub(crate) struct Lock {
 }
 
 const LOCK_HELP: &str = "\
-The lock is exclusive, and all of the file. It ends with the program, whose exit status is that of dafs lock. Persistent
-locks need a server with --lock-file.
+The lock covers the whole file, and is exclusive unless --shared is given. It ends with the program, whose exit status is
+that of dafs lock. Persistent locks need a server with --lock-file.
 
 Examples:
   dafs lock dafs://localhost/data/lock ./nightly-job
@@ -380,7 +380,7 @@ pub(crate) enum FenceCommand {
         #[arg(value_name = "URL")]
         url: OsString,
     },
-    /// Fence clients off an export, or with --allow all others
+    /// Fence clients off an export; with --allow, fence off everybody else
     Add {
         #[command(flatten)]
         entries: FenceEntries,
@@ -482,7 +482,7 @@ With -r, fifos, devices and sockets are skipped, and count as failures. Without 
 to its end.
 
 Ctrl-C ends the command in order while the server replies, and within a few seconds otherwise. A second Ctrl-C ends it
-without waiting for the server: temporary names of this machine are removed, and those on a server are told.
+without waiting for the server: temporary files on this machine are removed, and names left on a server are printed.
 
 Examples:
   dafs cp -r ./tree dafs://localhost/data/tree
@@ -494,7 +494,7 @@ A fenced client may do nothing in the export but give back what it has open. Whe
 flight on the server any more. Only root and the server's own user may change a fence.
 
 All programs of a host have one client id unless they choose one. A program may come back under another id; it has the
-same key and address. `dafs fence` itself uses an id of its own, so that it is not behind the fence of its host.
+same key and address. `dafs fence` itself uses an id of its own, so that a fence of its host does not stop it.
 
 A fence outlives the server where that was started with --fence-file. Whoever changes a list last wins.
 

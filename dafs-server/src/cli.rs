@@ -10,7 +10,7 @@ use crate::config::{ExportTable, Origin, Size};
 use crate::logging::LogFormat;
 use crate::storage::Engine;
 
-/// Serves directories and memory to dafs clients over TCP and shared memory.
+/// Serves directories and memory to dafs clients over TCP, shared memory and, in builds with it, RDMA.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-server", version, args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
 pub struct Cli {
@@ -51,8 +51,7 @@ pub struct Settings {
     #[allow(rustdoc::broken_intra_doc_links, reason = "[:PORT] is shown by --help as it is, and is no link")]
     /// Listen here: tcp://HOST[:PORT] (0 takes any free port) or shm:///SOCKET/PATH; may be repeated
     ///
-    /// Without any: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock or $XDG_RUNTIME_DIR/dafs.sock,
-    /// whichever can be written. An address that other hosts can reach needs --key-file.
+    /// Default: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock, else at $XDG_RUNTIME_DIR/dafs.sock. An address that other hosts can reach needs --key-file.
     #[arg(long, value_name = "ADDRESS")]
     #[serde(default)]
     pub listen: Vec<String>,
@@ -160,10 +159,10 @@ pub struct Settings {
     /// Address space of these mappings [default: 32T]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub mapped_size_max: Option<Size>,
-    /// Clients' memory that has no pages yet, which the server would allocate [default: half of the machine's memory]
+    /// Registered client memory without pages, which the server would allocate by touching it [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub sparse_size_max: Option<Size>,
-    /// Replies that clients have not taken [default: 512M]
+    /// Bytes of replies that clients have not received yet [default: 512M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub unsent_size_max: Option<Size>,
     /// Views that clients have described, and their descriptions [default: 256M]
@@ -241,10 +240,10 @@ Clients find it as dafs://HOST/NAME. Options, after commas:
   ro                        nothing may be changed
   clients=RANGE[;RANGE...]  only from these addresses: 10.0.0.0/8, ::1, or local for this host
   keys=NAME[;NAME...]       only with one of these keys proven (--key-file)
-  map=client                clients act as the users they are: the default of a privileged server
+  map=client                each client acts as its own user (default of a privileged server)
   squash=UID:GID            all clients act as this user
   squash=server             all clients act as the user that the server runs as
-  no_root_squash            a client that claims to be root, and has proven a key, is root; else it is nobody
+  no_root_squash            a client that proved a key may act as root; else root acts as nobody
   direct_io                 bypass the page cache (O_DIRECT)
   local_locks               clients' locks and those of this host's processes (fcntl, lockf) keep each other out
 

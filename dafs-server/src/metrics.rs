@@ -21,7 +21,7 @@ const FAMILIES: &[Family] = &[
     ("dafs_connections", "Connections.", |all| one(all.connections)),
     ("dafs_operations_in_flight", "Operations in flight.", |all| one(all.in_flight)),
     ("dafs_handles_open", "Open handles.", |all| one(all.handles)),
-    ("dafs_eager_buffers_bytes", "Memory lent to clients as eager_buffers.", |all| {
+    ("dafs_eager_buffers_bytes", "Memory lent to clients as eager buffers.", |all| {
         one(all.eager_buffers_size)
     }),
     ("dafs_replies_replayed_total", "Replies sent again from the cache.", |all| one(all.replies_replayed)),

@@ -347,7 +347,7 @@ fn thresholds(
     let (crossovers, gather) = match measured {
         Ok(calibration) => (calibration.crossovers, calibration.gather),
         Err(error) => {
-            tracing::info!(%address, %error, "thresholds are not measured; transfers are inline up to the inline limit");
+            tracing::info!(%address, %error, "cannot measure thresholds; transfers up to the inline limit go inline");
             (calibrate::inline_up_to(config.inline_max, params.recv_payload_max), None)
         }
     };

@@ -60,7 +60,7 @@ fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()
             let holder = file.test_lock(0..u64::MAX, kind).ok().flatten();
             let holder = holder.as_ref().map_or_else(|| "a client".to_owned(), shown);
             Err(Failure::text(format!(
-                "cannot lock {}: {holder} held it and went without giving it back; repair what it guards under --repair",
+                "cannot lock {}: it is broken: {holder} ended without releasing it; repair what it guards with --repair",
                 target.url()
             )))
         }

@@ -120,7 +120,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             (
                 "silence",
                 format!(
-                    "a sign of life every {} ms; the session is kept for {} ms without",
+                    "keep-alive every {} ms; the session ends after {} ms of silence",
                     agreed.keep_alive_ms, agreed.lease_ms
                 ),
             ),
@@ -228,7 +228,7 @@ fn gather_text(session: &Session) -> String {
     };
     let from = |size: u32| if size == u32::MAX { "never".to_owned() } else { format!("from {size}") };
     format!(
-        "pieces of so many bytes: reads {} (ordinary memory {}), writes {} ({}); corrected by what a session sees",
+        "by bytes of a piece: reads {} (ordinary memory {}), writes {} ({}); adjusted by what the session measures",
         from(gather.read_registered),
         from(gather.read_unregistered),
         from(gather.write_registered),

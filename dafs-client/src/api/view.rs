@@ -122,7 +122,7 @@ impl Session {
         if description.len() > VIEW_DESCRIPTION_SIZE_MAX as usize {
             let len = description.len();
             return Err(Error::Invalid(format!(
-                "a description of {len} bytes, {VIEW_DESCRIPTION_SIZE_MAX} are possible: a list does the same"
+                "a description of {len} bytes: at most {VIEW_DESCRIPTION_SIZE_MAX} are possible; use a list instead"
             )));
         }
         let describing = shared.describing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -127,8 +127,8 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
         })
         .ok_or_else(|| {
             format!(
-                "there is no socket at {WELL_KNOWN_SOCKET} or {second}: a server of another user may have one that its first \
-                 lines of output name, for DAFS_SHM_SOCKET"
+                "there is no socket at {WELL_KNOWN_SOCKET} or {second}: a server of another user prints its \
+                 socket at start; set DAFS_SHM_SOCKET to it"
             )
         })
 }

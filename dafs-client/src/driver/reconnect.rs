@@ -50,7 +50,7 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
         Ok(_) if core.gives_up() => {
             let cause = format!(
                 "it broke {GIVE_UP_AFTER} times in a row before any request in flight was answered; the server may be unable to \
-                 reach the memory of one, or to stand it: its log says why"
+                 reach the memory of a request, or fail on one; look at its log"
             );
             tracing::error!(server = %shared.server.name, "cannot continue the session: {cause}");
             core.die(Error::Connection { server: shared.server.name.clone(), cause });

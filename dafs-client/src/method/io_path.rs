@@ -312,7 +312,7 @@ impl Decision {
             Reason::FromCrossover { crossover } => format!("direct pays from {crossover} bytes"),
             Reason::AboveInlineMax { inline_max } => format!("a message carries at most {inline_max} bytes"),
             Reason::CutInline { inline_max } => format!(
-                "direct pays at no size up to a message's {inline_max} bytes, and the data is cut into such messages"
+                "direct is not faster at any inline size; the data goes in messages of up to {inline_max} bytes"
             ),
             Reason::Noncontiguous { method } => format!("the configuration demands {method}"),
             Reason::BelowSwitch { switch } => {

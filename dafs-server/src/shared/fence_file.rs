@@ -144,7 +144,7 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<String, FenceList>, String> {
     let (body, end) = text.split_at(begin);
     let told = end.trim_end().strip_prefix("end ").ok_or_else(cut)?;
     if told != format!("{:016x}", sum(body.as_bytes())) {
-        return Err("its sum is wrong: it was changed, or is damaged".to_owned());
+        return Err("its checksum does not match: it was edited or is damaged".to_owned());
     }
     let mut lines = body.lines().enumerate();
     if lines.next().map(|(_, line)| line) != Some(TITLE) {

@@ -186,7 +186,7 @@ fn read(database: &Database) -> Result<Kept, AnyError> {
         match found {
             None => drop(form.insert(NUMBER, FORM_NUMBER)?),
             Some(FORM_NUMBER) => {}
-            Some(other) => return Err(format!("it has the form {other}, of another version").into()),
+            Some(other) => return Err(format!("its format version {other} is not supported").into()),
         }
         begin.open_table(SESSIONS)?;
         begin.open_table(LOCKS)?;
@@ -210,7 +210,7 @@ fn read(database: &Database) -> Result<Kept, AnyError> {
     }
     let told = found.open_table(FORM)?.get(SUM)?.map_or(0, |sum| sum.value());
     if told != sum {
-        return Err("it is damaged: what is in it is not what was written".into());
+        return Err("it is damaged: its checksum does not match".into());
     }
     Ok(kept)
 }

@@ -60,7 +60,7 @@ impl CurrentRules {
             }
             // Storage was opened so.
             if old.read_only && new.as_ref().is_some_and(|new| !new.read_only) {
-                needs_restart.push(format!("export \"{}\": that it is not ro", old.name));
+                needs_restart.push(format!("export \"{}\": the removal of `ro`", old.name));
             }
         }
         let is_known = |name: &str| began.exports.iter().any(|export| export.name == name);

@@ -236,7 +236,7 @@ impl Worker {
         });
         if let Some(gone) = one_to_go(all, begin().count(), origin(newcomer), max) {
             self.shared.budgets.handshakes.count_refused();
-            self.close(gone, &"too many connections begin a session at once, and this one was to make room");
+            self.close(gone, &"closed to make room: too many connections without a session");
         }
     }
 

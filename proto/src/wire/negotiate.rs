@@ -162,7 +162,7 @@ pub struct SlotReport {
 /// Where Inline must end and Direct begins to pay, measured by the provider; `spec/session.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
-    /// Largest inline read, bytes: the hard limit.
+    /// Largest inline read that the server advises, bytes.
     pub read_inline_max: u32,
     /// Largest inline write, bytes: the hard limit.
     pub write_inline_max: u32,
@@ -205,7 +205,7 @@ pub struct LimitsReply {
     pub slots: u16,
     /// The server's target of credits for this session now.
     pub credits: u16,
-    /// User that this session acts as.
+    /// User of the session's identity; an export may map it.
     pub uid: u32,
     /// Group that this session acts as.
     pub gid: u32,
@@ -241,7 +241,7 @@ pub struct Statistics {
     /// Bytes read, then written, by the method eager.
     #[serde(default)]
     pub bytes_eager: [u64; 2],
-    /// Bytes read, then written, by the method client.
+    /// Bytes read, then written, by the method client-initiated.
     #[serde(default)]
     pub bytes_client_initiated: [u64; 2],
     /// Memory lent to clients as eager buffers now, bytes.

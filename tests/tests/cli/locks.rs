@@ -68,12 +68,12 @@ fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     dafs(["lock", &url, "true"]).succeeded();
     let failed = dafs(["lock", "--persistent", &url, "sh", "-c", "exit 3"]);
     failed.failed(3, &["the lock of", "is broken", "--repair"]);
-    dafs(["lock", &url, "true"]).failed(1, &["cannot lock", "went without giving it back", "--repair"]);
+    dafs(["lock", &url, "true"]).failed(1, &["cannot lock", "ended without releasing it", "--repair"]);
     world.kill();
     world.restart_with(with_file);
-    dafs(["lock", &url, "true"]).failed(1, &["went without giving it back"]);
+    dafs(["lock", &url, "true"]).failed(1, &["ended without releasing it"]);
     dafs(["lock", "--repair", &url, "false"]).failed(1, &["is broken"]);
-    dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["went without giving it back"]);
+    dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["ended without releasing it"]);
     dafs(["lock", "--repair", &url, "true"]).succeeded();
     dafs(["lock", &url, "true"]).succeeded();
     world.kill();

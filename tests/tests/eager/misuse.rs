@@ -150,7 +150,7 @@ fn frame_that_is_no_write_ends_the_session_with_a_reason(on: On) {
         ("a frame in another eager buffer", |lent| {
             (lent.frame(1, Method::Eager, Opcode::Write, 300), FRAME_AT, 0)
         }),
-        ("a frame of the method client", |lent| {
+        ("a frame of the method client-initiated", |lent| {
             (lent.frame(1, Method::ClientInitiated, Opcode::Write, 300), FRAME_AT, 1)
         }),
         ("a frame that is another operation", |lent| {

@@ -41,7 +41,7 @@ const METHODS: [MethodOverride; 7] = [
     MethodOverride::Hybrid,
 ];
 
-/// Those of eager buffers are left to the suite `eager_buffers` where a guest's emulated device moves the bytes.
+/// Those of eager buffers are left to the suite `eager` where a guest's emulated device moves the bytes.
 fn methods(on: On) -> &'static [MethodOverride] {
     if matches!(on, On::Tcp | On::Shm) { &METHODS } else { &METHODS[..4] }
 }

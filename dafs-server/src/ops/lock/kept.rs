@@ -39,10 +39,10 @@ impl Worker {
         }
         match &self.shared.settings.exports[usize::from(node.export.0)].kind {
             ExportKind::Memory { .. } => {
-                Err("in memory no lock outlives its owner; lock a file of a directory")
+                Err("exports in memory have no persistent locks; lock a file of an exported directory")
             }
             ExportKind::Directory(_) if !self.shared.locks.are_kept() => {
-                Err("the server keeps no locks; it has to be started with --lock-file")
+                Err("the server has no lock file; start it with --lock-file")
             }
             ExportKind::Directory(_) => Ok(Lasting::Persistent),
         }
@@ -166,7 +166,7 @@ impl Worker {
         if !sessions.is_empty() {
             tracing::info!(
                 sessions = sessions.len(),
-                "locks of before the restart are not taken again any more"
+                "the time to reclaim locks from before the restart is over"
             );
         }
         self.shared.locks.forget(sessions);

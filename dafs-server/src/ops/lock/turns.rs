@@ -102,7 +102,7 @@ impl Worker {
                     session = %session.shown_id(),
                     client = %session.shown_client(),
                     count = turns.len(),
-                    "a client waited for locks, and does not take them: they are given back"
+                    "locks released: the client did not ask for them again in time"
                 );
             }
             ignored.extend(turns.into_iter().map(|turn| (key, turn)));

@@ -57,7 +57,7 @@ impl LocalLocks for FileLocks {
 
     fn unlock(&self, range: &Range<u64>) {
         if let Err(status) = self.set(range, libc::F_UNLCK) {
-            tracing::error!(%status, "processes of this host see a lock for longer than it is held");
+            tracing::error!(%status, "cannot release a lock for local processes; they still see it");
         }
     }
 
