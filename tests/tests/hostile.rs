@@ -122,7 +122,7 @@ mod vectors {
     }
 
     // [WIRE-2] [WIRE-3] [WIRE-4] [WIRE-6] [WIRE-7] [WIRE-11] [WIRE-12] [WIRE-20] [WIRE-24] [WIRE-25] [WIRE-31] [WIRE-32]
-    // [WIRE-33] [WIRE-34] [WIRE-42] [WIRE-44] [WIRE-49] [WIRE-54] [BATCH-2] [LIST-7] [SESS-45]
+    // [WIRE-33] [WIRE-34] [WIRE-42] [WIRE-44] [WIRE-49] [WIRE-54] [WIRE-132] [WIRE-133] [BATCH-2] [LIST-7] [SESS-45]
     #[test]
     fn request_that_is_to_be_refused_ends_its_session_and_no_other() {
         let harness = Harness::start(On::Tcp);

@@ -93,7 +93,7 @@ fn failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on(on: O
     });
 }
 
-// [CLI-68] [STOR-59]
+// [CLI-68] [STOR-59] [STOR-175]
 fn write_that_comes_short_is_counted_and_continued(on: On) {
     each_export(on, |scene| {
         for size in SIZES {

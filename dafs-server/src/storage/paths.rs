@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(split_last(b"/", true), Err(Status::CROSS_DEVICE));
     }
 
-    // [STOR-45]
+    // [WIRE-5]
     #[test]
     fn check_path_at_its_limits_changes_exactly_there() {
         for (len, fits) in [(NAME_SIZE_MAX - 1, true), (NAME_SIZE_MAX, true), (NAME_SIZE_MAX + 1, false)] {

@@ -237,7 +237,7 @@ def hints_of_unknown_patterns_are_answered_alike(bench: Bench) -> None:
         same(status_of(file.hint, 0, 0, pattern), "OK", f"pattern {pattern}:")
 
 
-@tests("WIRE-5", "STOR-45")
+@tests("WIRE-5")
 def long_paths_are_too_long(bench: Bench) -> None:
     _, node = bench.dir()
     same(status_of(node.getattr, b"x" * 255), "NOT_FOUND", "a part of 255 bytes:")
@@ -247,7 +247,7 @@ def long_paths_are_too_long(bench: Bench) -> None:
     fails("NAME_TOO_LONG", node.mkdir, b"y" * 256)
 
 
-@tests("WIRE-41", "STOR-2")
+@tests("WIRE-41")
 def paths_with_a_zero_byte_are_invalid(bench: Bench) -> None:
     _, node = bench.dir()
     fails("INVALID", node.getattr, b"a\0b")

@@ -214,7 +214,7 @@ fn names_that_are_not_text_are_kept_byte_for_byte(on: On) {
     }
 }
 
-// [WIRE-5] [STOR-45]
+// [WIRE-5]
 fn names_and_paths_are_bounded(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

@@ -42,7 +42,7 @@ fn start_with(on: On, change: impl FnOnce(&mut ServerConfig)) -> Harness {
     })
 }
 
-// [LOCK-31] [LOCK-32]
+// [LOCK-31] [LOCK-32] [LOCK-56]
 fn those_who_held_locks_go_first_after_a_restart(on: On) {
     let mut harness = start(on);
     // They come back when they are told to.

@@ -130,7 +130,7 @@ fn chains_run_and_errors_are_told(on: On) {
     let mut body = [0; 24];
     HintRequest { offset: 0, len: 0, pattern: 99, likelihood: 0 }.encode(&mut body);
     assert_eq!(raw.call(Header::request(Opcode::Hint, file), &body, &[]).header.status, Status::OK);
-    // A broken protocol ends the session, with a reason. [SESS-13] [SESS-45]
+    // A broken protocol ends the session, with a reason. [SESS-13] [SESS-45] [SESS-126]
     let header = Header {
         slot: dafs_proto::wire::Slot(999),
         sequence: 1,

@@ -100,7 +100,7 @@ fn link_inside_the_export_is_followed_from_any_node() {
     }
 }
 
-// [STOR-2] [STOR-3] [STOR-45]
+// [STOR-3] [WIRE-5] [WIRE-41]
 #[test]
 fn name_that_is_no_plain_name_is_refused() {
     for kind in kinds() {

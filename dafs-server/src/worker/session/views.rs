@@ -139,7 +139,7 @@ mod tests {
         ViewSetRequest { view, description_len: description.len() as u32, offset: offset as u32 }
     }
 
-    // [VIEW-7] [VIEW-8]
+    // [VIEW-7] [VIEW-8] [VIEW-16]
     #[test]
     fn view_is_made_of_parts_in_order_and_of_nothing_else() {
         let description = encode_datatype(&Datatype::bytes(4).vector(9, 1, 3));

@@ -34,7 +34,7 @@ fn assert_refused(pair: &mut Pair, write: bool, range: RemoteRange) {
     assert!(told, "{error:?}, client {:?}, server {:?}", pair.client.end, pair.server.end);
 }
 
-/// [PROV-16] [PROV-26] [PROV-62] [VERBS-30]
+/// [PROV-16] [PROV-26] [PROV-62] [PROV-84] [VERBS-30]
 pub fn accesses_that_no_region_allows_end_their_connection_only(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);
     // The region is the middle of its memory: what lies around it must not change either.

@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    // [SHM-51]
+    // [SHM-51] [SHM-69] [SHM-70]
     #[test]
     fn taken_until_outside_the_window_is_refused() {
         for start in [0, u32::MAX - 2] {

@@ -68,7 +68,7 @@ fn entry_with_a_field_that_cannot_be_ends_the_connection() {
     assert!(recv_scribbled(0, &le(0)).unwrap().is_none());
 }
 
-// [SHM-51]
+// [SHM-70]
 #[test]
 fn taken_word_ahead_of_what_was_sent_ends_the_connection() {
     let (mut client, server) = pair(small());
