@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use dafs_proto::wire::{Header, Opcode, decode_message_pack};
+use dafs_proto::wire::{Flags, Header, Opcode, decode_message_pack};
 
 use crate::decode::decode;
 use crate::from_hex;
@@ -46,16 +46,39 @@ fn message_that_is_to_be_refused_is_refused_for_its_reason() {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Direction {
+    Request,
+    Reply,
+    Callback,
+}
+
+fn direction(header: &Header) -> Direction {
+    match (header.flags.contains(Flags::REPLY), header.flags.contains(Flags::CALLBACK)) {
+        (true, _) => Direction::Reply,
+        (false, true) => Direction::Callback,
+        (false, false) => Direction::Request,
+    }
+}
+
 #[test]
-fn every_operation_has_a_message_that_is_refused() {
-    let found: HashSet<Opcode> = cases()
+fn every_operation_has_a_message_that_is_refused_in_each_direction() {
+    let found: HashSet<(Opcode, Direction)> = cases()
         .iter()
         .filter_map(|case| {
-            Some(Header::decode(&case.head, u32::try_from(case.payload.len()).ok()?).ok()?.0.opcode)
+            let header = Header::decode(&case.head, u32::try_from(case.payload.len()).ok()?).ok()?.0;
+            Some((header.opcode, direction(&header)))
         })
         .collect();
     for opcode in Opcode::ALL {
-        assert!(found.contains(opcode), "spec/vectors/refused.txt has no {opcode:?}");
+        let directions = match opcode.is_callback() {
+            true => &[Direction::Callback][..],
+            false => &[Direction::Request, Direction::Reply],
+        };
+        for direction in directions {
+            let is_there = found.contains(&(*opcode, *direction));
+            assert!(is_there, "spec/vectors/refused.txt has no {opcode:?} {direction:?}");
+        }
     }
 }
 

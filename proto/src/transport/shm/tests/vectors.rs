@@ -4,19 +4,23 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_get_seals, ftruncate, memfd_create};
 
 use super::super::super::util::vectors::{Vector, check_kinds, vectors};
 use super::super::handshake::{MESSAGE_SIZE, Message};
-use super::super::layout::{ENTRY_SIZE, Layout, RingTerms, Side};
+use super::super::layout::{ENTRY_SIZE, Layout, RECORD_SIZE, RingTerms, Side};
 use super::super::map::create_memory_file;
+use super::super::remote::{Loan, RemoteRegions, Resolved, ShmLimits, Unreachable};
 use super::super::sock::{self, Incoming};
 use super::*;
+use crate::budget::Owner;
 
 const VECTORS: &str = include_str!("../../../../../spec/vectors/shm.txt");
 const SOCKET: [&str; 5] = ["hello", "welcome", "ready", "register", "unregister"];
 const ENTRIES: [&str; 3] = ["message", "embedded message", "immediate"];
+const RECORDS: [&str; 1] = ["region record"];
 
 fn of_kinds(kinds: &[&str]) -> Vec<Vector> {
     vectors(VECTORS).into_iter().filter(|vector| kinds.iter().any(|kind| vector.is(kind))).collect()
@@ -50,7 +54,7 @@ fn kind_of(message: &Message) -> &'static str {
 // [SHM-37] [SHM-47]
 #[test]
 fn messages_of_the_vectors_are_taken_and_refused_as_they_say() {
-    check_kinds(&vectors(VECTORS), &[&SOCKET[..], &ENTRIES].concat());
+    check_kinds(&vectors(VECTORS), &[&SOCKET[..], &ENTRIES, &RECORDS].concat());
     for vector in of_kinds(&SOCKET) {
         let message = read(&vector.bytes);
         match vector.is_refused {
@@ -116,6 +120,50 @@ fn entries_are_written_as_the_vectors_say() {
         let written = client.connection.segment.span().slice(at, expected.len()).unwrap();
         assert_eq!(written.to_vec(), expected, "{name}");
     }
+}
+
+// [SHM-24] Its address may be made up: nothing is read.
+#[test]
+fn records_of_the_vectors_are_taken_and_refused_as_they_say() {
+    let key = RegionKey(0x9122_3344_5577_0007);
+    let range = RemoteRange { key, offset: 4096, len: 100 };
+    for vector in of_kinds(&RECORDS) {
+        let (_client, server) = pair(small());
+        let connection = &server.connection;
+        let at = connection.layout.record(Side::Client, 7);
+        let record = connection.segment.span().slice(at, RECORD_SIZE).unwrap();
+        record.write_from(0, &vector.bytes);
+        let regions = RemoteRegions::new(ShmLimits::default(), Owner::User(1));
+        let loan = Loan::begin(Arc::clone(connection), key);
+        let found = loan.as_ref().map(|_| regions.resolve(connection, &range, Access::REMOTE_READ));
+        match (vector.is_refused, found) {
+            (false, Some(Ok(Resolved::Ordinary(0x7000_0000_2000)))) => {
+                assert_eq!(record.to_vec()[32..36], [1, 0, 0, 0], "{}: in use", vector.name);
+                drop(loan);
+                assert_eq!(record.to_vec(), vector.bytes, "{}", vector.name);
+            }
+            (true, None | Some(Err(Unreachable::Fault(_)))) => {}
+            _ => panic!("{}: taken or refused", vector.name),
+        }
+    }
+}
+
+// [SHM-24]
+#[test]
+fn record_is_written_as_the_vectors_say() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (client, _server) = bed.connect(&domain);
+    let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(65_536).unwrap()));
+    let region = domain.register(memory.clone(), Access::REMOTE_READ).unwrap();
+    let key = region.range().key;
+    let at = client.connection.layout.record(Side::Client, u16::try_from(key.0 & 0xfff).unwrap());
+    let record = client.connection.segment.span().slice(at, RECORD_SIZE).unwrap();
+    // Key and address are those of this memory.
+    let mut expected = golden("region record");
+    expected[..8].copy_from_slice(&key.0.to_le_bytes());
+    expected[8..16].copy_from_slice(&(memory.span().as_ptr() as u64).to_le_bytes());
+    assert_eq!(record.to_vec(), expected);
 }
 
 /// The numbers of the lines of the vectors that begin so.
