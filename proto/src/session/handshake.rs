@@ -99,6 +99,12 @@ impl ClientHandshake {
         }
         let reply: HelloReply =
             decode_message_pack("answer to Hello", payload).map_err(SessionFault::from)?;
+        if reply.server_name.len() > NAME_MAX {
+            let value = reply.server_name.len() as u64;
+            let limit = NAME_MAX as u64;
+            let error = crate::wire::WireError::TooLarge { what: "name of a server", value, limit };
+            return Err(SessionFault::from(error).into());
+        }
         if !(PROTOCOL_VERSION_MIN..=PROTOCOL_VERSION).contains(&reply.version) {
             return Err(HandshakeError::Refused(Status::VERSION));
         }
@@ -322,6 +328,22 @@ mod tests {
         let reply = encode_message_pack(&AuthenticateReply { proof: Vec::new(), welcome: welcome(4, 4) });
         let error = proven.on_authenticate_reply(Status::OK, &reply).unwrap_err();
         assert_eq!(error, HandshakeError::ServerUnproven("lab".into()));
+    }
+
+    // [WIRE-26]
+    #[test]
+    fn handshake_with_a_server_whose_name_is_too_long_is_refused_by_the_client() {
+        for (size, is_taken) in [(0, true), (255, true), (256, true), (257, false)] {
+            let (handshake, _) = ClientHandshake::begin(&introduction(None), [1; 32]);
+            let reply = HelloReply {
+                version: 1,
+                nonce: [2; 32],
+                key_required: false,
+                server_name: "x".repeat(size),
+            };
+            let outcome = handshake.on_hello_reply(Status::OK, &encode_message_pack(&reply));
+            assert_eq!(outcome.is_ok(), is_taken, "{size}: {outcome:?}");
+        }
     }
 
     // [SESS-83]

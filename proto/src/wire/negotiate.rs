@@ -87,7 +87,7 @@ pub struct HelloReply {
     pub nonce: Nonce,
     /// A proof of the key is demanded before anything else.
     pub key_required: bool,
-    /// For people: program and version.
+    /// For people: program and version, at most 256 bytes.
     pub server_name: String,
 }
 
