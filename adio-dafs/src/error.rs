@@ -11,7 +11,7 @@ pub enum Class {
     Argument,
     /// The access mode is not valid.
     AccessMode,
-    /// There is no such file.
+    /// No such file or directory.
     NoSuchFile,
     /// The file exists already.
     FileExists,

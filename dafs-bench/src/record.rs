@@ -39,10 +39,8 @@ pub enum Method {
     /// File and memory in pieces: an operation of one batch for each (`listio`).
     Batch,
     /// By RDMA write with immediate, through buffers registered when the session began.
-    #[value(alias = "fast")]
     Eager,
     /// By the client's RDMA, into and out of buffers that the server lent.
-    #[value(alias = "client")]
     ClientInitiated,
     /// Writes as `client-initiated`, reads as `direct`.
     Hybrid,

@@ -59,13 +59,10 @@ pub(crate) enum Method {
     /// By RDMA of the server, from and to the program's memory
     Direct,
     /// By RDMA of the server, through bounce buffers
-    #[value(alias = "staged")]
     Bounced,
     /// Eager: through buffers that both sides register once
-    #[value(alias = "fast")]
     Eager,
     /// By RDMA of the client, from and to buffers of the server
-    #[value(alias = "client")]
     ClientInitiated,
     /// Writes by RDMA of the client, reads by RDMA of the server
     Hybrid,

@@ -215,7 +215,7 @@ impl Error {
         }
     }
 
-    /// The server answered that there is no such file or directory.
+    /// The server answered [`Status::NOT_FOUND`]: no such file or directory.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(Status::NOT_FOUND)
     }

@@ -184,7 +184,7 @@ pub fn connect_cuttable(harness: &Harness, config: &Config) -> Result<Session> {
     harness.connect(config)
 }
 
-/// Cuts every connection that this process, as a client, has to the server at `address`; answers how many. Over
+/// Cuts every connection that this process, as a client, has to the server at `address`; returns how many. Over
 /// shared memory that is the unix socket; over RDMA the queue pairs of [`connect_cuttable`] go to their error state.
 pub fn cut_connections(address: &Address) -> usize {
     #[cfg(feature = "verbs")]

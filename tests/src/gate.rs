@@ -51,7 +51,7 @@ impl Gate {
         let _stopped = self.wait_until(|inside| inside.stopped);
     }
 
-    /// Lets it go on, and answers what it read for others before it read for the watched client; the read counts in which it was stopped.
+    /// Lets it go on, and returns what it read for others before it read for the watched client; the read counts in which it was stopped.
     pub fn release(&self) -> u64 {
         self.lock().stopped = false;
         self.inside.1.notify_all();

@@ -111,7 +111,7 @@ fn mtime(metadata: &Metadata) -> SetAttributes {
     SetAttributes { mtime: Some(SetTime::At(at)), ..SetAttributes::default() }
 }
 
-/// Copies a local directory in; answers how many files and links that were.
+/// Copies a local directory in; returns how many files and links that were.
 fn copy_in(from: &Path, to: &Dir) -> u64 {
     let mut count = 0;
     let mut options = OpenOptions::new();

@@ -18,7 +18,7 @@ const DISTRUST_TIME: Duration = Duration::from_secs(10);
 pub(crate) enum End<'a> {
     /// The client said so.
     Bye,
-    /// No sign of life within the lease.
+    /// Its client was silent for the lease.
     LeaseOver,
     /// Its connection ended before it had mounted anything: there is nothing to come back for.
     Unused(&'a dyn std::fmt::Display),

@@ -335,12 +335,8 @@ mod tests {
     fn handshake_with_a_server_whose_name_is_too_long_is_refused_by_the_client() {
         for (size, is_taken) in [(0, true), (255, true), (256, true), (257, false)] {
             let (handshake, _) = ClientHandshake::begin(&introduction(None), [1; 32]);
-            let reply = HelloReply {
-                version: 1,
-                nonce: [2; 32],
-                key_required: false,
-                server_name: "x".repeat(size),
-            };
+            let reply =
+                HelloReply { version: 1, nonce: [2; 32], key_required: false, server_name: "x".repeat(size) };
             let outcome = handshake.on_hello_reply(Status::OK, &encode_message_pack(&reply));
             assert_eq!(outcome.is_ok(), is_taken, "{size}: {outcome:?}");
         }

@@ -177,7 +177,7 @@ pub struct Capabilities {
     pub segments_max: u16,
     /// Largest single RDMA operation, bytes.
     pub rdma_size_max: u32,
-    /// [`Endpoint::remote_memory`] answers for memory that was allocated by the peer's domain: the server may let the
+    /// [`Endpoint::remote_memory`] returns for memory that was allocated by the peer's domain: the server may let the
     /// kernel read and write files straight in the client's memory.
     pub remote_mapped: bool,
     /// A write whose local memory may fault can find it gone after it was posted. Then it completes with
@@ -223,7 +223,7 @@ pub trait Listener: Send {
 
     /// The next connection whose handshake is complete, or `None` when there is none now. A peer that misbehaves or
     /// stalls in its handshake costs only itself: it is dropped, logged and never returned. Not blocking; call it
-    /// again until it answers `None`.
+    /// again until it returns `None`.
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError>;
 
     /// Drops handshakes that have lasted longer than the provider's limit. Called from the loop about once a second.
@@ -370,7 +370,7 @@ pub enum Reach {
 /// One connection.
 ///
 /// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait`] answered an error the connection is closed:
-/// posted operations still complete (as failed), everything else answers [`PostError::Closed`].
+/// posted operations still complete (as failed), everything else returns [`PostError::Closed`].
 pub trait Endpoint: Send {
     /// What this connection can do.
     fn capabilities(&self) -> &Capabilities;
@@ -438,7 +438,7 @@ pub trait Endpoint: Send {
         u16::MAX
     }
 
-    /// Makes ready for so many messages at once, as far as there is memory and within `recv_depth`; answers
+    /// Makes ready for so many messages at once, as far as there is memory and within `recv_depth`; returns
     /// [`Endpoint::messages_expected`]. To be called before the peer is told that it may send more. With fewer than before, what is not
     /// needed any more is given up as messages arrive. Not blocking.
     fn expect_messages(&mut self, count: u16) -> u16 {

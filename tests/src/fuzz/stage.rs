@@ -18,7 +18,7 @@ use super::storage::{CALM, FAULTY, FaultyStorage, Troubles};
 
 /// Where the server listens.
 pub(super) const PORT: Address = Address::Sim(1);
-/// A session without a sign of life ends after this.
+/// A session whose client is silent for this long ends.
 pub(super) const LEASE: Duration = Duration::from_millis(LEASE_MS as u64);
 const LEASE_MS: u32 = 30_000;
 const SERVER: NodeId = NodeId(0);

@@ -140,7 +140,7 @@ impl Ran {
     }
 }
 
-/// Starts a server program; answers it and where it listens.
+/// Starts a server program; returns it and where it listens.
 fn serve(directory: &Path, listen: &str, more: impl FnOnce(&mut Command, &Path)) -> (Child, String) {
     let mut command = Command::new(program("dafs-server"));
     command.arg("--export").arg(format!("data={}", directory.join("data").display()));

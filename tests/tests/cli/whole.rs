@@ -48,7 +48,7 @@ fn interrupt(copy: &Child) {
     signal(copy.id(), Signal::INT).unwrap();
 }
 
-/// Waits until it has ended, and answers its exit status and what it said.
+/// Waits until it has ended, and returns its exit status and what it said.
 fn ended(copy: Child) -> (Option<i32>, String) {
     let output = copy.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -210,7 +210,7 @@ fn transfer_without_memory_to_stage_in_goes_all_the_same(on: On) {
         let data = bytes(1, 400_000);
         for memory in MEMORIES {
             assert_eq!(write(&session, &file, memory, &data, 0), data.len());
-            assert_same(&read(&session, &file, memory, data.len(), 0), &data, "unstaged");
+            assert_same(&read(&session, &file, memory, data.len(), 0), &data, "not bounced");
         }
         if on == On::Tcp && method == MethodOverride::Bounced {
             assert!(

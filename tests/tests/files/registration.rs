@@ -462,7 +462,7 @@ fn grouping(page_ns: f64, call_ns: f64) -> RegistrationConfig {
     RegistrationConfig { cost, group: true, ..RegistrationConfig::default() }
 }
 
-/// Reads and writes the first half page of every other page of an area, a row each, in one operation; answers what
+/// Reads and writes the first half page of every other page of an area, a row each, in one operation; returns what
 /// that registered.
 fn move_rows(on: On, config: RegistrationConfig, prepare: impl Fn(&Area)) -> RegistrationCounters {
     let (_harness, session, file) = start(on, config);

@@ -99,7 +99,7 @@ fn replace_that_fails_leaves_the_old_file_and_nothing_else(on: On) {
     }
 }
 
-// [STOR-171] [STOR-173]
+// [STOR-171] [STOR-172] [STOR-173]
 fn file_without_a_name_gets_one_or_is_gone(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
@@ -129,6 +129,11 @@ fn file_without_a_name_gets_one_or_is_gone(on: On) {
         let removed = root.open_with("h", OpenOptions::new().read(true).write(true)).unwrap();
         root.remove_file("h").unwrap();
         assert_status(removed.link_to(&root, "h", false).map(drop), Status::NOT_FOUND, export);
+        // One that could not replace a directory can get a name still.
+        root.create_dir("d", 0o755).unwrap();
+        let file = root.open_unnamed("", 0o600).unwrap();
+        assert_status(file.link_to(&root, "d", true).map(drop), Status::IS_DIRECTORY, export);
+        assert_eq!(file.link_to(&root, "f", true).unwrap().links, 1, "{export}");
     }
 }
 

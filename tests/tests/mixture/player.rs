@@ -38,7 +38,7 @@ impl<'s> Player<'s> {
         Self { session, export, name: name.to_owned(), file, buffer, model: Vec::new(), numbers }
     }
 
-    /// Does something, and answers what that was.
+    /// Does something, and returns what that was.
     pub(crate) fn act(&mut self) -> &'static str {
         let actions: [Action<'s>; 12] = [
             ("write", Self::write),

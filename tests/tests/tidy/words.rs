@@ -6,15 +6,26 @@ use crate::rules::has_word;
 #[rustfmt::skip]
 pub(crate) const RETIRED: &[(&str, &str)] = &[
     ("futility", "give up after N"),
+    ("heat", "activate"),
+    ("kick", "wake"),
+    ("kicked", "woken"),
+    ("kicks", "wakes"),
     ("lane", "eager buffer"),
     ("lanes", "eager buffers"),
     ("lone", "alone, or single"),
+    ("method fast", "the method eager"),
     ("past the page cache", "bypass the page cache (O_DIRECT)"),
     ("put down", "defer"),
     ("root=keep", "no_root_squash"),
     ("say that it is there", "keep-alive"),
+    ("short way", "fast path"),
+    ("sign of life", "a message"),
+    ("staged", "bounced"),
     ("stirred", "runnable"),
+    ("the user may not", "permission denied"),
+    ("there is no such file", "no such file or directory"),
     ("unbatched", "uncoalesced"),
+    ("unstaged", "not bounced"),
 ];
 
 /// Places of words of a table such as [`RETIRED`], in any case.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use dafs_proto::wire::Status;
+use dafs_proto::wire::{FileKind, Status};
 use rustix::fs::{self, AtFlags, CWD, OFlags};
 
 use super::super::FsReply;
@@ -65,6 +65,10 @@ impl<'a> Source<'a> {
 
 /// The kernel replaces a name only by a rename: the file has another name for a moment. A server that ends in this moment leaves it.
 fn take_the_place(source: &Source<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), Status> {
+    // A file without a name that has had one for a moment cannot get another: it gets none in vain.
+    if sys::statx(parent.as_fd(), name).is_ok_and(|there| there.kind == FileKind::Directory) {
+        return Err(Status::IS_DIRECTORY);
+    }
     let chance = getrandom::u64().map_err(|_| Status::IO)?;
     let other = format!("{PREFIX}{chance:016x}");
     source.link(parent, other.as_bytes())?;

@@ -41,7 +41,7 @@ impl Hot {
     }
 
     /// Reads a part of the file until its window could be mapped.
-    fn heat(&mut self, offset: u64) {
+    fn activate(&mut self, offset: u64) {
         for _ in 0..2 * WINDOW / PAGE {
             self.fixture.read(self.node, offset, 1).unwrap();
         }
@@ -112,8 +112,8 @@ fn hot_file_of_every_size_reads_right_at_its_edges() {
         [1, PAGE - 1, PAGE, PAGE + 1, WINDOW - 1, WINDOW, WINDOW + 1, WINDOW + PAGE, WINDOW + PAGE + 1]
     {
         let mut hot = Hot::new(size);
-        hot.heat(0);
-        hot.heat(size - 1);
+        hot.activate(0);
+        hot.activate(size - 1);
         assert_eq!(hot.windows() as u64, size.div_ceil(WINDOW), "{size}");
         hot.check_edges(&[0, 1, PAGE, size, size + PAGE, size + WINDOW]);
         hot.check(u64::MAX / 2 - 10, 10);
@@ -129,8 +129,8 @@ fn hot_file_changed_by_others_reads_as_it_is() {
     let mut hot = Hot::new(size);
     let edges = [0, PAGE, WINDOW - 7, WINDOW, size];
     for cut in [size - 1, WINDOW + PAGE, WINDOW + 1, WINDOW, WINDOW - 7, PAGE, 1, 0] {
-        hot.heat(0);
-        hot.heat(WINDOW);
+        hot.activate(0);
+        hot.activate(WINDOW);
         hot.check_edges(&edges);
         hot.beside.set_len(cut).unwrap();
         hot.check_edges(&edges);
@@ -139,7 +139,7 @@ fn hot_file_changed_by_others_reads_as_it_is() {
         hot.beside.write_all_at(&patterned(0, size as usize), 0).unwrap();
         hot.check_edges(&edges);
     }
-    hot.heat(0);
+    hot.activate(0);
     hot.beside.write_all_at(&patterned(size, 10), size).unwrap();
     hot.check_edges(&[size, size + 10]);
 }
@@ -149,7 +149,7 @@ fn hot_file_changed_by_others_reads_as_it_is() {
 #[ignore = "needs hot-windows"]
 fn hot_file_written_through_the_server_reads_what_was_written() {
     let mut hot = Hot::new(WINDOW);
-    hot.heat(0);
+    hot.activate(0);
     assert_eq!(hot.windows(), 1);
     hot.fixture.write(hot.node, PAGE - 1, b"abc").unwrap();
     assert_eq!(
@@ -170,7 +170,7 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
     for by_server in [true, false] {
         let mut hot = Hot::new(size);
         let full = hot.allocated();
-        (0..4).for_each(|window| hot.heat(window * WINDOW));
+        (0..4).for_each(|window| hot.activate(window * WINDOW));
         assert_eq!(hot.windows(), 4);
         let (node, offset, len) = (hot.node, WINDOW, 2 * WINDOW);
         if by_server {
@@ -189,10 +189,10 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
         assert!(filled <= if by_server { 0 } else { 2 * 65 * 2 * PAGE }, "{filled}");
 
         if by_server {
-            hot.heat(0);
+            hot.activate(0);
             hot.fixture.run(FsOp::Truncate { node, size: 5 }).unwrap();
             hot.fixture.run(FsOp::Truncate { node, size }).unwrap();
-            (0..4).for_each(|window| hot.heat(window * WINDOW + 3 * PAGE));
+            (0..4).for_each(|window| hot.activate(window * WINDOW + 3 * PAGE));
             hot.check_edges(&[5, WINDOW, size]);
             assert_eq!(hot.allocated(), PAGE);
         }
@@ -210,8 +210,8 @@ fn sparse_file_read_again_and_again_stays_sparse() {
     hot.beside.write_all_at(&patterned(WINDOW, PAGE as usize), WINDOW).unwrap();
     let before = hot.allocated();
     for window in 0..3 {
-        hot.heat(window * WINDOW);
-        hot.heat(window * WINDOW + 2 * PAGE);
+        hot.activate(window * WINDOW);
+        hot.activate(window * WINDOW + 2 * PAGE);
     }
     hot.check_edges(&[PAGE, 2 * PAGE, WINDOW, WINDOW + PAGE, 2 * WINDOW, size]);
     // Nor is it mapped to be sent from, where it has a hole.
@@ -232,7 +232,7 @@ fn more_hot_files_than_windows_keep_to_the_bound() {
         let name = format!("f{number}");
         hot.node = hot.fixture.open(&name, RWC).unwrap();
         hot.fixture.write(hot.node, 0, name.as_bytes()).unwrap();
-        hot.heat(0);
+        hot.activate(0);
         assert_eq!(hot.fixture.read(hot.node, 0, 100).unwrap(), name.as_bytes());
         assert!(hot.windows() <= 512);
     }
@@ -244,7 +244,7 @@ fn more_hot_files_than_windows_keep_to_the_bound() {
 #[ignore = "needs hot-windows"]
 fn node_that_may_not_be_read_is_refused_although_the_file_is_hot() {
     let mut hot = Hot::new(WINDOW);
-    hot.heat(0);
+    hot.activate(0);
     let writer = hot.fixture.open("f", OpenFlags::WRITE).unwrap();
     for _ in 0..1000 {
         assert!(hot.fixture.read(writer, 0, 10).is_err());
@@ -330,7 +330,7 @@ fn file_cut_and_grown_while_it_is_read_shows_only_bytes_that_it_had() {
 #[ignore = "needs hot-windows"]
 fn hot_file_that_an_open_cuts_is_not_mapped_any_more() {
     let mut hot = Hot::new(WINDOW);
-    hot.heat(0);
+    hot.activate(0);
     assert_eq!(hot.windows(), 1);
     hot.fixture.open("f", RW).unwrap();
     assert_eq!(hot.windows(), 1);

@@ -82,7 +82,7 @@ pub struct Session {
     pub(crate) lock_record: LockRecord,
     /// Since when it has none although it is there.
     pub(crate) lockless_since: Option<Moment>,
-    /// Last sign of life.
+    /// When its client last said something.
     pub last_heard: Moment,
     /// Operations in flight that wait for something.
     pub waiting: usize,

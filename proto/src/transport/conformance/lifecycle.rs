@@ -81,7 +81,7 @@ pub fn drop_of_an_endpoint_closes_it(fixture: &dyn Fixture) {
     pair.assert_alive();
 }
 
-/// Posts writes and reads, flushed or not; answers how many are pending.
+/// Posts writes and reads, flushed or not; returns how many are pending.
 fn post_some(pair: &mut Pair, region: &Region, flush: bool) -> usize {
     let local = pair.server_memory(100_000);
     let mut pending = 0;

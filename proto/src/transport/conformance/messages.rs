@@ -206,7 +206,7 @@ pub fn payload_stays_readable_until_recv_done(fixture: &dyn Fixture) {
 /// What a side may have taken for a peer that takes nothing, bytes: its own queue and the kernel's buffers.
 const UNTAKEN_SIZE_MAX: usize = 64 << 20;
 
-/// Sends until Full, twice in a row with a rest between, while the peer takes nothing. Answers how many were sent.
+/// Sends until Full, twice in a row with a rest between, while the peer takes nothing. Returns how many were sent.
 fn fill_queue(pair: &mut Pair) -> usize {
     let payload = vec![5; pair.client.capabilities().send_payload_max as usize];
     let (mut sent, mut full) = (0usize, 0);

@@ -42,7 +42,7 @@ impl Process {
         }
     }
 
-    /// Copies between local memory and at most [`REMOTE_PARTS_MAX`] pieces of that process's; answers how many bytes moved, which is less
+    /// Copies between local memory and at most [`REMOTE_PARTS_MAX`] pieces of that process's; returns how many bytes moved, which is less
     /// than there are when memory on either side is not there.
     pub(super) fn copy(&self, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
         if !self.is_alive() {

@@ -174,7 +174,7 @@ impl Connection {
         Some(REGIONS_MAX - OWN_REGIONS_MAX + free)
     }
 
-    /// Gives back what [`Connection::take_own_record`] answered.
+    /// Gives back what [`Connection::take_own_record`] returned.
     pub(super) fn free_own_record(&self, slot: u16) {
         let bit = 1u64 << (slot.saturating_sub(REGIONS_MAX - OWN_REGIONS_MAX) % OWN_REGIONS_MAX);
         self.own_records.fetch_and(!bit, Ordering::Relaxed);

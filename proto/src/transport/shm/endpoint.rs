@@ -73,7 +73,7 @@ pub struct ShmEndpoint {
     pub(super) recv_entries: usize,
     pub(super) policy: WaitPolicy,
     pub(super) state: State,
-    /// Offset and length in the segment of the payload that [`Endpoint::payload`] answers.
+    /// Offset and length in the segment of the payload that [`Endpoint::payload`] returns.
     pub(super) current: Option<(usize, usize)>,
     /// Something was sent, or taken, since the peer was last looked at for sleeping.
     pub(super) sent_unflushed: bool,

@@ -199,7 +199,7 @@ impl RecvRing {
         self.next.wrapping_add(1)
     }
 
-    /// The message was taken. Answers how many were taken so far.
+    /// The message was taken. Returns how many were taken so far.
     #[inline]
     pub(super) fn taken(&mut self) -> u32 {
         self.next = self.next.wrapping_add(1);

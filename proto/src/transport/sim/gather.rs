@@ -29,7 +29,7 @@ pub(super) fn scatter(bytes: &[u8], segments: &LocalSegments) {
     }
 }
 
-/// Copies by way of a memory file: the kernel answers EFAULT where this process would get SIGBUS.
+/// Copies by way of a memory file: the kernel returns EFAULT where this process would get SIGBUS.
 fn read_through_kernel(span: Span<'_>) -> io::Result<Vec<u8>> {
     // SAFETY: the name is a C string; the call has no other precondition.
     let fd = unsafe { libc::memfd_create(c"dafs-sim".as_ptr(), libc::MFD_CLOEXEC) };

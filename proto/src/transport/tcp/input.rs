@@ -154,7 +154,7 @@ impl Input {
         self.reads.iter().filter(|(_, read)| read.is_list).count() < READ_LISTS_MAX
     }
 
-    /// Adds a read and answers its id.
+    /// Adds a read and returns its id.
     pub(super) fn add_read(&mut self, token: OpToken, segments: LocalSegments, is_list: bool) -> u32 {
         let len = segments.iter().map(MemoryRef::len).sum();
         let id = self.reads.insert(PendingRead { token, segments, len, received: 0, is_list });
@@ -188,7 +188,7 @@ impl Input {
     /// Deals with what is in staging up to the next message, immediate or completed frame. The message before must be done.
     pub(super) fn step(&mut self, link: &mut Link, output: &mut Output) -> Result<Step, TransportError> {
         if self.placing.is_some() {
-            return Ok(self.place_staged(link));
+            return Ok(self.place_received(link));
         }
         let available = self.end - self.start;
         let Some(staging) = self.staging.as_ref().filter(|_| available >= HEADER_SIZE) else {
@@ -233,7 +233,7 @@ impl Input {
                 let left = self.check_response(id, offset, len)?;
                 self.begin_data(u64::from(len));
                 self.placing = Some(Placing::Read { id: id as usize, left });
-                Ok(self.place_staged(link))
+                Ok(self.place_received(link))
             }
             Frame::Fault(reason) => Err(TransportError::system(
                 "the peer ended the connection",
@@ -378,7 +378,7 @@ impl Input {
         self.begin_data(rest.left());
         let size = u32::try_from(rest.left()).unwrap_or(u32::MAX);
         self.placing = Some(Placing::Write { rest, in_place, size, immediate });
-        self.place_staged(link)
+        self.place_received(link)
     }
 
     fn begin_data(&mut self, len: u64) {
@@ -389,9 +389,9 @@ impl Input {
     }
 
     /// Moves what staging has of the arriving data frame to its place.
-    fn place_staged(&mut self, link: &mut Link) -> Step {
+    fn place_received(&mut self, link: &mut Link) -> Step {
         let available = self.end - self.start;
-        let staged = |len: usize| {
+        let received = |len: usize| {
             let staging = self.staging.as_ref().map_or(Span::EMPTY, Buffer::span);
             staging.slice(self.start, len.min(available)).unwrap_or(Span::EMPTY)
         };
@@ -403,7 +403,7 @@ impl Input {
                 (part, *left)
             }
             Some(Placing::Read { id, left }) => {
-                let source = staged(*left);
+                let source = received(*left);
                 if let Some(read) = self.reads.get_mut(*id) {
                     let mut done = 0;
                     for target in rest_of(&read.segments, read.received, source.len()) {
@@ -416,7 +416,7 @@ impl Input {
                 (source.len(), *left)
             }
             Some(Placing::Write { rest, immediate, .. }) => {
-                let source = staged(usize::try_from(rest.left()).unwrap_or(usize::MAX));
+                let source = received(usize::try_from(rest.left()).unwrap_or(usize::MAX));
                 let (len, mut done) = (source.len() as u64, 0);
                 // A write of nothing is of one range, whose region is asked for once more.
                 let targets = rest.first(len).filter(|_| len > 0 || rest.left() == 0);

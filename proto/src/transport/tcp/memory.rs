@@ -37,7 +37,7 @@ impl BufferPool {
         Self { free: Mutex::new(std::array::from_fn(|_| Vec::new())) }
     }
 
-    /// The size of the buffer that [`BufferPool::take`] answers for `len` bytes.
+    /// The size of the buffer that [`BufferPool::take`] returns for `len` bytes.
     pub(super) fn size_for(len: usize) -> usize {
         len.max(SIZE_MIN).next_power_of_two()
     }

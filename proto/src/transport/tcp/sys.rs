@@ -144,7 +144,7 @@ pub(super) enum Left {
 /// Whether a receive waits for the first byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Block {
-    /// It answers `WouldBlock` when nothing is here.
+    /// It returns `WouldBlock` when nothing is here.
     No,
     /// It waits, at most as long as [`set_receive_timeout`] said last; the socket must not be in non-blocking mode.
     Yes,

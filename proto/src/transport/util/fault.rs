@@ -5,7 +5,7 @@ use std::io;
 
 use super::super::Span;
 
-/// Copies as far as both are there; how many bytes. The kernel answers EFAULT where an access of this process would raise SIGBUS.
+/// Copies as far as both are there; how many bytes. The kernel returns EFAULT where an access of this process would raise SIGBUS.
 pub fn copy_through_kernel(from: Span<'_>, to: Span<'_>) -> io::Result<usize> {
     let part = |span: Span<'_>| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
     let mut done = 0;

@@ -36,7 +36,7 @@ impl RegionTable {
         Arc::new(Self { regions: RwLock::new(Regions::default()), keys: Mutex::default(), regions_max })
     }
 
-    /// Registers `memory`; its range begins at offset 0. Answers [`RegionError::TooMany`] at the bound. The table keeps the memory alive.
+    /// Registers `memory`; its range begins at offset 0. Returns [`RegionError::TooMany`] at the bound. The table keeps the memory alive.
     pub fn register(self: &Arc<Self>, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
         let mut regions = self.write();
         if regions.len() >= self.regions_max {
@@ -104,7 +104,7 @@ impl RegionAccess<'_> {
         range.within(self.region(range.key, access)?)
     }
 
-    /// The bytes of each of `ranges`, in order, as [`RegionAccess::resolve`], until `take` answers `false`. Neighbours of one region are
+    /// The bytes of each of `ranges`, in order, as [`RegionAccess::resolve`], until `take` returns `false`. Neighbours of one region are
     /// looked up once.
     pub fn resolve_each<'a>(
         &'a self,

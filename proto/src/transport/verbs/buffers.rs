@@ -239,7 +239,7 @@ impl Receives {
         u16::try_from(count.max(1)).unwrap_or(u16::MAX)
     }
 
-    /// As many are to be there as so many messages at once take, if their number follows that. Answers which are to be posted: fewer
+    /// As many are to be there as so many messages at once take, if their number follows that. Returns which are to be posted: fewer
     /// with too little memory.
     pub(super) fn expect(&mut self, messages: u16) -> Vec<u32> {
         let mut added = Vec::new();

@@ -22,14 +22,14 @@ const PINNED_SIZE_MIN: usize = 16 << 10;
 /// Pinned memory that is looked through for what nobody has any more, entries.
 const PINNED_SWEEP_MIN: usize = 64;
 
-/// Smallest staging buffer, bytes.
-const STAGING_SIZE_MIN: usize = 16 << 10;
+/// Smallest bounce buffer, bytes.
+const BOUNCE_SIZE_MIN: usize = 16 << 10;
 
 /// Buffers at least this large are mappings of their own, bytes.
 const MAPPED_SIZE_MIN: usize = 64 << 10;
 
-/// Free staging buffers kept, bytes.
-const STAGING_KEPT_MAX: usize = 8 << 20;
+/// Free bounce buffers kept, bytes.
+const BOUNCE_KEPT_MAX: usize = 8 << 20;
 
 /// The low bits of an address that peers see as they are: so the device can use large pages, and the rest is random.
 const ADDRESS_LOW_BITS: u64 = (1 << 21) - 1;
@@ -172,12 +172,12 @@ impl PinCache {
 }
 
 /// A registered buffer that data passes through when its own memory is not registered.
-pub(super) struct Staging {
+pub(super) struct BounceBuffer {
     memory: MemoryRef,
     region: MemoryRegion,
 }
 
-impl Staging {
+impl BounceBuffer {
     pub(super) fn span(&self) -> Span<'_> {
         self.memory.span()
     }
@@ -187,30 +187,30 @@ impl Staging {
     }
 }
 
-/// Free staging buffers of a domain.
+/// Free bounce buffers of a domain.
 #[derive(Default)]
-pub(super) struct StagingPool {
-    free: Mutex<Vec<Staging>>,
+pub(super) struct BouncePool {
+    free: Mutex<Vec<BounceBuffer>>,
 }
 
-impl StagingPool {
+impl BouncePool {
     /// A buffer of at least `len` bytes.
-    pub(super) fn take(&self, device: &Arc<Device>, len: usize) -> io::Result<Staging> {
-        let size = len.max(STAGING_SIZE_MIN).next_power_of_two();
+    pub(super) fn take(&self, device: &Arc<Device>, len: usize) -> io::Result<BounceBuffer> {
+        let size = len.max(BOUNCE_SIZE_MIN).next_power_of_two();
         let mut free = lock(&self.free);
-        if let Some(place) = free.iter().position(|staging| staging.memory.len() == size) {
+        if let Some(place) = free.iter().position(|bounce| bounce.memory.len() == size) {
             return Ok(free.swap_remove(place));
         }
         drop(free);
         registered_buffer(device, size, Rights::Destination)
-            .map(|(memory, region)| Staging { memory, region })
+            .map(|(memory, region)| BounceBuffer { memory, region })
     }
 
-    pub(super) fn give_back(&self, staging: Staging) {
+    pub(super) fn give_back(&self, bounce: BounceBuffer) {
         let mut free = lock(&self.free);
-        let kept: usize = free.iter().map(|staging| staging.memory.len()).sum();
-        if kept + staging.memory.len() <= STAGING_KEPT_MAX {
-            free.push(staging);
+        let kept: usize = free.iter().map(|bounce| bounce.memory.len()).sum();
+        if kept + bounce.memory.len() <= BOUNCE_KEPT_MAX {
+            free.push(bounce);
         }
     }
 
@@ -238,7 +238,7 @@ pub(super) struct Shared {
     pub(super) device: OnceLock<Arc<Device>>,
     pub(super) registry: Arc<Registry>,
     pub(super) pins: PinCache,
-    pub(super) staging: StagingPool,
+    pub(super) bounce: BouncePool,
     pub(super) buffers: BufferPool,
 }
 
@@ -246,6 +246,6 @@ impl Shared {
     /// Gives registered memory back that is only kept for later. Tells whether there was any.
     #[cold]
     pub(super) fn shrink(&self) -> bool {
-        self.pins.shrink() | self.staging.shrink() | self.buffers.shrink()
+        self.pins.shrink() | self.bounce.shrink() | self.buffers.shrink()
     }
 }

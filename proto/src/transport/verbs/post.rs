@@ -12,7 +12,7 @@ use super::super::{
 };
 use super::core::Core;
 use super::frame::{Frame, NOTE_SIZE};
-use super::memory::{Pin, Staging};
+use super::memory::{BounceBuffer, Pin};
 use super::queue::{Action, Done, Segment};
 use super::status::{SUCCESS, explain};
 
@@ -41,9 +41,9 @@ pub(super) struct Operation {
     local: LocalSegments,
     read: bool,
     _pins: SmallVec<[Pin; 2]>,
-    staging: Option<Staging>,
-    // Which segments went through the staging buffer, one after the other.
-    staged: SmallVec<[usize; 2]>,
+    bounce: Option<BounceBuffer>,
+    // Which segments went through the bounce buffer, one after the other.
+    bounced: SmallVec<[usize; 2]>,
     failure: Option<TransportError>,
 }
 
@@ -51,8 +51,8 @@ pub(super) struct Operation {
 struct Gathered {
     segments: SmallVec<[Segment; 4]>,
     pins: SmallVec<[Pin; 2]>,
-    staging: Option<Staging>,
-    staged: SmallVec<[usize; 2]>,
+    bounce: Option<BounceBuffer>,
+    bounced: SmallVec<[usize; 2]>,
     inline: bool,
 }
 
@@ -88,15 +88,15 @@ impl Core {
                 return Err(error);
             }
         };
-        let Gathered { segments, pins, staging, staged, inline } = gathered;
+        let Gathered { segments, pins, bounce, bounced, inline } = gathered;
         let operation = self.operations.insert(Operation {
             token,
             remote,
             local,
             read,
             _pins: pins,
-            staging,
-            staged,
+            bounce,
+            bounced,
             failure: None,
         });
         // The key's upper half is this program's own: the device knows the lower.
@@ -151,13 +151,13 @@ impl Core {
         if self.is_open() && self.failure.is_none() { Ok(()) } else { Err(PostError::Closed) }
     }
 
-    /// Names local memory for the device: where it is, where it is registered or small, else in a staging buffer.
+    /// Names local memory for the device: where it is, where it is registered or small, else in a bounce buffer.
     fn gather(&mut self, read: bool, local: &LocalSegments, len: usize) -> Result<Gathered, PostError> {
         let mut gathered = Gathered {
             segments: SmallVec::new(),
             pins: SmallVec::new(),
-            staging: None,
-            staged: SmallVec::new(),
+            bounce: None,
+            bounced: SmallVec::new(),
             inline: false,
         };
         let filled = || local.iter().enumerate().filter(|(_, segment)| !segment.is_empty());
@@ -189,60 +189,60 @@ impl Core {
             gathered.segments.push(whole(segment.span(), key.unwrap_or(0)));
             if key.is_none() {
                 copied += segment.len();
-                gathered.staged.push(index);
+                gathered.bounced.push(index);
             }
         }
         if copied > 0 {
-            let staging = self.take_staging(copied)?;
-            if let Err(error) = self.stage(read, local, &mut gathered, &staging) {
-                self.shared.staging.give_back(staging);
+            let bounce = self.take_bounce(copied)?;
+            if let Err(error) = self.fill_bounce(read, local, &mut gathered, &bounce) {
+                self.shared.bounce.give_back(bounce);
                 if error.raw_os_error() == Some(libc::EFAULT) {
                     return Err(PostError::Faulted);
                 }
                 self.fail(TransportError::system("copy the source of an RDMA write", error));
                 return Err(PostError::Closed);
             }
-            gathered.staging = Some(staging);
+            gathered.bounce = Some(bounce);
         }
         Ok(gathered)
     }
 
-    /// Puts the staging buffer in the place of what goes through it.
-    fn stage(
+    /// Puts the bounce buffer in the place of what goes through it.
+    fn fill_bounce(
         &mut self,
         read: bool,
         local: &LocalSegments,
         gathered: &mut Gathered,
-        staging: &Staging,
+        bounce: &BounceBuffer,
     ) -> io::Result<()> {
         let filled = local.iter().enumerate().filter(|(_, segment)| !segment.is_empty());
-        let mut staged = gathered.staged.iter().peekable();
+        let mut bounced = gathered.bounced.iter().peekable();
         let mut offset = 0;
         for ((index, segment), named) in filled.zip(&mut gathered.segments) {
-            if staged.next_if(|next| **next == index).is_none() {
+            if bounced.next_if(|next| **next == index).is_none() {
                 continue;
             }
-            let part = staging.span().slice(offset, segment.len()).unwrap_or(Span::EMPTY);
+            let part = bounce.span().slice(offset, segment.len()).unwrap_or(Span::EMPTY);
             offset += segment.len();
             if !read {
                 self.counters.bytes_copied += segment.len() as u64;
                 copy_in(segment, part)?;
             }
             named.address = part.as_ptr() as u64;
-            named.key = staging.key();
+            named.key = bounce.key();
         }
         Ok(())
     }
 
-    fn take_staging(&mut self, len: usize) -> Result<Staging, PostError> {
-        let error = match self.shared.staging.take(&self.device, len) {
-            Ok(staging) => return Ok(staging),
+    fn take_bounce(&mut self, len: usize) -> Result<BounceBuffer, PostError> {
+        let error = match self.shared.bounce.take(&self.device, len) {
+            Ok(bounce) => return Ok(bounce),
             Err(error) => error,
         };
         if self.shared.shrink()
-            && let Ok(staging) = self.shared.staging.take(&self.device, len)
+            && let Ok(bounce) = self.shared.bounce.take(&self.device, len)
         {
-            return Ok(staging);
+            return Ok(bounce);
         }
         if !self.operations.is_empty() {
             // Their buffers come back.
@@ -408,19 +408,19 @@ impl Core {
     }
 
     fn complete(&mut self, operation: Operation) {
-        let Operation { token, local, read, staging, staged, failure, .. } = operation;
-        if let Some(staging) = staging {
+        let Operation { token, local, read, bounce, bounced, failure, .. } = operation;
+        if let Some(bounce) = bounce {
             if read && failure.is_none() {
                 let mut offset = 0;
-                for segment in staged.iter().filter_map(|index| local.get(*index)) {
-                    if let Some(part) = staging.span().slice(offset, segment.len()) {
+                for segment in bounced.iter().filter_map(|index| local.get(*index)) {
+                    if let Some(part) = bounce.span().slice(offset, segment.len()) {
                         segment.span().copy_from(part);
                     }
                     offset += segment.len();
                     self.counters.bytes_copied += segment.len() as u64;
                 }
             }
-            self.shared.staging.give_back(staging);
+            self.shared.bounce.give_back(bounce);
         }
         self.completions.push_back(Completion { token, result: failure.map_or(Ok(()), Err) });
     }

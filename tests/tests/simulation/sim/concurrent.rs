@@ -41,7 +41,7 @@ impl<'w> Concurrent<'w> {
         Self { world, random, clients, submitted: Vec::new(), oracle, next: 0 }
     }
 
-    /// Answers how many replies were sent again.
+    /// Returns how many replies were sent again.
     fn play(&mut self) -> u64 {
         for _ in 0..STEPS {
             let client = self.random.index(2);

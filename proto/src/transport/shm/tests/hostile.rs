@@ -505,7 +505,7 @@ pub(super) fn end_process_in_a_minute() {
     unsafe { libc::alarm(60) };
 }
 
-/// Sets the soft limit of descriptors of the whole process; answers the one before.
+/// Sets the soft limit of descriptors of the whole process; returns the one before.
 pub(super) fn limit_descriptors(limit: u64) -> u64 {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid structure.

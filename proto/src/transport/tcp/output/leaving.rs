@@ -68,7 +68,7 @@ impl Output {
     }
 
     /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
-    /// truncated, and the frame must have its length. Answers the bytes sent, and whether they are zeros.
+    /// truncated, and the frame must have its length. Returns the bytes sent, and whether they are zeros.
     #[cold]
     pub(super) fn send_page(&self, link: &mut Link, write: &Write) -> io::Result<(usize, bool)> {
         let mut skip = self.front_sent;

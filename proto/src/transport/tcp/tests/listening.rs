@@ -270,7 +270,7 @@ fn accept_without_descriptors() {
     }
 }
 
-/// Sets the soft limit; `None`: so low that no descriptor can be opened. Answers the limit before.
+/// Sets the soft limit; `None`: so low that no descriptor can be opened. Returns the limit before.
 #[allow(unsafe_code, reason = "setrlimit")]
 fn limit_descriptors(limit: Option<u64>) -> u64 {
     let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
