@@ -3,7 +3,8 @@
 
 It connects to the server as a client does, over tcp, and tests what a server must do: it sends good
 requests, and hostile ones, and looks at what comes back. For each requirement of the pages wire,
-session, errors, batch, list-io, views, transport-tcp, storage and access it prints one line:
+session, errors, batch, list-io, views, transport-tcp, storage, locks, limits and access it prints one
+line:
 
   passed WIRE-24                      every test of the requirement passed
   failed SESS-12: expected …; came …  a test did not
@@ -12,8 +13,8 @@ session, errors, batch, list-io, views, transport-tcp, storage and access it pri
 Each test works in a directory of its own, dafs-conform-PID-N, below the root of the export, and
 removes it. Tests send what a server must refuse, so its log will complain: use an export and a
 server that may be tried hard. Some requirements show only with more: a key (--key), a second
-export, an export that is read-only, a short lease (dafs-server --lease-ms 2000), a client that is
-root or the server's own user.
+export, an export that is read-only, a short lease (dafs-server --lease-ms 2000), a lock file, a client
+that is root or the server's own user.
 """
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ import traceback
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from conform import access_tests, data_tests, session_tests, storage_tests, tcp_tests, view_tests, wire_tests  # noqa: F401
+from conform import (access_tests, change_tests, data_tests, lock_tests, session_tests, storage_tests,  # noqa: F401
+                     tcp_tests, view_tests, wire_tests)
 from conform.bench import TESTS, Bench, Failed, Skipped, Test
 from conform.untested import REASONS
 from dafs.session import Address, Key, ServerFault, StatusError
 from dafs.tcp import ConnectionEnded, Malformed
 
-PAGES = ("wire", "session", "errors", "batch", "list-io", "views", "transport-tcp", "storage", "access")
+PAGES = ("wire", "session", "errors", "batch", "list-io", "views", "transport-tcp", "storage", "locks", "limits", "access")
 PASSED, FAILED, NOT_TESTED = "passed", "failed", "not tested"
 EXAMPLES = """examples:
   dafs-server --export data=/tmp/try --listen tcp://127.0.0.1:12049 --lease-ms 2000 &

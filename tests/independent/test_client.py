@@ -425,6 +425,39 @@ class Memory(Data):
     export = "mem"
 
 
+class Locks(WithServer):
+    """Locks of ranges, between two clients."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.file = self.make("file", b"data")
+        self.other = Client(f"{server.address}/{self.export}", Key.from_file(server.keys))
+        self.theirs = self.other.mount().open(f"{self.id()}/file", wire.READ | wire.WRITE)
+
+    def tearDown(self) -> None:
+        self.other.bye()
+        super().tearDown()
+
+    def test_lock_waits_until_another_is_given_back(self) -> None:
+        self.file.lock(0, 10, owner=5)
+        self.fails("LOCKED", self.theirs.lock, 9, 1)
+        found = self.theirs.test_lock(0, 100)
+        self.assertEqual((found.offset, found.length, found.owner), (0, 10, 5))
+        pending = self.theirs.submit_lock(5, 10)
+        self.other.null()
+        self.assertIsNone(pending.reply)
+        self.file.unlock(0, 10, owner=5)
+        self.other.session.finish(pending)
+        self.fails("LOCKED", self.file.lock, 14, 0, wire.SHARED_LOCK)
+
+    def test_turn_is_told(self) -> None:
+        self.file.lock()
+        self.fails("WAITING", self.theirs.lock, 0, 1, flags=wire.WAIT | wire.NOTIFY_LOCK)
+        self.file.unlock()
+        self.assertEqual(self.other.session.callback("LockTurn").body.handle, self.theirs.handle)
+        self.theirs.lock(0, 1, flags=wire.WAIT | wire.NOTIFY_LOCK)
+
+
 class Sessions(WithServer):
     """What outlives a connection, and what bounds a session."""
 

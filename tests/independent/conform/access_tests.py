@@ -123,3 +123,37 @@ def fences_are_not_for_all(bench: Bench) -> None:
     for wrong in (dict(addresses=["10.0.0.1/8"]), dict(addresses=["host"]), dict(keys=[""]), dict(keys=["k" * 257])):
         fails("INVALID", client.session.call, "FenceWrite", node.handle, Record(**{**vars(fences), **wrong}))
     same(client.session.call("FenceRead", node.handle).payload, fences, "the list after a refusal:")
+
+
+@tests("ACC-131", "ACC-132", "ACC-135")
+def allow_lists_fence_all_others_off(bench: Bench) -> None:
+    named = Identity(uid=os.getuid(), gid=os.getgid(), client_name="dafs-conform")
+    chosen = bench.client(identity=named).mount().lookup(bench.name)
+    _, other = bench.dir()
+    keeper, root = bench.keeper.session, bench.root.handle
+    before = keeper.call("FenceRead", root).payload
+    if before.mode != "Deny":
+        raise Skipped("the export has a list of whom it allows")
+    only = Record(mode="Allow", clients=[named.client_id], keys=[], addresses=[])
+    if status_of(keeper.call, "FenceWrite", root, only) == "PERMISSION":
+        raise Skipped("this client may not fence others")
+    try:
+        came = [status_of(chosen.mkdir, "d"), status_of(other.mkdir, "e"), status_of(bench.root.getattr)]
+        own = [status_of(keeper.call, "FenceRead", root), status_of(bench.keeper.mount)]
+    finally:
+        keeper.call("FenceWrite", root, before)
+    same(came, ["OK", "FENCED", "FENCED"], "who is named, another, and who wrote the list:")
+    same(own, ["OK", "OK"], "FenceRead and Mount of who may write the list:")
+    same(status_of(other.mkdir, "e"), "OK", "another, after the fence:")
+
+
+@tests("ACC-141")
+def clients_are_named_to_those_who_may_fence(bench: Bench) -> None:
+    client, node = bench.dir()
+    fences = client.session.call("FenceRead", node.handle).payload
+    may_fence = status_of(client.session.call, "FenceWrite", node.handle, fences) == "OK"
+    named = {item.client_id for item in client.statistics().clients or []}
+    if may_fence:
+        expect(client.session.identity.client_id in named, "this client among those that have sessions", len(named))
+    else:
+        same(named, set(), "the clients that are named to this one:")

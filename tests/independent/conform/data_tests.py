@@ -114,6 +114,22 @@ def writes_count_what_is_in_the_file(bench: Bench) -> None:
     same(file.write_list([Extent(10, 2), Extent(0, 3)], b"abcde", wire.DATA_SYNC).count, 5, "the count:")
 
 
+@tests("LIST-43")
+def holes_between_extents_stay(bench: Bench) -> None:
+    for sieve in (wire.SIEVE_ON, wire.SIEVE_AUTO, wire.SIEVE_OFF):
+        _, file = bench.file()
+        file.truncate(1 << 20)
+        extents = [Extent(place * 131_072, 8) for place in range(5)]
+        file.write_list(extents, b"x" * 40, sieve=sieve)
+        same(file.getattr().size, 1 << 20, "the size:")
+        if file.seek(0, True) == 1 << 20:
+            raise Skipped("the file system tells of no holes")
+        for extent in extents[1:]:
+            same(file.seek(extent.offset - 65_536, False), extent.offset, "the next data from within a hole:")
+        file.write_list([Extent((1 << 20) - 100, 8), Extent(1 << 20, 8)], b"x" * 16, sieve=sieve)
+        same(file.getattr().size, (1 << 20) + 8, "the size after a list beyond the end:")
+
+
 SIEVES = {"auto": wire.SIEVE_AUTO, "on": wire.SIEVE_ON, "off": wire.SIEVE_OFF}
 
 
@@ -133,7 +149,7 @@ def check_explanation(told: Any, parts: int, elapsed_ns: int, sieve: int, what: 
     expect(not calls or told.measured_ns > 0, f"{what}: calls that took time", told)
 
 
-@tests("LIST-47")
+@tests("LIST-42", "LIST-47")
 def explanations_count_what_was_done(bench: Bench) -> None:
     _, file = bench.file(os.urandom(2000))
     extents = [Extent(100 * index, 8) for index in range(8)]

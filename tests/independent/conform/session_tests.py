@@ -489,7 +489,7 @@ def held_write_in_chain(bench: Bench) -> Tuple[Client, File, Message]:
     return client, file, request
 
 
-@tests("SESS-45")
+@tests("SESS-45", "SESS-126")
 def faults_end_the_session_with_a_notice(bench: Bench) -> None:
     client, _ = bench.dir()
     send(client, make("Null", slot=2**31))
@@ -667,7 +667,7 @@ def tokens_of_a_session_are_bounded(bench: Bench) -> None:
     fails("TOO_MANY_OPEN", file.share, 1)
 
 
-@tests("SESS-77", "ACC-96", "ACC-107", "ACC-108")
+@tests("SESS-77", "ACC-96", "ACC-107", "ACC-108", "ACC-130", "ACC-132")
 def fenced_clients_do_nothing(bench: Bench) -> None:
     fenced = Identity(client_name="dafs-conform")
     client = bench.client(identity=fenced)

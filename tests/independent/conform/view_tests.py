@@ -146,7 +146,7 @@ def _status_of_view(client: Client, nodes: Sequence[Record]) -> str:
     return status_of(client.set_view, 1, nodes)
 
 
-@tests("VIEW-7", "VIEW-8")
+@tests("VIEW-7", "VIEW-8", "VIEW-16")
 def descriptions_come_in_parts(bench: Bench) -> None:
     client, file = bench.file(bytes(range(100)))
     nodes = VIEWS["resized"]

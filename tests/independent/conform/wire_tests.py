@@ -61,8 +61,9 @@ _IDS_BY_OUTCOME = {
     "value not allowed": ("WIRE-4",), "not the structure": ("WIRE-34",),
 }
 _IDS_BY_WORDS = {
-    "reserved byte": ("WIRE-24",), "head_len": ("WIRE-3",), "payload_len": ("WIRE-3",), "with a status": ("WIRE-32",),
-    "the flag CALLBACK": ("WIRE-33",), "without the flag": ("WIRE-33",), "no credits": ("WIRE-31",),
+    "reserved byte": ("WIRE-24",), "head_len": ("WIRE-3",), "payload_len": ("WIRE-3",),
+    "with a status": ("WIRE-133",),
+    "the flag CALLBACK": ("WIRE-33",), "without the flag": ("WIRE-33",), "no credits": ("WIRE-132",),
     "path length": ("WIRE-42",), "name length": ("WIRE-42",), "target length": ("WIRE-42",),
     "a nonce of": ("WIRE-44",), "a client id": ("WIRE-44",), "version_max": ("WIRE-44",), "negative": ("WIRE-44",),
     "a mode": ("WIRE-49",), "follow 1": ("WIRE-49",), "replace 1": ("WIRE-49",), "a length": ("WIRE-49",),
@@ -71,6 +72,8 @@ _IDS_BY_WORDS = {
     "floating-point": ("WIRE-54",), "the proof alone": ("WIRE-54",), "a proof as": ("WIRE-54",),
     "OpenToken": ("WIRE-12",), "with a range": ("WIRE-6",), "without a range": ("WIRE-6",),
     "257 ranges": ("WIRE-6",), "3 bytes of data": ("WIRE-7",), "eager buffers": ("WIRE-20",),
+    "an empty mask": ("WIRE-130",), "not compared": ("WIRE-49",), "NOTIFY without": ("LOCK-24",),
+    "REPAIR without": ("LOCK-24",), "LAST without": ("LOCK-24",), "PERSISTENT, and": ("LOCK-24",),
 }
 
 

@@ -285,6 +285,27 @@ class File(Node):
         """Say how the file will be used."""
         self.session.call("Hint", self.handle, offset=offset, length=length, pattern=pattern)
 
+    # Locks of ranges (locks.md). The owner is a number of this client; a length of 0 is all that follows.
+
+    def lock(self, offset: int = 0, length: int = 0, kind: int = wire.EXCLUSIVE_LOCK, flags: int = 0,
+             owner: int = 1) -> None:
+        """Lock a range; with the flag NOTIFY the status may be WAITING, and the callback `LockTurn` follows."""
+        self.session.finish(self.submit_lock(offset, length, kind, flags, owner))
+
+    def submit_lock(self, offset: int = 0, length: int = 0, kind: int = wire.EXCLUSIVE_LOCK, flags: int = wire.WAIT,
+                    owner: int = 1, deadline_ms: int = 0) -> Pending:
+        """Ask for a lock, and do not wait for the reply."""
+        body = Record(offset=offset, length=length, owner=owner, kind=kind, flags=flags)
+        return self.session.submit(Request("Lock", self.handle, body, deadline_ms=deadline_ms))
+
+    def unlock(self, offset: int = 0, length: int = 0, owner: int = 1) -> None:
+        """Give back what an owner holds of a range."""
+        self.session.call("Unlock", self.handle, offset=offset, length=length, owner=owner)
+
+    def test_lock(self, offset: int = 0, length: int = 0, kind: int = wire.EXCLUSIVE_LOCK, owner: int = 1) -> Record:
+        """Ask for a lock that is in the way of one."""
+        return self.session.call("LockTest", self.handle, offset=offset, length=length, owner=owner, kind=kind).body
+
     def share(self, rights: int, ttl_ms: int = 0) -> bytes:
         """Make a token by which another session opens this file."""
         return self.session.call("Share", self.handle, rights=rights, ttl_ms=ttl_ms).payload

@@ -160,6 +160,8 @@ class Session:
         nonce = secrets.token_bytes(32)
         hello = self._make_hello(nonce, resume)
         reply = self._handshake_request("Hello", hello)
+        if len(reply.server_name.encode()) > wire.NAME_MAX:
+            raise ServerFault(f"a server's name of {len(reply.server_name)} characters")
         nonces = nonce + reply.nonce
         self.server_name = reply.server_name
         packed = wire.encode_structure(wire.HELLO, hello)
@@ -277,6 +279,14 @@ class Session:
         self.callbacks.append(message)
         if message.name == "CreditTarget":
             self.limit = max(self.limit, min(self.welcome.slots, message.header.credits))
+
+    def callback(self, name: str, number: int = 1) -> Message:
+        """Receive until so many callbacks of a name have come by this connection, and return the last of these."""
+        while True:
+            found = [message for message in self.callbacks if message.name == name]
+            if len(found) >= number:
+                return found[number - 1]
+            self._receive_one()
 
     # The end, and what outlives a connection.
 

@@ -18,6 +18,8 @@ CHAIN_HANDLE = 2**64 - 1
 NO_END = 2**64 - 1
 FILE_END_MAX = 2**63 - 1
 ID_NONE = 2**32 - 1
+# Bytes of a name in the handshake.
+NAME_MAX = 256
 
 # Flags of the header.
 REPLY, CHAIN_FORWARD, CHAIN_BACK, SAVE_HANDLE, CALLBACK, REPLAY = 1, 2, 4, 8, 16, 32
@@ -38,6 +40,9 @@ EXPLAIN = 1
 # What a verify compares, and how.
 CHANGE, SIZE, MTIME, IDENTITY = 1, 2, 4, 8
 DIFFER, FOLLOW = 1, 2
+# Kinds of a lock, the last of a test's reply alone, and flags of one.
+SHARED_LOCK, EXCLUSIVE_LOCK, BROKEN_LOCK = 1, 2, 3
+WAIT, MANDATORY, RECLAIM, NOTIFY_LOCK, CANCEL, PERSISTENT, REPAIR, LAST = (1 << bit for bit in range(8))
 
 STATUSES = {
     "OK": 0, "PERMISSION": 1, "NOT_FOUND": 2, "IO": 5, "NO_DEVICE": 6, "BAD_HANDLE": 9, "AGAIN": 11,
@@ -1173,8 +1178,6 @@ def _check_verify(body: Record) -> None:
         need(body.mask & bit or not any(values), NotAllowed, "an attribute that is not compared")
 
 
-WAIT, RECLAIM, NOTIFY_LOCK, PERSISTENT, REPAIR, LAST = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
-EXCLUSIVE_LOCK = 2
 
 
 def _check_lock_range(body: Record) -> None:
