@@ -51,7 +51,8 @@ pub struct Settings {
     #[allow(rustdoc::broken_intra_doc_links, reason = "[:PORT] is shown by --help as it is, and is no link")]
     /// Listen here: tcp://HOST[:PORT] (0 takes any free port) or shm:///SOCKET/PATH; may be repeated
     ///
-    /// Default: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock, else at $XDG_RUNTIME_DIR/dafs.sock. An address that other hosts can reach needs --key-file.
+    /// Default: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock, else at $XDG_RUNTIME_DIR/dafs.sock.
+    /// An address that other hosts can reach needs --key-file.
     #[arg(long, value_name = "ADDRESS")]
     #[serde(default)]
     pub listen: Vec<String>,
@@ -113,6 +114,9 @@ pub struct Settings {
     /// Requests outstanding per session [default: 64]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub slots_max: Option<u64>,
+    /// Open handles of one session [default: 65536]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub handles_max: Option<u64>,
     /// Operations in flight of all sessions together [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub operations_max: Option<u64>,
@@ -168,6 +172,18 @@ pub struct Settings {
     /// Views that clients have described, and their descriptions [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub views_size_max: Option<Size>,
+    /// Views of one session [default: 1024]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub views_max: Option<u64>,
+    /// Tokens of one session, by which others open its files [default: 64]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub tokens_max: Option<u64>,
+    /// Parts of files that one session has locked or waits for [default: 65536]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub session_locks_max: Option<u64>,
+    /// The same of all sessions together [default: 1048576]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
+    pub locks_max: Option<u64>,
     /// Connections of a listener that have not begun a session yet [default: 1024]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub handshakes_max: Option<u64>,
@@ -223,7 +239,8 @@ impl Settings {
             or: key_file fence_file lock_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max
                 operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
                 keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max sparse_size_max
-                unsent_size_max views_size_max handshakes_max log_lines_max;
+                unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max session_locks_max
+                locks_max;
             append: exports export_tables listen buffer_sizes;
             any: direct_io no_coalescing no_calibrate metrics_anywhere;
         }

@@ -139,6 +139,45 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The flags of settings, beside keys, exports and listeners, in which another configuration differs.
+    pub(crate) fn other_changes(&self, new: &Self) -> Vec<&'static str> {
+        let mut changed = Vec::new();
+        macro_rules! compare {
+            ($old:expr, $new:expr, $kind:ident; $($field:ident $flag:literal,)*; $($beside:ident)*) => {
+                // Naming every field makes a forgotten one an error.
+                let $kind { $($field,)* $($beside: _,)* } = $old;
+                $(if *$field != $new.$field { changed.push($flag); })*
+            };
+        }
+        compare! {
+            self, new, Self;
+            poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max", operations_max "--operations-max",
+            handles_max "--handles-max", inline_max "--inline-max", transfer_size_max "--transfer-size-max",
+            buffers_size_max "--buffers-size-max", buffer_sizes "--buffer-sizes", buffers_kept_max "--buffers-kept-max",
+            pipeline_depth "--pipeline-depth", chunk_size "--chunk-size", lease_ms "--lease-ms",
+            keep_alive_ms "--keep-alive-ms", handshake_ms "--handshake-ms", drain_ms "--drain-ms",
+            storage_engine "--storage-engine", storage_threads "--storage-threads",
+            coalesce_replies "--no-coalescing", direct_io "--direct-io", calibrate "--no-calibrate",
+            metrics_address "--metrics", fence_file "--fence-file", lock_file "--lock-file",
+            ; exports listeners access features limits log
+        }
+        compare! {
+            &self.limits, new.limits, LimitConfig;
+            identity_share_percent "--identity-share", descriptors_max "--descriptors-max",
+            mappings_max "--mappings-max", mapped_size_max "--mapped-size-max", sparse_size_max "--sparse-size-max",
+            unsent_size_max "--unsent-size-max", views_size_max "--views-size-max",
+            handshakes_max "--handshakes-max", views_max "--views-max", tokens_max "--tokens-max",
+            session_locks_max "--session-locks-max", locks_max "--locks-max",
+            ;
+        }
+        compare! {
+            &self.log, new.log, LogConfig;
+            filter "--log", format "--log-format", lines_max "--log-lines-max",
+            ;
+        }
+        changed
+    }
+
     /// What transfer buffers a server has.
     pub(crate) fn buffers(&self) -> BufferConfig {
         let [size_max, kept_size_max] = [self.buffers_size_max, self.buffers_kept_max]
@@ -166,6 +205,14 @@ pub struct LimitConfig {
     pub views_size_max: u64,
     /// Connections of a listener that have not begun a session yet.
     pub handshakes_max: u32,
+    /// Views of one session.
+    pub views_max: u32,
+    /// Tokens of one session.
+    pub tokens_max: u32,
+    /// Parts of files that one session has locked or waits for.
+    pub session_locks_max: u32,
+    /// The same of all sessions together.
+    pub locks_max: u32,
 }
 
 impl Default for LimitConfig {
@@ -179,6 +226,10 @@ impl Default for LimitConfig {
             unsent_size_max: 512 << 20,
             views_size_max: 256 << 20,
             handshakes_max: 1024,
+            views_max: 1024,
+            tokens_max: 64,
+            session_locks_max: 1 << 16,
+            locks_max: 1 << 20,
         }
     }
 }

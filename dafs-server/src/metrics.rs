@@ -83,6 +83,15 @@ const BUDGETS: &[BudgetFamily] = &[
     }),
 ];
 
+/// Name, help, and the value of one limit.
+type SessionLimitFamily = (&'static str, &'static str, fn(&SessionLimitState) -> u64);
+
+/// The metrics of each limit of one session.
+const SESSION_LIMITS: &[SessionLimitFamily] = &[
+    ("dafs_session_limit", "What one session may have of something.", |of| of.limit),
+    ("dafs_session_refused_total", "Refusals, because a session had as many as it may.", |of| of.refused),
+];
+
 /// State of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetState {
@@ -96,11 +105,24 @@ pub struct BudgetState {
     pub refused: u64,
 }
 
+/// A limit of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimitState {
+    /// Its name.
+    pub name: &'static str,
+    /// As many as one session may have.
+    pub limit: u64,
+    /// How often one was refused more.
+    pub refused: u64,
+}
+
 /// What is shown beside the statistics.
 #[derive(Clone, Debug, Default)]
 pub struct Extras {
     /// State of the budgets.
     pub budgets: Vec<BudgetState>,
+    /// Limits of one session.
+    pub session_limits: Vec<SessionLimitState>,
     /// Connections that were refused a session.
     pub logins_refused: u64,
     /// Longest time between two polls of an event loop.
@@ -116,6 +138,10 @@ pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     family(&mut text, "dafs_logins_refused_total", help, one(extras.logins_refused));
     for (name, help, value) in BUDGETS {
         let values = labelled("budget", &extras.budgets, |of| of.name.to_owned(), value);
+        family(&mut text, name, help, values);
+    }
+    for (name, help, value) in SESSION_LIMITS {
+        let values = labelled("limit", &extras.session_limits, |of| of.name.to_owned(), value);
         family(&mut text, name, help, values);
     }
     let help = "Lines left out of the log: too many of one kind.";
@@ -239,8 +265,13 @@ mod tests {
     #[test]
     fn render_declares_each_family_before_its_values() {
         let budgets = vec![BudgetState { name: "sessions", used: 201, limit: 202, refused: 203 }];
-        let extras = Extras { budgets, logins_refused: 7, log_lines_left_out: 204, ..Extras::default() };
+        let session_limits = vec![SessionLimitState { name: "views", limit: 205, refused: 206 }];
+        let (logins_refused, log_lines_left_out) = (7, 204);
+        let extras =
+            Extras { budgets, session_limits, logins_refused, log_lines_left_out, ..Extras::default() };
         let text = render_all(&Statistics::default(), &extras);
+        assert!(text.contains("dafs_session_limit{limit=\"views\"} 205\n"));
+        assert!(text.contains("dafs_session_refused_total{limit=\"views\"} 206\n"));
         assert!(text.contains("dafs_budget_refused_total{budget=\"sessions\"} 203\n"));
         assert!(text.contains("dafs_log_lines_left_out_total 204\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -63,6 +63,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
         let render = || {
             let extras = metrics::Extras {
                 budgets: server.shared().budget_states(),
+                session_limits: server.shared().session_limit_states(),
                 logins_refused: server.shared().logins_refused(),
                 longest_turn: server.shared().longest_turn(),
                 log_lines_left_out: flood::left_out(),
@@ -83,6 +84,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
 pub struct Running {
     addresses: Vec<Address>,
     stops: Vec<Stop>,
+    shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -136,18 +138,25 @@ impl Running {
                     stops.iter().for_each(Stop::stop);
                     return drop(send.send(Err(error)));
                 }
-                drop(send.send(Ok((addresses, stops))));
+                let Some(shared) = shared.clone() else { return };
+                drop(send.send(Ok((addresses, stops, shared))));
                 loops.drain(..).for_each(serve);
             });
             shared.iter().for_each(|shared| shared.close());
         })?;
-        let (addresses, stops) = receive.recv().context("cannot start the server: its thread ended")??;
-        Ok(Self { addresses, stops, thread: Some(thread) })
+        let started = receive.recv().context("cannot start the server: its thread ended")??;
+        let (addresses, stops, shared) = started;
+        Ok(Self { addresses, stops, shared, thread: Some(thread) })
     }
 
     /// Where it listens, in the order of the configuration.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// Longest time between two polls of a loop, since the server began.
+    pub fn longest_turn(&self) -> std::time::Duration {
+        self.shared.longest_turn()
     }
 
     /// Asks it to drain and waits for its end.

@@ -57,9 +57,16 @@ pub struct Budget {
 
 #[derive(Debug, Default)]
 struct Taken {
-    // Invariant: the sum of `by_owner`, and at most the limit.
+    // Invariant: the sum of `by_owner`; at most the limit, but for what is only counted.
     all: u64,
     by_owner: HashMap<Owner, u64>,
+}
+
+impl Taken {
+    fn add(&mut self, owner: &Owner, amount: u64) {
+        self.all += amount;
+        *self.by_owner.entry(owner.clone()).or_default() += amount;
+    }
 }
 
 impl Budget {
@@ -86,6 +93,12 @@ impl Budget {
     pub fn take(self: &Arc<Self>, owner: &Owner, amount: u64) -> Option<Charge> {
         let mut charge = Charge { budget: Arc::clone(self), owner: owner.clone(), amount: 0 };
         charge.grow(amount).then_some(charge)
+    }
+
+    /// Counts some for an owner, until the charge is dropped, whatever the limit: for what is bounded where it is, and only shown here.
+    pub fn count(self: &Arc<Self>, owner: &Owner, amount: u64) -> Charge {
+        self.taken().add(owner, amount);
+        Charge { budget: Arc::clone(self), owner: owner.clone(), amount }
     }
 
     /// [`Budget::take`] would take this much now.
@@ -155,9 +168,8 @@ impl Charge {
             self.budget.count_refused();
             return false;
         }
-        taken.all += amount;
-        *taken.by_owner.entry(self.owner.clone()).or_default() += amount;
         self.amount += amount;
+        taken.add(&self.owner, amount);
         true
     }
 
@@ -241,6 +253,17 @@ mod tests {
         let held: Vec<_> = std::iter::from_fn(|| budget.take(&ROOT, 1)).collect();
         assert_eq!(held.len(), 3);
         assert!(budget.take(&ROOT, 0).is_some());
+    }
+
+    #[test]
+    fn what_is_only_counted_is_given_back_and_may_be_more_than_the_limit() {
+        let budget = budget(2);
+        let counted: Vec<_> = (0..3).map(|_| budget.count(&Owner::Unknown, 1)).collect();
+        assert_eq!((budget.used(), budget.refused()), (3, 0));
+        assert!(budget.take(&ROOT, 1).is_none());
+        drop(counted);
+        assert_eq!(budget.used(), 0);
+        assert!(budget.take(&ROOT, 1).is_some());
     }
 
     #[test]

@@ -994,7 +994,7 @@ local SPEC = {
             },
             { "nonce", "bytes[32]", about = "goes into the proofs" },
             { "key_required", "bool", about = "the listener demands a key" },
-            { "server_name", "string", about = "for people: program and version" },
+            { "server_name", "string", max = 256, about = "for people: program and version" },
         },
         Authenticate = { { "proof", "binary", about = "the client's proof" } },
         AuthenticateReply = {
@@ -1203,7 +1203,7 @@ local SPEC = {
         },
         Timestamp = {
             { "seconds", "i64", about = "since 1970-01-01 00:00 UTC; negative before" },
-            { "nanoseconds", "u32", max = 999999999, about = "behind them" },
+            { "nanoseconds", "u32", max = 999999999, about = "nanoseconds after seconds" },
         },
         SetAttributes = {
             { "mode", "u32?", max = 4095, about = "permission bits" },

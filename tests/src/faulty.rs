@@ -50,6 +50,8 @@ pub enum Fault {
     Hold,
     /// It is carried out, and its result waits until then, with those of all others that do.
     Late,
+    /// It is carried out after the loop's thread has stood still for so long, as in a system call that waits.
+    Stall(Duration),
     /// None: it goes to storage as if it could wait there, and the faults after this one are for those behind it.
     Pass,
 }
@@ -67,6 +69,8 @@ struct Inside {
     lost: u64,
     /// The size that files with content are said to have.
     claimed_size: Option<u64>,
+    /// No file is said to have a generation.
+    nameless: bool,
     /// Directories have entries without end: so many were made up by now.
     endless: Option<u64>,
     /// How many [`Opened`] there are.
@@ -127,6 +131,7 @@ impl Faults {
             released: true,
             lost: 0,
             claimed_size: None,
+            nameless: false,
             endless: None,
             opens: Arc::default(),
             nodes: HashMap::new(),
@@ -176,6 +181,11 @@ impl Faults {
         self.lock().claimed_size = Some(size);
     }
 
+    /// From now on no file has a generation, as on a file system that does not tell apart files of one number.
+    pub fn claim_no_generation(&self) {
+        self.lock().nameless = true;
+    }
+
     /// From now on no listing of a directory that has entries ends, and no two entries have one name.
     pub fn list_without_end(&self) {
         self.lock().endless = Some(0);
@@ -189,14 +199,15 @@ impl Faults {
     /// What a client is told of a result.
     fn told(&self, result: FsResult) -> FsResult {
         let mut inside = self.lock();
-        match (result, inside.claimed_size, &mut inside.endless) {
-            (Ok(FsReply::Node(node, attributes)), Some(size), _) => {
-                Ok(FsReply::Node(node, claimed(attributes, size)))
+        let (size, nameless) = (inside.claimed_size, inside.nameless);
+        match (result, &mut inside.endless) {
+            (Ok(FsReply::Node(node, attributes)), _) => {
+                Ok(FsReply::Node(node, claimed(attributes, size, nameless)))
             }
-            (Ok(FsReply::Attributes(attributes)), Some(size), _) => {
-                Ok(FsReply::Attributes(claimed(attributes, size)))
+            (Ok(FsReply::Attributes(attributes)), _) => {
+                Ok(FsReply::Attributes(claimed(attributes, size, nameless)))
             }
-            (Ok(FsReply::Entries(found)), _, Some(count)) => {
+            (Ok(FsReply::Entries(found)), Some(count)) => {
                 let mut endless = Entries { bytes: Vec::new(), end: false, ..found };
                 for mut entry in decode_dir_entries(&found.bytes).unwrap() {
                     *count += 1;
@@ -351,6 +362,7 @@ impl Storage for FaultyStorage {
         drop(inside);
         match self.faults.take(kind) {
             None | Some(Fault::Pass) => {}
+            Some(Fault::Stall(time)) => std::thread::sleep(time),
             Some(Fault::Late) => drop(self.late.insert(token)),
             Some(Fault::Fail(status)) => {
                 if kind == Kind::Commit {
@@ -482,11 +494,17 @@ impl Storage for FaultyStorage {
     }
 }
 
-fn claimed(attributes: Attributes, size: u64) -> Attributes {
-    match attributes.kind == FileKind::File && attributes.size > 0 {
-        true => Attributes { size, allocated: size, ..attributes },
-        false => attributes,
+fn claimed(mut attributes: Attributes, size: Option<u64>, nameless: bool) -> Attributes {
+    if let Some(size) = size
+        && attributes.kind == FileKind::File
+        && attributes.size > 0
+    {
+        (attributes.size, attributes.allocated) = (size, size);
     }
+    if nameless {
+        attributes.generation = 0;
+    }
+    attributes
 }
 
 fn kind(op: &FsOp) -> Kind {

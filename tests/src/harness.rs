@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dafs_client::{Config as ClientConfig, Key, Result, Session};
 use dafs_proto::transport::Address;
@@ -185,6 +186,11 @@ impl Harness {
         self.directory.path()
     }
 
+    /// Longest time between two polls of a loop of the server that runs now.
+    pub fn longest_turn(&self) -> Duration {
+        self.server.as_ref().map_or(Duration::ZERO, Running::longest_turn)
+    }
+
     /// A new session.
     pub fn session(&self) -> Session {
         self.session_with(&ClientConfig::default())
@@ -209,7 +215,13 @@ impl Harness {
 
     /// Stops the server and starts another in its place, on the same address.
     pub fn restart(&mut self) {
+        self.restart_with(|_| {});
+    }
+
+    /// As [`Harness::restart`], with changed settings.
+    pub fn restart_with(&mut self, change: impl FnOnce(&mut Config)) {
         self.stop();
+        change(&mut self.config);
         let again = Running::start_workers(self.config.clone(), WORKERS.get(), |storage| storage);
         self.server = Some(again.expect("the server starts again"));
     }

@@ -1,6 +1,7 @@
 //! The real `dafs-server` as a process of its own.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -29,12 +30,24 @@ pub struct Program {
     address: Address,
     url: String,
     directory: tempfile::TempDir,
+    metrics: Option<SocketAddr>,
 }
 
 impl Program {
     /// Starts it with these flags besides the exports and the listener.
     pub fn start(on: On, flags: &[&str]) -> Self {
         Self::start_limited(on, flags, None)
+    }
+
+    /// As [`Program::start`], with metrics.
+    pub fn start_counted(on: On, flags: &[&str]) -> Self {
+        // A port that was free a moment ago.
+        let metrics = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let metrics = metrics.expect("a free port");
+        let address = metrics.to_string();
+        let mut program = Self::start(on, &[flags, &["--metrics", &address]].concat());
+        program.metrics = Some(metrics);
+        program
     }
 
     /// As [`Program::start`], with at most so many open files.
@@ -78,7 +91,7 @@ impl Program {
             #[cfg(feature = "verbs")]
             On::Verbs => Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().expect("an address")),
         };
-        Self { child, _stdout: stdout, address, url, directory }
+        Self { child, _stdout: stdout, address, url, directory, metrics: None }
     }
 
     /// Where it listens.
@@ -94,6 +107,22 @@ impl Program {
     /// What it has said on standard error.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join(LOG)).expect("its log")
+    }
+
+    /// What it answers to Prometheus; it was started by [`Program::start_counted`].
+    pub fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(self.metrics.expect("a server with metrics")).expect("metrics");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("metrics");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("metrics");
+        text
+    }
+
+    /// The value of one metric, its label with it, such as `dafs_budget_used{budget="sessions"}`.
+    pub fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in:\n{text}"))
     }
 
     /// The directory behind the export `data`.

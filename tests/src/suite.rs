@@ -1,6 +1,11 @@
 //! What the suites share: one body for every provider, reproducible bytes and numbers.
 
+use std::time::{Duration, Instant};
+
 use dafs_client::{Error, Result, Status};
+
+/// A test that makes no progress for so long has hung.
+const HANG: Duration = Duration::from_secs(60);
 
 /// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp`, in a module `shm` and, in a
 /// build with verbs, in a module `verbs`, whose tests need an RDMA device. `#[ignore = "needs …"]` before a name says what the tests need
@@ -115,6 +120,16 @@ pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
     if let Some(at) = found.iter().zip(expected).position(|(a, b)| a != b) {
         panic!("{what}: byte {at} of {} is {:#x}, not {:#x}", found.len(), found[at], expected[at]);
+    }
+}
+
+/// Waits until it is so; panics with these words where it never is.
+#[track_caller]
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < HANG, "never came about: {what}");
+        std::thread::yield_now();
     }
 }
 

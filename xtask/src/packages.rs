@@ -105,6 +105,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &[],
     },
     Need {
+        name: "dev-shm",
+        purpose: "files on a file system in memory",
+        probes: &[Probe::File("/dev/shm")],
+        packages: &[],
+    },
+    Need {
         name: "io_uring",
         purpose: "storage by io_uring, which a kernel may lack or forbid",
         probes: &[Probe::IoUring],

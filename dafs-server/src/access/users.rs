@@ -136,6 +136,31 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn database_is_asked_by_a_bounded_number_of_threads_and_answers_are_bounded() {
+        let (begun, begins) = channel();
+        let (end, ends) = channel::<()>();
+        let ends = Mutex::new(ends);
+        let users = Users::new(move |uid| {
+            begun.send(uid).unwrap();
+            // Until all may go on.
+            let _ = ends.lock().unwrap().recv();
+            without_groups(uid)
+        });
+        let (tell, told) = channel();
+        let count = 1025;
+        for uid in 0..count {
+            let tell = tell.clone();
+            assert!(!users.ask(uid, move || tell.send(uid).unwrap()));
+        }
+        let began: Vec<u32> = (0..8).map(|_| begins.recv().unwrap()).collect();
+        assert_eq!(users.inside.lock().threads, 8, "{began:?}");
+        assert_eq!(users.inside.lock().queue.len(), 1025 - 8, "nobody else asks");
+        drop(end);
+        assert_eq!(told.iter().take(1025).count(), 1025);
+        assert!(users.inside.lock().known.len() <= 1024);
+    }
+
     fn asked(users: &Users, uid: u32) -> Identity {
         let (send, receive) = channel();
         if !users.ask(uid, move || send.send(()).unwrap()) {

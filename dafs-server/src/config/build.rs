@@ -17,6 +17,8 @@ use crate::worker::sched::PIPELINE_DEPTH_MAX;
 
 /// Bytes of a settings file at most.
 pub const CONFIG_FILE_SIZE_MAX: u64 = 1 << 20;
+/// The most locks that can be set.
+const LOCKS_MOST: u32 = 1 << 24;
 /// Listeners of one server at most.
 pub const LISTENERS_MAX: usize = 64;
 
@@ -80,6 +82,7 @@ impl Config {
         let mut slots_max = u32::from(config.slots_max);
         set(&mut slots_max, "--slots-max", settings.slots_max, 1..=1024, "")?;
         config.slots_max = u16::try_from(slots_max).unwrap_or(u16::MAX);
+        set(&mut config.handles_max, "--handles-max", settings.handles_max, 1..=1_000_000, "")?;
         set(&mut config.operations_max, "--operations-max", settings.operations_max, 1..=1_000_000, "")?;
         set(&mut config.inline_max, "--inline-max", bytes(settings.inline_max), 1024..=1 << 20, "bytes")?;
         let (place, most) = (&mut config.transfer_size_max, bytes(settings.transfer_size_max));
@@ -121,7 +124,15 @@ impl Config {
         let limits = &mut self.limits;
         let share = &mut limits.identity_share_percent;
         set(share, "--identity-share", settings.identity_share, 1..=100, "percent")?;
-        set(&mut limits.handshakes_max, "--handshakes-max", settings.handshakes_max, 1..=1_000_000, "")?;
+        for (place, flag, value, most) in [
+            (&mut limits.handshakes_max, "--handshakes-max", settings.handshakes_max, 1_000_000),
+            (&mut limits.views_max, "--views-max", settings.views_max, 1_000_000),
+            (&mut limits.tokens_max, "--tokens-max", settings.tokens_max, 65_536),
+            (&mut limits.session_locks_max, "--session-locks-max", settings.session_locks_max, LOCKS_MOST),
+            (&mut limits.locks_max, "--locks-max", settings.locks_max, LOCKS_MOST),
+        ] {
+            set(place, flag, value, 1..=most, "")?;
+        }
         for (place, flag, value) in [
             (&mut limits.descriptors_max, "--descriptors-max", settings.descriptors_max),
             (&mut limits.mappings_max, "--mappings-max", settings.mappings_max),

@@ -153,6 +153,16 @@ fn config_of_every_flag_is_as_written() {
             "38M",
             "--storage-threads",
             "39",
+            "--handles-max",
+            "40",
+            "--views-max",
+            "41",
+            "--tokens-max",
+            "42",
+            "--session-locks-max",
+            "43",
+            "--locks-max",
+            "44",
         ])
         .unwrap();
     assert_eq!(
@@ -179,7 +189,9 @@ fn config_of_every_flag_is_as_written() {
     assert_eq!((limits.descriptors_max, limits.mappings_max), (Some(33), Some(34)));
     assert_eq!((limits.mapped_size_max, limits.sparse_size_max), (Some(35 << 20), Some(36 << 20)));
     assert_eq!((limits.unsent_size_max, limits.views_size_max), (37 << 20, 38 << 20));
-    assert_eq!(config.storage_threads, 39);
+    assert_eq!((config.storage_threads, config.handles_max), (39, 40));
+    assert_eq!((limits.views_max, limits.tokens_max), (41, 42));
+    assert_eq!((limits.session_locks_max, limits.locks_max), (43, 44));
 }
 
 #[test]
@@ -208,6 +220,12 @@ fn config_number_out_of_range_names_flag_and_range() {
         ("--sessions-max", "1", "1000000", ["0", "1000001"]),
         ("--slots-max", "1", "1024", ["0", "1025"]),
         ("--operations-max", "1", "1000000", ["0", "1000001"]),
+        ("--handles-max", "1", "1000000", ["0", "1000001"]),
+        ("--handshakes-max", "1", "1000000", ["0", "1000001"]),
+        ("--views-max", "1", "1000000", ["0", "1000001"]),
+        ("--tokens-max", "1", "65536", ["0", "65537"]),
+        ("--session-locks-max", "1", "16777216", ["0", "16777217"]),
+        ("--locks-max", "1", "16777216", ["0", "16777217"]),
         ("--inline-max", "1024", "1048576", ["1023", "1048577"]),
         ("--transfer-size-max", "65536", "1073741824", ["65535", "1073741825"]),
         ("--handshake-ms", "10", "86400000", ["9", "86400001"]),

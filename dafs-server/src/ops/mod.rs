@@ -174,15 +174,16 @@ impl Worker {
 
     /// Answers with a new handle, or, when the session or its client has too many, closes the node again.
     fn reply_handle(&mut self, call: &Call, open: OpenHandle, payload: &[u8]) {
-        let handles_max = self.shared.settings.handles_max;
+        let handles = &self.shared.budgets.of_session.handles;
         let (node, is_root) = (open.node, open.is_root);
         let descriptors = self.descriptors_of(&open);
         let handle = self.sessions.find_mut(call.session).and_then(|session| {
             if !session.descriptors.grow(descriptors) {
                 return None;
             }
-            let handle = session.handles.insert(open, handles_max);
+            let handle = session.handles.insert(open, handles.max());
             if handle.is_none() {
+                handles.count_refused();
                 session.descriptors.shrink(descriptors);
             } else if is_root && !session.mounts.contains(&node.export) {
                 session.mounts.push(node.export);

@@ -42,7 +42,8 @@ impl Worker {
         };
         self.end_expired_tokens();
         let token = Token::from(self.random());
-        self.shared.tokens().insert(&token, grant)?;
+        let limit = &self.shared.budgets.of_session.tokens;
+        self.shared.tokens().insert(&token, grant, limit.max()).inspect_err(|_| limit.count_refused())?;
         let mut body = [0; ShareReply::HEAD_SIZE - HEADER_SIZE];
         ShareReply { ttl_ms }.encode(&mut body);
         let answer = Answer { body: &body, payload: token.as_bytes(), ..Answer::default() };

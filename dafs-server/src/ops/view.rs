@@ -23,6 +23,10 @@ impl Worker {
         match session.views.set(&request, &part) {
             Ok(()) => self.reply_status(call, Status::OK),
             Err(Refused::Full) => self.reply_status(call, Status::TOO_MANY_VIEWS),
+            Err(Refused::TooMany) => {
+                self.shared.budgets.of_session.views.count_refused();
+                self.reply_status(call, Status::TOO_MANY_VIEWS);
+            }
             Err(refused @ Refused::Taken(_)) => self.refuse_with(call, Status::EXISTS, &refused),
             Err(refused) => self.refuse_with(call, Status::INVALID, &refused),
         }

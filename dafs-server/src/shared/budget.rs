@@ -4,6 +4,7 @@
 //! It decides how much there is of each thing; when something is taken, and what being refused means, is for those who take it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::budget::{Budget, Owner, Terms};
 use dafs_proto::transport::shm::ShmLimits;
@@ -24,8 +25,56 @@ pub(crate) struct Budgets {
     pub(crate) views: Arc<Budget>,
     /// What memory of clients over shared memory takes.
     pub(crate) memory: ShmLimits,
-    /// Connections of a listener that have no session yet: refusals only, for they are counted where they are.
+    /// Connections that have no session yet. They are bounded for each listener, where they are; here they are counted.
     pub(crate) handshakes: Arc<Budget>,
+    /// What one session may have, whoever has it.
+    pub(crate) of_session: Arc<SessionLimits>,
+}
+
+/// Limits of one session.
+#[derive(Debug)]
+pub(crate) struct SessionLimits {
+    /// Open handles.
+    pub(crate) handles: SessionLimit,
+    /// Views that are described.
+    pub(crate) views: SessionLimit,
+    /// Tokens that are alive.
+    pub(crate) tokens: SessionLimit,
+}
+
+/// How many one session may have of something, and how often one was refused more.
+#[derive(Debug)]
+pub(crate) struct SessionLimit {
+    max: u32,
+    refused: AtomicU64,
+}
+
+impl SessionLimit {
+    fn new(max: u32) -> Self {
+        Self { max, refused: AtomicU64::new(0) }
+    }
+
+    /// As many as one session may have.
+    pub(crate) fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// A session was refused one more.
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl SessionLimits {
+    /// Name and limit of each, for metrics.
+    pub(crate) fn all(&self) -> [(&'static str, &SessionLimit); 3] {
+        [("handles", &self.handles), ("views", &self.views), ("tokens", &self.tokens)]
+    }
 }
 
 /// Descriptors that open files leave alone: for connections, for what operations open in passing, and for looking things up.
@@ -51,6 +100,8 @@ impl Budgets {
             unsent_size_max,
             views_size_max,
             handshakes_max,
+            views_max,
+            tokens_max,
             ..
         } = settings.limits;
         let trusted = vec![Owner::User(0), Owner::User(settings.access.server.identity.uid)];
@@ -69,6 +120,11 @@ impl Budgets {
                 sparse: budget(sparse_size_max.unwrap_or_else(sparse_size)),
             },
             handshakes: budget(handshakes_max.into()),
+            of_session: Arc::new(SessionLimits {
+                handles: SessionLimit::new(settings.handles_max),
+                views: SessionLimit::new(views_max),
+                tokens: SessionLimit::new(tokens_max),
+            }),
         }
     }
 

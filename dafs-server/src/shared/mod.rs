@@ -30,14 +30,14 @@ pub use self::fence_file::FenceFileError;
 pub(crate) use self::fences::{Checked, Fences, Subject};
 use self::lock_file::LockFile;
 pub use self::lock_file::LockFileError;
-use self::locks::Locks;
+use self::locks::{LockLimits, Locks};
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
 use self::shares::Shares;
 use self::tokens::TokenTable;
 use crate::config::Config;
-use crate::metrics::BudgetState;
+use crate::metrics::{BudgetState, SessionLimitState};
 
 /// A worker, by its place among all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,8 @@ impl Shared {
         }
         if let Some(path) = lock_file {
             let (file, kept) = LockFile::open(&path)?;
-            shared.locks = Arc::new(Locks::kept_in(file, kept));
+            let limits = LockLimits::of(&shared.settings.limits);
+            shared.locks = Arc::new(Locks::kept_in(file, kept, limits));
         }
         Ok(Arc::new(shared))
     }
@@ -106,12 +107,12 @@ impl Shared {
             directory: Directory::default(),
             budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),
+            locks: Arc::new(Locks::new(LockLimits::of(&settings.limits))),
             logins_refused: AtomicU64::new(0),
             settings,
             epoch,
             shares: Arc::default(),
             tokens: Mutex::default(),
-            locks: Arc::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),
         }
@@ -174,7 +175,19 @@ impl Shared {
             limit: budget.limit(),
             refused: budget.refused(),
         };
-        self.budgets.all().into_iter().map(state).collect()
+        let locks = self.locks.with(|table| table.state());
+        self.budgets.all().into_iter().map(state).chain([locks]).collect()
+    }
+
+    /// Limits of one session, for metrics.
+    pub fn session_limit_states(&self) -> Vec<SessionLimitState> {
+        let limits = self.budgets.of_session.all().map(|(name, limit)| SessionLimitState {
+            name,
+            limit: limit.max().into(),
+            refused: limit.refused(),
+        });
+        let locks = self.locks.with(|table| table.session_limit_state());
+        limits.into_iter().chain([locks]).collect()
     }
 
     /// The inbox of a worker.

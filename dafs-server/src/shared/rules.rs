@@ -69,6 +69,7 @@ impl CurrentRules {
         if new.listeners != began.listeners {
             needs_restart.push("where to listen".to_owned());
         }
+        needs_restart.extend(began.other_changes(new).into_iter().map(str::to_owned));
         let count = exports.iter().flatten().count();
         let keys = new.access.keys.len();
         let rules = Rules { access: Access::new(new.access.clone()), exports };

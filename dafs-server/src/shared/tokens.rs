@@ -13,9 +13,6 @@ use dafs_proto::wire::{SessionId, Status, TOKEN_SIZE, Token};
 use crate::shared::shares::Share;
 use crate::storage::{ExportId, Identity, SharedFile};
 
-/// Tokens of a session that are alive.
-pub(crate) const TOKENS_MAX: usize = 64;
-
 /// Half of a token finds it; the other half is compared in a time that tells nothing.
 type Half = [u8; TOKEN_SIZE / 2];
 
@@ -65,10 +62,10 @@ impl TokenTable {
     /// Adds a token, which is new.
     ///
     /// # Errors
-    /// [`Status::TOO_MANY_OPEN`] when its session has [`TOKENS_MAX`].
-    pub(crate) fn insert(&mut self, token: &Token, grant: Grant) -> Result<(), Status> {
+    /// [`Status::TOO_MANY_OPEN`] when its session has `max` that are alive.
+    pub(crate) fn insert(&mut self, token: &Token, grant: Grant, max: u32) -> Result<(), Status> {
         let own = self.by_session.entry(grant.maker).or_default();
-        if own.len() >= TOKENS_MAX {
+        if own.len() >= max as usize {
             return Err(Status::TOO_MANY_OPEN);
         }
         let (name, secret) = halves(token);
@@ -143,6 +140,8 @@ mod tests {
 
     use super::*;
 
+    const MAX: u32 = 64;
+
     fn identity(gid: u32, groups: &[u32]) -> Identity {
         Identity { uid: 7, gid, groups: groups.into() }
     }
@@ -179,7 +178,7 @@ mod tests {
     #[test]
     fn token_opens_its_file_for_its_kind_of_client_only() {
         let mut table = TokenTable::default();
-        table.insert(&token(1), grant(0, 5, 10)).unwrap();
+        table.insert(&token(1), grant(0, 5, 10), MAX).unwrap();
         let same = identity(8, &[2, 1, 1]);
         let own = claim(&same, Some("team"));
         let opened = table.find(&token(1), &own).unwrap();
@@ -213,7 +212,7 @@ mod tests {
         let mut readable = grant(0, 5, 10);
         readable.open.writable = false;
         readable.key_name = None;
-        table.insert(&token(1), readable).unwrap();
+        table.insert(&token(1), readable, MAX).unwrap();
         let same = identity(8, &[1, 2]);
         let found = table.find(&token(1), &Claim { read_only: true, ..claim(&same, None) });
         assert!(!found.unwrap_or_else(|status| panic!("{status}")).writable);
@@ -224,7 +223,7 @@ mod tests {
     fn tokens_end_in_the_order_of_their_times_and_with_their_session() {
         let mut table = TokenTable::default();
         for (number, maker, until) in [(1, 0, 30), (2, 1, 10), (3, 0, 20), (4, 1, 20)] {
-            table.insert(&token(number), grant(maker, number.into(), until)).unwrap();
+            table.insert(&token(number), grant(maker, number.into(), until), MAX).unwrap();
         }
         assert_eq!(number(table.take_expired(Moment::from_millis(9))), None);
         assert_eq!(number(table.take_expired(Moment::from_millis(10))), Some(2));
@@ -242,13 +241,13 @@ mod tests {
     #[test]
     fn tokens_of_a_session_are_bounded() {
         let mut table = TokenTable::default();
-        for number in 0..64 {
-            table.insert(&token(number), grant(0, 1, 10)).unwrap();
+        for number in 0..MAX as u8 {
+            table.insert(&token(number), grant(0, 1, 10), MAX).unwrap();
         }
-        assert_eq!(table.insert(&token(64), grant(0, 1, 10)), Err(Status::TOO_MANY_OPEN));
-        table.insert(&token(64), grant(1, 1, 10)).unwrap();
+        assert_eq!(table.insert(&token(64), grant(0, 1, 10), MAX), Err(Status::TOO_MANY_OPEN));
+        table.insert(&token(64), grant(1, 1, 10), MAX).unwrap();
         table.take_of(SessionId(0)).unwrap_or_else(|| panic!("it has tokens"));
-        table.insert(&token(65), grant(0, 1, 10)).unwrap();
+        table.insert(&token(65), grant(0, 1, 10), MAX).unwrap();
         assert_eq!(table.tokens.len(), 65);
     }
 }

@@ -216,6 +216,12 @@ impl Exports {
         self.files(export).map_or(0, |files| files.hot_windows())
     }
 
+    /// What was left to a thread to be dropped.
+    #[cfg(test)]
+    pub(super) fn disposals(&self) -> usize {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.pool.disposals)
+    }
+
     /// Nodes open in an export, its root not counted.
     pub fn open_count(&self, export: ExportId) -> usize {
         self.files(export).map_or(0, |files| files.open_count())

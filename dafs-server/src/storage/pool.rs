@@ -95,6 +95,9 @@ pub(super) struct Pool<T: Send + 'static> {
     /// Invariant: <= `JOBS_MAX`.
     pending_count: usize,
     thread_count: usize,
+    /// What was left to a thread to be dropped.
+    #[cfg(test)]
+    pub(super) disposals: usize,
 }
 
 /// Where threads take jobs from and leave results.
@@ -126,6 +129,8 @@ impl<T: Send + 'static> Pool<T> {
             threads: Vec::new(),
             pending_count: 0,
             thread_count,
+            #[cfg(test)]
+            disposals: 0,
         }
     }
 
@@ -143,6 +148,10 @@ impl<T: Send + 'static> Pool<T> {
     pub(super) fn dispose(&mut self, place: Option<Place>, value: impl Send + 'static) {
         if self.ensure_thread() {
             let place = place.unwrap_or_else(|| Place::of(DISPOSAL));
+            #[cfg(test)]
+            {
+                self.disposals += 1;
+            }
             self.send(Ticket { client: u64::MAX, place: Some(place) }, Job::Dispose(Box::new(value)));
         }
     }

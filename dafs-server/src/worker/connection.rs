@@ -37,6 +37,8 @@ pub struct Connection {
     pub listener_address: Address,
     /// Where it stands.
     pub phase: Phase,
+    /// It is counted as one without a session until it has one.
+    pub(crate) beginning: Option<Charge>,
     /// When it was made.
     pub since: Moment,
     /// Messages that found the provider's queue full, oldest first. Bounded by the session's slots and callbacks.
@@ -76,6 +78,7 @@ impl Connection {
             listener,
             listener_address,
             phase: Phase::Connected,
+            beginning: None,
             since: now,
             outbox: VecDeque::new(),
             post_waiters: VecDeque::new(),

@@ -278,7 +278,7 @@ impl Worker {
             mounts: Vec::new(),
             place,
             descriptors,
-            views: Views::new(views),
+            views: Views::new(views, self.shared.settings.limits.views_max),
             connection: None,
             raised: false,
             notices: 0,
@@ -333,6 +333,7 @@ impl Worker {
         let gather = self.listeners[self.connections[key.index].listener].gather;
         let thresholds = self.connection_thresholds(key);
         self.connections[key.index].phase = Phase::Live(session_key);
+        self.connections[key.index].beginning = None;
         let (now, settings) = (self.now, &self.shared.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
         session.connection = Some(key);

@@ -26,6 +26,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dafs_proto::budget::Owner;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::util::{Waiting, gives_way};
 use dafs_proto::transport::{Domain, Endpoint, OpToken, PeerIdentity, Reach};
@@ -217,7 +218,8 @@ impl Worker {
         let entry = self.connections.vacant_entry();
         let key = ConnectionKey { index: entry.key(), generation: self.generation };
         let address = self.listeners[listener].address.clone();
-        entry.insert(Connection::new(key, endpoint, listener, address, self.now));
+        let connection = entry.insert(Connection::new(key, endpoint, listener, address, self.now));
+        connection.beginning = Some(self.shared.budgets.handshakes.count(&Owner::Unknown, 1));
         key
     }
 

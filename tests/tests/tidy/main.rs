@@ -7,6 +7,7 @@
 
 mod graph;
 mod layers;
+mod limits;
 mod rules;
 mod source;
 mod spec_ids;
@@ -158,6 +159,22 @@ fn server_and_client_do_not_depend_on_each_other() {
         let faults = rules::forbidden_dependency(&manifest, other);
         assert!(faults.is_empty(), "{package}/Cargo.toml:{}", faults.join("\n"));
     }
+}
+
+#[test]
+fn limits_that_the_page_names_are_there() {
+    let text = |wanted: &str| files(|path| path == wanted).swap_remove(0).1;
+    let functions = files(is_source).iter().flat_map(|(_, text)| limits::functions(text)).collect();
+    let named = ["metrics.rs", "shared/budget.rs", "shared/locks/mod.rs"];
+    let there = limits::There {
+        functions,
+        flags: limits::flags(&text("dafs-server/src/cli.rs")),
+        metrics: named
+            .iter()
+            .flat_map(|file| limits::names(&text(&format!("dafs-server/src/{file}"))))
+            .collect(),
+    };
+    assert_none(&limits::faults(&text("spec/limits.md"), &there));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dafs_proto::wire::SessionId;
 
-use super::LockTable;
+use super::{LockLimits, LockTable};
 use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
 use crate::storage::LockKey;
 
@@ -25,9 +25,14 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
+    /// Without locks, for so many.
+    pub(crate) fn new(limits: LockLimits) -> Self {
+        Self { table: Mutex::new(LockTable::new(limits)), ..Self::default() }
+    }
+
     /// With a file, and what it has kept.
-    pub(crate) fn kept_in(file: LockFile, kept: Kept) -> Self {
-        let mut table = LockTable::default();
+    pub(crate) fn kept_in(file: LockFile, kept: Kept, limits: LockLimits) -> Self {
+        let mut table = LockTable::new(limits);
         table.restore(names(&kept.sessions), kept.files);
         Self {
             mandatory: AtomicBool::new(table.has_mandatory()),

@@ -23,13 +23,31 @@ use self::held::{Counts, conflict};
 pub(crate) use self::held::{Held, Lasting, Owner, Told, Waiting};
 use self::restart::Restart;
 use self::segments::{InWay, Segments};
+use crate::config::LimitConfig;
+use crate::metrics::{BudgetState, SessionLimitState};
 use crate::storage::LockKey;
 
-/// Parts of files that a session holds or waits for, at most.
-pub(crate) const SESSION_LOCKS_MAX: usize = 1 << 16;
+/// How many parts of files may be held or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockLimits {
+    /// By one session.
+    pub(crate) session: usize,
+    /// By all together.
+    pub(crate) all: usize,
+}
 
-/// Those of all sessions together.
-pub(crate) const LOCKS_MAX: usize = 1 << 20;
+impl LockLimits {
+    /// As the settings say.
+    pub(crate) fn of(settings: &LimitConfig) -> Self {
+        Self { session: settings.session_locks_max as usize, all: settings.locks_max as usize }
+    }
+}
+
+impl Default for LockLimits {
+    fn default() -> Self {
+        Self::of(&LimitConfig::default())
+    }
+}
 
 /// Segments of a file that are freed at once when their session ends.
 const ENDED_AT_ONCE: usize = 1024;
@@ -111,6 +129,15 @@ struct FileLocks {
     waiters: BTreeMap<WaiterId, Waiter>,
 }
 
+/// How often a lock was refused for want of room.
+#[derive(Debug, Default)]
+struct Refused {
+    /// Its session had all it may.
+    session: u64,
+    /// All together had.
+    all: u64,
+}
+
 /// The locks of all files.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
@@ -120,6 +147,8 @@ pub(crate) struct LockTable {
     /// What each owner waits for.
     waits: BTreeMap<Owner, Vec<(LockKey, WaiterId)>>,
     counts: Counts,
+    limits: LockLimits,
+    refused: Refused,
     last: u64,
     restart: Restart,
     lasting: lasting::Lastings,
@@ -129,6 +158,23 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
+    /// Without locks, for so many.
+    pub(crate) fn new(limits: LockLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// What all sessions have together, for metrics.
+    pub(crate) fn state(&self) -> BudgetState {
+        let (used, limit) = (self.counts.all as u64, self.limits.all as u64);
+        BudgetState { name: "locks", used, limit, refused: self.refused.all }
+    }
+
+    /// What one session may have, for metrics.
+    pub(crate) fn session_limit_state(&self) -> SessionLimitState {
+        let limit = self.limits.session as u64;
+        SessionLimitState { name: "locks", limit, refused: self.refused.session }
+    }
+
     /// Locks a range, or waits for it where `waiting` says who is to be told.
     ///
     /// # Errors
@@ -163,7 +209,8 @@ impl LockTable {
             || self.restart.is_grace()
             || self.lasting.has_kept()
             || self.local.is_shown(file)
-            || self.is_full_for(session);
+            || self.is_full_for(session)
+            || self.is_full();
         let Some(locks) = self.files.get_mut(&file).filter(|locks| !is_special && locks.waiters.is_empty())
         else {
             return false;
@@ -176,23 +223,34 @@ impl LockTable {
         true
     }
 
-    /// No more locks are for this session.
-    fn is_full_for(&self, session: SessionId) -> bool {
-        let own = self.counts.by_session.get(&session).copied().unwrap_or_default();
-        own >= SESSION_LOCKS_MAX || self.counts.all >= LOCKS_MAX
-    }
-
     /// A lock may be asked for, whoever has it now.
     fn check(&mut self, file: LockKey, range: &Range<u64>, held: &Held, claim: Claim) -> Result<(), Status> {
-        if self.is_full_for(held.owner.session) {
-            return Err(Status::TOO_MANY_LOCKS);
-        }
+        self.check_room(held.owner.session)?;
         self.adopt(file);
         self.check_lasting(file, range, held)?;
         match claim {
             Claim::Reclaim(session) => self.restart.check(file, range, held.kind, session),
             Claim::New | Claim::Repair => Ok(()),
         }
+    }
+
+    /// There is room for one more part of a session.
+    fn check_room(&mut self, session: SessionId) -> Result<(), Status> {
+        let refused = match (self.is_full_for(session), self.is_full()) {
+            (true, _) => &mut self.refused.session,
+            (_, true) => &mut self.refused.all,
+            _ => return Ok(()),
+        };
+        *refused += 1;
+        Err(Status::TOO_MANY_LOCKS)
+    }
+
+    fn is_full_for(&self, session: SessionId) -> bool {
+        self.counts.by_session.get(&session).is_some_and(|own| *own >= self.limits.session)
+    }
+
+    fn is_full(&self) -> bool {
+        self.counts.all >= self.limits.all
     }
 
     fn grant_or_wait(

@@ -279,15 +279,39 @@ fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
 #[test]
 fn session_holds_a_bounded_number_of_parts() {
     let mut table = LockTable::default();
-    let lock = |table: &mut LockTable, at| {
+    let lock = |table: &mut LockTable, at: u64| {
         table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), Claim::New, None)
     };
-    for at in 0..SESSION_LOCKS_MAX as u64 {
+    let most = 65_536;
+    for at in 0..most {
         assert_eq!(lock(&mut table, at), Ok(NOW));
     }
-    assert_eq!(lock(&mut table, SESSION_LOCKS_MAX as u64), Err(Status::TOO_MANY_LOCKS));
+    assert_eq!(lock(&mut table, most), Err(Status::TOO_MANY_LOCKS));
     table.unlock(FILE, &(0..2), owner_of(0));
-    assert_eq!(lock(&mut table, SESSION_LOCKS_MAX as u64), Ok(NOW));
+    assert_eq!(lock(&mut table, most), Ok(NOW));
+    assert_eq!((table.session_limit_state().refused, table.state().refused), (1, 0));
+}
+
+// [LOCK-10]
+#[test]
+fn all_sessions_hold_and_wait_for_a_bounded_number_of_parts() {
+    let mut table = LockTable::new(LockLimits { session: 3, all: 5 });
+    let lock = |table: &mut LockTable, session: u64, at: u64| {
+        let held = held(2 * session, Kind::Exclusive);
+        table.lock(FILE, at..at + 1, held, Claim::New, Some(waiting(session)))
+    };
+    for at in 0..3 {
+        assert_eq!(lock(&mut table, 0, 2 * at), Ok(NOW));
+    }
+    assert_eq!(lock(&mut table, 0, 6), Err(Status::TOO_MANY_LOCKS), "of its own");
+    assert_eq!(lock(&mut table, 1, 8), Ok(NOW));
+    assert!(matches!(lock(&mut table, 2, 0), Ok(Outcome::Waits(_))));
+    assert_eq!(lock(&mut table, 3, 10), Err(Status::TOO_MANY_LOCKS), "of all");
+    let state = |used| BudgetState { name: "locks", used, limit: 5, refused: 1 };
+    assert_eq!((table.state(), table.session_limit_state().refused), (state(5), 1));
+    table.unlock(FILE, &(8..9), owner_of(2));
+    assert_eq!(table.state(), state(4));
+    assert_eq!(lock(&mut table, 3, 10), Ok(NOW));
 }
 
 // [LOCK-9]

@@ -242,8 +242,11 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
 fn last_close_of_a_file_without_a_name_is_left_to_a_thread() {
     for kind in kinds().into_iter().filter(|kind| *kind != Kind::Mem) {
         let mut f = Fixture::new(kind);
-        let slow =
-            |f: &mut Fixture, node: NodeId| f.storage.files_mut(node.export).unwrap().close(node).is_some();
+        let slow = |f: &mut Fixture, node: NodeId| {
+            let before = f.storage.disposals();
+            f.storage.close(node);
+            f.storage.disposals() > before
+        };
         let writer = f.open("f", RWC).unwrap();
         f.write(writer, 0, &[1; 5000]).unwrap();
         let reader = f.open("f", OpenFlags::READ).unwrap();

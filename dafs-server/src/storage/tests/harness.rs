@@ -43,6 +43,13 @@ fn io_uring_is_among_the_kinds_tested() {
     assert!(kinds().contains(&Kind::Disk(Engine::Uring)) && kinds().contains(&Kind::Direct(Engine::Uring)));
 }
 
+// The same.
+#[test]
+#[ignore = "needs dev-shm"]
+fn tmpfs_is_among_the_kinds_tested() {
+    assert!(kinds().contains(&Kind::Tmpfs));
+}
+
 /// A storage with one export, `data`.
 pub(super) struct Fixture {
     pub(super) storage: Exports,

@@ -8,9 +8,6 @@ use dafs_proto::view::{View, ViewError};
 use dafs_proto::wire::{VIEW_DESCRIPTION_SIZE_MAX, ViewSetRequest, WireError, decode_datatype};
 use thiserror::Error;
 
-/// Views of a session.
-const VIEWS_MAX: usize = 1024;
-
 /// The views of a session.
 #[derive(Debug)]
 pub struct Views {
@@ -19,6 +16,8 @@ pub struct Views {
     begun: Option<Begun>,
     /// Bytes that views and the description take.
     room: Charge,
+    /// Views at most.
+    max: u32,
 }
 
 #[derive(Debug)]
@@ -41,15 +40,18 @@ pub(crate) enum Refused {
     Bytes(#[from] WireError),
     #[error(transparent)]
     View(#[from] ViewError),
+    /// The session has all it may.
+    #[error("the session has as many views as it may")]
+    TooMany,
     /// There is no room for it.
     #[error("there is no room for another view")]
     Full,
 }
 
 impl Views {
-    /// None yet; `room` is where the bytes of all are charged.
-    pub(crate) fn new(room: Charge) -> Self {
-        Self { set: HashMap::new(), begun: None, room }
+    /// None yet, `max` of them at most; `room` is where the bytes of all are charged.
+    pub(crate) fn new(room: Charge, max: u32) -> Self {
+        Self { set: HashMap::new(), begun: None, room, max }
     }
 
     /// The view of this number.
@@ -82,7 +84,10 @@ impl Views {
             .and_then(|datatype| View::new(&datatype).map_err(Refused::from));
         self.forget_begun();
         let made = made?;
-        if self.set.len() >= VIEWS_MAX || !self.room.grow(made.memory_size() as u64) {
+        if self.set.len() >= self.max as usize {
+            return Err(Refused::TooMany);
+        }
+        if !self.room.grow(made.memory_size() as u64) {
             return Err(Refused::Full);
         }
         self.set.insert(view, Arc::new(made));
@@ -128,11 +133,13 @@ mod tests {
 
     use super::*;
 
+    const VIEWS_MAX: u32 = 1024;
+
     fn views(limit: u64) -> (Views, Arc<Budget>) {
         // Trusted: nothing is kept in reserve.
         let budget = Budget::new(Terms { limit, share_percent: 100 }, vec![Owner::User(1)]);
         let room = budget.take(&Owner::User(1), 0).unwrap();
-        (Views::new(room), budget)
+        (Views::new(room, VIEWS_MAX), budget)
     }
 
     fn part(view: u32, description: &[u8], offset: usize) -> ViewSetRequest {
@@ -189,10 +196,10 @@ mod tests {
             assert_eq!(budget.used(), if is_taken { size } else { 0 });
         }
         let (mut views, _) = views(u64::MAX);
-        for view in 0..VIEWS_MAX as u32 {
+        for view in 0..VIEWS_MAX {
             views.set(&part(view, &description, 0), &description).unwrap();
         }
-        assert_eq!(views.set(&part(5000, &description, 0), &description), Err(Refused::Full));
+        assert_eq!(views.set(&part(5000, &description, 0), &description), Err(Refused::TooMany));
         assert!(views.drop_view(3));
         views.set(&part(5000, &description, 0), &description).unwrap();
         for (len, is_taken) in
