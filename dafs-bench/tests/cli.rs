@@ -130,7 +130,7 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
 #[test]
 fn help_explains_the_ratio_and_gives_examples() {
     let help = text(&dafs_bench(&["--help"]).stdout);
-    assert!(help.contains("1.0 is perfect") && help.contains("Examples:"), "{help}");
+    assert!(help.contains("1.0 equals the limit") && help.contains("Examples:"), "{help}");
 }
 
 #[test]

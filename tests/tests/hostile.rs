@@ -12,6 +12,7 @@ use dafs_proto::wire::{
     Authenticate, FileHandle, Flags, HEADER_SIZE, Header, Hello, Method, Opcode, Resume, Status,
     decode_message_pack, encode_message_pack,
 };
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Raw, introduction, request, write_body};
@@ -314,13 +315,14 @@ fn request_repeated_with_another_opcode_is_a_false_retry(on: On) {
 
 // [SESS-45] [SESS-89]
 fn more_requests_than_credits_end_the_session_with_a_reason(on: On) {
-    let harness = Harness::start_with(on, |config| config.operations_max = 2);
+    let (harness, faults) = Harness::start_faulty(on, |config| config.operations_max = 2);
     let bystander = Bystander::new(&harness);
+    // However quick storage is, none is answered before the last has come.
+    faults.next(Kind::Mkdir, Fault::Hold, 64);
     let (mut raw, welcome) = Raw::session(harness.address(), 64);
     let mounted = raw.ask(request(Opcode::Mount, 0, 1), &[], b"data");
     let mut header = request(Opcode::Mkdir, 0, 2);
     header.handle = mounted.header.handle;
-    // In one flush, so that the server finds all of them before it has answered the first.
     let slots = u32::from(welcome.slots);
     for slot in 1..slots {
         header.slot = dafs_proto::wire::Slot(slot);
@@ -339,6 +341,7 @@ fn more_requests_than_credits_end_the_session_with_a_reason(on: On) {
         // With requests still on their way the end of a queue pair may overtake it: [PROV-66].
         None => assert!(on.is_verbs(), "a reason"),
     }
+    faults.release();
     bystander.is_alone();
 }
 

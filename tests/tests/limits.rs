@@ -11,7 +11,7 @@ use dafs_proto::wire::Resume;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Raw, introduction};
-use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size};
+use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size, wait_for};
 use dafs_tests::{on_each_provider, on_two_workers};
 
 on_each_provider! {
@@ -199,7 +199,7 @@ fn sessions_beyond_the_limit_are_refused_until_one_ends(on: On) {
     assert_eq!(refused.errno(), libc::EUSERS);
     held.iter().for_each(|session| drop(session.mount("mem").unwrap()));
     held.pop();
-    while held[0].statistics().unwrap().sessions > 2 {}
+    wait_for("a session ends", || held[0].statistics().unwrap().sessions <= 2);
     harness.connect(&config).unwrap().ping().unwrap();
 }
 
@@ -214,13 +214,13 @@ fn clients_that_mount_nothing_leave_no_session(on: On) {
     for _ in 0..4 {
         let silent: Vec<_> = (0..7).map(|_| Raw::session(harness.address(), 4)).collect();
         drop(silent);
-        while other.statistics().unwrap().sessions > 1 {}
+        wait_for("the silent leave no session", || other.statistics().unwrap().sessions == 1);
     }
     // One that has mounted waits for its client.
     let (mut kept, welcome) = Raw::session(harness.address(), 4);
     kept.mount("mem");
     drop(kept);
-    while other.statistics().unwrap().connections > 1 {}
+    wait_for("its connection is gone", || other.statistics().unwrap().connections == 1);
     let resume = Resume { session: welcome.session, secret: welcome.secret };
     let again = Raw::connect(harness.address()).shake(&introduction(harness.address(), 4, Some(resume)));
     assert!(again.unwrap().resumed);
@@ -256,14 +256,12 @@ fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
     let by_token = root.open_token(&token, "f", OpenOptions::new().read(true));
     assert_status(by_token, Status::TOO_MANY_OPEN, "a handle by a token");
     files.truncate(10);
-    while session.statistics().unwrap().handles > 100 {}
+    wait_for("handles are closed", || session.statistics().unwrap().handles <= 100);
     root.open("f").unwrap();
     // What could not be opened holds nothing.
     drop((root, files, session, others));
     other.close();
-    while faults.open_nodes() > 0 {
-        std::thread::yield_now();
-    }
+    wait_for("all is closed", || faults.open_nodes() == 0);
 }
 
 fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On) {
@@ -287,7 +285,7 @@ fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On
     }
     other.mount("mem").unwrap().create("f").unwrap();
     files.truncate(5);
-    while session.statistics().unwrap().handles > 20 {}
+    wait_for("handles are closed", || session.statistics().unwrap().handles <= 20);
     root.create("again").unwrap();
     program.session().ping().unwrap();
 }

@@ -6,10 +6,7 @@
 mod verbs {
     use std::array::from_fn;
     use std::collections::BTreeMap;
-    use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::process::{Child, Command, Stdio};
-    use std::time::{Duration, Instant};
 
     use dafs_client::{Background, Config, File, MethodOverride, Provider, Session, WaitPolicy};
     use dafs_proto::transport::verbs::totals;
@@ -18,42 +15,13 @@ mod verbs {
     use dafs_tests::harness::{Harness, On, device_address, key_for};
     use dafs_tests::program::Program;
     use dafs_tests::raw::{Raw, read_body};
-    use dafs_tests::suite::{assert_same, bytes};
+    use dafs_tests::suite::{assert_same, bytes, wait_for};
 
-    /// A test that makes no progress for so long has hung.
-    const HANG: Duration = Duration::from_secs(60);
-
-    fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
-        let begin = Instant::now();
-        while !reached() {
-            assert!(begin.elapsed() < HANG, "{what}: not reached");
-            std::thread::yield_now();
-        }
-    }
-
-    /// A server whose counters can be read.
-    struct Counted {
-        program: Program,
-        metrics: SocketAddr,
-    }
-
-    impl Counted {
-        fn start() -> Self {
-            // A port that was free a moment ago.
-            let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let flags = ["--no-calibrate", "--metrics", &metrics.to_string()];
-            Self { program: Program::start(On::Verbs, &flags), metrics }
-        }
-
-        fn counters(&self) -> BTreeMap<String, u64> {
-            let mut stream = TcpStream::connect(self.metrics).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            let named =
-                text.lines().filter_map(|line| line.strip_prefix("dafs_verbs_")?.split_once("_total "));
-            named.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
-        }
+    /// What the provider of a server has counted.
+    fn counters(server: &Program) -> BTreeMap<String, u64> {
+        let text = server.metrics();
+        let named = text.lines().filter_map(|line| line.strip_prefix("dafs_verbs_")?.split_once("_total "));
+        named.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
     }
 
     /// What is counted of an operation: work requests, RDMA among them, doorbells, completions, bytes copied for want of registration.
@@ -73,10 +41,10 @@ mod verbs {
 
     /// What both sides have told when neither tells more. Each tells before it sleeps: so the client, which sleeps in every operation,
     /// has told what it did until its last request was on its way.
-    fn counts_at_rest(server: &Counted) -> [Counts; 2] {
+    fn counts_at_rest(server: &Program) -> [Counts; 2] {
         let mut last = None;
         loop {
-            let counters = server.counters();
+            let counters = counters(server);
             let now = [COUNTED.map(|name| counters[name]), own_counts()];
             if last.replace(now) == Some(now) {
                 return now;
@@ -104,7 +72,7 @@ mod verbs {
         use MethodOverride::{ClientInitiated, Direct, Eager, Hybrid, Inline};
         const COUNT: u64 = 24;
         const SIZE: usize = 4096;
-        let server = Counted::start();
+        let server = Program::start_counted(On::Verbs, &["--no-calibrate"]);
         let wait = WaitPolicy::Event;
         let config = |method| Config { method, wait, background: Background::None, ..Config::default() };
         // None ends before the last: that would be counted too.
@@ -128,7 +96,7 @@ mod verbs {
             (Hybrid, false, [one_sided, asked]),
             (Hybrid, true, [served, [48, 24, 24, 48, copied]]),
         ] {
-            let session = server.program.session_with(&config(method));
+            let session = server.session_with(&config(method));
             let file = session.mount("mem").unwrap().create("f").unwrap();
             file.write_all_at(&bytes(1, 128 << 10), 0).unwrap();
             let mut buffer = session.buffer(SIZE).unwrap();

@@ -1,15 +1,17 @@
 //! Storage that fails, writes short, hangs or is full: the caller learns it, nothing acknowledged is lost, and the session goes on.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
+use std::time::Duration;
+
 use dafs_client::{Background, Config, DurableWriter, Error, Export, File, OpenOptions, Session, Status};
-use dafs_proto::transport::Access;
+use dafs_proto::transport::{Access, WaitPolicy};
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, ReaddirReply, ReaddirRequest};
 use dafs_server::config::ExportKind;
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::Raw;
-use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
+use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 
 on_each_provider! {
     failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
@@ -24,6 +26,13 @@ on_each_provider! {
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
+}
+
+/// What a server measures of itself depends on no provider's transfers.
+mod measured {
+    use super::turn_in_which_the_loop_stands_still_is_measured;
+
+    dafs_tests::on_sockets! { turn_in_which_the_loop_stands_still_is_measured }
 }
 
 struct Scene {
@@ -55,6 +64,19 @@ impl Scene {
 
 /// Sizes that travel inline, direct, and in several pieces.
 const SIZES: [usize; 4] = [1, 4000, 300_000, (5 << 20) + 3];
+
+// [BUF-25]
+fn turn_in_which_the_loop_stands_still_is_measured(on: On) {
+    const STANDS_STILL: Duration = Duration::from_millis(50);
+    for poll in [WaitPolicy::Adaptive, WaitPolicy::Event] {
+        let (harness, faults) = Harness::start_faulty(on, |config| config.poll = poll);
+        let session = harness.session();
+        let root = session.mount("data").unwrap();
+        faults.next(Kind::Mkdir, Fault::Stall(STANDS_STILL), 1);
+        root.create_dir("d", 0o755).unwrap();
+        wait_for(&format!("the turn is measured, {poll:?}"), || harness.longest_turn() >= STANDS_STILL);
+    }
+}
 
 // [ERR-1] [ERR-3]
 fn failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on(on: On) {

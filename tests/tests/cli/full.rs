@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dafs_client::{Error, StaleCause, Status};
+use dafs_client::{Error, LockKind, LockOptions, OpenOptions, StaleCause, Status};
 use dafs_tests::harness::On;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 
@@ -50,6 +50,16 @@ mod verbs {
     #[ignore = "needs rdma-device"]
     fn handle_never_reaches_a_file_system_mounted_over_its_export() {
         super::mounted_over(dafs_tests::harness::On::Verbs);
+    }
+}
+
+/// Nothing of this depends on how data travels.
+mod locks {
+    use super::lock_that_cannot_be_written_is_held_by_nobody;
+
+    dafs_tests::on_sockets! {
+        #[ignore = "needs mount"]
+        lock_that_cannot_be_written_is_held_by_nobody,
     }
 }
 
@@ -117,6 +127,44 @@ fn copy_to_a_full_file_system(on: On) {
     file.truncate(0).unwrap();
     root.create("one more").unwrap().write_all_at(&bytes(4, 100_000), 0).unwrap();
     assert_eq!(session.reconnects(), 0);
+}
+
+// [LOCK-35]
+fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
+    let mut mounted = None;
+    let world = World::start_with(on, |server, directory| {
+        let small = directory.join("small");
+        fs::create_dir(&small).unwrap();
+        mounted = Some(mount(&["-t", "tmpfs", "-o", "size=3m", "tmpfs"], &small));
+        server.arg("--lock-file").arg(small.join("locks"));
+    });
+    let url = world.url("data/lock");
+    dafs(["lock", "--persistent", &url, "true"]).succeeded();
+    let (session, other) = (world.session().unwrap(), world.session().unwrap());
+    let [file, beside] = [&session, &other].map(|session| {
+        let options = &mut OpenOptions::new();
+        session.mount("data").unwrap().open_with("lock", options.read(true).write(true)).unwrap()
+    });
+    // The file names the session before the disk is full.
+    assert!(file.try_lock(0..1, LockKind::Exclusive).unwrap());
+    let filler = world.local("small").join("filler");
+    assert!(fs::write(&filler, vec![1; 4 << 20]).is_err());
+    let persistent = LockOptions { persistent: true, ..LockOptions::default() };
+    // What is rewritten finds room for a while.
+    let (refused, error) = (1..1000)
+        .find_map(|at| {
+            let range = 2 * at..2 * at + 1;
+            let locked = file.lock_with(range.clone(), LockKind::Exclusive, persistent);
+            locked.err().map(|error| (range, error))
+        })
+        .unwrap();
+    assert_eq!(error.status(), Some(Status::NO_SPACE), "{error}");
+    assert_eq!(beside.test_lock(refused.clone(), LockKind::Exclusive).unwrap(), None);
+    dafs(["lock", "--persistent", &world.url("data/other"), "true"]).failed(1, &["cannot lock"]);
+    fs::remove_file(&filler).unwrap();
+    file.lock_with(refused.clone(), LockKind::Exclusive, persistent).unwrap();
+    assert!(beside.test_lock(refused, LockKind::Exclusive).unwrap().is_some());
+    dafs(["lock", "--persistent", "--no-wait", &world.url("data/other"), "true"]).succeeded();
 }
 
 // [SESS-55] [CLI-32]

@@ -86,7 +86,7 @@ fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
 fn persistent_lock_that_nothing_would_keep_says_what_to_do(on: On) {
     let world = World::start(on);
     let refused = dafs(["lock", "--persistent", &world.url("data/lock"), "true"]);
-    refused.failed(1, &["cannot lock", "keeps no locks", "--lock-file"]);
+    refused.failed(1, &["cannot lock", "has no lock file", "--lock-file"]);
 }
 
 // [LOCK-34]

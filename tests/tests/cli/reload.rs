@@ -123,6 +123,28 @@ fn server_that_is_hung_up_on_reloads_keys_and_rules_and_drops_no_session() {
     file.commit().unwrap();
 }
 
+// [ACC-70] [ACC-106]
+#[test]
+fn server_that_is_hung_up_on_names_the_settings_that_it_does_not_take_over() {
+    let mut server = Server::start();
+    let settings = server.directory.path().join("settings");
+    let as_started = fs::read_to_string(&settings).unwrap();
+    for (more, named, unnamed) in [
+        ("sessions-max = 7\nlog-lines-max = 3\n", ["--sessions-max", "--log-lines-max"], "--tokens-max"),
+        ("", ["reloaded"; 2], "until the server is restarted"),
+        ("tokens-max = 5\ndirect-io = true\n", ["--tokens-max", "--direct-io"], "--sessions-max"),
+    ] {
+        fs::write(&settings, format!("{more}{as_started}")).unwrap();
+        server.hang_up();
+        let mut said = server.said("reloaded keys and rules");
+        if !more.is_empty() {
+            said = server.said("until the server is restarted");
+        }
+        assert!(named.iter().all(|name| said.contains(name)) && !said.contains(unnamed), "{said}");
+    }
+    server.session(ALPHA).unwrap().mount("data").unwrap();
+}
+
 // [ACC-73]
 #[test]
 fn log_in_json_is_json_from_the_first_line_on_also_without_a_server() {

@@ -24,6 +24,7 @@ on_sockets! {
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
     copy_of_a_file_that_became_stale_is_made_once_more,
+    copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole,
     copy_in_place_keeps_links_and_reaches_devices,
     listing_without_end_ends,
 }
@@ -207,6 +208,24 @@ fn copy_of_a_file_that_became_stale_is_made_once_more(on: On) {
     let (code, said) = ended(copy);
     assert_eq!(code, Some(0), "{said}");
     assert_same(&fs::read(down).unwrap(), &bytes(2, SIZES[1]), "the file that is there now");
+}
+
+// [CMD-18]
+fn copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole(on: On) {
+    for size in SIZES {
+        let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
+        let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
+        fs::write(&source, bytes(1, size)).unwrap();
+        // The name is made, and nobody is told.
+        faults.next(Kind::Open, Fault::Late, 1);
+        let copy = begin(["cp", text(&source), &url(&harness, "data/f")]);
+        faults.wait_for_held(1);
+        harness.restart();
+        let (code, said) = ended(copy);
+        assert_eq!(code, Some(0), "{said}");
+        assert_same(&fs::read(&there).unwrap(), &bytes(1, size), "the copy");
+        assert_eq!(names(harness.data().as_path()), ["f"], "{said}");
+    }
 }
 
 // [CMD-4]

@@ -1,26 +1,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_client::{Config, Key, Session, Status};
+use dafs_client::{Config, Datatype, File, Key, LockKind, Session, Status};
+use dafs_proto::session::ClientIntroduction;
 use dafs_proto::transport::shm::{ShmConfig, ShmDomain};
 use dafs_proto::transport::{
     Access, Address, ConnectParams, Domain, LocalSegments, MemoryRef, OpToken, WaitPolicy,
 };
-use dafs_proto::wire::{FileHandle, Header, Opcode};
+use dafs_proto::wire::{FileHandle, Header, Opcode, OpenFlags, Welcome};
 use dafs_server::access::KeyEntry;
+use dafs_server::config::Config as ServerConfig;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::program::Program;
+use dafs_tests::program::{Program, key_file};
 use dafs_tests::raw::{Raw, introduction, read_body};
-use dafs_tests::suite::{assert_same, bytes};
+use dafs_tests::suite::{assert_same, assert_status, bytes, wait_for};
 
-/// A server that other hosts could reach, with two keys and few sessions, and how this host reaches it.
-fn keyed(sessions_max: u32) -> (Harness, String) {
+/// A server that other hosts could reach, with two keys and little of something, and how this host reaches it.
+fn keyed(limit: impl FnOnce(&mut ServerConfig)) -> (Harness, String) {
     let harness = Harness::start_with(On::Tcp, |config| {
         for (name, seed) in [("greedy", 1), ("other", 2)] {
             config.access.keys.insert(KeyEntry { key: key(name, seed), forced: None });
         }
         config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
-        config.sessions_max = sessions_max;
+        limit(config);
     });
     let Address::Tcp(address) = harness.address() else { panic!("a tcp listener") };
     let url = format!("dafs+tcp://127.0.0.1:{}", address.port());
@@ -38,7 +40,7 @@ fn holder(url: &str, name: &str, seed: u8) -> dafs_client::Result<Session> {
 // [LIMIT-1]
 #[test]
 fn holders_of_one_key_get_their_share_of_the_sessions() {
-    let (_harness, url) = keyed(8);
+    let (_harness, url) = keyed(|config| config.sessions_max = 8);
     let greedy: Vec<_> = (0..4).map(|_| holder(&url, "greedy", 1).unwrap()).collect();
     let refused = holder(&url, "greedy", 1).unwrap_err();
     assert_eq!(refused.status(), Some(Status::SERVER_FULL), "{refused:?}");
@@ -47,16 +49,28 @@ fn holders_of_one_key_get_their_share_of_the_sessions() {
         other.ping().unwrap();
     }
     drop(greedy);
-    while others[0].statistics().unwrap().sessions > 4 {}
+    wait_for("the greedy are gone", || others[0].statistics().unwrap().sessions <= 4);
     holder(&url, "greedy", 1).unwrap().ping().unwrap();
 }
 
 // [LIMIT-16]
 #[test]
 fn registrations_of_many_connections_leave_the_server_alive() {
+    let max = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let max: usize = max.trim().parse().unwrap();
+    register_from_many_connections(&[], max * 3 / 4);
+}
+
+// [LIMIT-5] Whatever the kernel allows here.
+#[test]
+fn registrations_of_many_connections_keep_to_their_budget() {
+    register_from_many_connections(&["--mappings-max", "20000"], 25_000);
+}
+
+fn register_from_many_connections(flags: &[&str], maps_max: usize) {
     const CONNECTIONS: usize = 16;
     const REGIONS: usize = 4000;
-    let program = Program::start(On::Shm, &["--no-calibrate"]);
+    let program = Program::start(On::Shm, &[&["--no-calibrate"], flags].concat());
     let bystander = program.session();
     let file = bystander.mount("mem").unwrap().create("f").unwrap();
     file.write_all_at(&bytes(1, 200_000), 0).unwrap();
@@ -79,9 +93,7 @@ fn registrations_of_many_connections_leave_the_server_alive() {
         bystander.ping().unwrap();
     }
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", program.id())).unwrap();
-    let max = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
-    let max: usize = max.trim().parse().unwrap();
-    assert!(maps.lines().count() < max * 3 / 4, "{} of {max} mappings", maps.lines().count());
+    assert!(maps.lines().count() < maps_max, "{} mappings", maps.lines().count());
     for _ in 0..50 {
         let session = program.session();
         let file = session.mount("mem").unwrap().open("f").unwrap();
@@ -133,7 +145,18 @@ fn write(file: FileHandle) -> Header {
     Header::request(Opcode::Write, file)
 }
 
-// [LIMIT-8]
+/// Leaves bytes of a file untaken, more than the kernel takes for a socket.
+fn take_nothing(silent: &mut Raw, welcome: &Welcome) {
+    let root = silent.mount("data");
+    let opened = silent.open(root, b"f", OpenFlags::READ).header.handle;
+    for slot in 1..u32::from(welcome.slots.min(welcome.credits)) - 1 {
+        let mut header = dafs_tests::raw::request(Opcode::Read, slot, 1);
+        (header.handle, header.credits) = (opened, welcome.slots);
+        silent.send(header, &read_body(0, 16_000, None), &[]);
+    }
+}
+
+// [LIMIT-8] Over shared memory the server takes no more requests than its replies have room in the rings.
 #[test]
 fn replies_that_nobody_takes_end_their_connection_only() {
     let harness = Harness::start_with(On::Tcp, |config| {
@@ -142,22 +165,116 @@ fn replies_that_nobody_takes_end_their_connection_only() {
         config.lease_ms = 3_600_000;
     });
     let bystander = harness.session();
-    let file = bystander.mount("mem").unwrap().create("f").unwrap();
+    let file = bystander.mount("data").unwrap().create("f").unwrap();
     file.write_all_at(&bytes(1, 1 << 20), 0).unwrap();
-    // More than the kernel takes for a socket.
     let (mut silent, welcome) = Raw::session(harness.address(), 512);
-    let root = silent.mount("mem");
-    let opened = silent.open(root, b"f", dafs_proto::wire::OpenFlags::READ).header.handle;
-    for slot in 1..u32::from(welcome.slots.min(welcome.credits)) - 1 {
-        let mut header = dafs_tests::raw::request(Opcode::Read, slot, 1);
-        (header.handle, header.credits) = (opened, welcome.slots);
-        silent.send(header, &read_body(0, 16_000, None), &[]);
-    }
-    while bystander.statistics().unwrap().connections > 1 {}
+    take_nothing(&mut silent, &welcome);
+    wait_for("its connection is closed", || bystander.statistics().unwrap().connections == 1);
     let mut found = vec![0; 1 << 20];
     file.read_exact_at(&mut found, 0).unwrap();
     assert_same(&found, &bytes(1, 1 << 20), "the bystander's data");
     assert_eq!(bystander.reconnects(), 0);
+}
+
+// [LIMIT-1] [LIMIT-8]
+#[test]
+fn holder_of_a_key_leaves_its_share_of_replies_untaken_and_no_more() {
+    // A hundredth of it is more than anybody else leaves, and less than what is left here.
+    let (harness, url) = keyed(|config| {
+        (config.limits.unsent_size_max, config.limits.identity_share_percent) = (100 << 20, 1);
+        config.slots_max = 512;
+        config.lease_ms = 3_600_000;
+    });
+    let other = holder(&url, "other", 2).unwrap();
+    std::fs::write(harness.data().join("f"), bytes(1, 1 << 20)).unwrap();
+    let file = other.mount("data").unwrap().open("f").unwrap();
+    let Address::Tcp(address) = harness.address() else { panic!("a tcp listener") };
+    let address = Address::Tcp(([127, 0, 0, 1], address.port()).into());
+    let mut silent = Raw::connect(&address);
+    let greedy = ClientIntroduction { key: Some(key("greedy", 1)), ..introduction(&address, 512, None) };
+    let welcome = silent.shake(&greedy).unwrap();
+    take_nothing(&mut silent, &welcome);
+    wait_for("its connection is closed", || other.statistics().unwrap().connections == 1);
+    let mut found = vec![0; 1 << 20];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &bytes(1, 1 << 20), "the other's data");
+    assert_eq!(other.reconnects(), 0);
+}
+
+// [LIMIT-1] [LIMIT-14]
+#[test]
+fn holder_of_a_key_opens_its_share_of_the_files_and_no_more() {
+    let (harness, url) = keyed(|config| config.limits.descriptors_max = Some(32));
+    std::fs::write(harness.data().join("f"), "content").unwrap();
+    let greedy = holder(&url, "greedy", 1).unwrap();
+    let again = holder(&url, "greedy", 1).unwrap();
+    let other = holder(&url, "other", 2).unwrap();
+    let [root, beside] = [&greedy, &again].map(|session| session.mount("data").unwrap());
+    let mut files = Vec::new();
+    let error = loop {
+        // Of both its sessions together.
+        let from = if files.len() % 2 == 0 { &root } else { &beside };
+        match from.open("f") {
+            Ok(file) => files.push(file),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.status(), Some(Status::TOO_MANY_OPEN), "{error}");
+    assert_eq!(files.len(), 16, "half of all");
+    let opened = other.mount("data").unwrap().open("f").unwrap();
+    let mut found = [0; 7];
+    opened.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"content");
+    files.pop();
+    wait_for("a file is closed", || beside.open("f").is_ok());
+}
+
+/// A metric of a budget.
+fn of(budget: &str, what: &str) -> String {
+    format!("dafs_budget_{what}{{budget=\"{budget}\"}}")
+}
+
+/// A metric has this value, now or soon.
+#[track_caller]
+fn assert_shows(program: &Program, name: &str, value: f64) {
+    wait_for(&format!("{name} is {value}"), || program.metric(name).to_bits() == value.to_bits());
+}
+
+// [LIMIT-1] [LIMIT-3] [ACC-103]
+#[test]
+fn metrics_show_what_is_taken_and_who_was_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = key_file(directory.path());
+    let flags = ["--no-calibrate", "--sessions-max", "2", "--key-file", keys.to_str().unwrap()];
+    let program = Program::start_counted(On::Tcp, &flags);
+    let shows = |name: &str, value: f64| assert_shows(&program, name, value);
+    shows(&of("sessions", "limit"), 2.0);
+    // A connection is counted until it has a session, or ends.
+    let begun = [Raw::connect(program.address()), Raw::connect(program.address())];
+    shows(&of("handshakes", "used"), 2.0);
+    drop(begun);
+    shows(&of("handshakes", "used"), 0.0);
+    let (first, second) = (program.session(), program.session());
+    let file = first.mount("data").unwrap().create("f").unwrap();
+    shows(&of("handshakes", "used"), 0.0);
+    shows(&of("sessions", "used"), 2.0);
+    shows(&of("descriptors", "used"), 1.0);
+    shows("dafs_logins_refused_total", 0.0);
+    let url = program.address().to_string();
+    let refused = Session::connect(&url, &Config::default()).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::SERVER_FULL), "{refused}");
+    shows(&of("sessions", "refused_total"), 1.0);
+    shows("dafs_logins_refused_total", 1.0);
+    let wrong = Config { key: Some(key("suites", 1)), ..Config::default() };
+    let refused = Session::connect(&url, &wrong).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::AUTH_FAILED), "{refused}");
+    shows("dafs_logins_refused_total", 2.0);
+    drop(file);
+    first.flush();
+    shows(&of("descriptors", "used"), 0.0);
+    drop((first, second));
+    shows(&of("sessions", "used"), 0.0);
+    shows(&of("sessions", "refused_total"), 1.0);
 }
 
 // [LIMIT-4] [LIMIT-14]
@@ -217,7 +334,7 @@ fn name_of_a_client_stays_within_its_line_of_the_log() {
     long.client_name = "x".repeat(63) + "yz";
     raw.shake(&long).unwrap();
     drop(raw);
-    while program.log().matches("session ended").count() < 2 {}
+    wait_for("both end", || program.log().matches("session ended").count() == 2);
     let log = program.log();
     assert!(log.contains("xxy") && !log.contains("yz"), "{log}");
     assert!(log.contains("forged"), "{log}");
@@ -231,7 +348,7 @@ fn log_of_many_sessions_is_bounded_and_says_so() {
     for _ in 0..200 {
         Raw::session(program.address(), 4);
     }
-    while !program.log().contains("lines were left out") {}
+    wait_for("a summary", || program.log().contains("lines were left out"));
     let opened = program.log().lines().filter(|line| line.contains("session opened")).count();
     assert!(opened < 200, "{opened} lines");
 }
@@ -282,4 +399,39 @@ fn memory_lent_to_one_client_is_out_of_reach_of_all_others() {
             .count();
     }
     assert_eq!(into.span().to_vec(), [7; 16]);
+}
+
+// [LIMIT-1] [LOCK-10] [SESS-76] [VIEW-9]
+#[test]
+fn limits_of_a_session_are_as_set_and_refusals_are_counted() {
+    let flags = ["--handles-max", "4", "--views-max", "2", "--tokens-max", "1"];
+    let locks = ["--session-locks-max", "3", "--locks-max", "5"];
+    let program = Program::start_counted(On::Tcp, &[&["--no-calibrate"], &flags[..], &locks].concat());
+    let sessions: Vec<_> = (0..3).map(|_| program.session()).collect();
+    assert_eq!(sessions[0].agreed().handles_max, 4);
+    let roots: Vec<_> = sessions.iter().map(|session| session.mount("data").unwrap()).collect();
+    let files: Vec<File> = roots.iter().map(|root| root.create("f").unwrap()).collect();
+    let [held, _beside] = [roots[0].open("f"), roots[0].open("f")].map(Result::unwrap);
+    assert_status(roots[0].open("f"), Status::TOO_MANY_OPEN, "a fifth handle");
+    let views: Vec<_> = [4, 8].map(|len| sessions[0].view(&Datatype::bytes(len)).unwrap()).into();
+    assert_status(sessions[0].view(&Datatype::bytes(12)), Status::TOO_MANY_VIEWS, "a third view");
+    held.share(true, false, Duration::ZERO).unwrap();
+    assert_status(held.share(true, false, Duration::ZERO), Status::TOO_MANY_OPEN, "a second token");
+    let lock = |file: usize, at: u64| files[file].lock(at..at + 1, LockKind::Exclusive);
+    for at in [0, 2, 4] {
+        lock(0, at).unwrap();
+    }
+    assert_status(lock(0, 6), Status::TOO_MANY_LOCKS, "a fourth lock of a session");
+    for at in [8, 10] {
+        lock(1, at).unwrap();
+    }
+    assert_status(lock(2, 12), Status::TOO_MANY_LOCKS, "a sixth lock of all");
+    for (limit, most) in [("handles", 4.0), ("views", 2.0), ("tokens", 1.0), ("locks", 3.0)] {
+        assert_shows(&program, &format!("dafs_session_limit{{limit=\"{limit}\"}}"), most);
+        assert_shows(&program, &format!("dafs_session_refused_total{{limit=\"{limit}\"}}"), 1.0);
+    }
+    for (what, value) in [("used", 5.0), ("limit", 5.0), ("refused_total", 1.0)] {
+        assert_shows(&program, &of("locks", what), value);
+    }
+    drop(views);
 }

@@ -1,11 +1,13 @@
 //! Locks that are waited for without a request in flight: the server tells when to ask again.
 
+use std::time::{Duration, Instant};
+
 use dafs_client::{Error, File, LockKind, LockOptions, Session};
 use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::raw::Raw;
+use dafs_tests::raw::{Message, Raw};
 
 use super::open;
 use LockKind::{Exclusive, Shared};
@@ -19,6 +21,7 @@ on_each_provider_and_two_workers! {
     whoever_asks_again_keeps_his_place,
     grant_that_is_ignored_is_taken_back,
     wait_that_is_cancelled_is_told_of_no_more,
+    client_that_says_nothing_is_called_back_eight_times,
 }
 
 fn by(owner: u64) -> LockOptions {
@@ -122,7 +125,11 @@ fn wait_goes_on_over_a_restart(on: On) {
 }
 
 fn lock(raw: &mut Raw, file: FileHandle, owner: u64, flags: LockFlags) -> Status {
-    let request = LockRequest { offset: 0, len: 1, owner, kind: Exclusive, flags };
+    lock_at(raw, file, 0, owner, flags)
+}
+
+fn lock_at(raw: &mut Raw, file: FileHandle, offset: u64, owner: u64, flags: LockFlags) -> Status {
+    let request = LockRequest { offset, len: 1, owner, kind: Exclusive, flags };
     let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
     request.encode(&mut body);
     raw.call(Header::request(Opcode::Lock, file), &body, &[]).header.status
@@ -195,4 +202,39 @@ fn wait_that_is_cancelled_is_told_of_no_more(on: On) {
     assert_eq!(lock(&mut raw, file, 3, notify | LockFlags::CANCEL), Status::OK, "of none");
     held.unlock(0..1).unwrap();
     assert_eq!(turn(&mut raw), (file, 2));
+}
+
+// [LOCK-28]
+fn client_that_says_nothing_is_called_back_eight_times(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let (_, held) = open(&session);
+    held.lock(0..9, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    for at in 0..9 {
+        let waits = lock_at(&mut raw, file, at, at, LockFlags::WAIT | LockFlags::NOTIFY);
+        assert_eq!(waits, Status::WAITING);
+    }
+    held.unlock(0..9).unwrap();
+    let owner = |told: Message| {
+        assert_eq!(told.header.opcode, Opcode::LockTurn);
+        LockTurn::decode(&told.body).unwrap().owner
+    };
+    let told: Vec<u64> = (0..8).map(|_| owner(raw.receive().expect("a turn"))).collect();
+    assert_eq!(told, (0..8).collect::<Vec<_>>());
+    // What was sent with them, or at the next ticks, would be here by now.
+    let ticks = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < ticks {
+        session.ping().unwrap();
+        assert!(raw.endpoint.recv().unwrap().is_none(), "a ninth");
+    }
+    let mut header = Header::request(Opcode::Null, FileHandle(0));
+    raw.begin(&mut header);
+    raw.send(header, &[], &[]);
+    let mut came: Vec<Message> = (0..2).map(|_| raw.receive().expect("a message")).collect();
+    came.sort_by_key(|message| message.header.opcode == Opcode::LockTurn);
+    assert_eq!(came[0].header.opcode, Opcode::Null);
+    assert_eq!(owner(came.remove(1)), 8);
 }

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use dafs_client::{File, Session};
+use dafs_client::{Datatype, File, Session, SetAttributes};
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, Region};
 use dafs_proto::wire::{
-    AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, EXTENT_SIZE, FileHandle,
-    Flags, HEADER_SIZE, Header, ListFlags, ListReadReply, ListRequest, Lists, Method, Opcode, ReadReply,
-    Resume, Sieve, Stability, Status, Welcome, WriteReply, encode_lists, lists_size,
+    AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, CopyRequest,
+    EXTENT_SIZE, FileHandle, Flags, HEADER_SIZE, Header, ListFlags, ListReadReply, ListRequest, Lists,
+    Method, NameRequest, Opcode, ReadReply, Resume, Sieve, Stability, Status, ViewRequest, ViewSetRequest,
+    Welcome, WriteReply, encode_datatype, encode_lists, encode_message_pack, lists_size,
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -41,27 +42,83 @@ fn segment(region: &Region) -> [u64; 3] {
     [region.range().key.0, region.range().offset, u64::from(LEN)]
 }
 
-/// Requests that change the first [`LEN`] bytes of a file, each in its own way.
-fn changes(region: &Region) -> Vec<Request> {
-    let data = || bytes(1, LEN as usize);
-    let write = |stability| stable_write_body(0, LEN, stability, None);
-    let mut list = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
-    let (method, stability) = (Method::Inline, Stability::Unstable);
+/// The view that [`changes`] write through: the even thousands of the first [`LEN`] bytes.
+const VIEW: u32 = 1;
+
+/// Describes it in a session.
+fn describe_view(raw: &mut Raw) {
+    let description = encode_datatype(&Datatype::bytes(1000).resized(0, 2000));
+    let mut body = vec![0; ViewSetRequest::HEAD_SIZE - HEADER_SIZE];
+    ViewSetRequest { view: VIEW, description_len: description.len() as u32, offset: 0 }.encode(&mut body);
+    let reply = raw.call(Header::request(Opcode::ViewSet, FileHandle(0)), &body, &description);
+    assert_eq!(reply.header.status, Status::OK);
+}
+
+/// A file with the bytes that [`changes`] copy.
+fn source(raw: &mut Raw, root: FileHandle) -> FileHandle {
+    let source = raw.create(root, b"source");
+    let body = write_body(0, LEN, None);
+    let reply = raw.call(Header::request(Opcode::Write, source), &body, &bytes(1, LEN as usize));
+    assert_eq!(reply.header.status, Status::OK);
+    source
+}
+
+fn list_body(len: u32, method: Method, [extents, segments]: [u32; 2]) -> Vec<u8> {
+    let mut body = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
     ListRequest {
-        len: LEN,
+        len,
         method,
-        stability,
+        stability: Stability::Unstable,
         sieve: Sieve::Auto,
         flags: ListFlags::default(),
-        extent_count: 2,
+        extent_count: extents,
+        segment_count: segments,
+    }
+    .encode(&mut body);
+    body
+}
+
+fn view_body() -> Vec<u8> {
+    let mut body = vec![0; ViewRequest::HEAD_SIZE - HEADER_SIZE];
+    ViewRequest {
+        displacement: 0,
+        place: 0,
+        group: 0,
+        group_size: 0,
+        view: VIEW,
+        len: 2000,
+        method: Method::Inline,
+        stability: Stability::Unstable,
+        sieve: Sieve::Auto,
+        flags: ListFlags::empty(),
         segment_count: 0,
     }
-    .encode(&mut list);
+    .encode(&mut body);
+    body
+}
+
+/// Changes the permission bits of the file behind the handle.
+fn set_mode() -> [Vec<u8>; 2] {
+    let mut body = vec![0; NameRequest::HEAD_SIZE - HEADER_SIZE];
+    NameRequest { follow: true, mode: 0 }.encode(&mut body);
+    // Of its own path, which is empty, the length comes first.
+    let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+    [body, [vec![0, 0], encode_message_pack(&set)].concat()]
+}
+
+/// Requests that change the first [`LEN`] bytes of a file, or its mode, each in its own way.
+fn changes(region: &Region, source: FileHandle) -> Vec<Request> {
+    let data = || bytes(1, LEN as usize);
+    let write = |stability| stable_write_body(0, LEN, stability, None);
+    let list = list_body(LEN, Method::Inline, [2, 0]);
     let mut listed = vec![0; 2 * EXTENT_SIZE];
     encode_lists([Extent::new(0, 1000), Extent::new(1000, 2000)].into_iter(), &[], &mut listed);
     listed.extend(data());
     let mut commit = vec![0; CommitRequest::HEAD_SIZE - HEADER_SIZE];
     CommitRequest { offset: 0, len: 0, stability: Stability::DataSync }.encode(&mut commit);
+    let mut copy = vec![0; CopyRequest::HEAD_SIZE - HEADER_SIZE];
+    CopyRequest { source: source.0, source_offset: 0, offset: 0, len: LEN.into() }.encode(&mut copy);
+    let [set_mode, mode] = set_mode();
     let none = Vec::new;
     [
         (Opcode::Write, write(Stability::Unstable), data()),
@@ -69,6 +126,9 @@ fn changes(region: &Region) -> Vec<Request> {
         (Opcode::Write, write_body(0, LEN, Some(segment(region))), none()),
         (Opcode::Append, write(Stability::Unstable), data()),
         (Opcode::WriteList, list, listed),
+        (Opcode::WriteView, view_body(), bytes(1, 2000)),
+        (Opcode::CopyRange, copy, none()),
+        (Opcode::Setattr, set_mode, mode),
         (Opcode::Punch, range_body(0, 2000), none()),
         (Opcode::Allocate, range_body(0, 10_000), none()),
         (Opcode::Truncate, range_body(5, 0), none()),
@@ -92,6 +152,9 @@ fn again(raw: &mut Raw, header: Header, request: &Request) -> Message {
     raw.ask(Header { flags: Flags::REPLAY, ..header }, &request.body, &request.payload)
 }
 
+/// The mode that the other client gives.
+const OTHER_MODE: u32 = 0o604;
+
 fn rewritten(session: &Session, export: &str, name: &str) -> (File, Vec<u8>) {
     let file = session
         .mount(export)
@@ -100,6 +163,7 @@ fn rewritten(session: &Session, export: &str, name: &str) -> (File, Vec<u8>) {
     let (file, data) = (file.unwrap(), bytes(2, LEN as usize));
     file.truncate(0).unwrap();
     file.write_all_at(&data, 0).unwrap();
+    file.set_attributes(&SetAttributes { mode: Some(OTHER_MODE), ..SetAttributes::default() }).unwrap();
     file.commit().unwrap();
     (file, data)
 }
@@ -109,13 +173,15 @@ fn what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_ag
     let harness = Harness::start(on);
     let other = harness.session();
     for export in EXPORTS {
-        let count = changes(&Raw::connect(harness.address()).region(4096, Access::all())).len();
-        for case in 0..count {
+        let region = Raw::connect(harness.address()).region(4096, Access::all());
+        for case in 0..changes(&region, FileHandle(0)).len() {
             let (mut raw, welcome) = Raw::session(harness.address(), 16);
             let region = raw.region(4096, Access::all());
-            let request = changes(&region).swap_remove(case);
-            let what = format!("{export}: {:?}, case {case}", request.opcode);
             let root = raw.mount(export);
+            let source = source(&mut raw, root);
+            describe_view(&mut raw);
+            let request = changes(&region, source).swap_remove(case);
+            let what = format!("{export}: {:?}, case {case}", request.opcode);
             let handle = raw.create(root, b"f");
             let mut header = Header::request(request.opcode, handle);
             raw.begin(&mut header);
@@ -128,6 +194,7 @@ fn what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_ag
             let mut found = vec![0; 2 * LEN as usize];
             let len = file.read_at(&mut found, 0).unwrap();
             assert_same(&found[..len], &data, &what);
+            assert_eq!(file.metadata().unwrap().mode & 0o7777, OTHER_MODE, "{what}");
         }
     }
 }
@@ -194,26 +261,37 @@ mod in_chunks {
     }
 }
 
+/// Body and payload of a list of one extent, from the file's first byte on.
+fn direct_list(len: u32, range: [u64; 3]) -> (Vec<u8>, Vec<u8>) {
+    let mut lists = vec![0; lists_size(1, 1)];
+    encode_lists(std::iter::once(Extent::new(0, len.into())), &[range], &mut lists);
+    (list_body(len, Method::Direct, [1, 1]), lists)
+}
+
 // [SESS-54] Over tcp a large write comes in chunks.
 fn broken_in_the_middle() {
     const WHOLE: u32 = 4 << 20;
     const OTHERS: usize = 1000;
     let (harness, faults) = Harness::start_faulty(On::Tcp, |_| {});
     let other = harness.session();
-    for export in EXPORTS {
+    let cases = [Opcode::Write, Opcode::WriteList].map(|opcode| EXPORTS.map(|export| (opcode, export)));
+    for (opcode, export) in cases.into_iter().flatten() {
         let (mut raw, welcome) = Raw::session(harness.address(), 16);
         let root = raw.mount(export);
         let handle = raw.create(root, b"f");
         let data = bytes(3, WHOLE as usize);
         let region = raw.region(WHOLE as usize, Access::all());
         region.memory().span().write_from(0, &data);
-        let range = region.range();
-        let body = write_body(0, WHOLE, Some([range.key.0, range.offset, WHOLE.into()]));
+        let range = [region.range().key.0, region.range().offset, WHOLE.into()];
+        let (body, payload) = match opcode {
+            Opcode::Write => (write_body(0, WHOLE, Some(range)), Vec::new()),
+            _ => direct_list(WHOLE, range),
+        };
         faults.next(Kind::Write, Fault::Pass, 2);
         faults.next(Kind::Write, Fault::Hold, 1);
-        let mut header = Header::request(Opcode::Write, handle);
+        let mut header = Header::request(opcode, handle);
         raw.begin(&mut header);
-        raw.send(header, &body, &[]);
+        raw.send(header, &body, &payload);
         while faults.held() == 0 {
             // The server fetches by way of this side.
             raw.endpoint.flush().unwrap();
@@ -234,8 +312,8 @@ fn broken_in_the_middle() {
         let mut raw = Raw::connect_from(domain, harness.address());
         let resume = Resume { session: welcome.session, secret: welcome.secret };
         assert!(raw.shake(&introduction(harness.address(), 16, Some(resume))).unwrap().resumed);
-        let reply = raw.ask(Header { flags: Flags::REPLAY, ..header }, &body, &[]);
-        assert_eq!(reply.header.status, Status::OK);
+        let reply = raw.ask(Header { flags: Flags::REPLAY, ..header }, &body, &payload);
+        assert_eq!(reply.header.status, Status::OK, "{export}: {opcode:?}");
         assert_eq!(WriteReply::decode(&reply.body).unwrap().count, WHOLE);
         let mut found = vec![0; WHOLE as usize];
         file.read_exact_at(&mut found, 0).unwrap();
@@ -266,20 +344,7 @@ fn cut_while_sent() {
         let (opcode, body, payload) = match lists {
             false => (Opcode::Read, read_body(0, whole, Some(range)), Vec::new()),
             true => {
-                let mut body = vec![0; ListRequest::HEAD_SIZE - HEADER_SIZE];
-                let (method, stability) = (Method::Direct, Stability::Unstable);
-                ListRequest {
-                    len: whole,
-                    method,
-                    stability,
-                    sieve: Sieve::Auto,
-                    flags: ListFlags::default(),
-                    extent_count: 1,
-                    segment_count: 1,
-                }
-                .encode(&mut body);
-                let mut lists = vec![0; lists_size(1, 1)];
-                encode_lists(std::iter::once(Extent::new(0, whole.into())), &[range], &mut lists);
+                let (body, lists) = direct_list(whole, range);
                 (Opcode::ReadList, body, lists)
             }
         };

@@ -17,6 +17,8 @@ on_each_provider_and_two_workers! {
     file_that_is_gone_after_a_restart_is_stale_and_others_go_on,
     memory_export_after_a_restart_is_empty_and_its_files_are_stale,
     handle_never_reaches_another_file_that_has_its_number,
+    file_without_a_generation_is_not_taken_for_the_one_that_was_open,
+    files_of_an_export_that_is_withdrawn_are_stale_and_others_go_on,
     handle_of_an_export_never_reaches_what_took_its_place,
     file_that_the_client_renamed_itself_is_open_after_a_restart,
     session_without_a_server_ends_with_the_reason,
@@ -175,6 +177,9 @@ fn memory_export_after_a_restart_is_empty_and_its_files_are_stale(on: On) {
     assert_eq!(root.open("f").unwrap_err().status(), Some(Status::NOT_FOUND));
 }
 
+/// How statfs(2) names ext2, ext3 and ext4.
+const EXT4_MAGIC: i64 = 0xef53;
+
 /// A new file under the path that has the same inode number as the one that was there, where the file system gives numbers again.
 fn made_anew(path: &std::path::Path, content: &[u8]) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -203,6 +208,9 @@ fn handle_never_reaches_another_file_that_has_its_number(on: On) {
     let files = [data.create("f").unwrap(), mem.create("f").unwrap()];
     harness.stop();
     let same_number = made_anew(&harness.data().join("f"), b"another");
+    if rustix::fs::statfs(harness.data()).unwrap().f_type == EXT4_MAGIC {
+        assert!(same_number, "ext4 gives a number that is free again");
+    }
     harness.restart();
     let other = connect(&harness);
     // In memory numbers begin again.
@@ -218,6 +226,40 @@ fn handle_never_reaches_another_file_that_has_its_number(on: On) {
         let len = other.mount(export).unwrap().open("f").unwrap().read_at(&mut found, 0).unwrap();
         assert_eq!(&found[..len], b"another", "{export}");
     }
+}
+
+// [SESS-55] [CLI-32] What has the same number and the same path may still be another.
+fn file_without_a_generation_is_not_taken_for_the_one_that_was_open(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |_| {});
+    faults.claim_no_generation();
+    let session = connect(&harness);
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(b"mine", 0).unwrap();
+    file.commit().unwrap();
+    harness.restart();
+    match file.write_at(b"another's", 0) {
+        Err(Error::Stale { cause, .. }) => assert_eq!(cause, StaleCause::Unnamed),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(std::fs::read(harness.data().join("f")).unwrap(), b"mine");
+}
+
+// [CLI-32] [SESS-52]
+fn files_of_an_export_that_is_withdrawn_are_stale_and_others_go_on(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let root = session.mount("mem").unwrap();
+    let [file, there] = [root.create("f"), session.mount("data").unwrap().create("f")].map(Result::unwrap);
+    harness.restart_with(|config| drop(config.exports.pop()));
+    there.write_all_at(b"there", 0).unwrap();
+    let expected = StaleCause::Export(Status::NO_EXPORT);
+    for result in [file.write_at(b"x", 0).map(drop), root.metadata("f").map(drop)] {
+        match result {
+            Err(Error::Stale { cause, .. }) => assert_eq!(cause, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(std::fs::read(harness.data().join("f")).unwrap(), b"there");
 }
 
 // [SESS-55] [CLI-32]
