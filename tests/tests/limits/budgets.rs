@@ -181,7 +181,7 @@ fn replies_that_nobody_takes_end_their_connection_only() {
 fn holder_of_a_key_leaves_its_share_of_replies_untaken_and_no_more() {
     // A hundredth of it is more than anybody else leaves, and less than what is left here.
     let (harness, url) = keyed(|config| {
-        (config.limits.unsent_size_max, config.limits.identity_share_percent) = (100 << 20, 1);
+        (config.limits.unsent_size_max, config.limits.identity_share_percent) = (20 << 20, 1);
         config.slots_max = 512;
         config.lease_ms = 3_600_000;
     });
