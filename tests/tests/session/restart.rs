@@ -202,15 +202,22 @@ fn made_anew(path: &std::path::Path, content: &[u8]) -> bool {
 
 // [SESS-55] [STOR-40] [STOR-41] [CLI-32]
 fn handle_never_reaches_another_file_that_has_its_number(on: On) {
+    let directory = tempfile::tempdir().unwrap();
+    let gives_again = rustix::fs::statfs(directory.path()).unwrap().f_type == EXT4_MAGIC;
+    // A test beside this one may get the number first.
+    let tries = if gives_again { 50 } else { 1 };
+    let came = (0..tries).any(|_| handle_does_not_reach_another(on));
+    assert!(came || !gives_again, "ext4 gives a number that is free again");
+}
+
+/// Whether the other had the number.
+fn handle_does_not_reach_another(on: On) -> bool {
     let mut harness = Harness::start(on);
     let session = connect(&harness);
     let (data, mem) = (session.mount("data").unwrap(), session.mount("mem").unwrap());
     let files = [data.create("f").unwrap(), mem.create("f").unwrap()];
     harness.stop();
     let same_number = made_anew(&harness.data().join("f"), b"another");
-    if rustix::fs::statfs(harness.data()).unwrap().f_type == EXT4_MAGIC {
-        assert!(same_number, "ext4 gives a number that is free again");
-    }
     harness.restart();
     let other = connect(&harness);
     // In memory numbers begin again.
@@ -226,6 +233,7 @@ fn handle_never_reaches_another_file_that_has_its_number(on: On) {
         let len = other.mount(export).unwrap().open("f").unwrap().read_at(&mut found, 0).unwrap();
         assert_eq!(&found[..len], b"another", "{export}");
     }
+    same_number
 }
 
 // [SESS-55] [CLI-32] What has the same number and the same path may still be another.
