@@ -378,10 +378,8 @@ fn sessions_whose_leases_end_together_are_closed_in_parts(on: On) {
         })
         .collect();
     let watcher = harness.session();
-    while watcher.statistics().unwrap().sessions > 1 {}
-    while faults.open_nodes() > 0 {
-        watcher.ping().unwrap();
-    }
+    wait_for("the silent sessions end", || watcher.statistics().unwrap().sessions == 1);
+    wait_for("their files are closed", || watcher.ping().is_ok() && faults.open_nodes() == 0);
     let at_once = faults.closed_at_once_max();
     assert!(at_once <= 5 * 256, "{at_once} were closed at once");
     drop(files);

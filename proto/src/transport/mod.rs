@@ -177,7 +177,7 @@ pub struct Capabilities {
     pub segments_max: u16,
     /// Largest single RDMA operation, bytes.
     pub rdma_size_max: u32,
-    /// [`Endpoint::remote_memory`] returns for memory that was allocated by the peer's domain: the server may let the
+    /// [`Endpoint::remote_memory`] reaches memory that was allocated by the peer's domain: the server may let the
     /// kernel read and write files straight in the client's memory.
     pub remote_mapped: bool,
     /// A write whose local memory may fault can find it gone after it was posted. Then it completes with

@@ -14,10 +14,8 @@ use crate::worker::flight::Call;
 use crate::worker::flight::after::Target;
 use crate::worker::flight::answer::{Answer, Keep, Payload};
 use crate::worker::flight::batch::{InlineData, belongs, effect, is_written, pack, places};
+use crate::worker::flight::moving::CALL_SIZE_MIN;
 use crate::worker::requests::dispatch::payload_of;
-
-/// What a call of storage takes of a turn at least, in bytes copied in that time.
-const CALL_SIZE_MIN: usize = 2048;
 
 /// Some operations of one file, kind and stability that storage does in one call, as each goes on where the one before it ends.
 struct Run {

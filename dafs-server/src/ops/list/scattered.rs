@@ -10,7 +10,7 @@ use super::{Worker, covering};
 use crate::storage::{NodeId, NowError};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
-use crate::worker::flight::list::COPIED_PART_MAX;
+use crate::worker::flight::moving::COPIED_PART_MAX;
 use crate::worker::flight::transfer::TransferKind;
 
 impl Worker {

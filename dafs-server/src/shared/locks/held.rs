@@ -42,6 +42,33 @@ pub(crate) enum Lasting {
     Broken,
 }
 
+/// In what right a lock is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// As any other.
+    #[default]
+    New,
+    /// Its client held it before the server was restarted: in this session, where that is known.
+    Reclaim(Option<SessionId>),
+    /// What is broken is going to be repaired.
+    Repair,
+}
+
+impl Claim {
+    pub(super) fn is_reclaim(self) -> bool {
+        matches!(self, Self::Reclaim(_))
+    }
+
+    /// A broken lock is not in its way.
+    pub(super) fn takes_over(self, broken: &Held) -> bool {
+        match self {
+            Self::New => false,
+            Self::Reclaim(session) => session == Some(broken.owner.session),
+            Self::Repair => true,
+        }
+    }
+}
+
 /// Where a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {

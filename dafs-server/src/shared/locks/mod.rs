@@ -7,6 +7,7 @@
 mod guard;
 mod held;
 mod lasting;
+mod limits;
 mod local;
 mod restart;
 mod segments;
@@ -19,35 +20,13 @@ use std::ops::Range;
 use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
 
 pub(crate) use self::guard::Locks;
+pub(crate) use self::held::{Claim, Held, Lasting, Owner, Told, Waiting};
 use self::held::{Counts, conflict};
-pub(crate) use self::held::{Held, Lasting, Owner, Told, Waiting};
+pub(crate) use self::limits::LockLimits;
+use self::limits::Refused;
 use self::restart::Restart;
 use self::segments::{InWay, Segments};
-use crate::config::LimitConfig;
-use crate::metrics::{BudgetState, SessionLimitState};
 use crate::storage::LockKey;
-
-/// How many parts of files may be held or waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LockLimits {
-    /// By one session.
-    pub(crate) session: usize,
-    /// By all together.
-    pub(crate) all: usize,
-}
-
-impl LockLimits {
-    /// As the settings say.
-    pub(crate) fn of(settings: &LimitConfig) -> Self {
-        Self { session: settings.session_locks_max as usize, all: settings.locks_max as usize }
-    }
-}
-
-impl Default for LockLimits {
-    fn default() -> Self {
-        Self::of(&LimitConfig::default())
-    }
-}
 
 /// Segments of a file that are freed at once when their session ends.
 const ENDED_AT_ONCE: usize = 1024;
@@ -62,33 +41,6 @@ pub(crate) enum Outcome {
     Granted(Vec<Waiting>),
     /// It waits, under this number.
     Waits(WaiterId),
-}
-
-/// In what right a lock is asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// As any other.
-    #[default]
-    New,
-    /// Its client held it before the server was restarted: in this session, where that is known.
-    Reclaim(Option<SessionId>),
-    /// What is broken is going to be repaired.
-    Repair,
-}
-
-impl Claim {
-    fn is_reclaim(self) -> bool {
-        matches!(self, Self::Reclaim(_))
-    }
-
-    /// A broken lock is not in its way.
-    fn takes_over(self, broken: &Held) -> bool {
-        match self {
-            Self::New => false,
-            Self::Reclaim(session) => session == Some(broken.owner.session),
-            Self::Repair => true,
-        }
-    }
 }
 
 /// What came of giving locks back.
@@ -129,15 +81,6 @@ struct FileLocks {
     waiters: BTreeMap<WaiterId, Waiter>,
 }
 
-/// How often a lock was refused for want of room.
-#[derive(Debug, Default)]
-struct Refused {
-    /// Its session had all it may.
-    session: u64,
-    /// All together had.
-    all: u64,
-}
-
 /// The locks of all files.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
@@ -161,18 +104,6 @@ impl LockTable {
     /// Without locks, for so many.
     pub(crate) fn new(limits: LockLimits) -> Self {
         Self { limits, ..Self::default() }
-    }
-
-    /// What all sessions have together, for metrics.
-    pub(crate) fn state(&self) -> BudgetState {
-        let (used, limit) = (self.counts.all as u64, self.limits.all as u64);
-        BudgetState { name: "locks", used, limit, refused: self.refused.all }
-    }
-
-    /// What one session may have, for metrics.
-    pub(crate) fn session_limit_state(&self) -> SessionLimitState {
-        let limit = self.limits.session as u64;
-        SessionLimitState { name: "locks", limit, refused: self.refused.session }
     }
 
     /// Locks a range, or waits for it where `waiting` says who is to be told.
@@ -232,25 +163,6 @@ impl LockTable {
             Claim::Reclaim(session) => self.restart.check(file, range, held.kind, session),
             Claim::New | Claim::Repair => Ok(()),
         }
-    }
-
-    /// There is room for one more part of a session.
-    fn check_room(&mut self, session: SessionId) -> Result<(), Status> {
-        let refused = match (self.is_full_for(session), self.is_full()) {
-            (true, _) => &mut self.refused.session,
-            (_, true) => &mut self.refused.all,
-            _ => return Ok(()),
-        };
-        *refused += 1;
-        Err(Status::TOO_MANY_LOCKS)
-    }
-
-    fn is_full_for(&self, session: SessionId) -> bool {
-        self.counts.by_session.get(&session).is_some_and(|own| *own >= self.limits.session)
-    }
-
-    fn is_full(&self) -> bool {
-        self.counts.all >= self.limits.all
     }
 
     fn grant_or_wait(

@@ -6,6 +6,7 @@ use dafs_proto::transport::OpToken;
 use proptest::prelude::*;
 
 use super::*;
+use crate::metrics::BudgetState;
 use crate::shared::lock_file::Record;
 
 const FILE: LockKey = LockKey { fs: 1, file: 2, generation: 3 };
@@ -498,4 +499,25 @@ fn repair_that_is_taken_back_has_repaired_nothing() {
     assert_eq!(table.lock(FILE, 50..60, lasts(6), Claim::Repair, None), Ok(NOW));
     table.take_back(FILE, &(50..60), owner_of(6));
     assert_eq!(table.lock(FILE, 50..60, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
+}
+
+#[test]
+fn memory_of_one_file_at_most_is_kept_for_who_locks_it_again() {
+    let mut table = LockTable::default();
+    let key = |file| LockKey { file, ..FILE };
+    let lock =
+        |table: &mut LockTable, file| table.lock(key(file), 0..1, held(0, Kind::Exclusive), Claim::New, None);
+    for files in [[1, 1, 1], [1, 2, 3], [3, 1, 3]] {
+        for file in files {
+            assert_eq!(lock(&mut table, file), Ok(NOW));
+            assert_eq!(table.unlock(key(file), &(0..1), owner_of(0)), []);
+            assert!(knows_no_file(&table));
+        }
+    }
+    // While it is locked again, another takes its place.
+    assert_eq!((lock(&mut table, 3), lock(&mut table, 4)), (Ok(NOW), Ok(NOW)));
+    for file in [4, 3] {
+        assert_eq!(table.unlock(key(file), &(0..1), owner_of(0)), []);
+    }
+    assert!(knows_no_file(&table));
 }

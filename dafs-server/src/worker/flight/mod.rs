@@ -12,6 +12,7 @@ pub(crate) mod layout;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod meeting;
+pub(crate) mod moving;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod transfer;
