@@ -165,7 +165,7 @@ fn server_and_client_do_not_depend_on_each_other() {
 fn limits_that_the_page_names_are_there() {
     let text = |wanted: &str| files(|path| path == wanted).swap_remove(0).1;
     let functions = files(is_source).iter().flat_map(|(_, text)| limits::functions(text)).collect();
-    let named = ["metrics.rs", "shared/budget.rs", "shared/locks/mod.rs"];
+    let named = ["metrics.rs", "shared/budget.rs", "shared/locks/limits.rs"];
     let there = limits::There {
         functions,
         flags: limits::flags(&text("dafs-server/src/cli.rs")),

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
+use dafs_proto::wire::LockKind as Kind;
 use smallvec::SmallVec;
 
-use super::held::{Counts, conflict};
-use super::{Claim, Held, Kind, Lasting, Owner};
+use super::held::{Claim, Counts, Held, Lasting, Owner, conflict};
 
 /// Who holds a segment. All hold it shared, or one holds it exclusively.
 type Holders = SmallVec<[Held; 1]>;
