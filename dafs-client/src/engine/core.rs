@@ -262,8 +262,8 @@ impl Core {
 
     /// How many requests this client would like outstanding: what is there to send now, or was a little while ago.
     fn wanted(&mut self, index: usize) -> u16 {
-        let left = self.ops.get(index).map_or(0, Op::inline_left);
-        let more = left / (self.terms.read_inline_max.max(1) as usize);
+        let inline_max = self.terms.read_inline_max as usize;
+        let more = self.ops.get(index).map_or(0, |op| op.requests_left(inline_max));
         self.demand.note(usize::from(self.session.outstanding()) + self.queue.len() + more)
     }
 

@@ -240,12 +240,13 @@ impl Op {
         }
     }
 
-    /// Bytes that may travel in messages and were never asked for.
-    pub(crate) fn inline_left(&self) -> usize {
+    /// Requests that would follow the next one at once, where a message takes `inline_max` bytes of data.
+    pub(crate) fn requests_left(&self, inline_max: usize) -> usize {
         match &self.work {
-            Work::Data(transfer) => transfer.len.saturating_sub(transfer.cut),
-            Work::Batch(batch) => batch.inline_left,
-            Work::Named(_) | Work::Chain(_) => 0,
+            Work::Data(transfer) => transfer.len.saturating_sub(transfer.cut) / inline_max.max(1),
+            Work::Batch(batch) => batch.inline_left / inline_max.max(1),
+            Work::Chain(chain) => chain.links.len().saturating_sub(chain.sent + 1),
+            Work::Named(_) => 0,
         }
     }
 
