@@ -6,7 +6,10 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
-use dafs_proto::wire::{Attributes, Opcode, OpenFlags, Stability, WriteRequest, decode_message_pack};
+use dafs_proto::wire::{
+    Attributes, HEADER_SIZE, Opcode, OpenFlags, Stability, UnlockRequest, decode_message_pack,
+};
+use smallvec::SmallVec;
 
 use crate::api::dir::{Dir, commit_request, name_request, open_request, opened};
 use crate::api::file::File;
@@ -21,8 +24,9 @@ use crate::handle::node::{Node, Reopen, join};
 use crate::memory::RawMemory;
 use crate::op::Op;
 use crate::op::body::DataReply;
-use crate::op::chain::{ChainWork, Link};
+use crate::op::chain::{Answer, Ask, ChainWork, Link};
 use crate::op::named::{Named, NamedReply};
+use crate::op::terms::Terms;
 use crate::op::transfer::TransferKind;
 
 /// Requests that depend on each other, for one round trip: made by [`Dir::chain`] or [`File::chain`], run by [`Chain::run`].
@@ -45,11 +49,10 @@ pub struct Chain<'a> {
     /// It begins at an open file.
     at_file: bool,
     links: Vec<Link>,
-    memory: Vec<RawMemory>,
     pub(crate) options: OpenOptions,
     wrong: Option<Error>,
-    /// Requests that give back what it locked, should it break off before it does so itself.
-    pub(crate) unlocks: Vec<Named>,
+    /// What gives back what it locked, should it break off before it does so itself.
+    pub(crate) unlocks: SmallVec<[UnlockRequest; 1]>,
     /// As whom it locks.
     pub(crate) lock_owner: Option<u64>,
     life: PhantomData<&'a mut [u8]>,
@@ -84,16 +87,14 @@ impl<'a> Chain<'a> {
     fn at(owner: &'a Arc<Owner>, node: &'a Arc<Node>, file: Option<Stability>) -> Self {
         let mut options = OpenOptions::new();
         options.stability = file.unwrap_or_default();
-        let (links, memory) = (Vec::new(), Vec::new());
         Self {
             owner,
             node,
             at_file: file.is_some(),
-            links,
-            memory,
+            links: Vec::new(),
             options,
             wrong: None,
-            unlocks: Vec::new(),
+            unlocks: SmallVec::new(),
             lock_owner: None,
             life: PhantomData,
         }
@@ -118,17 +119,14 @@ impl<'a> Chain<'a> {
     /// Reads at `offset` of the file that was opened.
     pub fn read_at(mut self, buffer: &'a mut [u8], offset: u64) -> Self {
         self.checked(check_extent(offset, buffer.len()));
-        let link = Link::data(TransferKind::Read, offset, buffer.len());
-        self.memory.push(RawMemory::of_mut(buffer));
-        self.push(link)
+        self.push(Link::data(TransferKind::Read, offset, RawMemory::of_mut(buffer)))
     }
 
-    /// Writes at `offset` of the file that was opened, as durable as that was opened for. The data is copied.
-    pub fn write_at(mut self, data: &[u8], offset: u64) -> Self {
+    /// Writes at `offset` of the file that was opened, as durable as that was opened for.
+    pub fn write_at(mut self, data: &'a [u8], offset: u64) -> Self {
         self.checked(check_extent(offset, data.len()));
-        let mut link = Link::data(TransferKind::Write(self.options.stability), offset, data.len());
-        link.request.payload = data.to_vec();
-        self.push(link)
+        let kind = TransferKind::Write(self.options.stability);
+        self.push(Link::data(kind, offset, RawMemory::of(data)))
     }
 
     /// Goes on only where the file, or what was looked up, has the expected attributes. Else the chain fails with the status `NOT_SAME`.
@@ -189,6 +187,7 @@ impl<'a> Chain<'a> {
         let result = self.finish(work, outcome);
         if result.is_err() && self.at_file {
             for unlock in self.unlocks.drain(..) {
+                let unlock = Named::of(UnlockRequest::HEAD_SIZE - HEADER_SIZE, |body| unlock.encode(body));
                 // Whatever becomes of it: the lock ends with the file at the latest.
                 let call =
                     Call::plain(Some(self.node), Opcode::Unlock, unlock, |op| op.into_reply().map(drop));
@@ -214,7 +213,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    fn check(&self, terms: &crate::op::terms::Terms) -> Result<()> {
+    fn check(&self, terms: &Terms) -> Result<()> {
         let invalid = |what: String| Err(Error::Invalid(what));
         let (count, slots) = (self.links.len(), usize::from(terms.welcome.slots));
         if count > slots {
@@ -235,23 +234,9 @@ impl<'a> Chain<'a> {
                 Opcode::Close => (is_open, is_known) = (false, false),
                 _ => {}
             }
-            let limit = match link.opcode {
-                Opcode::Write => terms.write_inline_max as usize,
-                _ => terms.send_payload_max as usize,
-            };
-            if link.request.payload.len() > limit {
-                return invalid(format!(
-                    "{} bytes in one request of a chain: {limit} fit",
-                    link.request.payload.len()
-                ));
-            }
+            link_fits(link, terms)?;
         }
-        let limit = terms.read_inline_max as usize;
-        match self.memory.iter().map(RawMemory::len).find(|len| *len > limit) {
-            Some(len) => invalid(format!("a read of {len} bytes in a chain: {limit} fit")),
-            None if self.links.is_empty() => invalid("a chain of nothing".to_owned()),
-            None => Ok(()),
-        }
+        if self.links.is_empty() { invalid("a chain of nothing".to_owned()) } else { Ok(()) }
     }
 
     /// From the answers to the caller's result.
@@ -272,35 +257,26 @@ impl<'a> Chain<'a> {
 
 fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Result<Chained> {
     let Chain { owner, node: begin, options, .. } = chain;
-    let mut memory = chain.memory.iter();
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
     let mut path = Cow::Borrowed(&begin.path);
-    let mut last: Option<(Reopen, NamedReply)> = None;
+    let mut last: Option<(Reopen, Box<NamedReply>)> = None;
     let mut written = Vec::new();
-    for link in work.links {
-        let reply = match link.answer {
-            Some(answer) => answer?,
+    for mut link in work.links {
+        let answer = match link.answer.take() {
+            Some(answer) => answer.map_err(|error| *error)?,
             None => return Err(Error::InDoubt { operation: link.opcode }),
         };
-        match (link.opcode, link.reopen) {
-            (Opcode::Open | Opcode::Lookup, Some(reopen)) => {
-                path = Cow::Owned(join(&path, &link.request.path));
+        match (link.opcode, answer) {
+            (Opcode::Open | Opcode::Lookup, Answer::Named(reply)) => {
+                path = Cow::Owned(join(&path, link.path()));
                 done.attributes = Some(decode_message_pack("attributes", &reply.payload)?);
-                last = (link.opcode == Opcode::Open).then_some((reopen, reply));
+                last = link.reopen.filter(|_| link.opcode == Opcode::Open).map(|reopen| (reopen, reply));
             }
-            (Opcode::Read, _) => {
-                let count = DataReply::decode(TransferKind::Read, reply.body())?.count;
-                let target = memory.next().and_then(|memory| memory.slice(0, count));
-                let Some(target) = target.filter(|_| reply.payload.len() == count) else {
-                    return Err(Error::Invalid("the reply to a read in a chain has another length".into()));
-                };
-                target.span().write_from(0, &reply.payload);
-                done.counts.push(count);
-            }
-            (Opcode::Write, _) => {
-                let reply = DataReply::decode(TransferKind::Write(options.stability), reply.body())?;
+            (_, Answer::Data(reply)) => {
                 done.counts.push(reply.count);
-                written.push((reply, WriteRequest::decode(&link.request.body)?.offset));
+                if let Ask::Data(TransferKind::Write(_), offset, _) = link.ask {
+                    written.push((reply, offset));
+                }
             }
             (Opcode::Commit, _) => written.clear(),
             (Opcode::Close, _) => last = None,
@@ -317,6 +293,26 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
         note_written(begin, written);
     }
     Ok(done)
+}
+
+/// The data or the names of a link go in one message.
+fn link_fits(link: &Link, terms: &Terms) -> Result<()> {
+    let invalid = |what: String| Err(Error::Invalid(what));
+    match &link.ask {
+        Ask::Data(TransferKind::Read, _, memory) if memory.len() > terms.read_inline_max as usize => {
+            let limit = terms.read_inline_max;
+            invalid(format!("a read of {} bytes in a chain: {limit} fit", memory.len()))
+        }
+        Ask::Data(TransferKind::Write(_), _, memory) if memory.len() > terms.write_inline_max as usize => {
+            let limit = terms.write_inline_max;
+            invalid(format!("{} bytes in one request of a chain: {limit} fit", memory.len()))
+        }
+        Ask::Named(named) if named.payload.len() > terms.send_payload_max as usize => {
+            let limit = terms.send_payload_max;
+            invalid(format!("{} bytes in one request of a chain: {limit} fit", named.payload.len()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Remembers what a file has to commit.

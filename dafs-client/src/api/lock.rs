@@ -297,17 +297,17 @@ impl Chain<'_> {
             None => CHAIN_OWNERS.fetch_add(1, Ordering::Relaxed),
         };
         self.lock_owner = Some(owner);
-        self.unlocks.push(Named::of(UNLOCK_SIZE, |body| UnlockRequest { offset, len, owner }.encode(body)));
+        self.unlocks.push(UnlockRequest { offset, len, owner });
         let request = LockRequest { offset, len, owner, kind, flags: LockFlags::WAIT };
-        self.push(Link::new(Opcode::Lock, Named::of(REQUEST_SIZE, |body| request.encode(body))))
+        self.push(Link::few::<REQUEST_SIZE>(Opcode::Lock, |body| request.encode(body)))
     }
 
     /// Gives back what this chain has locked of a range.
     pub fn unlock(mut self, range: Range<u64>) -> Self {
         let Some((offset, len)) = self.checked(extent(&range)) else { return self };
         let owner = self.lock_owner.unwrap_or_default();
-        let request = Named::of(UNLOCK_SIZE, |body| UnlockRequest { offset, len, owner }.encode(body));
-        self.push(Link::new(Opcode::Unlock, request))
+        let request = UnlockRequest { offset, len, owner };
+        self.push(Link::few::<UNLOCK_SIZE>(Opcode::Unlock, |body| request.encode(body)))
     }
 }
 

@@ -1,25 +1,47 @@
 //! A chain among the operations of a session.
 
-use dafs_proto::transport::PostError;
-use dafs_proto::wire::{CHAIN_HANDLE, Flags, HEADER_SIZE, Header, Opcode, Status};
+use dafs_proto::transport::{PostError, Span};
+use dafs_proto::wire::{CHAIN_HANDLE, Flags, HEADER_SIZE, Header, LockRequest, Opcode, Status};
 
 use crate::error::Error;
 use crate::handle::closings::Closing;
 use crate::handle::node::{Reopen, join};
-use crate::op::body::Body;
-use crate::op::draft::Outlet;
-use crate::op::named::{BODY_MAX, Named, NamedReply};
+use crate::memory::RawMemory;
+use crate::method::io_path::Direction;
+use crate::op::body::{Body, DataReply};
+use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
+use crate::op::named::{Named, NamedReply, Reply};
+use crate::op::request::Broken;
 use crate::op::transfer::TransferKind;
 
-/// One request of a chain.
+/// One request of a chain. Small, since it is moved until the chain is sent.
 pub(crate) struct Link {
     pub(crate) opcode: Opcode,
-    /// Its reply is in `answer`.
-    pub(crate) request: Named,
+    pub(crate) ask: Ask,
     /// The handle in its reply is saved for those behind it, and opened again like this.
     pub(crate) reopen: Option<Reopen>,
-    pub(crate) answer: Option<Result<NamedReply, Error>>,
+    pub(crate) answer: Option<Result<Answer, Box<Error>>>,
 }
+
+/// What a link says.
+pub(crate) enum Ask {
+    /// Data of the file that was opened moves in the messages, from this offset on.
+    Data(TransferKind, u64, RawMemory),
+    /// A few bytes.
+    Few([u8; FEW_MAX], u8),
+    /// Its reply is an [`Answer::Named`].
+    Named(Box<Named>),
+}
+
+/// What a good reply said.
+pub(crate) enum Answer {
+    Nothing,
+    Data(DataReply),
+    Named(Box<NamedReply>),
+}
+
+/// Bytes of the longest body that goes without a box.
+const FEW_MAX: usize = LockRequest::HEAD_SIZE - HEADER_SIZE;
 
 /// A chain among the operations of a session.
 pub(crate) struct ChainWork {
@@ -33,16 +55,77 @@ pub(crate) struct ChainWork {
 const ATTEMPTS_MAX: u32 = 16;
 
 impl Link {
+    fn of(opcode: Opcode, ask: Ask) -> Self {
+        Self { opcode, ask, reopen: None, answer: None }
+    }
+
     pub(crate) fn new(opcode: Opcode, request: Named) -> Self {
-        Self { opcode, request, reopen: None, answer: None }
+        Self::of(opcode, Ask::Named(Box::new(request)))
     }
 
     /// Moves data of the file that was opened, in the messages.
-    pub(crate) fn data(kind: TransferKind, offset: u64, len: usize) -> Self {
-        let mut request = Named::of(BODY_MAX, |_| {});
-        let head_len = Body::inline(kind, offset, len).encode(&mut request.body);
-        request.body.truncate(head_len - HEADER_SIZE);
-        Self::new(kind.opcode(), request)
+    pub(crate) fn data(kind: TransferKind, offset: u64, memory: RawMemory) -> Self {
+        Self::of(kind.opcode(), Ask::Data(kind, offset, memory))
+    }
+
+    /// A request of a few bytes, `LEN` at most [`FEW_MAX`], to which a good reply says nothing.
+    pub(crate) fn few<const LEN: usize>(opcode: Opcode, encode: impl FnOnce(&mut [u8])) -> Self {
+        const { assert!(LEN <= FEW_MAX) }
+        let mut body = [0; FEW_MAX];
+        encode(&mut body[..LEN]);
+        Self::of(opcode, Ask::Few(body, LEN.to_le_bytes()[0]))
+    }
+
+    /// The path that it names.
+    pub(crate) fn path(&self) -> &[u8] {
+        match &self.ask {
+            Ask::Named(named) => &named.path,
+            Ask::Data(..) | Ask::Few(..) => &[],
+        }
+    }
+
+    fn send(&self, outlet: &mut impl Outlet, header: Header) -> Result<(), PostError> {
+        let mut head = HEAD_ROOM;
+        match &self.ask {
+            Ask::Named(named) => named.send(outlet, header),
+            Ask::Few(body, len) => {
+                let body = &body[..usize::from(*len)];
+                let draft = Draft::new(&mut head, header, |head| {
+                    head[..body.len()].copy_from_slice(body);
+                    HEADER_SIZE + body.len()
+                });
+                outlet.send(draft, 0, |_| {})
+            }
+            Ask::Data(kind, offset, memory) => {
+                let body = Body::inline(*kind, *offset, memory.len());
+                let draft = Draft::new(&mut head, header, |head| body.encode(head));
+                let payload = match kind.direction() {
+                    Direction::Write => memory.span(),
+                    Direction::Read => Span::EMPTY,
+                };
+                outlet.send(draft, payload.len(), |room| {
+                    if let Some(room) = room.slice(0, payload.len()) {
+                        room.copy_from(payload);
+                    }
+                })
+            }
+        }
+    }
+
+    /// What a good reply says; data goes where it is to be.
+    fn answered(&self, reply: &Reply<'_>) -> Result<Answer, Broken> {
+        match self.ask {
+            Ask::Named(_) => Ok(Answer::Named(Box::new(reply.kept()))),
+            Ask::Few(..) => Ok(Answer::Nothing),
+            Ask::Data(kind, _, memory) => {
+                let data = DataReply::decode(kind, reply.body)?;
+                data.check(kind, memory.len(), reply.payload.len(), true)?;
+                if let (Direction::Read, Some(memory)) = (kind.direction(), memory.slice(0, data.count)) {
+                    memory.span().copy_from(reply.payload);
+                }
+                Ok(Answer::Data(data))
+            }
+        }
     }
 }
 
@@ -68,24 +151,30 @@ impl ChainWork {
         if index > 0 {
             header.handle = CHAIN_HANDLE;
         }
-        link.request.send(outlet, header)
+        link.send(outlet, header)
     }
 
-    /// A link was answered.
-    pub(crate) fn on_answer(&mut self, index: usize, answer: Result<NamedReply, Error>) {
+    /// A link was answered, and not with an error.
+    pub(crate) fn on_reply(&mut self, index: usize, reply: &Reply<'_>) -> Result<(), Broken> {
+        if let Some(link) = self.links.get_mut(index) {
+            link.answer = Some(Ok(link.answered(reply)?));
+        }
+        Ok(())
+    }
+
+    /// A link was answered with an error.
+    pub(crate) fn on_error(&mut self, index: usize, mut error: Error) {
         let Some(link) = self.links.get_mut(index) else { return };
-        link.answer = Some(answer.map_err(|mut error| {
-            if let Error::Status { path, .. } = &mut error {
-                *path = join(path, &link.request.path);
-            }
-            error
-        }));
+        if let Error::Status { path, .. } = &mut error {
+            *path = join(path, link.path());
+        }
+        link.answer = Some(Err(Box::new(error)));
     }
 
     /// Doing it all again does no harm. What it has changed itself, a comparison would take for the change of another.
     pub(crate) fn repeats(&self) -> bool {
-        let makes = self.links.iter().any(|link| link.request.makes);
         let has = |check: fn(&Link) -> bool| self.links.iter().any(check);
+        let makes = has(|link| matches!(&link.ask, Ask::Named(named) if named.makes));
         let compares = has(|link| link.opcode == Opcode::Verify) && has(|link| link.opcode.modifies());
         !makes && !compares && self.attempts < ATTEMPTS_MAX
     }
@@ -93,8 +182,7 @@ impl ChainWork {
     /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
     pub(crate) fn lost_replies(&self) -> bool {
         let failed = self.links.iter().find_map(|link| match &link.answer {
-            Some(Err(Error::Status { status, .. })) => Some(*status),
-            Some(Err(_)) => Some(Status::OK),
+            Some(Err(error)) => Some(error.status().unwrap_or(Status::OK)),
             _ => None,
         });
         failed == Some(Status::CHAIN_ABORTED)
@@ -120,7 +208,7 @@ impl ChainWork {
             return Some(Error::InDoubt { operation: self.links.first()?.opcode });
         }
         self.links.iter().find_map(|link| match &link.answer {
-            Some(Err(error)) => Some(error.clone()),
+            Some(Err(error)) => Some(Error::clone(error)),
             _ => None,
         })
     }
@@ -130,7 +218,7 @@ impl ChainWork {
         let mut gained: Vec<Closing> = Vec::new();
         for link in &self.links {
             match (&link.answer, link.opcode) {
-                (Some(Ok(reply)), _) if link.reopen.is_some() => {
+                (Some(Ok(Answer::Named(reply))), _) if link.reopen.is_some() => {
                     gained.push(Closing::Handle {
                         index: None,
                         epoch: reply.epoch,
@@ -161,7 +249,7 @@ mod tests {
         assert!(!repeats(&[Opcode::Open, Opcode::Verify, Opcode::Write]));
         assert!(!repeats(&[Opcode::Truncate, Opcode::Verify]));
         let mut makes = ChainWork::new(vec![link(Opcode::Open), link(Opcode::Read)]);
-        makes.links[0].request.makes = true;
+        makes.links[0] = Link::new(Opcode::Open, Named { makes: true, ..Named::default() });
         assert!(!makes.repeats());
     }
 }

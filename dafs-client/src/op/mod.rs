@@ -258,7 +258,7 @@ impl Op {
         bounce: Option<&BounceBuffers>,
     ) -> std::result::Result<(), Broken> {
         match &mut self.work {
-            Work::Chain(chain) => chain.on_answer(request.at, Ok(reply.kept())),
+            Work::Chain(chain) => return chain.on_reply(request.at, reply),
             Work::Named(named) => {
                 let changes = named.changes_target(reply.header.opcode);
                 if let Some(node) = self.target.as_ref().filter(|_| changes) {
@@ -280,7 +280,7 @@ impl Op {
     /// A request was answered with an error; whether nothing more is sent for that.
     pub(crate) fn on_error(&mut self, at: usize, error: Error) -> bool {
         match &mut self.work {
-            Work::Chain(chain) => chain.on_answer(at, Err(error)),
+            Work::Chain(chain) => chain.on_error(at, error),
             Work::Named(_) | Work::Data(_) | Work::Batch(_) => {
                 self.error.get_or_insert_with(|| Box::new(error));
                 return true;

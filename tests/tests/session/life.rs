@@ -26,6 +26,7 @@ on_each_provider_and_two_workers! {
     sessions_of_one_domain_share_registered_memory,
     buffers_that_cannot_be_registered_are_ordinary_memory,
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
+    chain_asks_for_as_many_credits_as_it_has_requests,
 }
 
 // [SESS-20] [SESS-21] [SESS-119] [CLI-108]
@@ -51,6 +52,19 @@ fn credits_follow_what_the_client_wants_and_never_pass_the_slots(on: On) {
         assert_eq!(session.limits().unwrap().slots, slots);
     }
     assert_eq!(harness.session().statistics().unwrap().protocol_errors, 0);
+}
+
+// [CLI-108] Else each of its requests waits for the reply to the one before.
+fn chain_asks_for_as_many_credits_as_it_has_requests(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    wait_for(|| {
+        session.ping().unwrap();
+        session.credits() == 1
+    });
+    file.chain().write_at(b"1", 0).write_at(b"2", 1).write_at(b"3", 2).commit().run().unwrap();
+    assert_eq!(session.credits(), 4);
 }
 
 // [SESS-22]
