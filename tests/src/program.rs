@@ -1,5 +1,6 @@
 //! The real `dafs-server` as a process of its own.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub struct Program {
     child: Child,
     /// Kept open: the server would fail to write to it.
     _stdout: BufReader<ChildStdout>,
+    /// What starts it, but for where it listens.
+    command: Command,
     address: Address,
     url: String,
     directory: tempfile::TempDir,
@@ -56,7 +59,6 @@ impl Program {
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
         let listener = on.listener(directory.path());
-        let listen = listener.to_string().trim_start_matches("dafs+").to_owned();
         let program = program();
         let mut command = match open_files_max {
             None => Command::new(program),
@@ -67,31 +69,26 @@ impl Program {
             }
         };
         let data = format!("data={}", data.display());
-        command.args(["--export", &data, "--export", "mem=mem:1G", "--listen", &listen]).args(flags);
+        command.args(["--export", &data, "--export", "mem=mem:1G"]).args(flags);
         if key_for(&listener).is_some() {
             command.arg("--key-file").arg(key_file(directory.path()));
         }
-        let mut child = command
-            .env("DAFS_LOG", "warn")
-            .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(directory.path().join(LOG)).expect("a file for the log"))
-            .spawn()
-            .expect("the server program starts");
-        let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("its output is a pipe"));
-        stdout.read_line(&mut line).expect("the server says where it listens");
-        if line.is_empty() {
-            let log = std::fs::read_to_string(directory.path().join(LOG)).unwrap_or_default();
-            panic!("the server does not start: {log}");
-        }
-        let url = line.trim().strip_prefix("listening ").expect("a line for the listener").to_owned();
+        let (child, stdout, url) = launch(&command, &listener, directory.path());
         let address = match on {
             On::Tcp => Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().expect("an address")),
             On::Shm => Address::Shm(PathBuf::from(url.trim_start_matches("dafs+shm://"))),
             #[cfg(feature = "verbs")]
             On::Verbs => Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().expect("an address")),
         };
-        Self { child, _stdout: stdout, address, url, directory, metrics: None }
+        Self { child, _stdout: stdout, command, address, url, directory, metrics: None }
+    }
+
+    /// Kills it and starts another in its place, on the same address.
+    pub fn kill_and_start(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it has ended");
+        let (child, stdout, _) = launch(&self.command, &self.address, self.directory.path());
+        (self.child, self._stdout) = (child, stdout);
     }
 
     /// Where it listens.
@@ -156,6 +153,25 @@ impl Drop for Program {
             eprintln!("the server said:\n{}", self.log());
         }
     }
+}
+
+/// Starts what `what` says, at `listener`; the last is where it listens.
+fn launch(what: &Command, listener: &Address, directory: &Path) -> (Child, BufReader<ChildStdout>, String) {
+    let listen = listener.to_string().trim_start_matches("dafs+").to_owned();
+    let log = File::options().create(true).append(true).open(directory.join(LOG));
+    let mut command = Command::new(what.get_program());
+    command.args(what.get_args()).args(["--listen", &listen]).env("DAFS_LOG", "warn");
+    command.stdout(Stdio::piped()).stderr(log.expect("a file for the log"));
+    let mut child = command.spawn().expect("the server program starts");
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+    stdout.read_line(&mut line).expect("the server says where it listens");
+    if line.is_empty() {
+        let log = std::fs::read_to_string(directory.join(LOG)).unwrap_or_default();
+        panic!("the server does not start: {log}");
+    }
+    let url = line.trim().strip_prefix("listening ").expect("a line for the listener").to_owned();
+    (child, stdout, url)
 }
 
 /// Writes the key file of servers that other hosts could reach, and of their clients.

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use dafs_client::{Error, File, Status};
+use dafs_client::{Background, Config, Error, File, Session, Status};
 use dafs_proto::wire::LockKind;
 use dafs_server::config::ExportKind;
 use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::program::Program;
 use dafs_tests::suite::Numbers;
+use dafs_tests::{on_each_provider, on_each_provider_and_two_workers};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
 use super::open;
@@ -21,6 +22,16 @@ on_each_provider_and_two_workers! {
     history_of_concurrent_clients_is_one_of_a_table,
     history_with_broken_connections_is_one_of_a_table,
     history_with_restarts_is_one_of_a_table,
+    history_with_clients_that_go_silent_is_one_of_a_table,
+}
+
+mod killed {
+    use super::*;
+
+    // A server of its own has one worker.
+    on_each_provider! {
+        history_with_kills_is_one_of_a_table,
+    }
 }
 
 const OFFSETS: u64 = 4;
@@ -155,20 +166,40 @@ fn unlock(history: &History, client: usize, file: &File, range: Range<u64>) {
     history.of(client, Wish::Unlock(client, range.clone()), || file.unlock(range).unwrap(), |()| Got::It);
 }
 
-/// Clients act at random; the last is ended with what it has. `disturb` is called while they do, not more often than something is sent
-/// or answered: whoever disturbs faster than anything goes on sees nothing else.
-fn histories(on: On, seeds: Range<u64>, mut disturb: impl FnMut(&mut Harness, u32)) {
-    let mut harness = Harness::start_with(on, |config| {
+fn start(on: On, [lease_ms, keep_alive_ms]: [u32; 2]) -> Harness {
+    Harness::start_with(on, |config| {
         let ExportKind::Directory(data) = &config.exports[0].kind else { unreachable!("the first is one") };
         config.lock_file = Some(data.with_file_name("locks"));
-        // As long as a client that ended beside a restart is waited for.
-        (config.lease_ms, config.keep_alive_ms) = (5000, 1000);
-    });
+        (config.lease_ms, config.keep_alive_ms) = (lease_ms, keep_alive_ms);
+    })
+}
+
+/// As long as a client that ended beside a restart is waited for.
+const LEASE: [u32; 2] = [5000, 1000];
+
+/// How a client ends that has something.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Told,
+    Silent,
+}
+
+/// Clients of `server` act at random; the last, whose session is `last`, ends with what it has. `disturb` is called while they do, not more
+/// often than something is sent or answered: whoever disturbs faster than anything goes on sees nothing else.
+fn histories<S>(
+    server: &mut S,
+    session: fn(&S, &Config) -> Session,
+    end: End,
+    seeds: Range<u64>,
+    mut disturb: impl FnMut(&mut S, u32),
+) {
+    let (usual, silent) = (Config::default(), Config { background: Background::None, ..Config::default() });
     for seed in seeds {
         let history = History::default();
         let sessions: Vec<_> = (0..=CLIENTS)
-            .map(|_| {
-                let session = harness.session();
+            .map(|client| {
+                let is_silent = client == CLIENTS && end == End::Silent;
+                let session = session(server, if is_silent { &silent } else { &usual });
                 let (export, file) = open(&session);
                 (session, export, file)
             })
@@ -187,9 +218,11 @@ fn histories(on: On, seeds: Range<u64>, mut disturb: impl FnMut(&mut Harness, u3
                         let wish = Wish::Lock(client, 0..1, Exclusive);
                         history.of(client, wish, || file.lock(0..1, Exclusive).map(|()| true), got).unwrap();
                         // What it ends is free at some time after this.
-                        let end = Wish::End(client);
-                        history.note(Event::Sent(client, end));
-                        drop((file, export, session));
+                        history.note(Event::Sent(client, Wish::End(client)));
+                        match end {
+                            End::Told => drop((file, export, session)),
+                            End::Silent => std::mem::forget((file, export, session)),
+                        }
                     })
                 })
                 .collect();
@@ -198,7 +231,7 @@ fn histories(on: On, seeds: Range<u64>, mut disturb: impl FnMut(&mut Harness, u3
                 let events = history.0.lock().unwrap_or_else(PoisonError::into_inner).len();
                 if events > seen {
                     (seen, times) = (events, times + 1);
-                    disturb(&mut harness, times);
+                    disturb(server, times);
                 }
                 std::thread::yield_now();
             }
@@ -221,21 +254,44 @@ fn history_that_is_none_of_a_table_is_found() {
 
 // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-9]
 fn history_of_concurrent_clients_is_one_of_a_table(on: On) {
-    histories(on, 0..on.rounds(5), |_, _| {});
+    histories(&mut start(on, LEASE), Harness::session_with, End::Told, 0..on.rounds(5), |_, _| {});
 }
 
 // [LOCK-1] [LOCK-28] [CLI-147]
 fn history_with_broken_connections_is_one_of_a_table(on: On) {
-    histories(on, 100..100 + on.rounds(3), |harness, _| {
+    let seeds = 100..100 + on.rounds(3);
+    histories(&mut start(on, LEASE), Harness::session_with, End::Told, seeds, |harness, _| {
         cut_connections(harness.address());
     });
 }
 
 // [LOCK-32] [CLI-140] [CLI-147]
 fn history_with_restarts_is_one_of_a_table(on: On) {
-    histories(on, 200..200 + on.rounds(3), |harness, times| {
+    let seeds = 200..200 + on.rounds(3);
+    histories(&mut start(on, LEASE), Harness::session_with, End::Told, seeds, |harness, times| {
         if [1, 4, 8].contains(&times) {
             harness.restart();
         }
     });
+}
+
+// [LOCK-31] [LOCK-32] [CLI-140] [CLI-147] Nothing of what the server had in memory is left.
+fn history_with_kills_is_one_of_a_table(on: On) {
+    let places = tempfile::tempdir().unwrap();
+    let lock_file = places.path().join("locks");
+    let lease = LEASE.map(|ms| ms.to_string());
+    let flags =
+        ["--lock-file", lock_file.to_str().unwrap(), "--lease-ms", &lease[0], "--keep-alive-ms", &lease[1]];
+    let mut program = Program::start(on, &flags);
+    histories(&mut program, Program::session_with, End::Told, 300..300 + on.rounds(3), |program, times| {
+        if [1, 4, 8].contains(&times) {
+            program.kill_and_start();
+        }
+    });
+}
+
+// [LOCK-9] What a silent client has is free when its lease is over.
+fn history_with_clients_that_go_silent_is_one_of_a_table(on: On) {
+    let mut harness = start(on, [1500, 100]);
+    histories(&mut harness, Harness::session_with, End::Silent, 400..400 + on.rounds(2), |_, _| {});
 }
