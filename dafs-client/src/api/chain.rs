@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    Attributes, HEADER_SIZE, Opcode, OpenFlags, Stability, UnlockRequest, decode_message_pack,
+    AccessPattern, Attributes, HEADER_SIZE, HintRequest, Opcode, OpenFlags, Stability, UnlockRequest,
+    decode_message_pack,
 };
 use smallvec::SmallVec;
 
@@ -83,6 +84,8 @@ impl File {
     }
 }
 
+const HINT_SIZE: usize = HintRequest::HEAD_SIZE - HEADER_SIZE;
+
 impl<'a> Chain<'a> {
     fn at(owner: &'a Arc<Owner>, node: &'a Arc<Node>, file: Option<Stability>) -> Self {
         let mut options = OpenOptions::new();
@@ -127,6 +130,21 @@ impl<'a> Chain<'a> {
         self.checked(check_extent(offset, data.len()));
         let kind = TransferKind::Write(self.options.stability);
         self.push(Link::data(kind, offset, RawMemory::of(data)))
+    }
+
+    /// Tells how a range of the file that was opened is used ([`File::hint`]). With the read or write that it is about it takes one round trip:
+    ///
+    /// ```no_run
+    /// # fn f(file: &dafs_client::File) -> dafs_client::Result<()> {
+    /// use dafs_client::AccessPattern;
+    /// let mut part = [0; 4096];
+    /// file.chain().read_at(&mut part, 0).hint(0, 4096, AccessPattern::WillNotNeed).run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn hint(self, offset: u64, len: u64, pattern: AccessPattern) -> Self {
+        let request = HintRequest { offset, len, pattern: pattern as u32, likelihood: 0 };
+        self.push(Link::few::<HINT_SIZE>(Opcode::Hint, |body| request.encode(body)))
     }
 
     /// Goes on only where the file, or what was looked up, has the expected attributes. Else the chain fails with the status `NOT_SAME`.

@@ -6,8 +6,10 @@ use dafs_client::{Error, File, LockKind, LockOptions, Session};
 use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::program::Program;
 use dafs_tests::raw::{Message, Raw};
+use dafs_tests::suite::resident_size;
+use dafs_tests::{on_each_provider, on_each_provider_and_two_workers};
 
 use super::open;
 use LockKind::{Exclusive, Shared};
@@ -67,6 +69,33 @@ fn ten_thousand_who_wait_are_served_in_order(on: On) {
         files[place].unlock_with(0..8, owner).unwrap();
     }
     assert_eq!(held.test_lock(0..8, Exclusive).unwrap(), None);
+}
+
+mod crowd {
+    use super::*;
+
+    // A server of its own has one worker.
+    on_each_provider! {
+        ten_thousand_who_wait_cost_little_memory,
+    }
+}
+
+// [LOCK-10] [LOCK-25]
+fn ten_thousand_who_wait_cost_little_memory(on: On) {
+    let program = Program::start(on, &[]);
+    let (holder, session) = (program.session(), program.session());
+    let ((_, held), (_, file)) = (open(&holder), open(&session));
+    held.lock(0..8, Exclusive).unwrap();
+    let count = on.rounds(10_000);
+    // What a session costs once is no cost of a wait.
+    let first = file.submit_lock_with(0..8, Exclusive, by(count));
+    session.ping().unwrap();
+    let before = resident_size(program.id());
+    let waits: Vec<_> = (0..count).map(|owner| file.submit_lock_with(0..8, Exclusive, by(owner))).collect();
+    session.ping().unwrap();
+    let grown = resident_size(program.id()).saturating_sub(before);
+    assert!(grown <= count * 1024, "{grown} bytes for {count} that wait");
+    drop((waits, first));
 }
 
 // [LOCK-26] [CLI-146]

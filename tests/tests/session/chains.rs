@@ -1,6 +1,6 @@
 //! Chains through the client library: one round trip, the first error, and replies that are lost.
 
-use dafs_client::{Error, OpenOptions, Stability, Status};
+use dafs_client::{AccessPattern, Error, OpenOptions, Stability, Status};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -12,6 +12,7 @@ use crate::tokens::count;
 on_each_provider_and_two_workers! {
     chain_of_lookup_open_read_and_close_brings_the_data,
     chain_that_is_not_closed_leaves_an_open_file,
+    chain_that_hints_reads_and_writes_what_one_without_does,
     chain_whose_link_fails_aborts_the_rest_and_leaves_nothing_open,
     chain_that_cannot_be_is_refused_before_it_is_sent,
 }
@@ -52,6 +53,24 @@ fn links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage(on: 
     let mut found = [0; 6];
     root.open("f").unwrap().read_exact_at(&mut found, 0).unwrap();
     assert_eq!(&found, b"lastnd");
+}
+
+// [STOR-160]
+fn chain_that_hints_reads_and_writes_what_one_without_does(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for export in EXPORTS {
+        let root = session.mount(export).unwrap();
+        let file = root.open_with("f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
+        let (data, mut found) = (bytes(1, 8192), [0; 8192]);
+        let before = count(&session, "Hint");
+        let chain = file.chain().write_at(&data[..4096], 0).hint(0, 0, AccessPattern::WillNotNeed);
+        let chain = chain.hint(0, 4096, AccessPattern::WillNeed).write_at(&data[4096..], 4096);
+        assert_eq!(chain.run().unwrap().counts, [4096, 4096]);
+        assert_eq!(count(&session, "Hint") - before, 2);
+        file.chain().hint(0, 0, AccessPattern::Once).read_at(&mut found, 0).run().unwrap();
+        assert_same(&found, &data, export);
+    }
 }
 
 // [SESS-30] [SESS-31] [CLI-38] [CLI-123]
