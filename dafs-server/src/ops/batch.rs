@@ -12,7 +12,6 @@ use dafs_proto::wire::{
     CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, decode_batch,
 };
 
-use self::inline::Results;
 use super::Worker;
 use super::read::with_remote_memory;
 use super::write::write_all;
@@ -60,13 +59,11 @@ impl Worker {
         if operations.is_empty() && request.flags.contains(BatchFlags::EXPEDITE) {
             self.expedite_batches(call.session);
         }
+        let data = self.inline_data(call, &operations, (payload, described_len))?;
         let before = self.results_before(call, &operations);
-        let Some((done, data)) = self.do_at_hand(call, &operations, before, (payload, described_len))? else {
-            return Ok(());
-        };
         let mut batch = Batch { data, ..Batch::new(operations, &request) };
         let now = self.now;
-        for (index, result) in done.into_iter().enumerate() {
+        for (index, result) in before.into_iter().flatten().enumerate() {
             result.into_iter().for_each(|result| batch.end(index, result, now));
         }
         self.note_window(batch.window_end());
@@ -76,7 +73,7 @@ impl Worker {
     }
 
     /// Results of writes that were carried out before their connection broke.
-    fn results_before(&mut self, call: &Call, operations: &[BatchOperation]) -> Option<Results> {
+    fn results_before(&mut self, call: &Call, operations: &[BatchOperation]) -> Option<Vec<Option<BatchResult>>> {
         let session = self.sessions.find_mut(call.session)?;
         match session.core.take_effect(call.header.slot)? {
             Effect::Results(results) if results.len() == operations.len() => {
