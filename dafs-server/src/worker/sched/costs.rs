@@ -23,8 +23,16 @@ const EXPORTS_MAX: usize = 64;
 const READS: Costs = Costs { call: 800.0, byte: 0.25, window_calls: 1.0 };
 const WRITES: Costs = Costs { call: 1000.0, byte: 0.4, window_calls: 3.0 };
 
-/// No machine moves a byte in less, nanoseconds.
+/// No machine moves a byte in less, or makes a call in less, nanoseconds.
 const BYTE_NS_MIN: f32 = 0.05;
+const CALL_NS_MIN: f32 = 50.0;
+
+/// What took longer than so many times what is known took most of it elsewhere: another process had the CPU. It counts as so many times.
+const SEEN_MAX: f32 = 2.0;
+
+/// A list without windows forgets this part of what a byte costs more than at first. Nothing else would show that it costs less again:
+/// what seems dear is not tried.
+const FORGOTTEN_IN: f32 = 256.0;
 
 /// Smaller windows tell nothing of what a byte costs.
 const WINDOW_BYTES_MIN: u64 = 32 * 1024;
@@ -110,7 +118,8 @@ impl SieveCosts {
         match (tally.calls, tally.windows) {
             (calls @ COUNT_MIN.., 0) if tally.call_bytes <= u64::from(calls) * CALL_BYTES_MAX => {
                 let moving = tally.call_bytes as f32 * costs.byte / 2.0;
-                approach(&mut costs.call, (ns - moving).max(0.0) / calls as f32);
+                approach(&mut costs.call, ((ns - moving) / calls as f32).max(CALL_NS_MIN));
+                costs.byte -= (costs.byte - self.prior.byte).max(0.0) / FORGOTTEN_IN;
             }
             (0, windows @ 1..) if tally.window_bytes >= u64::from(windows) * WINDOW_BYTES_MIN => {
                 let moving = ns - windows as f32 * costs.window_calls * costs.call;
@@ -169,7 +178,7 @@ impl Costs {
 
 /// A mean of the last few.
 fn approach(known: &mut f32, seen: f32) {
-    *known += (seen - *known) / 8.0;
+    *known += (seen.min(SEEN_MAX * *known) - *known) / 8.0;
 }
 
 /// Something lies between the parts of a call.
@@ -219,6 +228,57 @@ mod tests {
         }
         sieve.record(ExportId(u16::MAX), &Tally { calls: 10, ..Tally::default() });
         assert_eq!(sieve.costs(ExportId(u16::MAX)), WRITES);
+    }
+
+    #[test]
+    fn list_that_took_time_elsewhere_changes_costs_by_an_eighth_at_most() {
+        let waited = Duration::from_millis(10);
+        for tally in [
+            Tally { calls: 8, call_bytes: 512, time: waited, ..Tally::default() },
+            Tally { windows: 1, window_bytes: WINDOW_BYTES_MIN, time: waited, ..Tally::default() },
+        ] {
+            let mut sieve = SieveCosts::of_writes();
+            sieve.record(EXPORT, &tally);
+            let costs = sieve.costs(EXPORT);
+            let grown = [costs.call / WRITES.call, costs.byte / WRITES.byte];
+            assert!(grown.iter().all(|grown| (1.0..1.126).contains(grown)), "{costs:?}");
+            assert!(grown.iter().any(|grown| *grown > 1.124), "{costs:?}");
+        }
+        // Nor does one that took no time leave nothing that could grow.
+        let mut sieve = SieveCosts::of_writes();
+        let time = Duration::from_nanos(1);
+        for _ in 0..1000 {
+            sieve.record(EXPORT, &Tally { calls: 8, time, ..Tally::default() });
+            sieve.record(
+                EXPORT,
+                &Tally { windows: 1, window_bytes: WINDOW_BYTES_MIN, time, ..Tally::default() },
+            );
+        }
+        let costs = sieve.costs(EXPORT);
+        assert!(costs.call >= 0.99 * CALL_NS_MIN && costs.byte >= 0.99 * BYTE_NS_MIN, "{costs:?}");
+    }
+
+    #[test]
+    fn windows_that_were_slow_for_a_while_are_tried_again() {
+        let (mut sieve, dense) = (SieveCosts::of_writes(), call(64, 8192));
+        assert!(sieve.costs(EXPORT).pays(64, &dense));
+        let slow =
+            Tally { windows: 1, window_bytes: 1 << 18, time: Duration::from_millis(5), ..Tally::default() };
+        (0..100).for_each(|_| sieve.record(EXPORT, &slow));
+        assert!(!sieve.costs(EXPORT).pays(64, &dense));
+        let apart = Tally { calls: 64, time: Duration::from_micros(64), ..Tally::default() };
+        let tried = (0..1000).find(|_| {
+            sieve.record(EXPORT, &apart);
+            sieve.costs(EXPORT).pays(64, &dense)
+        });
+        assert!(tried.is_some_and(|lists| lists > 100), "{tried:?}");
+        // What a byte costs less than at first is not forgotten.
+        let quick =
+            Tally { windows: 1, window_bytes: 1 << 18, time: Duration::from_micros(30), ..Tally::default() };
+        (0..1000).for_each(|_| sieve.record(EXPORT, &quick));
+        let costs = sieve.costs(EXPORT);
+        sieve.record(EXPORT, &apart);
+        assert_eq!(sieve.costs(EXPORT).byte, costs.byte);
     }
 
     #[test]
