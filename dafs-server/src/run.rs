@@ -44,6 +44,7 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
     let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
+    outlive_file_size_limit().context("cannot watch for SIGXFSZ")?;
     reload_at_hangup(Arc::clone(event_loop.worker().shared()), read_again)
         .context("cannot watch for SIGHUP")?;
     let bind = |address| {
@@ -428,6 +429,11 @@ fn signal_pipe() -> std::io::Result<(UnixStream, UnixStream)> {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
     Ok((read, write))
+}
+
+/// From now on a write beyond the process's limit of a file's size fails: it would end the server, and so would any client.
+fn outlive_file_size_limit() -> std::io::Result<()> {
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// From now on a thread of its own reads the settings again at each SIGHUP: looking at files may wait, and the loop does not.

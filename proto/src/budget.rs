@@ -191,6 +191,14 @@ impl Charge {
         true
     }
 
+    /// Parts with some of it, at most all: the same owner has it until that is dropped.
+    #[must_use]
+    pub fn split(&mut self, amount: u64) -> Self {
+        let amount = amount.min(self.amount);
+        self.amount -= amount;
+        Self { budget: Arc::clone(&self.budget), owner: self.owner.clone(), amount }
+    }
+
     /// Gives some of it back, at most all.
     pub fn shrink(&mut self, amount: u64) {
         let amount = amount.min(self.amount);
@@ -223,6 +231,20 @@ mod tests {
 
     fn budget(limit: u64) -> Arc<Budget> {
         Budget::new(Terms { limit, share_percent: 50 }, vec![ROOT])
+    }
+
+    #[test]
+    fn charge_that_is_split_is_given_back_in_parts() {
+        let budget = budget(4096);
+        let mut charge = budget.take(&ROOT, 100).unwrap();
+        let part = charge.split(30);
+        assert_eq!(budget.used(), 100);
+        charge.shrink(u64::MAX);
+        assert_eq!(budget.used(), 30);
+        drop(part);
+        let all = charge.split(1);
+        drop((charge, all));
+        assert_eq!(budget.used(), 0);
     }
 
     // [LIMIT-1] [LIMIT-2]

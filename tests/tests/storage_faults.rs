@@ -16,6 +16,7 @@ use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 on_each_provider! {
     failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
     write_that_comes_short_is_counted_and_continued,
+    write_of_several_requests_counts_what_came_before_the_one_that_failed,
     append_that_comes_short_is_an_error_and_the_next_follows_it,
     operation_that_hangs_delays_nobody_else,
     requests_as_large_as_a_client_likes_stop_nobody_else,
@@ -113,6 +114,30 @@ fn failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on(on: O
             scene.root.remove_dir("d").unwrap();
         }
     });
+}
+
+// [CLI-165]
+fn write_of_several_requests_counts_what_came_before_the_one_that_failed(on: On) {
+    const PIECE: usize = 64 << 10;
+    let (harness, faults) =
+        Harness::start_faulty(on, |config| config.transfer_size_max = u32::try_from(PIECE).unwrap());
+    let session = harness.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    for status in [Status::NO_SPACE, Status::IO] {
+        let data = bytes(u64::from(status.value()), 4 * PIECE);
+        file.truncate(0).unwrap();
+        faults.next(Kind::Write, Fault::Pass, 1);
+        faults.next(Kind::Write, Fault::Fail(status), 1000);
+        let count = file.write_at(&data, 0).unwrap();
+        assert!((1..=PIECE).contains(&count), "{status}: {count}");
+        faults.release();
+        let mut found = vec![0; count];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &data[..count], "what was counted");
+        faults.next(Kind::Write, Fault::Fail(status), 1000);
+        assert_status(file.write_at(&data, 0).map(drop), status, "none is written");
+        faults.release();
+    }
 }
 
 // [CLI-68] [STOR-59] [STOR-175]

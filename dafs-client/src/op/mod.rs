@@ -28,7 +28,7 @@ use crate::handle::closings::Closing;
 use crate::handle::node::{Node, join};
 use crate::memory::registration::Hold;
 use crate::memory::{BounceBuffers, Keep};
-use crate::method::io_path::IoPath;
+use crate::method::io_path::{Direction, IoPath};
 use crate::op::batch::{BatchWork, Bounds};
 use crate::op::chain::{ChainWork, Link};
 use crate::op::draft::Outlet;
@@ -281,6 +281,10 @@ impl Op {
     pub(crate) fn on_error(&mut self, at: usize, error: Error) -> bool {
         match &mut self.work {
             Work::Chain(chain) => chain.on_error(at, error),
+            Work::Data(transfer) if at > 0 && transfer.direction() == Direction::Write => {
+                transfer.on_failed(at, error);
+                return true;
+            }
             Work::Named(_) | Work::Data(_) | Work::Batch(_) => {
                 self.error.get_or_insert_with(|| Box::new(error));
                 return true;
@@ -304,6 +308,11 @@ impl Op {
 
     /// All of it was answered. If it begins again, it returns the handles that it had gained, for closing.
     pub(crate) fn on_end(&mut self) -> Option<Vec<Closing>> {
+        if let (Work::Data(transfer), None) = (&mut self.work, &self.error)
+            && transfer.count() == 0
+        {
+            self.error = transfer.failure.take();
+        }
         if let (Work::Chain(chain), None) = (&mut self.work, &self.error) {
             if chain.lost_replies() && chain.repeats() {
                 return Some(chain.restart());
@@ -504,5 +513,39 @@ impl Op {
         let body_len = BatchRequest::HEAD_SIZE - HEADER_SIZE;
         let named = Named::of(body_len, |body| request.encode(body));
         Self::detached(Opcode::Batch, named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::wire::{Stability, Status};
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::memory::RawMemory;
+
+    // [CLI-165]
+    #[test]
+    fn write_of_which_a_request_failed_ends_with_the_error_only_where_nothing_before_it_is_written() {
+        let failed = || Error::Status {
+            status: Status::NO_SPACE,
+            operation: Opcode::Write,
+            path: Vec::new(),
+            explanation: String::new(),
+        };
+        let bytes = [0; 40];
+        // Parts that are to be sent again, the one that fails, and what counts.
+        for (unsent, at, count) in [(None, 20, 20), (Some(10), 20, 10), (Some(30), 20, 20), (Some(0), 20, 0)]
+        {
+            let memory = SmallVec::from_iter([RawMemory::of(&bytes)]);
+            let kind = TransferKind::Write(Stability::Unstable);
+            let mut transfer = Transfer::new(kind, IoPath::Inline, 0, memory, SmallVec::new());
+            transfer.redo.extend(unsent.map(|at| (at, 10)));
+            let mut op = Op::new(Opcode::Write, None, Work::Data(transfer));
+            assert!(op.on_error(at, failed()), "nothing more is sent");
+            op.on_end();
+            assert_eq!(op.error.is_some(), count == 0, "{unsent:?}: {:?}", op.error);
+            assert_eq!(op.transfer().map(Transfer::count), Some(count), "{unsent:?}");
+        }
     }
 }

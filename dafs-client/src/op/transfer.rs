@@ -4,6 +4,7 @@ use dafs_proto::transport::{Access, LocalSegments, MemoryRef, RemoteRange, Span}
 use dafs_proto::wire::{Opcode, Stability};
 use smallvec::SmallVec;
 
+use crate::error::Error;
 use crate::memory::registration::Hold;
 use crate::memory::{Keep, RawMemory};
 use crate::method::io_path::{Direction, IoPath};
@@ -67,6 +68,8 @@ pub(crate) struct Transfer {
     pub(crate) redo: Vec<(usize, usize)>,
     /// Where the data ends: the end of the first part that was short.
     pub(crate) short_at: usize,
+    /// Why a part of a write failed before which others were sent. It counts where none of those is written.
+    pub(crate) failure: Option<Box<Error>>,
     pub(crate) memory: SmallVec<[RawMemory; 1]>,
     /// Where each piece of the memory begins, when there are many and a list does not know it.
     pub(crate) starts: Vec<usize>,
@@ -105,6 +108,7 @@ impl Transfer {
             begun: false,
             redo: Vec::new(),
             short_at: usize::MAX,
+            failure: None,
             memory,
             starts: Vec::new(),
             ranges,
@@ -166,6 +170,13 @@ impl Transfer {
                 self.stop();
             }
         }
+    }
+
+    /// A part of a write failed: what is written before it counts. Parts before it that are not sent are not.
+    pub(crate) fn on_failed(&mut self, at: usize, error: Error) {
+        let unsent = self.redo.iter().map(|(at, _)| *at).min();
+        self.short_at = self.short_at.min(unsent.unwrap_or(at)).min(at);
+        self.failure.get_or_insert_with(|| Box::new(error));
     }
 
     /// Bytes of the file that a part's request names.

@@ -5,6 +5,7 @@ mod script;
 mod scripted;
 pub(crate) mod serve;
 mod storage;
+mod windows;
 mod world;
 
 pub use oracle::{BlockOracle, ConcurrentOracle, Record, RecordOracle};

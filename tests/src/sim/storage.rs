@@ -4,17 +4,21 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_proto::transport::{LocalSegments, OpToken, Span};
-use dafs_proto::wire::Status;
+use dafs_proto::wire::{OpenFlags, Status};
 use dafs_server::storage::{
-    Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsResult, Identity, LocalLocks, LockKey,
-    NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
+    At, Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, LocalLocks,
+    LockKey, NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
 };
+
+use super::windows::Windows;
 
 /// One export in memory, as one worker sees it; shared by a server and the server that is started after its crash.
 #[derive(Clone)]
 pub struct SharedStorage {
     exports: Arc<Mutex<Exports>>,
     held: Arc<Mutex<Held>>,
+    windows: Arc<Mutex<Windows>>,
+    worker: usize,
 }
 
 /// Reads that take long.
@@ -35,13 +39,47 @@ impl SharedStorage {
         };
         let config = StorageConfig { engine: Engine::Pool, seed: Some(seed), ..StorageConfig::default() };
         let exports = Exports::new(vec![export], &config).expect("memory needs nothing");
-        Self { exports: Arc::new(Mutex::new(exports)), held: Arc::default() }
+        let exports = Arc::new(Mutex::new(exports));
+        Self { exports, held: Arc::default(), windows: Arc::default(), worker: 0 }
     }
 
-    /// The same export for another worker.
+    /// The same export for the next worker.
     pub fn another(&self) -> Self {
-        let exports = self.lock().another().expect("memory needs nothing");
-        Self { exports: Arc::new(Mutex::new(exports)), held: Arc::default() }
+        let exports = Arc::new(Mutex::new(self.lock().another().expect("memory needs nothing")));
+        Self { exports, held: Arc::default(), windows: Arc::clone(&self.windows), worker: self.worker + 1 }
+    }
+
+    /// From now on sieved writes are windows that are rewritten in steps, and the server dies at the step of this number.
+    pub(super) fn step_windows(&self, dies_at: Option<u64>) {
+        let mut windows = self.windows();
+        (windows.are_stepped, windows.dies_at) = (true, dies_at);
+    }
+
+    /// The server is to die now.
+    pub(super) fn is_dead(&self) -> bool {
+        self.windows().is_dead()
+    }
+
+    /// Steps of windows so far, and whether there are more.
+    pub(super) fn window_steps(&self) -> (u64, bool) {
+        let windows = self.windows();
+        (windows.steps(), windows.are_underway())
+    }
+
+    /// What a file holds.
+    pub(super) fn content(&self, path: &str) -> Vec<u8> {
+        let mut exports = self.lock();
+        let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+        let at = At { node: exports.root(ExportId(0)), path: path.as_bytes().to_vec() };
+        let open = FsOp::Open { at, flags: OpenFlags::READ, mode: 0, admission: None };
+        let Submitted::Done(Ok(FsReply::Node(node, found))) = exports.submit(OpToken(0), &identity, open)
+        else {
+            return Vec::new();
+        };
+        let mut content = vec![0; usize::try_from(found.size).expect("a small file")];
+        exports.read_now(node, 0, &[Span::from_mut(&mut content)]).expect("memory is at hand");
+        exports.close(node);
+        content
     }
 
     /// From now on reads wait, or no longer: those that waited go on when the storage is polled.
@@ -50,8 +88,9 @@ impl SharedStorage {
     }
 
     /// The server died: what waited here is gone.
-    pub fn forget_reads(&self) {
+    pub fn forget_waiting(&self) {
         self.held().reads.clear();
+        self.windows().forget();
     }
 
     /// The server died: what was not durable is lost, and everything is closed, for all workers.
@@ -65,6 +104,10 @@ impl SharedStorage {
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn windows(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,7 +128,20 @@ impl Storage for SharedStorage {
     }
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
+        if self.windows().are_underway() {
+            return Err(NowError::WouldBlock);
+        }
         self.lock().write_now(node, offset, from)
+    }
+
+    fn sieve_now(
+        &mut self,
+        _: NodeId,
+        _: u64,
+        _: Span<'_>,
+        _: &mut dyn FnMut(),
+    ) -> Result<Option<usize>, NowError> {
+        if self.windows().are_stepped { Err(NowError::WouldBlock) } else { Ok(None) }
     }
 
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
@@ -102,7 +158,10 @@ impl Storage for SharedStorage {
             return Submitted::Pending;
         }
         drop(held);
-        self.lock().submit(token, identity, op)
+        match self.windows().take(self.worker, token, identity, op) {
+            Ok(()) => Submitted::Pending,
+            Err(op) => self.lock().submit(token, identity, op),
+        }
     }
 
     fn flush(&mut self) {
@@ -119,11 +178,12 @@ impl Storage for SharedStorage {
             }
         }
         drop(held);
+        done.extend(self.windows().step(self.worker, &mut self.lock()));
         self.lock().poll(done);
     }
 
     fn pending(&self) -> usize {
-        self.lock().pending() + self.held().reads.len()
+        self.lock().pending() + self.held().reads.len() + self.windows().pending(self.worker)
     }
 
     fn close(&mut self, node: NodeId) {

@@ -17,6 +17,8 @@ use super::script::Script;
 use super::serve::SimServer;
 
 const SERVER: NodeId = NodeId(0);
+/// From one step of a window to the next.
+const WINDOW_STEP: Duration = Duration::from_micros(50);
 /// Where servers of simulated worlds listen.
 pub const PORT: Address = Address::Sim(1);
 
@@ -48,6 +50,8 @@ struct Inside {
     starts_at: Duration,
     // Reads go on at this time.
     held_until: Duration,
+    // What a file held when the server died.
+    found: Option<Vec<u8>>,
     epoch: u64,
     features: Features,
     script: Option<Script>,
@@ -80,6 +84,7 @@ impl World {
             crashes: 0,
             starts_at: Duration::ZERO,
             held_until: Duration::ZERO,
+            found: None,
             epoch: 0,
             features,
             script,
@@ -149,6 +154,21 @@ impl World {
     /// The server dies now, and another is there at once.
     pub fn restart(&self) {
         self.lock().restart();
+    }
+
+    /// From now on sieved writes rewrite windows in steps; at the step of this number the server dies, and another is there at once.
+    pub fn step_windows(&self, dies_at: Option<u64>) {
+        self.lock().storages[0].step_windows(dies_at);
+    }
+
+    /// Steps of windows so far.
+    pub fn window_steps(&self) -> u64 {
+        self.lock().storages[0].window_steps().0
+    }
+
+    /// What the file `f` held when the server died at a step of a window.
+    pub fn found_at_death(&self) -> Option<Vec<u8>> {
+        self.lock().found.clone()
     }
 
     /// Logins that the server refused since its last start; 0 while it is down.
@@ -243,7 +263,7 @@ impl Inside {
         let was_running = self.running.take().is_some();
         if was_running {
             self.net.crash(SERVER);
-            self.storages.iter().for_each(SharedStorage::forget_reads);
+            self.storages.iter().for_each(SharedStorage::forget_waiting);
             self.storages[0].crash();
             self.crashes += 1;
         }
@@ -265,6 +285,12 @@ impl Inside {
         }
         if let Some(running) = &mut self.running {
             running.step(&self.net);
+        }
+        if self.storages[0].is_dead() {
+            self.restart();
+            self.found = Some(self.storages[0].content("f"));
+        } else if self.storages[0].window_steps().1 {
+            self.net.wake_at(self.net.now() + WINDOW_STEP);
         }
         if self.script.as_ref().is_some_and(Script::take_crash) {
             self.restart();

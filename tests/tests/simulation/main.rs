@@ -300,6 +300,7 @@ fn fill(value: u64) -> Vec<u8> {
 
 mod sim {
     mod concurrent;
+    mod sieved;
 
     use super::*;
 

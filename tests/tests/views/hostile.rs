@@ -1,22 +1,25 @@
 //! Views that no correct client describes, and requests that it does not send: each is answered with a reason, and the session goes on.
 
 use dafs_client::Datatype;
-use dafs_proto::transport::Access;
+use dafs_proto::transport::{Access, Region};
 use dafs_proto::view::VIEW_SEGMENTS_MAX;
 use dafs_proto::wire::{
     FileHandle, HEADER_SIZE, Header, ListFlags, ListReadReply, Method, Opcode, Sieve, Stability, Status,
     VIEW_DESCRIPTION_SIZE_MAX, ViewDropRequest, ViewRequest, ViewSetRequest, encode_datatype,
     encode_segments,
 };
+use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Message, Raw, write_body};
-use dafs_tests::suite::bytes;
+use dafs_tests::suite::{assert_same, bytes};
 
 on_each_provider! {
     description_that_is_no_view_is_refused_with_words,
     request_that_a_view_does_not_have_is_refused_with_words,
     view_that_is_given_back_is_gone,
+    view_that_is_given_back_in_flight_stays_for_its_request_and_leaves_its_number_to_another,
+    session_that_ends_with_a_view_in_flight_leaves_the_server_whole,
 }
 
 fn set(raw: &mut Raw, request: ViewSetRequest, part: &[u8]) -> Message {
@@ -173,13 +176,120 @@ fn request_that_a_view_does_not_have_is_refused_with_words(on: On) {
 fn view_that_is_given_back_is_gone(on: On) {
     let harness = Harness::start(on);
     let (mut raw, file) = begin(&harness);
-    let mut body = [0; ViewDropRequest::HEAD_SIZE - HEADER_SIZE];
-    ViewDropRequest { view: 1 }.encode(&mut body);
     for status in [Status::OK, Status::NO_VIEW] {
-        let reply = raw.call(Header::request(Opcode::ViewDrop, FileHandle(0)), &body, &[]);
-        assert_eq!(reply.header.status, status);
+        assert_eq!(give_back(&mut raw), status);
     }
     assert_eq!(read(&mut raw, file, &GOOD, &[]).header.status, Status::NO_VIEW);
     assert_eq!(set_all(&mut raw, 1, &Datatype::bytes(2).resized(0, 5)), Status::OK);
     check_good(&mut raw, file);
+}
+
+/// Gives view 1 back.
+fn give_back(raw: &mut Raw) -> Status {
+    let mut body = [0; ViewDropRequest::HEAD_SIZE - HEADER_SIZE];
+    ViewDropRequest { view: 1 }.encode(&mut body);
+    raw.call(Header::request(Opcode::ViewDrop, FileHandle(0)), &body, &[]).header.status
+}
+
+/// Segments of the request in flight: more than a server plans at once, so that it looks at the view again when that is given back.
+const SEGMENTS: usize = 40_000;
+
+/// A server whose storage holds the first call of a `ReadView` or `WriteView` of view 1, two bytes of every five, and the region that it
+/// goes to or comes from, with the file and what was in it.
+struct InFlight {
+    harness: Harness,
+    faults: Faults,
+    raw: Raw,
+    file: FileHandle,
+    region: Region,
+    before: Vec<u8>,
+}
+
+impl InFlight {
+    fn begin(on: On, opcode: Opcode) -> Self {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        let (mut raw, _) = Raw::session(harness.address(), 4);
+        let root = raw.mount("data");
+        let file = raw.create(root, b"f");
+        let before = bytes(1, 5 * SEGMENTS);
+        std::fs::write(harness.data().join("f"), &before).unwrap();
+        assert_eq!(set_all(&mut raw, 1, &Datatype::bytes(2).resized(0, 5)), Status::OK);
+        let region = raw.region(2 * SEGMENTS, Access::all());
+        region.memory().span().write_from(0, &bytes(2, 2 * SEGMENTS));
+        let kind = if opcode == Opcode::ReadView { Kind::Read } else { Kind::Write };
+        faults.next(kind, Fault::Hold, 1);
+        let len = 2 * SEGMENTS as u32;
+        let request = ViewRequest { displacement: 0, len, method: Method::Direct, segment_count: 1, ..GOOD };
+        let mut body = [0; ViewRequest::HEAD_SIZE - HEADER_SIZE];
+        request.encode(&mut body);
+        let mut ranges = vec![0; 24];
+        let range = region.range();
+        encode_segments(&[[range.key.0, range.offset, u64::from(len)]], &mut ranges);
+        let mut header = Header::request(opcode, file);
+        raw.begin(&mut header);
+        raw.send(header, &body, &ranges);
+        // What the client's memory holds is fetched while the client asks for other things.
+        let ask = |raw: &mut Raw| raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+        let asked = (0..1_000_000).take_while(|_| {
+            assert_eq!(ask(&mut raw).header.status, Status::OK);
+            faults.held() == 0
+        });
+        assert!(asked.count() < 1_000_000, "storage gets no call");
+        Self { harness, faults, raw, file, region, before }
+    }
+}
+
+// [VIEW-14] [VIEW-6]
+fn view_that_is_given_back_in_flight_stays_for_its_request_and_leaves_its_number_to_another(on: On) {
+    for opcode in [Opcode::ReadView, Opcode::WriteView] {
+        let InFlight { harness, faults, mut raw, file, region, before } = InFlight::begin(on, opcode);
+        assert_eq!(give_back(&mut raw), Status::OK);
+        assert_eq!(read(&mut raw, file, &GOOD, &[]).header.status, Status::NO_VIEW);
+        assert_eq!(give_back(&mut raw), Status::NO_VIEW);
+        // Another of the same number is another.
+        assert_eq!(set_all(&mut raw, 1, &Datatype::bytes(3).resized(0, 7)), Status::OK);
+        let reply = read(&mut raw, file, &ViewRequest { displacement: 0, len: 6, ..GOOD }, &[]);
+        assert_eq!(reply.payload, [&before[..3], &before[7..10]].concat());
+        faults.release();
+        let reply = raw.receive().unwrap();
+        raw.end(&reply);
+        assert_eq!((reply.header.opcode, reply.header.status), (opcode, Status::OK));
+        let found = std::fs::read(harness.data().join("f")).unwrap();
+        let sent = bytes(2, 2 * SEGMENTS);
+        let mut expected = before.clone();
+        match opcode {
+            Opcode::ReadView => {
+                let shown: Vec<u8> = before.chunks(5).flat_map(|tile| &tile[..2]).copied().collect();
+                assert_same(&region.memory().span().to_vec()[..shown.len()], &shown, "what was read");
+            }
+            _ => {
+                for (tile, data) in expected.chunks_mut(5).zip(sent.chunks(2)) {
+                    tile[..2].copy_from_slice(data);
+                }
+            }
+        }
+        assert_same(&found, &expected, "the file");
+        assert_eq!(give_back(&mut raw), Status::OK);
+    }
+}
+
+// [VIEW-14]
+fn session_that_ends_with_a_view_in_flight_leaves_the_server_whole(on: On) {
+    for opcode in [Opcode::ReadView, Opcode::WriteView] {
+        let InFlight { harness, faults, mut raw, region, before, .. } = InFlight::begin(on, opcode);
+        assert_eq!(give_back(&mut raw), Status::OK);
+        drop(raw);
+        let (mut raw, _) = Raw::session(harness.address(), 4);
+        let root = raw.mount("data");
+        let file = raw.create(root, b"f");
+        faults.release();
+        assert_eq!(set_all(&mut raw, 1, &Datatype::bytes(3).resized(0, 7)), Status::OK);
+        let reply = read(&mut raw, file, &ViewRequest { displacement: 3, len: 6, ..GOOD }, &[]);
+        // Behind the second byte of every five nothing was written.
+        let shown = |at: usize| [before[at], reply.payload[at - 3]];
+        assert_eq!(reply.header.status, Status::OK);
+        assert!([3, 4].into_iter().all(|at| shown(at)[0] == shown(at)[1]), "{:?}", reply.payload);
+        // Only now: whoever takes memory back waits until nobody uses it.
+        drop(region);
+    }
 }

@@ -11,6 +11,8 @@ use nix::libc::{self, flock};
 use rustix::fs::OFlags;
 
 use super::super::{LocalConflict, LocalLocks};
+#[cfg(test)]
+use super::steps;
 use super::{Node, sys};
 
 #[derive(Debug)]
@@ -31,6 +33,8 @@ impl FileLocks {
     /// Whether the range could be set: another may have a part. What is beyond the largest offset of a file nobody can have.
     fn set(&self, range: &Range<u64>, kind: i32) -> Result<bool, Status> {
         let Some(lock) = lock_of(range, kind) else { return Ok(true) };
+        #[cfg(test)]
+        steps::before(if kind == libc::F_UNLCK { steps::Call::Unlock } else { steps::Call::Lock })?;
         loop {
             match fcntl(&self.0, FcntlArg::F_OFD_SETLK(&lock)) {
                 Ok(_) => return Ok(true),

@@ -21,6 +21,8 @@ mod readdir;
 mod resolve;
 mod ring_op;
 mod sieve;
+#[cfg(test)]
+pub(super) mod steps;
 pub(super) mod sys;
 mod write_gate;
 mod xattr;

@@ -13,6 +13,9 @@ use rustix::io::Result;
 pub(super) use rustix::io::{Errno, retry_on_intr as retry};
 use rustix::path::{Arg, DecInt};
 
+#[cfg(test)]
+use super::steps;
+
 /// The most segments that one call takes (Linux's IOV_MAX).
 pub(in crate::storage) const IOV_MAX: usize = 1024;
 
@@ -230,6 +233,8 @@ pub(super) fn seek_end(fd: BorrowedFd<'_>) -> Result<u64> {
 
 /// Where the first hole at or after `offset` is; the end of the file is one.
 pub(super) fn seek_hole(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
+    #[cfg(test)]
+    steps::before(steps::Call::Look)?;
     retry(|| fs::seek(fd, fs::SeekFrom::Hole(offset)))
 }
 
@@ -249,6 +254,8 @@ pub(super) unsafe fn preadv2(
     offset: u64,
     flags: i32,
 ) -> Result<usize> {
+    #[cfg(test)]
+    let segments = &steps::before_moving(steps::Call::Read, segments)?[..];
     let (fd, offset) = (fd.as_raw_fd(), offset.cast_signed());
     if let ([segment], 0) = (segments, flags) {
         // The same by a shorter way through the kernel: a tenth of a microsecond of half a one.
@@ -272,6 +279,8 @@ pub(super) unsafe fn pwritev2(
     offset: Option<u64>,
     flags: i32,
 ) -> Result<usize> {
+    #[cfg(test)]
+    let segments = &steps::before_moving(steps::Call::Write, segments)?[..];
     let fd = fd.as_raw_fd();
     if let ([segment], Some(offset), 0) = (segments, offset, flags) {
         // SAFETY: the caller vouches for the segment.
@@ -320,6 +329,8 @@ pub(super) fn write_out(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()>
 pub(in crate::storage) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
     // `cachestat` (Linux 6.5): its range and its five counters.
     const SYS_CACHESTAT: libc::c_long = 451;
+    #[cfg(test)]
+    steps::before(steps::Call::Look)?;
     let fd = libc::c_long::from(fd.as_raw_fd());
     let range = [offset, len];
     let mut counters = [0u64; 5];

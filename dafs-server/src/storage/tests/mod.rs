@@ -12,3 +12,4 @@ mod promises;
 mod ring;
 mod semantics;
 mod sieve;
+mod sieve_steps;

@@ -10,10 +10,10 @@ use super::harness::*;
 use crate::storage::*;
 
 /// Reproducible numbers.
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (self.0 >> 33) % bound
     }
@@ -24,7 +24,7 @@ fn on_files() -> impl Iterator<Item = Kind> {
 }
 
 /// Parts of a window, ascending, with what lies between them.
-fn parts(numbers: &mut Numbers, start: u64, count: u64, size_max: u64) -> Vec<(u64, Vec<u8>)> {
+pub(super) fn parts(numbers: &mut Numbers, start: u64, count: u64, size_max: u64) -> Vec<(u64, Vec<u8>)> {
     let mut at = start;
     let part = |_| {
         let bytes = vec![numbers.below(256) as u8; 1 + numbers.below(size_max) as usize];
@@ -35,7 +35,7 @@ fn parts(numbers: &mut Numbers, start: u64, count: u64, size_max: u64) -> Vec<(u
     (0..count).map(part).collect()
 }
 
-fn window_of(parts: &[(u64, Vec<u8>)]) -> (u64, usize) {
+pub(super) fn window_of(parts: &[(u64, Vec<u8>)]) -> (u64, usize) {
     let ((start, _), (last, bytes)) = (&parts[0], &parts[parts.len() - 1]);
     (*start, (last - start) as usize + bytes.len())
 }

@@ -1,8 +1,10 @@
 //! Where in the file the bytes of a list lie: extents that were named one by one, or what a view shows.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
+use std::ops::Deref;
 use std::sync::Arc;
 
+use dafs_proto::budget::Charge;
 use dafs_proto::extent::{Extent, OFFSET_MAX, slice};
 use dafs_proto::transport::Span;
 use dafs_proto::view::{Segments, View};
@@ -14,10 +16,31 @@ pub(crate) enum Layout {
     Shown(Shown),
 }
 
+/// A view with the room that it takes: requests use it when its session has given it back, and it takes the room until they have ended.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    view: View,
+    _room: Charge,
+}
+
+impl Kept {
+    pub(crate) fn new(view: View, room: Charge) -> Self {
+        Self { view, _room: room }
+    }
+}
+
+impl Deref for Kept {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        &self.view
+    }
+}
+
 /// A range of what a view shows.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
-    pub(crate) view: Arc<View>,
+    pub(crate) view: Arc<Kept>,
     /// Where in the file the first tile begins.
     pub(crate) displacement: u64,
     /// The first byte of the view's data.
@@ -113,6 +136,7 @@ pub(crate) fn pack_behind(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+    use dafs_proto::budget::{Budget, Owner};
     use dafs_proto::view::Datatype;
 
     use super::*;
@@ -120,7 +144,9 @@ mod tests {
     #[test]
     fn shown_range_is_the_list_that_it_expands_to() {
         // Two bytes of every five.
-        let view = Arc::new(View::new(&Datatype::bytes(2).resized(0, 5)).unwrap());
+        let view = View::new(&Datatype::bytes(2).resized(0, 5)).unwrap();
+        let room = Budget::unlimited().take(&Owner::Unknown, 0).unwrap();
+        let view = Arc::new(Kept::new(view, room));
         let shown = Layout::Shown(Shown { view, displacement: 100, place: 3, len: 6 });
         let listed = Layout::Extents(
             [(106, 1), (110, 2), (115, 2), (120, 1)].map(|(o, l)| Extent::new(o, l)).to_vec(),

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! apart       count × call
-//! a window    call × calls of a window + bytes of the window × byte
+//! a window    window + bytes of the window × byte
 //! ```
 //!
-//! What a call and a byte of a window cost is taken from the lists themselves, for each export.
+//! What a call, a window and a byte of a window cost is taken from the lists themselves, for each export.
 
 use std::time::Duration;
 
@@ -20,14 +20,29 @@ use crate::worker::sched::sieve::LearnedGaps;
 const EXPORTS_MAX: usize = 64;
 
 /// Until it is known better, of reads and writes in a file system in memory, the quickest.
-const READS: Costs = Costs { call: 800.0, byte: 0.25, window_calls: 1.0 };
-const WRITES: Costs = Costs { call: 1000.0, byte: 0.4, window_calls: 3.0 };
+const READS: Costs = Costs { call: 800.0, byte: 0.25, window: None, window_calls: 1.0 };
+const WRITES: Costs = Costs { call: 1000.0, byte: 0.4, window: None, window_calls: 3.0 };
 
-/// No machine moves a byte in less, nanoseconds.
+/// No machine moves a byte in less, or makes a call in less, nanoseconds.
 const BYTE_NS_MIN: f32 = 0.05;
+const CALL_NS_MIN: f32 = 50.0;
+
+/// What took longer than so many times what is known took most of it elsewhere: another process had the CPU. It counts as so many times.
+const SEEN_MAX: f32 = 2.0;
+
+/// A list without windows forgets this part of what a window and its bytes cost more than at first. Nothing else would show that they cost
+/// less again: what seems dear is not tried.
+const FORGOTTEN_IN: f32 = 256.0;
 
 /// Smaller windows tell nothing of what a byte costs.
 const WINDOW_BYTES_MIN: u64 = 32 * 1024;
+
+/// Larger windows tell nothing of what a window costs besides its bytes.
+const WINDOW_BYTES_MAX: u64 = 8 * 1024;
+
+/// What a window costs besides its bytes lies between so many calls, whatever was seen: 2 on ext4 and 5 on tmpfs.
+const WINDOW_CALLS_MIN: f32 = 0.5;
+const WINDOW_CALLS_MAX: f32 = 16.0;
 
 /// Fewer calls tell nothing, nor do those of more bytes, whose time is that of moving them.
 const COUNT_MIN: u32 = 4;
@@ -47,8 +62,10 @@ pub(crate) struct SieveCosts {
 pub(crate) struct Costs {
     call: f32,
     byte: f32,
-    /// What a window takes besides moving its bytes: of a write two calls for a lock, looks for holes and for pages, and a read and a
-    /// write; each takes less than a write that changes something.
+    /// What a window takes besides moving its bytes, where some were seen: of a write two calls for a lock, looks for holes and for pages,
+    /// and a read and a write; each takes less than a write that changes something.
+    window: Option<f32>,
+    /// The same where none was, in calls.
     window_calls: f32,
 }
 
@@ -110,11 +127,20 @@ impl SieveCosts {
         match (tally.calls, tally.windows) {
             (calls @ COUNT_MIN.., 0) if tally.call_bytes <= u64::from(calls) * CALL_BYTES_MAX => {
                 let moving = tally.call_bytes as f32 * costs.byte / 2.0;
-                approach(&mut costs.call, (ns - moving).max(0.0) / calls as f32);
+                approach(&mut costs.call, ((ns - moving) / calls as f32).max(CALL_NS_MIN));
+                costs.byte -= (costs.byte - self.prior.byte).max(0.0) / FORGOTTEN_IN;
+                let first = costs.window_calls * costs.call;
+                costs.window = costs.window.map(|window| window - (window - first).max(0.0) / FORGOTTEN_IN);
             }
             (0, windows @ 1..) if tally.window_bytes >= u64::from(windows) * WINDOW_BYTES_MIN => {
-                let moving = ns - windows as f32 * costs.window_calls * costs.call;
+                let moving = ns - windows as f32 * costs.window();
                 approach(&mut costs.byte, (moving / tally.window_bytes as f32).max(BYTE_NS_MIN));
+            }
+            (0, windows @ 1..) if tally.window_bytes <= u64::from(windows) * WINDOW_BYTES_MAX => {
+                let moving = tally.window_bytes as f32 * costs.byte;
+                let mut window = costs.window();
+                approach(&mut window, (ns - moving) / windows as f32);
+                costs.window = Some(window);
             }
             _ => {}
         }
@@ -122,6 +148,12 @@ impl SieveCosts {
 }
 
 impl Costs {
+    /// What a window takes besides moving its bytes, nanoseconds.
+    fn window(self) -> f32 {
+        let known = self.window.unwrap_or(self.window_calls * self.call);
+        known.clamp(WINDOW_CALLS_MIN * self.call, WINDOW_CALLS_MAX * self.call)
+    }
+
     /// As a client is told: the largest gap worth moving, bytes; nanoseconds of a call; picoseconds of a byte.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts to integers saturate")]
     pub(crate) fn told(self) -> (u32, u32, u32) {
@@ -136,8 +168,7 @@ impl Costs {
         reason = "estimates"
     )]
     pub(crate) fn predicted_ns(self, tally: &Tally) -> u64 {
-        let windows =
-            tally.windows as f32 * self.window_calls * self.call + tally.window_bytes as f32 * self.byte;
+        let windows = tally.windows as f32 * self.window() + tally.window_bytes as f32 * self.byte;
         self.apart_ns(tally.calls, tally.call_bytes as usize) + windows as u64
     }
 
@@ -162,14 +193,13 @@ impl Costs {
     /// The parts of a call cost less together, gaps and all.
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
     pub(crate) fn pays(self, count: usize, call: &Call) -> bool {
-        let window = self.window_calls * self.call + call.len as f32 * self.byte;
-        window < count as f32 * self.call
+        self.window() + call.len as f32 * self.byte < count as f32 * self.call
     }
 }
 
 /// A mean of the last few.
 fn approach(known: &mut f32, seen: f32) {
-    *known += (seen - *known) / 8.0;
+    *known += (seen.min(SEEN_MAX * *known) - *known) / 8.0;
 }
 
 /// Something lies between the parts of a call.
@@ -219,6 +249,99 @@ mod tests {
         }
         sieve.record(ExportId(u16::MAX), &Tally { calls: 10, ..Tally::default() });
         assert_eq!(sieve.costs(ExportId(u16::MAX)), WRITES);
+    }
+
+    #[test]
+    fn list_that_took_time_elsewhere_changes_costs_by_an_eighth_at_most() {
+        let waited = Duration::from_millis(10);
+        for tally in [
+            Tally { calls: 8, call_bytes: 512, time: waited, ..Tally::default() },
+            Tally { windows: 1, window_bytes: WINDOW_BYTES_MIN, time: waited, ..Tally::default() },
+        ] {
+            let mut sieve = SieveCosts::of_writes();
+            sieve.record(EXPORT, &tally);
+            let costs = sieve.costs(EXPORT);
+            let grown = [costs.call / WRITES.call, costs.byte / WRITES.byte];
+            assert!(grown.iter().all(|grown| (1.0..1.126).contains(grown)), "{costs:?}");
+            assert!(grown.iter().any(|grown| *grown > 1.124), "{costs:?}");
+        }
+        // Nor does one that took no time leave nothing that could grow.
+        let mut sieve = SieveCosts::of_writes();
+        let time = Duration::from_nanos(1);
+        for _ in 0..1000 {
+            sieve.record(EXPORT, &Tally { calls: 8, time, ..Tally::default() });
+            sieve.record(
+                EXPORT,
+                &Tally { windows: 1, window_bytes: WINDOW_BYTES_MIN, time, ..Tally::default() },
+            );
+        }
+        let costs = sieve.costs(EXPORT);
+        assert!(costs.call >= 0.99 * CALL_NS_MIN && costs.byte >= 0.99 * BYTE_NS_MIN, "{costs:?}");
+    }
+
+    #[test]
+    fn window_costs_besides_its_bytes_what_small_ones_have_taken() {
+        let small = |bytes: u64, ns: u64| Tally {
+            windows: 2,
+            window_bytes: 2 * bytes,
+            time: Duration::from_nanos(2 * ns),
+            ..Tally::default()
+        };
+        // Five calls, as on tmpfs, and two, as on ext4; 512 bytes take 205 ns.
+        for (ns, parts_min) in [(5205u16, 6), (2205, 3)] {
+            let mut sieve = SieveCosts::of_writes();
+            (0..100).for_each(|_| sieve.record(EXPORT, &small(512, ns.into())));
+            let costs = sieve.costs(EXPORT);
+            assert!((costs.window() + 205.0 - f32::from(ns)).abs() < 10.0, "{costs:?}");
+            assert_eq!((costs.call, costs.byte), (WRITES.call, WRITES.byte));
+            for count in 1..10 {
+                assert_eq!(costs.pays(count, &call(count, 512)), count >= parts_min, "{count}: {costs:?}");
+            }
+            assert_eq!(sieve.costs(ExportId(0)), WRITES);
+        }
+        // Sizes that teach what a window costs, what a byte does, and neither.
+        for (bytes, teaches_window, teaches_byte) in [
+            (WINDOW_BYTES_MAX, true, false),
+            (WINDOW_BYTES_MAX + 1, false, false),
+            (WINDOW_BYTES_MIN - 1, false, false),
+            (WINDOW_BYTES_MIN, false, true),
+        ] {
+            let mut sieve = SieveCosts::of_writes();
+            sieve.record(EXPORT, &small(bytes, 50_000));
+            let costs = sieve.costs(EXPORT);
+            assert_eq!(costs.window.is_some(), teaches_window, "{bytes}");
+            assert_eq!(costs.byte > WRITES.byte, teaches_byte, "{bytes}");
+        }
+        // Nothing that was seen makes it less or more than any window takes.
+        for (ns, calls) in [(1, WINDOW_CALLS_MIN), (50_000_000, WINDOW_CALLS_MAX)] {
+            let mut sieve = SieveCosts::of_writes();
+            (0..1000).for_each(|_| sieve.record(EXPORT, &small(512, ns)));
+            assert_eq!(sieve.costs(EXPORT).window(), calls * WRITES.call);
+        }
+    }
+
+    #[test]
+    fn windows_that_were_slow_for_a_while_are_tried_again() {
+        let (mut sieve, dense) = (SieveCosts::of_writes(), call(64, 8192));
+        assert!(sieve.costs(EXPORT).pays(64, &dense));
+        for window_bytes in [1 << 18, 1 << 12] {
+            let slow = Tally { windows: 1, window_bytes, time: Duration::from_millis(5), ..Tally::default() };
+            (0..100).for_each(|_| sieve.record(EXPORT, &slow));
+        }
+        assert!(!sieve.costs(EXPORT).pays(64, &dense));
+        let apart = Tally { calls: 64, time: Duration::from_micros(64), ..Tally::default() };
+        let tried = (0..1000).find(|_| {
+            sieve.record(EXPORT, &apart);
+            sieve.costs(EXPORT).pays(64, &dense)
+        });
+        assert!(tried.is_some_and(|lists| lists > 100), "{tried:?}");
+        // What a byte costs less than at first is not forgotten.
+        let quick =
+            Tally { windows: 1, window_bytes: 1 << 18, time: Duration::from_micros(30), ..Tally::default() };
+        (0..1000).for_each(|_| sieve.record(EXPORT, &quick));
+        let costs = sieve.costs(EXPORT);
+        sieve.record(EXPORT, &apart);
+        assert_eq!(sieve.costs(EXPORT).byte, costs.byte);
     }
 
     #[test]

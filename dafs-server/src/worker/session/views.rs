@@ -8,13 +8,15 @@ use dafs_proto::view::{View, ViewError};
 use dafs_proto::wire::{VIEW_DESCRIPTION_SIZE_MAX, ViewSetRequest, WireError, decode_datatype};
 use thiserror::Error;
 
+use crate::worker::flight::layout::Kept;
+
 /// The views of a session.
 #[derive(Debug)]
 pub struct Views {
-    set: HashMap<u32, Arc<View>>,
+    set: HashMap<u32, Arc<Kept>>,
     /// The one whose description is not complete.
     begun: Option<Begun>,
-    /// Bytes that views and the description take.
+    /// Bytes that the description takes; those of the views are with them.
     room: Charge,
     /// Views at most.
     max: u32,
@@ -55,7 +57,7 @@ impl Views {
     }
 
     /// The view of this number.
-    pub(crate) fn find(&self, view: u32) -> Option<&Arc<View>> {
+    pub(crate) fn find(&self, view: u32) -> Option<&Arc<Kept>> {
         self.set.get(&view)
     }
 
@@ -87,10 +89,11 @@ impl Views {
         if self.set.len() >= self.max as usize {
             return Err(Refused::TooMany);
         }
-        if !self.room.grow(made.memory_size() as u64) {
+        let size = made.memory_size() as u64;
+        if !self.room.grow(size) {
             return Err(Refused::Full);
         }
-        self.set.insert(view, Arc::new(made));
+        self.set.insert(view, Arc::new(Kept::new(made, self.room.split(size))));
         Ok(())
     }
 
@@ -116,11 +119,9 @@ impl Views {
         }
     }
 
-    /// Gives a view back; whether it was there. Requests that use it now go on.
+    /// Gives a view back; whether it was there. Requests that use it now go on, and it takes its room until they have ended.
     pub(crate) fn drop_view(&mut self, view: u32) -> bool {
-        let Some(dropped) = self.set.remove(&view) else { return false };
-        self.room.shrink(dropped.memory_size() as u64);
-        true
+        self.set.remove(&view).is_some()
     }
 }
 
@@ -180,6 +181,24 @@ mod tests {
         begin(&mut views);
         views.set(&part(8, &description, half), &description[half..]).unwrap();
         assert!(views.drop_view(8) && !views.drop_view(8) && views.drop_view(7));
+        assert_eq!(budget.used(), 0);
+    }
+
+    // [VIEW-9] [VIEW-14]
+    #[test]
+    fn view_that_is_given_back_takes_its_room_until_nobody_uses_it() {
+        let description = encode_datatype(&Datatype::bytes(4).vector(9, 1, 3));
+        let (mut views, budget) = views(1 << 20);
+        views.set(&part(7, &description, 0), &description).unwrap();
+        let size = budget.used();
+        let used = [0, 1].map(|_| Arc::clone(views.find(7).unwrap()));
+        assert!(views.drop_view(7));
+        assert_eq!(budget.used(), size);
+        views.set(&part(7, &description, 0), &description).unwrap();
+        assert_eq!(budget.used(), 2 * size);
+        drop(used);
+        assert_eq!(budget.used(), size);
+        drop(views);
         assert_eq!(budget.used(), 0);
     }
 

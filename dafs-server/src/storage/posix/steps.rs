@@ -1,0 +1,79 @@
+//! The system calls that rewrite a window, one by one, for tests: who watches this thread decides what becomes of each.
+
+use std::cell::RefCell;
+
+use super::data::{Segments, total};
+use super::sys::Errno;
+
+/// A call that is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::storage) enum Call {
+    Lock,
+    Unlock,
+    /// For holes, or for what the page cache has.
+    Look,
+    Read,
+    Write,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::storage) enum Course {
+    Go,
+    /// It moves so many bytes at most.
+    Cut(usize),
+    Fail(Errno),
+    /// The process is killed before it.
+    Die,
+}
+
+type Watch = Box<dyn FnMut(Call) -> Course>;
+
+thread_local! {
+    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+}
+
+/// What a thread unwinds with when its process is killed.
+struct Killed;
+
+/// Does `work`, and asks `watch` before each call of it; nobody watches the calls of `watch` itself. `None` where the process was killed:
+/// what it held is let go, as the kernel does.
+pub(in crate::storage) fn watched<T>(
+    watch: impl FnMut(Call) -> Course + 'static,
+    work: impl FnOnce() -> T,
+) -> Option<T> {
+    WATCH.set(Some(Box::new(watch)));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    WATCH.set(None);
+    match result {
+        Ok(result) => Some(result),
+        Err(panic) if panic.is::<Killed>() => None,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// A call is about to be made: how many bytes it may move.
+pub(super) fn before(call: Call) -> Result<usize, Errno> {
+    let Some(mut watch) = WATCH.take() else { return Ok(usize::MAX) };
+    let course = watch(call);
+    if course == Course::Die {
+        std::panic::resume_unwind(Box::new(Killed));
+    }
+    WATCH.set(Some(watch));
+    match course {
+        Course::Cut(len) => Ok(len),
+        Course::Fail(errno) => Err(errno),
+        Course::Go | Course::Die => Ok(usize::MAX),
+    }
+}
+
+/// The same, and the segments that it may move.
+pub(super) fn before_moving(call: Call, segments: &[libc::iovec]) -> Result<Segments, Errno> {
+    let mut left = before(call)?.min(total(segments));
+    let cut = segments.iter().map(|segment| {
+        let len = segment.iov_len.min(left);
+        left -= len;
+        libc::iovec { iov_len: len, ..*segment }
+    });
+    Ok(cut.filter(|segment| segment.iov_len > 0).collect())
+}
