@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 // Changes when this interface does: compare with adio_dafs_abi_version().
-#define ADIO_DAFS_ABI_VERSION 2
+#define ADIO_DAFS_ABI_VERSION 3
 
 // Room for any ticket, bytes.
 #define ADIO_DAFS_TICKET_SIZE_MAX 16384
@@ -184,6 +184,13 @@ int adio_dafs_view_position(const struct adio_dafs_view *view, uint64_t offset, 
 
 // The byte of the file where data after position bytes of the view begins.
 int adio_dafs_view_offset(const struct adio_dafs_view *view, uint64_t position, uint64_t *offset);
+
+// The process sees the file by this view from now on. It is described to the server where the hints have transfers name it there; the
+// description stays for transfers with an equal type. A view that the server does not take is no error: its transfers go by lists. Blocks.
+int adio_dafs_view_set(struct adio_dafs_file *file, const struct adio_dafs_view *view);
+
+// 1 where transfers of a direction name views in the server, by the hints in force; else 0. Asks nobody.
+int adio_dafs_view_used(struct adio_dafs_file *file, int direction);
 
 // Sets the size. By one process of those that have it open. Blocks.
 int adio_dafs_resize(struct adio_dafs_file *file, uint64_t size);

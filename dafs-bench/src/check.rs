@@ -13,8 +13,10 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
             bail!("cannot use --method {method}: it is for memory in pieces: noncontiguous and listio");
         }
     }
-    if options.cold && !matches!(benchmark, Benchmark::Listio(_) | Benchmark::Sieve { .. }) {
-        bail!("cannot use --cold: it is for sieve, and for reads of listio");
+    let can_be_cold =
+        matches!(benchmark, Benchmark::Listio(_) | Benchmark::Sieve { .. } | Benchmark::Views { .. });
+    if options.cold && !can_be_cold {
+        bail!("cannot use --cold: it is for sieve, and for reads of listio and views");
     }
     // These have a file in memory and one in --dir.
     let both =
@@ -94,6 +96,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { queue_depth: Nothing, op: Nothing, method: One, registered: One, pattern: Many, ..own }
         }
         Benchmark::Pipeline { .. } => own,
+        Benchmark::Views { .. } => Uses { sizes: Nothing, queue_depth: Nothing, mounts: Many, ..own },
         Benchmark::Mpi { .. } => Uses { queue_depth: Nothing, mounts: Many, ..own },
         Benchmark::Limits(_) => Uses { transport: Nothing, poll: Nothing, pattern: Many, ..own },
     }

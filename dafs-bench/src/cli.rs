@@ -10,7 +10,7 @@ use crate::load::Pattern;
 use crate::machine::Pin;
 use crate::record::{Method, Op};
 
-pub use mpi::{Class, MpiCase, MpiOptions, Way};
+pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
 
 /// Measure dafs beside the raw limit of this machine, and beside other systems.
 ///
@@ -46,6 +46,7 @@ Examples:
   dafs-bench fairness --transport tcp --sessions 1000  # does everyone get a share?
   dafs-bench mpi --plot mpi.svg                      # MPI-IO: what the papers ran, beside the local file system
   dafs-bench mpi --case memory --transport shm --way ompio
+  dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
   dafs-bench limits                                  # the raw limits alone, no server
 
 A quiet machine gives steady figures; the load average is part of the JSON.
@@ -204,6 +205,20 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// Draw the figures and tables of the papers about views, lists and sieving.
+    ///
+    /// Runs cases of `mpi`, with its methods, on the axes of the papers: `block-column` and `tiled` of 4 processes (PVFS over InfiniBand,
+    /// Figures 6 to 9), `mesh` of 2 and 4 (ECIO, Tables 1 to 4). Writes come without MPI_File_sync and with it. With --cold, reads also
+    /// come with the file out of the page cache (`cache` is then cold); the file is on the disk of --dir. A note for each figure and table
+    /// says who wins from which size up, whether that is as in the paper, and what each side takes for a piece where it is not.
+    Views {
+        /// What is measured.
+        #[command(flatten)]
+        views: ViewsOptions,
+        /// The rest.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure the raw limits alone; no server is started.
     Limits(Options),
 }
@@ -258,10 +273,10 @@ pub struct Options {
     /// Wait in this way at both ends [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
     #[arg(long)]
     pub poll: Option<Poll>,
-    /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for mpi].
+    /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for mpi and views].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
     pub repeats: Option<u32>,
-    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for mpi].
+    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for mpi and views].
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     pub seconds: Option<f64>,
     /// Measure these other systems too, where they are installed.
@@ -284,7 +299,7 @@ pub struct Options {
     /// Put the file of the benchmark into this directory [default: /dev/shm, memory].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Drop the file from the page cache before each read of listio and each list of sieve; needs a --dir on disk.
+    /// Drop the file from the page cache before each read of listio and views, and each list of sieve; needs a --dir on disk.
     #[arg(long)]
     pub cold: bool,
     /// Bypass the page cache (O_DIRECT) in server and limit; needs a --dir on disk.
@@ -306,7 +321,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the results into this file as SVG: crossover, overlap, noncontiguous, listio,
-    /// sieve, locks, registration, pipeline, mpi.
+    /// sieve, locks, registration, pipeline, mpi, views.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

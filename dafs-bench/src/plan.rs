@@ -164,6 +164,9 @@ impl Plan {
                     ..Defaults::default()
                 },
             ),
+            Benchmark::Views { options, .. } => {
+                ("views", options, Defaults { repeats: 3, seconds: 0.02, ..Defaults::default() })
+            }
             Benchmark::Limits(options) => (
                 "limits",
                 options,

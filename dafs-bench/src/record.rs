@@ -148,7 +148,8 @@ pub struct Row {
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
-    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `pipeline`, `fairness`, `mpi`).
+    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `pipeline`, `fairness`, `mpi`,
+    /// `views`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle` only).
@@ -166,7 +167,7 @@ pub struct Row {
     /// Bytes wanted over bytes from the first to the last (`sieve` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub density: Option<f64>,
-    /// `warm`, `cold`, or `direct`, where it is bypassed (`sieve` only).
+    /// `warm`, `cold`, or `direct`, where it is bypassed (`sieve` and `views` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<&'static str>,
     /// Bytes of a chunk (`pipeline` only).

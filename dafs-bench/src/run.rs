@@ -90,6 +90,7 @@ impl Benchmark {
                 | Self::Sieve { .. }
                 | Self::Pipeline { .. }
                 | Self::Mpi { .. }
+                | Self::Views { .. }
         )
     }
 
@@ -111,6 +112,7 @@ impl Benchmark {
             | Self::Pipeline { options, .. }
             | Self::Fairness { options, .. }
             | Self::Mpi { options, .. }
+            | Self::Views { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -266,7 +268,7 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
             "cannot use --plot: it draws crossover, overlap, noncontiguous, listio, sieve, locks, registration, \
-             pipeline and mpi"
+             pipeline, mpi and views"
         );
     }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {

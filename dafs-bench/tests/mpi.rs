@@ -10,8 +10,14 @@ use serde_json::Value;
 
 /// The smallest run with these arguments, on the driver in `prefix`.
 fn mpi(prefix: &Path, arguments: &[&str]) -> Output {
+    run("mpi", prefix, arguments)
+}
+
+fn run(benchmark: &str, prefix: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dafs-bench"));
-    command.args(["mpi", "--repeats", "1", "--seconds", "0.001", "--json", "-", "--mpi-prefix"]).arg(prefix);
+    command
+        .args([benchmark, "--repeats", "1", "--seconds", "0.001", "--json", "-", "--mpi-prefix"])
+        .arg(prefix);
     // Where the server was built with this test, as `cargo xtask test` does it, there is no need to build it again.
     if std::env::var_os("DAFS_PROGRAMS_BUILT").is_some() {
         let server = Path::new(env!("CARGO_BIN_EXE_dafs-bench")).with_file_name("dafs-server");
@@ -24,7 +30,7 @@ fn rows(output: &Output) -> Vec<Value> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(document["benchmark"], "mpi");
+    assert!(["mpi", "views"].iter().any(|name| document["benchmark"] == *name));
     document["rows"].as_array().unwrap().clone()
 }
 
@@ -132,6 +138,40 @@ fn mpi_on_four_processes_counts_the_requests_of_each_method() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let notes = document["notes"].to_string();
     assert!(notes.contains("[514] columns") && notes.contains("Table 6, tcp by romio"), "{notes}");
+}
+
+#[test]
+#[ignore = "needs open-mpi"]
+fn views_has_the_figures_and_tables_of_the_papers_with_a_sentence_for_each() {
+    let directory = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let plot = directory.path().join("views.svg");
+    let arguments = ["--transport", "shm", "--way", "romio", "--columns", "512", "--integers", "4000,8000"];
+    let in_directory =
+        ["--dir", directory.path().to_str().unwrap(), "--plot", plot.to_str().unwrap(), "--cold"];
+    let output = run("views", installed(), &[&arguments[..], &in_directory[..]].concat());
+    let rows = rows(&output);
+    let count = |case: &str, key: &str, value: Value| {
+        rows.iter().filter(|row| row["case"] == case && row["subject"] == "dafs" && row[key] == value).count()
+    };
+    for mode in ["list_ads", "view", "ecio", "two_phase"] {
+        // Written and read, at two sizes, by two processes and by four; and read from the disk.
+        assert_eq!(count("mesh", "mode", mode.into()), 2 * 2 * 2 + 2 * 2, "{mode}");
+    }
+    assert_eq!([2, 4].map(|ranks| count("mesh", "ranks", ranks.into())), [24, 24]);
+    for mode in ["multiple", "sieve", "list", "list_ads", "view"] {
+        for case in ["block-column", "tiled"] {
+            assert_eq!(count(case, "mode", mode.into()), 4, "{case} by {mode}");
+        }
+    }
+    assert_eq!(count("tiled", "cache", "cold".into()), 6);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = document["notes"].to_string();
+    for name in ["Figure 6", "Figure 7", "Figure 8", "Figure 9", "Table 1", "Table 2", "Table 3", "Table 4"] {
+        assert!(notes.contains(&format!("{name}, shm by romio: ")), "{name}: {notes}");
+    }
+    assert!(notes.contains("writes by view take"), "{notes}");
+    let drawn = std::fs::read_to_string(plot).unwrap();
+    assert!(drawn.contains("tiled, read, cold") && drawn.contains("mesh of 2 ranks"));
 }
 
 #[test]

@@ -258,6 +258,67 @@ static void run_dafs_counters(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* A counter of a dafs driver. */
+static long long counter_of(MPI_File fh, const char *name)
+{
+    char key[MPI_MAX_INFO_KEY + 1];
+    const char *value;
+    snprintf(key, sizeof key, "dafs_stat_%s", name);
+    value = hint_of(fh, key);
+    CHECK(value != NULL, "%s is not told", key);
+    return value != NULL ? strtoll(value, NULL, 10) : -1;
+}
+
+#define CHECK_COUNTERS(fh, described, views, calls)                                                                             \
+    do {                                                                                                                        \
+        long long found[3] = {counter_of(fh, "view_descriptions"), counter_of(fh, "views"), counter_of(fh, "calls")};           \
+        CHECK(found[0] == (described) && found[1] == (views) && found[2] == (calls),                                            \
+              "%lld descriptions, %lld views, %lld calls", found[0], found[1], found[2]);                                       \
+    } while (0)
+
+/* A view of so many bytes, each a piece of its own, for this rank's turn among all. */
+static void set_view_of_bytes(MPI_File fh, int count)
+{
+    MPI_Datatype type;
+    MPI_Type_vector(count, 1, check.ranks, MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, check.rank, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    MPI_Type_free(&type);
+}
+
+/* By dafs_method=view MPI_File_set_view describes the file type, once, and a transfer of thousands of pieces is then one call. */
+static void run_dafs_view(void)
+{
+    unsigned char *memory = check_alloc(LEN), *want = check_alloc(LEN);
+    MPI_File fh = open_with("dafs_method", "view");
+    MPI_Status status;
+    need_dafs(&fh);
+    set_view_of_bytes(fh, LEN);
+    CHECK_COUNTERS(fh, 1, 0, 0);
+    pattern_fill(want, 1, (uint64_t)check.rank * LEN, LEN);
+    CHECK_MPI(MPI_File_write_at(fh, 0, want, LEN, MPI_BYTE, &status));
+    CHECK_COUNT(&status, MPI_BYTE, LEN);
+    CHECK_COUNTERS(fh, 1, check.ranks > 1, 1);
+    check_publish(fh);
+    CHECK_MPI(MPI_File_read(fh, memory, LEN, MPI_BYTE, &status));
+    CHECK_COUNT(&status, MPI_BYTE, LEN);
+    CHECK_BYTES(memory, want, 0, LEN);
+    CHECK_COUNTERS(fh, 1, 2 * (check.ranks > 1), 2);
+    /* The same again needs no other description, another does. */
+    set_view_of_bytes(fh, LEN);
+    CHECK_COUNTERS(fh, 1, 2 * (check.ranks > 1), 2);
+    set_view_of_bytes(fh, LEN - 1);
+    CHECK_COUNTERS(fh, 2, 2 * (check.ranks > 1), 2);
+    CHECK_MPI(MPI_File_close(&fh));
+    /* By any other method nothing is described. */
+    fh = open_with("dafs_method", "list");
+    set_view_of_bytes(fh, LEN);
+    CHECK_COUNTERS(fh, 0, 0, 0);
+    CHECK_MPI(MPI_File_close(&fh));
+    free(memory);
+    free(want);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
@@ -270,6 +331,7 @@ int main(int argc, char **argv)
         {"dafs_memory", 1, run_dafs_memory, "memory modes of a dafs driver, switched in the middle"},
         {"dafs_memory_unknown", 1, run_dafs_memory_unknown, "a memory mode that does not exist"},
         {"dafs_counters", 1, run_dafs_counters, "counters of a dafs driver"},
+        {"dafs_view", 1, run_dafs_view, "a view of a dafs driver is described by MPI_File_set_view, once"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);

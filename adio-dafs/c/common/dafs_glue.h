@@ -110,6 +110,10 @@ int dafs_take_error(struct dafs_file *file);
 /* Ends a collective call: all ranks learn of an error of any, and whether any read came to the end of the file. Collective. */
 int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read);
 
+/* Each rank sees the file by this view from now on: the server is told of it where transfers will name it there, and the shared file
+ * pointer begins anew. A class that is not success is this rank's mistake, which all then fail of. Collective; an MPI error class. */
+int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class);
+
 /* Bytes that a read from position on, of wanted bytes, finds in a file as long as it is now. */
 uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t wanted);
 

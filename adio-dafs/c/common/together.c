@@ -267,6 +267,19 @@ int dafs_set_atomic(struct dafs_file *file, MPI_Comm comm, int flag)
     return class;
 }
 
+int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class)
+{
+    int status = ADIO_DAFS_OK;
+
+    if (class == MPI_SUCCESS) {
+        adio_dafs_pointer_begin(file->handle, 0);
+        status = adio_dafs_view_set(file->handle, view);
+        dafs_report(status);
+        class = dafs_class(status);
+    }
+    return dafs_max_class(comm, class);
+}
+
 int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t *size)
 {
     struct {

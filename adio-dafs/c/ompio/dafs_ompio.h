@@ -37,8 +37,12 @@ struct dafs_stat {
 
 struct dafs_ompio_file {
     struct dafs_file common;
-    /* Held while a call of OMPIO runs that tells an error only by way of `common`. OMPIO lets one at a time in anyway. */
+    /* Held while a call of OMPIO runs that tells an error only by way of `common`. OMPIO lets one at a time in anyway. Also while the file
+     * pointer moves, and while `view` is made. */
     pthread_mutex_t call_lock;
+    /* The rank's view, as the library has it; `view_numbers` is NULL where it is not known. */
+    adio_dafs_view view;
+    int64_t *view_numbers;
     /* OMPIO's own functions. */
     mca_io_base_module_2_0_0_t ompio;
     /* OMPIO's shared file pointer, and what stands before it. */
@@ -75,6 +79,11 @@ void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file);
 void dafs_list_lock(void);
 void dafs_list_unlock(void);
 void dafs_guard(ompi_request_t *request);
+
+/* request.c */
+int dafs_request_start(ompio_file_t *fh, mca_ompio_request_t *request, const adio_dafs_transfer *transfer, uint64_t wanted);
+bool dafs_request_progress(mca_ompio_request_t *request);
+void dafs_request_free(mca_ompio_request_t *request);
 
 /* info.c */
 /* Hints of an info, appended. */

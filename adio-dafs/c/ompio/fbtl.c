@@ -1,6 +1,4 @@
 /* The fbtl component and module: OMPIO's list of segments, as one transfer. */
-#include <stdlib.h>
-
 #include "dafs_ompio.h"
 #include "ompi/mca/fbtl/base/base.h"
 
@@ -11,20 +9,6 @@ _Static_assert(sizeof(mca_common_ompio_io_array_t) == sizeof(adio_dafs_segment),
 _Static_assert(offsetof(mca_common_ompio_io_array_t, memory_address) == offsetof(adio_dafs_segment, memory), "segment");
 _Static_assert(offsetof(mca_common_ompio_io_array_t, offset) == offsetof(adio_dafs_segment, offset), "segment");
 _Static_assert(offsetof(mca_common_ompio_io_array_t, length) == offsetof(adio_dafs_segment, len), "segment");
-
-/* A nonblocking transfer. */
-struct pending {
-    struct dafs_ompio_file *file;
-    ompi_file_t *fp;
-    /* NULL where it could not be started, for the reason in status. */
-    adio_dafs_request *request;
-    int status;
-    int direction;
-    /* Part of a collective call. */
-    bool collective;
-    uint64_t wanted;
-    bool done;
-};
 
 static adio_dafs_transfer transfer_of(const ompio_file_t *fh, int direction, uint64_t *wanted)
 {
@@ -68,69 +52,12 @@ static ssize_t write_now(ompio_file_t *fh)
     return run(fh, ADIO_DAFS_WRITE);
 }
 
-/* Moves the transfer along, and at its end sets the status. Never blocks. */
-static bool progress(mca_ompio_request_t *request)
+static ssize_t start(ompio_file_t *fh, ompi_request_t *request, int direction)
 {
-    struct pending *pending = request->req_data;
-    ompi_status_public_t *status = &request->req_ompi.req_status;
-    uint64_t moved = 0;
-    int done = 1;
+    uint64_t wanted;
+    adio_dafs_transfer transfer = transfer_of(fh, direction, &wanted);
 
-    if (pending->request)
-        pending->status = adio_dafs_request_test(pending->request, &done, &moved);
-    if (!done)
-        return false;
-    pending->done = true;
-    status->MPI_ERROR =
-        dafs_settle(&pending->file->common, pending->collective, pending->direction, pending->status, pending->wanted, &moved);
-    status->_ucount = moved;
-    if (pending->fp)
-        dafs_info_refresh(pending->fp, pending->file);
-    return true;
-}
-
-/* A program may free a request that has not ended; its data is moved all the same. */
-static void request_free(mca_ompio_request_t *request)
-{
-    struct pending *pending = request->req_data;
-    uint64_t moved;
-
-    if (!pending)
-        return;
-    if (pending->request && !pending->done)
-        adio_dafs_request_wait(pending->request, &moved);
-    if (pending->request)
-        adio_dafs_request_free(pending->request);
-    free(pending);
-    request->req_data = NULL;
-}
-
-/* OMPIO does not look at what this returns. Whatever goes wrong is told at the request's end, which is to come. */
-static ssize_t start(ompio_file_t *fh, ompi_request_t *ompi_request, int direction)
-{
-    mca_ompio_request_t *request = (mca_ompio_request_t *)ompi_request;
-    struct pending *pending = calloc(1, sizeof *pending);
-    adio_dafs_transfer transfer;
-
-    /* Whom an error is told. */
-    ompi_request->req_mpi_object.file = fh->f_fh ? fh->f_fh : &ompi_mpi_file_null.file;
-    if (!pending) {
-        ompi_request->req_status.MPI_ERROR = MPI_ERR_NO_MEM;
-        ompi_request_complete(ompi_request, false);
-        return OMPI_ERR_OUT_OF_RESOURCE;
-    }
-    pending->file = dafs_file_of(fh);
-    pending->fp = fh->f_fh;
-    pending->direction = direction;
-    pending->collective = pending->file->common.collective;
-    transfer = transfer_of(fh, direction, &pending->wanted);
-    pending->status = adio_dafs_transfer_submit(pending->file->common.handle, &transfer, &pending->request);
-    if (pending->status != ADIO_DAFS_OK)
-        pending->request = NULL;
-    request->req_data = pending;
-    request->req_progress_fn = progress;
-    request->req_free_fn = request_free;
-    return OMPI_SUCCESS;
+    return dafs_request_start(fh, (mca_ompio_request_t *)request, &transfer, wanted);
 }
 
 static ssize_t read_start(ompio_file_t *fh, ompi_request_t *request)
@@ -156,8 +83,8 @@ static mca_fbtl_base_module_1_0_0_t module = {
     .fbtl_ipreadv = read_start,
     .fbtl_pwritev = write_now,
     .fbtl_ipwritev = write_start,
-    .fbtl_progress = progress,
-    .fbtl_request_free = request_free,
+    .fbtl_progress = dafs_request_progress,
+    .fbtl_request_free = dafs_request_free,
 };
 
 static int init_query(bool progress_threads, bool mpi_threads)

@@ -23,6 +23,7 @@ static void file_free(struct dafs_ompio_file *file)
 {
     pthread_mutex_destroy(&file->call_lock);
     pthread_mutex_destroy(&file->info_lock);
+    free(file->view_numbers);
     free(file);
 }
 

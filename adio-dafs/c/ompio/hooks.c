@@ -65,7 +65,7 @@ static int writable(ompi_file_t *fp)
 
 /* --- One process by itself --- */
 
-#define INDEPENDENT(name, parameters, check, ...)                                                                                  \
+#define INDEPENDENT(name, direction, parameters, check, ...)                                                                       \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -73,11 +73,13 @@ static int writable(ompi_file_t *fp)
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        if (dafs_move_by_view(fp, direction, false, DAFS_POINTER, buf, count, type, status, &error))                               \
+            return error;                                                                                                          \
         BY_OMPIO(name, __VA_ARGS__)                                                                                                \
     }
 
-INDEPENDENT(read, READ, ALLOWED, fp, buf, count, type, status)
-INDEPENDENT(write, WRITE, ALLOWED, fp, buf, count, type, status)
+INDEPENDENT(read, ADIO_DAFS_READ, READ, ALLOWED, fp, buf, count, type, status)
+INDEPENDENT(write, ADIO_DAFS_WRITE, WRITE, ALLOWED, fp, buf, count, type, status)
 
 /* Whether a transfer is one piece in the file and in memory, and which: then there is nothing for OMPIO to do, which takes as long
  * as a third of a small transfer. */
@@ -119,6 +121,8 @@ static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *p
                                                                                                                                    \
         if (check == MPI_SUCCESS && in_one_piece(fp, at, buf, count, type, &piece))                                                \
             return move_piece(fp, direction, &piece, status);                                                                      \
+        if (dafs_move_by_view(fp, direction, false, at, buf, count, type, status, &error))                                         \
+            return error;                                                                                                          \
         BY_OMPIO(name, fp, at, buf, count, type, status)                                                                           \
     }                                                                                                                              \
                                                                                                                                    \
@@ -135,7 +139,7 @@ INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, dafs_writable(fp))
 /* --- One process by itself, and nonblocking. OMPIO has no nonblocking exchange, so the collective ones and the split ones
  * are of this kind too. The lock keeps a request from being taken for one of a collective call. --- */
 
-#define NONBLOCKING(name, parameters, check, made, ...)                                                                            \
+#define NONBLOCKING(name, direction, where, parameters, check, made, ...)                                                          \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -143,21 +147,38 @@ INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, dafs_writable(fp))
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        if (dafs_begin_by_view(fp, direction, where, buf, count, type, &(made)))                                                   \
+            return MPI_SUCCESS;                                                                                                    \
         BEGUN_BY_OMPIO(name, made, __VA_ARGS__)                                                                                    \
     }
 
-NONBLOCKING(iread, IREAD, ALLOWED, *request, fp, buf, count, type, request)
-NONBLOCKING(iwrite, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
-NONBLOCKING(iread_at, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(iwrite_at, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(iread_all, IREAD, ALLOWED, *request, fp, buf, count, type, request)
-NONBLOCKING(iwrite_all, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
-NONBLOCKING(iread_at_all, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(iwrite_at_all, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(read_all_begin, READ_BEGIN, readable(fp), SPLIT, fp, buf, count, type)
-NONBLOCKING(write_all_begin, WRITE_BEGIN, writable(fp), SPLIT, fp, buf, count, type)
-NONBLOCKING(read_at_all_begin, READ_AT_BEGIN, readable(fp), SPLIT, fp, at, buf, count, type)
-NONBLOCKING(write_at_all_begin, WRITE_AT_BEGIN, writable(fp), SPLIT, fp, at, buf, count, type)
+NONBLOCKING(iread, ADIO_DAFS_READ, DAFS_POINTER, IREAD, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iwrite, ADIO_DAFS_WRITE, DAFS_POINTER, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iread_at, ADIO_DAFS_READ, at, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iread_all, ADIO_DAFS_READ, DAFS_POINTER, IREAD, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iwrite_all, ADIO_DAFS_WRITE, DAFS_POINTER, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
+NONBLOCKING(iread_at_all, ADIO_DAFS_READ, at, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at_all, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+
+/* The same of a split call. */
+#define SPLIT_BEGIN(name, direction, where, parameters, check, ...)                                                                \
+    static int our_##name parameters                                                                                               \
+    {                                                                                                                              \
+        struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        int error = check;                                                                                                         \
+                                                                                                                                   \
+        if (error != MPI_SUCCESS)                                                                                                  \
+            return error;                                                                                                          \
+        if (dafs_begin_split_by_view(fp, direction, where, buf, count, type))                                                      \
+            return MPI_SUCCESS;                                                                                                    \
+        BEGUN_BY_OMPIO(name, SPLIT, __VA_ARGS__)                                                                                   \
+    }
+
+SPLIT_BEGIN(read_all_begin, ADIO_DAFS_READ, DAFS_POINTER, READ_BEGIN, readable(fp), fp, buf, count, type)
+SPLIT_BEGIN(write_all_begin, ADIO_DAFS_WRITE, DAFS_POINTER, WRITE_BEGIN, writable(fp), fp, buf, count, type)
+SPLIT_BEGIN(read_at_all_begin, ADIO_DAFS_READ, at, READ_AT_BEGIN, readable(fp), fp, at, buf, count, type)
+SPLIT_BEGIN(write_at_all_begin, ADIO_DAFS_WRITE, at, WRITE_AT_BEGIN, writable(fp), fp, at, buf, count, type)
 
 int dafs_end_split(ompi_file_t *fp, int code)
 {
@@ -195,30 +216,12 @@ static int64_t position_of(const ompio_file_t *fh)
 #define HERE position_of(dafs_handle_of(fp))
 #define THERE at *(int64_t)dafs_handle_of(fp)->f_etype_size
 
-int64_t *dafs_view_of(const ompio_file_t *fh, adio_dafs_view *view)
-{
-    size_t count = fh->f_iov_count;
-    int64_t *numbers = calloc(2 * count + 1, sizeof *numbers);
-
-    if (!numbers)
-        return NULL;
-    for (size_t i = 0; i < count; i++) {
-        numbers[i] = (int64_t)(intptr_t)fh->f_decoded_iov[i].iov_base;
-        numbers[count + i] = (int64_t)fh->f_decoded_iov[i].iov_len;
-    }
-    *view = (adio_dafs_view){(uint64_t)fh->f_disp, {numbers, numbers + count, count, fh->f_view_extent}};
-    return numbers;
-}
-
 /* How much a read of wanted bytes found, some of which was beyond the end of the file. */
-static uint64_t bytes_found(struct dafs_ompio_file *file, const ompio_file_t *fh, uint64_t position, uint64_t wanted)
+static uint64_t bytes_found(ompi_file_t *fp, uint64_t position, uint64_t wanted)
 {
-    adio_dafs_view view;
-    int64_t *numbers = dafs_view_of(fh, &view);
-    uint64_t found = numbers ? dafs_bytes_before_end(&file->common, &view, position, wanted) : wanted;
+    const adio_dafs_view *view = dafs_view_of(fp);
 
-    free(numbers);
-    return found;
+    return view ? dafs_bytes_before_end(&dafs_file_of_mpi(fp)->common, view, position, wanted) : wanted;
 }
 
 int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status)
@@ -231,14 +234,14 @@ int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t w
     if (status != MPI_STATUS_IGNORE && class != MPI_SUCCESS)
         status->_ucount = 0;
     else if (status != MPI_STATUS_IGNORE && short_read && position != DAFS_NOWHERE)
-        status->_ucount = bytes_found(file, fh, (uint64_t)position, wanted);
+        status->_ucount = bytes_found(fp, (uint64_t)position, wanted);
     dafs_info_refresh(fp, file);
     return class;
 }
 
 /* `alone` is what each process does by itself where the hint dafs_collective says so, and in atomic mode: what two processes exchange
  * would lie under no lock. */
-#define COLLECTIVE(name, alone, parameters, check, from, ...)                                                                      \
+#define COLLECTIVE(name, alone, direction, where, parameters, check, from, ...)                                                    \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -247,16 +250,18 @@ int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t w
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        if (dafs_is_alone(file) && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))                \
+            return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
         dafs_enter(file, true);                                                                                                    \
         error = dafs_leave(file, dafs_is_alone(file) ? file->ompio.io_module_file_##alone(__VA_ARGS__)                             \
                                                      : file->ompio.io_module_file_##name(__VA_ARGS__));                            \
         return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
     }
 
-COLLECTIVE(read_all, read, READ, readable(fp), HERE, fp, buf, count, type, status)
-COLLECTIVE(write_all, write, WRITE, writable(fp), HERE, fp, buf, count, type, status)
-COLLECTIVE(read_at_all, read_at, READ_AT, readable(fp), THERE, fp, at, buf, count, type, status)
-COLLECTIVE(write_at_all, write_at, WRITE_AT, writable(fp), THERE, fp, at, buf, count, type, status)
+COLLECTIVE(read_all, read, ADIO_DAFS_READ, DAFS_POINTER, READ, readable(fp), HERE, fp, buf, count, type, status)
+COLLECTIVE(write_all, write, ADIO_DAFS_WRITE, DAFS_POINTER, WRITE, writable(fp), HERE, fp, buf, count, type, status)
+COLLECTIVE(read_at_all, read_at, ADIO_DAFS_READ, at, READ_AT, readable(fp), THERE, fp, at, buf, count, type, status)
+COLLECTIVE(write_at_all, write_at, ADIO_DAFS_WRITE, at, WRITE_AT, writable(fp), THERE, fp, at, buf, count, type, status)
 
 /* --- The rest --- */
 
@@ -264,12 +269,10 @@ COLLECTIVE(write_at_all, write_at, WRITE_AT, writable(fp), THERE, fp, at, buf, c
 static int end_of_file(ompi_file_t *fp, MPI_Offset *end)
 {
     const ompio_file_t *fh = dafs_handle_of(fp);
-    adio_dafs_view view;
     uint64_t etypes = 0;
-    int64_t *numbers = dafs_view_of(fh, &view);
-    int class = numbers ? dafs_end_of_file(&dafs_file_of_mpi(fp)->common, &view, fh->f_etype_size, &etypes) : MPI_ERR_NO_MEM;
+    const adio_dafs_view *view = dafs_view_of(fp);
+    int class = view ? dafs_end_of_file(&dafs_file_of_mpi(fp)->common, view, fh->f_etype_size, &etypes) : MPI_ERR_NO_MEM;
 
-    free(numbers);
     *end = (MPI_Offset)etypes;
     return class;
 }
@@ -332,6 +335,7 @@ static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype
 {
     struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     struct dafs_hints hints = {0};
+    const adio_dafs_view *view;
     int code;
 
     if (disp < 0 && disp != MPI_DISPLACEMENT_CURRENT)
@@ -342,16 +346,18 @@ static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype
             return code;
     }
     code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
+    dafs_forget_view(file);
     if (code != OMPI_SUCCESS)
         return code;
-    adio_dafs_pointer_begin(file->common.handle, 0);
     dafs_hints_of_info(&hints, info);
     if (hints.count) {
         dafs_set_hints(&file->common, hints.list, hints.count);
         atomic_store(&file->info_stale, true);
-        dafs_info_refresh(fp, file);
     }
     dafs_hints_free(&hints);
+    view = dafs_view_of(fp);
+    code = dafs_set_view(&file->common, dafs_handle_of(fp)->f_comm, view, view ? MPI_SUCCESS : MPI_ERR_NO_MEM);
+    dafs_info_refresh(fp, file);
     return code;
 }
 

@@ -76,8 +76,22 @@ int dafs_writable(ompi_file_t *fp);
 int dafs_read_at READ_AT;
 int dafs_write_at WRITE_AT;
 
-/* The file's view, as the library has it. What is returned is to be freed; NULL without memory. */
-int64_t *dafs_view_of(const ompio_file_t *fh, adio_dafs_view *view);
+/* views.c */
+/* The rank's view, as the library has it, until the next; NULL without memory. */
+const adio_dafs_view *dafs_view_of(ompi_file_t *fp);
+/* The view has changed. */
+void dafs_forget_view(struct dafs_ompio_file *file);
+/* Where the individual pointer is to lead to the data, and is moved on: in place of an offset, which counts etypes. */
+#define DAFS_POINTER INT64_MIN
+/* A transfer that names the view in the server, where the hints ask for it. False where they do not, or where it cannot: then nothing was
+ * done. `error` gets an MPI error class. */
+bool dafs_move_by_view(ompi_file_t *fp, int direction, bool collective, MPI_Offset at, const void *buf, int count,
+                       ompi_datatype_t *type, ompi_status_public_t *status, int *error);
+/* The same, nonblocking: `made` gets a request. */
+bool dafs_begin_by_view(ompi_file_t *fp, int direction, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type,
+                        ompi_request_t **made);
+/* The same of a split call, whose request OMPIO keeps. */
+bool dafs_begin_split_by_view(ompi_file_t *fp, int direction, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type);
 
 /* The ranks agree on the outcome of a call that began at a position of the view's data. */
 int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status);

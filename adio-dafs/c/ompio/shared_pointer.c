@@ -87,7 +87,7 @@ static int take(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *a
 SHARED(read_shared, read_at, READ, dafs_readable(fp))
 SHARED(write_shared, write_at, WRITE, dafs_writable(fp))
 
-#define SHARED_NONBLOCKING(name, there, parameters, check)                                                                         \
+#define SHARED_NONBLOCKING(name, direction, there, parameters, check)                                                              \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -101,11 +101,13 @@ SHARED(write_shared, write_at, WRITE, dafs_writable(fp))
         if (IS_LIBRARYS) {                                                                                                         \
             BEGUN_BY_OMPIO(name, *request, fp, buf, count, type, request)                                                          \
         }                                                                                                                          \
+        if (dafs_begin_by_view(fp, direction, at, buf, count, type, request))                                                      \
+            return MPI_SUCCESS;                                                                                                    \
         BEGUN_BY_OMPIO(there, *request, fp, at, buf, count, type, request)                                                         \
     }
 
-SHARED_NONBLOCKING(iread_shared, iread_at, IREAD, dafs_readable(fp))
-SHARED_NONBLOCKING(iwrite_shared, iwrite_at, IWRITE, dafs_writable(fp))
+SHARED_NONBLOCKING(iread_shared, ADIO_DAFS_READ, iread_at, IREAD, dafs_readable(fp))
+SHARED_NONBLOCKING(iwrite_shared, ADIO_DAFS_WRITE, iwrite_at, IWRITE, dafs_writable(fp))
 
 static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
 {
@@ -137,7 +139,7 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
     return class;
 }
 
-#define ORDERED(name, there, alone, parameters, check)                                                                             \
+#define ORDERED(name, there, alone, direction, parameters, check)                                                                  \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -149,6 +151,9 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
             error = take_ordered(fp, count, type, &at);                                                                            \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        if (!IS_LIBRARYS && dafs_is_alone(file) &&                                                                                 \
+            dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))                                          \
+            return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
         dafs_enter(file, true);                                                                                                    \
         if (IS_LIBRARYS) {                                                                                                         \
             error = file->ompio.io_module_file_##name(fp, buf, count, type, status);                                               \
@@ -161,8 +166,8 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
         return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
     }
 
-ORDERED(read_ordered, read_at_all, read_at, READ, dafs_readable(fp))
-ORDERED(write_ordered, write_at_all, write_at, WRITE, dafs_writable(fp))
+ORDERED(read_ordered, read_at_all, read_at, ADIO_DAFS_READ, READ, dafs_readable(fp))
+ORDERED(write_ordered, write_at_all, write_at, ADIO_DAFS_WRITE, WRITE, dafs_writable(fp))
 
 /* OMPIO waits for other ranks in its own, and must not hold the lock of the list. */
 static int begin_in_library(ompi_file_t *fp, int code)
@@ -172,7 +177,7 @@ static int begin_in_library(ompi_file_t *fp, int code)
     return dafs_leave(dafs_file_of_mpi(fp), code);
 }
 
-#define ORDERED_BEGIN(name, there, parameters, check)                                                                              \
+#define ORDERED_BEGIN(name, direction, there, parameters, check)                                                                   \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -188,11 +193,13 @@ static int begin_in_library(ompi_file_t *fp, int code)
             dafs_enter(file, false);                                                                                               \
             return begin_in_library(fp, file->ompio.io_module_file_##name(fp, buf, count, type));                                  \
         }                                                                                                                          \
+        if (dafs_begin_split_by_view(fp, direction, at, buf, count, type))                                                         \
+            return MPI_SUCCESS;                                                                                                    \
         BEGUN_BY_OMPIO(there, SPLIT, fp, at, buf, count, type)                                                                     \
     }
 
-ORDERED_BEGIN(read_ordered_begin, read_at_all_begin, READ_BEGIN, dafs_readable(fp))
-ORDERED_BEGIN(write_ordered_begin, write_at_all_begin, WRITE_BEGIN, dafs_writable(fp))
+ORDERED_BEGIN(read_ordered_begin, ADIO_DAFS_READ, read_at_all_begin, READ_BEGIN, dafs_readable(fp))
+ORDERED_BEGIN(write_ordered_begin, ADIO_DAFS_WRITE, write_at_all_begin, WRITE_BEGIN, dafs_writable(fp))
 
 /* All split calls end alike. */
 static int our_read_ordered_end READ_END
@@ -209,12 +216,9 @@ static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of(fh);
-    adio_dafs_view view;
-    int64_t *numbers = dafs_view_of(fh, &view);
-    struct dafs_seek to = {offset, whence, numbers ? &view : NULL, fh->f_etype_size};
+    struct dafs_seek to = {offset, whence, dafs_view_of(fp), fh->f_etype_size};
     int class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to);
 
-    free(numbers);
     dafs_info_refresh(fp, file);
     if (class != MPI_SUCCESS || !IS_LIBRARYS)
         return class;
@@ -225,9 +229,8 @@ int dafs_displacement_of_pointer(ompi_file_t *fp, MPI_Offset *displacement)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of(fh);
-    adio_dafs_view view;
+    const adio_dafs_view *view;
     uint64_t position = 0, offset = 0;
-    int64_t *numbers;
     int class = MPI_SUCCESS;
 
     if (!(fh->f_amode & MPI_MODE_SEQUENTIAL))
@@ -235,11 +238,10 @@ int dafs_displacement_of_pointer(ompi_file_t *fp, MPI_Offset *displacement)
     class = dafs_pointer_share(&file->common, fh->f_comm, fh->f_rank, fh->f_size, MPI_SUCCESS, 0, &position);
     if (class != MPI_SUCCESS || IS_LIBRARYS)
         return class;
-    numbers = dafs_view_of(fh, &view);
-    if (!numbers)
+    view = dafs_view_of(fp);
+    if (!view)
         return MPI_ERR_NO_MEM;
-    class = dafs_class(adio_dafs_view_offset(&view, position * fh->f_etype_size, &offset));
-    free(numbers);
+    class = dafs_class(adio_dafs_view_offset(view, position * fh->f_etype_size, &offset));
     *displacement = (MPI_Offset)offset;
     return class;
 }

@@ -93,7 +93,7 @@ bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error);
 bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error);
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error);
 void dafs_ordered(void);
-void dafs_view_changed(ADIO_File fd);
+void dafs_view_changed(ADIO_File fd, int *error);
 
 /* transfer.c */
 adio_transfer_fn dafs_adio_read_contig, dafs_adio_write_contig, dafs_adio_read_strided, dafs_adio_write_strided;

@@ -27,8 +27,8 @@ struct dafs_driver {
     void (*ordered)(void);
     /* Sets atomic mode: true where the file is ours. */
     bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
-    /* The view has changed. */
-    void (*view_changed)(ADIO_File fd);
+    /* The view has changed: by all processes, error is that of ROMIO before and of the call after. */
+    void (*view_changed)(ADIO_File fd, int *error);
 };
 
 /* The driver for a ROMIO component that is loaded; NULL where it is not the one that this was compiled for. */

@@ -183,7 +183,7 @@ EXPORT void ADIO_Set_shared_fp(ADIO_File fd, ADIO_Offset position, int *error)
         *error = MPI_ERR_INTERN;
 }
 
-/* The pointer begins anew with each view. */
+/* The pointer begins anew with each view, and the server may be told of it. */
 EXPORT void ADIO_Set_view(ADIO_File fd, ADIO_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, MPI_Info info, int *error)
 {
     START();
@@ -192,8 +192,8 @@ EXPORT void ADIO_Set_view(ADIO_File fd, ADIO_Offset disp, MPI_Datatype etype, MP
         return;
     }
     romio.set_view(fd, disp, etype, filetype, info, error);
-    if (*error == MPI_SUCCESS && driver)
-        driver->view_changed(fd);
+    if (driver)
+        driver->view_changed(fd, error);
 }
 
 #ifndef DAFS_MPICH

@@ -99,10 +99,15 @@ void dafs_ordered(void)
     ordered.fd = NULL;
 }
 
-void dafs_view_changed(ADIO_File fd)
+/* ROMIO waits for all ranks behind this, unless it failed: hence one outcome for all. */
+void dafs_view_changed(ADIO_File fd, int *error)
 {
     struct dafs_file *file = dafs_ours(fd);
+    int64_t whole[2];
+    adio_dafs_view view;
 
-    if (file && file->handle)
-        adio_dafs_pointer_begin(file->handle, 0);
+    if (!file || !file->handle)
+        return;
+    view = dafs_view_of(fd, whole);
+    *error = dafs_set_view(file, fd->comm, &view, *error);
 }

@@ -7,16 +7,18 @@ void dafs_set_status(MPI_Status *status, uint64_t bytes)
         PMPI_Status_set_elements_x(status, MPI_BYTE, (MPI_Count)bytes);
 }
 
-/* Runs a layout and frees it. As in ROMIO, the individual file pointer stays behind a short read where the file has no gaps. */
+/* Runs a layout and frees it. In a collective call of each process by itself also one without data: others may wait for it. As in
+ * ROMIO, the individual file pointer stays behind a short read where the file has no gaps. */
 static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status *status)
 {
+    struct dafs_file *file = &dafs_file_of(fd)->common;
     uint64_t moved = 0;
     int class = MPI_SUCCESS;
 
     if (layout->bytes && dafs_is_nowhere(layout))
         class = MPI_ERR_ARG;
-    else if (layout->bytes)
-        class = dafs_transfer(&dafs_file_of(fd)->common, &layout->transfer, layout->bytes, &moved);
+    else if (layout->bytes || (layout->transfer.collective && file->independent))
+        class = dafs_transfer(file, &layout->transfer, layout->bytes, &moved);
     if (class == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
         fd->fp_ind = layout->transfer.segments ? (ADIO_Offset)(layout->segment.offset + moved) : dafs_layout_end(layout);
     dafs_set_status(status, moved);

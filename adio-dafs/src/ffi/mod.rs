@@ -273,6 +273,29 @@ pub unsafe extern "C" fn adio_dafs_view_offset(
     })
 }
 
+/// The process sees the file by this view from now on. It is described to the server where the hints have transfers name it there; the
+/// description stays for transfers with an equal type. A view that the server does not take is no error: its transfers go by lists. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_view_set(file: *mut adio_dafs_file, view: *const adio_dafs_view) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and a view whose arrays are there.
+        let (file, view) = unsafe { (open_file(file)?, types::view(view)?) };
+        file.describe(&view.of)
+    })
+}
+
+/// 1 where transfers of a direction name views in the server, by the hints in force; else 0. Asks nobody.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_view_used(file: *mut adio_dafs_file, direction: c_int) -> c_int {
+    let mut used = 0;
+    guard(|| {
+        // SAFETY: by the contract, an open file.
+        used = c_int::from(unsafe { open_file(file) }?.names_views(types::direction(direction)?));
+        Ok(())
+    });
+    used
+}
+
 /// Sets the size. By one process of those that have it open. Blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_resize(file: *mut adio_dafs_file, size: u64) -> c_int {

@@ -1,6 +1,6 @@
 //! What pointers of C become.
 
-use std::ffi::{CStr, OsStr, c_char};
+use std::ffi::{CStr, OsStr, c_char, c_int};
 
 use dafs_client::Direction;
 use smallvec::SmallVec;
@@ -106,16 +106,20 @@ pub(super) unsafe fn view<'a>(view: *const adio_dafs_view) -> Result<View<'a>> {
     Ok(View { displacement: view.displacement, of: unsafe { datatype(&view.r#type) }? })
 }
 
+pub(super) fn direction(number: c_int) -> Result<Direction> {
+    match number {
+        ADIO_DAFS_READ => Ok(Direction::Read),
+        ADIO_DAFS_WRITE => Ok(Direction::Write),
+        other => Err(argument(format!("direction {other}: it is ADIO_DAFS_READ or ADIO_DAFS_WRITE"))),
+    }
+}
+
 /// # Safety
 /// It is null, or a transfer whose arrays are there, and whose memory is as [`Transfer::new`] says.
 pub(super) unsafe fn transfer<'a>(transfer: *const adio_dafs_transfer) -> Result<Transfer<'a>> {
     // SAFETY: promised by the caller.
     let transfer = unsafe { transfer.as_ref() }.ok_or_else(|| argument("no transfer"))?;
-    let direction = match transfer.direction {
-        ADIO_DAFS_READ => Direction::Read,
-        ADIO_DAFS_WRITE => Direction::Write,
-        other => return Err(argument(format!("direction {other}: it is ADIO_DAFS_READ or ADIO_DAFS_WRITE"))),
-    };
+    let direction = direction(transfer.direction)?;
     let source = match transfer.segments.is_null() && !transfer.memory.is_null() {
         // SAFETY: promised by the caller.
         true => unsafe { typed(transfer) }?,

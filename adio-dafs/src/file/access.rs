@@ -40,6 +40,7 @@ impl File {
             (true, _) => self.run_atomic(transfer),
             (false, Some(group)) => self.run_segments(transfer, Some(group)),
             (false, None) => match transfer.single() {
+                Ok(Some(segment)) if segment.len == 0 => (0, Ok(())),
                 Ok(Some(segment)) => self.run_single(direction, &segment),
                 Ok(None) => self.run_segments(transfer, None),
                 Err(error) => (0, Err(error)),

@@ -27,6 +27,8 @@ pub(super) enum Count {
     Lists,
     /// And calls through views.
     Views,
+    /// File types that were described to the server, or that it refused.
+    ViewDescriptions,
     /// Windows of data sieving.
     SieveWindows,
     /// Bytes moved for them.
@@ -66,6 +68,7 @@ pub const COUNTERS: &[&str] = &[
     "calls",
     "lists",
     "views",
+    "view_descriptions",
     "sieve_windows",
     "sieve_bytes",
     "mode_dafs",

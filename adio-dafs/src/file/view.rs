@@ -40,29 +40,46 @@ impl File {
     ) -> std::result::Result<Viewed<'a>, Why> {
         let Source::Typed { memory, view, position } = source else { return Err(Why::ViewNeedsTypes) };
         let pieces = Pieces::new(memory.clone()).map_err(|_| Why::ViewNeedsTypes)?;
-        let described = self.view_of(&view.of).ok_or(Why::ViewRefused)?;
+        let described = self.view_of(&view.of).ok().flatten().ok_or(Why::ViewRefused)?;
         let (displacement, position) = (view.displacement, *position);
         Ok(Viewed { view: described, displacement, position, pieces, group, begun: false })
     }
 
-    /// The server's view of a file type, which is described where it is new. Blocks then.
-    fn view_of(&self, of: &Type<'_>) -> Option<dafs_client::View> {
+    /// The process sees the file by instances of this type from now on: they are described to the server, where transfers will name them.
+    /// A type that the server does not take is none of this one's errors: its transfers go by lists. Blocks.
+    pub fn describe(&self, of: &Type<'_>) -> Result<()> {
+        let moves = [(Direction::Read, self.mode.reads()), (Direction::Write, self.mode.writes())];
+        match moves.into_iter().any(|(direction, moves)| moves && self.names_views(direction)) {
+            true => self.view_of(of).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
+    /// Transfers of this direction name file types, by the hints in force.
+    pub fn names_views(&self, direction: Direction) -> bool {
+        self.settings.load().method(direction) == Method::View
+    }
+
+    /// The server's view of a file type, which is described where it is new; `None` where the server does not take it. Blocks then.
+    fn view_of(&self, of: &Type<'_>) -> Result<Option<dafs_client::View>> {
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = views.0.iter().position(|(known, _)| known.is_same(of)) {
             let found = views.0.remove(index);
             views.0.insert(0, found);
         } else {
+            self.counters.add(Count::ViewDescriptions, 1);
             let described = match self.server.session.view(&of.datatype()) {
                 Ok(view) => Some(view),
-                Err(error) => {
+                Err(error @ (dafs_client::Error::Invalid(_) | dafs_client::Error::Status { .. })) => {
                     tracing::debug!(file = %self.place.shown, "no view in the server: {error}");
                     None
                 }
+                Err(error) => return Err(self.cannot("describe a view of", error)),
             };
             views.0.truncate(VIEWS_MAX - 1);
             views.0.insert(0, (of.clone().into_owned(), described));
         }
-        views.0.first().and_then(|(_, view)| view.clone())
+        Ok(views.0.first().and_then(|(_, view)| view.clone()))
     }
 
     pub(super) fn run_viewed(

@@ -32,6 +32,44 @@ pub struct MpiOptions {
     pub mpi_prefix: PathBuf,
 }
 
+/// What `views` measures, besides what all benchmarks share.
+#[derive(Debug, Clone, Args)]
+pub struct ViewsOptions {
+    /// Use these MPI-IO implementations of Open MPI, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "ompio,romio", value_name = "LIST")]
+    pub way: Vec<Way>,
+    /// Columns and rows of the arrays of Figures 6 and 7, 1 to 16384, multiples of 4, separated by commas.
+    #[arg(long, default_value = "512,1024,2048,4096,8192", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
+    pub columns: Vec<usize>,
+    /// Integers of each rank in Tables 1 to 4, 1 to 16777216, separated by commas.
+    #[arg(
+        long,
+        default_value = "4000,8000,16000,32000,64000,128000,256000,512000,1024000",
+        value_delimiter = ',',
+        value_parser = parse_integers,
+        value_name = "LIST"
+    )]
+    pub integers: Vec<usize>,
+    /// Directory where `cargo xtask mpi install` put the driver.
+    #[arg(long, env = "DAFS_MPI_HOME", default_value = "target/mpi", value_name = "DIR")]
+    pub mpi_prefix: PathBuf,
+}
+
+impl ViewsOptions {
+    /// The same, as options of `mpi`.
+    pub fn of_mpi(&self) -> MpiOptions {
+        MpiOptions {
+            case: None,
+            way: self.way.clone(),
+            ranks: 4,
+            columns: self.columns.clone(),
+            integers: self.integers.clone(),
+            class: Class::A,
+            mpi_prefix: self.mpi_prefix.clone(),
+        }
+    }
+}
+
 /// A case of `mpi`, named like what it measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum MpiCase {

@@ -83,6 +83,7 @@ pub fn run(
         Benchmark::Fairness { sessions: Some(count), .. } => fairness::run_many(&mut bench, *count)?,
         Benchmark::Fairness { outstanding, .. } => fairness::run(&mut bench, *outstanding as usize)?,
         Benchmark::Mpi { mpi, options } => mpi::run(&mut bench, mpi, options.sizes.as_deref())?,
+        Benchmark::Views { views, .. } => mpi::run_views(&mut bench, views)?,
         Benchmark::Locks(_) => locks::run(&mut bench)?,
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,

@@ -46,6 +46,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             }
         }
     }
+    let rows = &bench.outcome.rows;
+    bench.outcome.notes.extend(verdicts(rows));
     let columns = bench.plan.sizes.len();
     bench.outcome.chart = Some(Chart { title: "Lists of small pieces".to_owned(), panels, columns });
     Ok(())
@@ -127,6 +129,64 @@ fn compare(
     Ok(methods.iter().enumerate().map(row).collect())
 }
 
+/// Whether auto is near the quickest plan wherever it was measured, and what a call for each piece would take where none is between.
+fn verdicts(rows: &[Row]) -> Vec<String> {
+    let mut sets: Vec<(&str, Op, &str)> = Vec::new();
+    for row in rows.iter().filter(|row| row.method == Some(Method::Auto)) {
+        let set = row.op.zip(row.cache).map(|(op, cache)| (row.transport.as_str(), op, cache));
+        sets.extend(set.filter(|set| !sets.contains(set)));
+    }
+    let each = sets.into_iter().flat_map(|(transport, op, cache)| {
+        let of = |method: Method, transport: &str| {
+            let mine = rows
+                .iter()
+                .filter(move |row| (row.op, row.cache, row.method) == (Some(op), Some(cache), Some(method)));
+            mine.filter(|row| row.transport == transport).collect::<Vec<_>>()
+        };
+        let auto = of(Method::Auto, transport);
+        let who = format!("{transport}, {op}, {cache}");
+        [near(&auto, &who), dense(&auto, &of(Method::Separate, "raw"), &who)]
+    });
+    each.flatten().collect()
+}
+
+/// Auto beside the quickest local plan, over all sizes and densities.
+fn near(auto: &[&Row], who: &str) -> Option<String> {
+    const TARGET: f64 = 1.15;
+    let ratio = |row: &&&Row| row.ratio.unwrap_or(0.0);
+    let worst = auto.iter().max_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
+    let met = auto.iter().filter(|row| ratio(row) <= TARGET).count();
+    Some(format!(
+        "{who}: auto takes at most {:.2} times the quickest plan, most with pieces of {} bytes, one byte in {:.0} (target {TARGET}: {}, at \
+         {met} of {})",
+        worst.ratio?,
+        worst.bytes,
+        1.0 / worst.density?,
+        verdict(met == auto.len()),
+        auto.len()
+    ))
+}
+
+/// A call for each piece beside auto, without gaps and with pieces of 128 bytes.
+fn dense(auto: &[&Row], separate: &[&Row], who: &str) -> Option<String> {
+    const TARGET: f64 = 5.0;
+    const BYTES: usize = 128;
+    let is_dense = |row: &&&Row| row.bytes == BYTES && row.density == Some(1.0);
+    let times = auto.iter().filter(is_dense).filter_map(|row| {
+        let same = separate.iter().filter(is_dense).find(|other| other.segments == row.segments)?;
+        Some(same.p50_us? / row.p50_us?)
+    });
+    let times = times.reduce(f64::min)?;
+    Some(format!(
+        "{who}: a call for each of dense pieces of {BYTES} bytes takes {times:.2} times as long as auto (target {TARGET}: {})",
+        verdict(times >= TARGET)
+    ))
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "missed" }
+}
+
 fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) -> Panel {
     let methods =
         MODES.iter().map(|(method, _)| *method).chain(Plan::of(op).iter().map(|(method, _)| *method));
@@ -143,5 +203,54 @@ fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) 
         y: Axis { label: "one list, us".to_owned(), scale: Scale::Linear },
         curves: methods.map(curve).collect(),
         marks: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(method: Method, sparsity: f64, us: f64, ratio: f64) -> Row {
+        Row {
+            transport: if method == Method::Auto { "shm" } else { "raw" }.to_owned(),
+            op: Some(Op::Read),
+            method: Some(method),
+            bytes: 128,
+            segments: Some(128),
+            density: Some(1.0 / sparsity),
+            cache: Some("warm"),
+            p50_us: Some(us),
+            ratio: Some(ratio),
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn auto_is_judged_by_its_worst_density_and_dense_pieces_beside_a_call_for_each() {
+        for (ratio, us, near, dense) in
+            [(1.15, 50.0, "met, at 2 of 2", "met"), (1.16, 49.9, "missed, at 1 of 2", "missed")]
+        {
+            let rows = [
+                row(Method::Auto, 1.0, 10.0, 0.5),
+                row(Method::Auto, 8.0, 10.0, ratio),
+                row(Method::Separate, 1.0, us, 3.0),
+                row(Method::Separate, 8.0, 1.0, 3.0),
+            ];
+            let notes = verdicts(&rows);
+            assert_eq!(notes.len(), 2, "{notes:?}");
+            assert!(notes[0].ends_with(&format!("one byte in 8 (target 1.15: {near})")), "{notes:?}");
+            assert!(notes[1].ends_with(&format!("(target 5: {dense})")), "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn rows_of_other_directions_and_caches_are_judged_apart() {
+        let mut cold = row(Method::Auto, 1.0, 10.0, 2.0);
+        cold.cache = Some("cold");
+        let notes =
+            verdicts(&[row(Method::Auto, 1.0, 10.0, 0.5), cold, row(Method::Separate, 1.0, 60.0, 3.0)]);
+        let begins: Vec<&str> = notes.iter().map(|note| &note[..note.find(':').unwrap()]).collect();
+        assert_eq!(begins, ["shm, read, warm", "shm, read, warm", "shm, read, cold"]);
+        assert!(notes[2].contains("2.00 times") && notes[2].contains("missed"), "{notes:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use adio_dafs::error::Class;
 use adio_dafs::file::{AccessMode, delete};
+use adio_dafs::layout::Type;
 use dafs_client::Direction;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
@@ -20,6 +21,7 @@ on_sockets! {
     sizes_are_set_and_preallocated,
     hints_are_shown_with_counters,
     session_that_ended_is_replaced_at_the_next_open,
+    view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers,
     file_is_opened_by_a_session_from_before_a_restart,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
@@ -180,6 +182,29 @@ fn session_that_ended_is_replaced_at_the_next_open(on: On) {
     harness.restart();
     let again = open(&name, &[]);
     assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
+}
+
+// [MPI-76] [MPI-77]
+fn view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers(on: On) {
+    let mut harness = Harness::start_with(on, |config| config.limits.views_max = 2);
+    let session = harness.session();
+    let described = || requests(&session, &["ViewSet"]);
+    let of = |len| Type::new(vec![0], vec![len], 100).unwrap();
+    let file = open(&name(&harness, on, "f"), &[]);
+    file.describe(&of(1)).unwrap();
+    assert_eq!(described(), 0, "no method names views");
+    for hint in ["dafs_read_method", "dafs_write_method"] {
+        file.take_hints([("dafs_method", "list"), (hint, "view")]);
+        // The third has no room.
+        for len in [1, 2, 3, 2, 3] {
+            file.describe(&of(len)).unwrap();
+        }
+        assert_eq!(described(), 3, "{hint}");
+    }
+    harness.stop();
+    file.server().session.close();
+    file.describe(&of(3)).unwrap();
+    assert_eq!(file.describe(&of(4)).unwrap_err().class, Class::Io);
 }
 
 fn file_is_opened_by_a_session_from_before_a_restart(on: On) {

@@ -17,10 +17,11 @@ on_each_way! {
     storage_that_is_full_is_an_error_on_every_rank,
     rank_that_dies_ends_the_run,
     requests_of_bt_io_are_as_many_as_the_method_says,
+    view_is_described_when_it_is_set_and_named_by_one_request,
 }
 
 /// Requests of some opcodes that the server has answered.
-fn requests(session: &Session, names: &[&str]) -> u64 {
+pub(crate) fn requests(session: &Session, names: &[&str]) -> u64 {
     let operations = session.statistics().unwrap().operations;
     let of = operations.iter().filter(|(name, _)| names.contains(&name.as_str()));
     of.map(|(_, count)| *count).sum()
@@ -115,4 +116,14 @@ fn requests_of_bt_io_are_as_many_as_the_method_says(way: Way, on: On) {
     if on == On::Shm {
         assert_eq!(count(&["dafs_method=multiple"], &writes), 163_840 / 2);
     }
+}
+
+// [MPI-73] [MPI-76] 30,000 pieces a rank, written once and read once. Two of the three file types that each rank sets are new to it.
+fn view_is_described_when_it_is_set_and_named_by_one_request(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    Run::new(way, 3, "hints").arg("dafs_view").arg(file(&harness, on)).arg("--expect-dafs").run().passed();
+    let lists = requests(&session, &["ReadList", "WriteList"]);
+    let [set, written, read] = ["ViewSet", "WriteView", "ReadView"].map(|name| requests(&session, &[name]));
+    assert_eq!([set, written, read, lists], [6, 3, 3, 0]);
 }

@@ -3,11 +3,14 @@
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way};
 
+use crate::ends::requests;
 use crate::on_each_way;
 
 on_each_way! {
     views,
     views_in_the_server,
+    file_written_through_views_is_that_of_lists_and_of_a_local_file_system,
+    view_that_the_server_refuses_goes_by_lists,
     positions,
     random,
     contiguous,
@@ -86,15 +89,51 @@ fn views_in_the_server(way: Way, on: On) {
         let run = Run::new(way, ranks, program).arg(cases).arg(file(&harness, on)).arg("--expect-dafs");
         run.env(variable, value).run().passed();
     };
+    // Those without data take part.
+    run(2, "collective", "nobody", "DAFS_MPI_COLLECTIVE", "server");
+    assert!(requests(&session, &["WriteView"]) > 0);
     run(if on == On::Tcp { 1 } else { 2 }, "views", "all", "DAFS_MPI_METHOD", "view");
     run(2, "random", "independent,nonblocking", "DAFS_MPI_METHOD", "view");
     run(if on == On::Tcp { 2 } else { 3 }, "collective", "all", "DAFS_MPI_COLLECTIVE", "server");
-    let operations = session.statistics().unwrap().operations;
-    let count =
-        |name: &str| operations.iter().find(|(other, _)| other == name).map_or(0, |(_, count)| *count);
-    let uses = count("ViewSet") > 10 && count("WriteView") > 50 && count("ReadView") > 50;
-    // OMPIO names segments, which go as lists.
-    assert_eq!(uses, way == Way::Romio, "{operations:?}");
+    let [set, written, read] = ["ViewSet", "WriteView", "ReadView"].map(|name| requests(&session, &[name]));
+    assert!(set > 10 && written > 50 && read > 50, "{set} {written} {read}");
+}
+
+// [MPI-10]
+fn file_written_through_views_is_that_of_lists_and_of_a_local_file_system(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for ranks in if on == On::Tcp { [1, 4] } else { [2, 3] } {
+        let before = requests(&session, &["WriteView"]);
+        for case in ["nested", "darray_cyclic_k", "many_pieces"] {
+            let written = |name: &str, variable: &str, value: &str| {
+                let run = Run::new(way, ranks, "views").arg(case).arg(name).arg("--keep");
+                run.env(variable, value).run().passed();
+            };
+            let of_data = || std::fs::read(harness.data().join("f")).unwrap();
+            let local = harness.scratch().join("local");
+            written(local.to_str().unwrap(), "DAFS_MPI_METHOD", "view");
+            written(&file(&harness, on), "DAFS_MPI_METHOD", "list");
+            assert!(of_data() == std::fs::read(local).unwrap(), "{case} by lists on {ranks} ranks");
+            let lists = of_data();
+            for (variable, value) in [("DAFS_MPI_METHOD", "view"), ("DAFS_MPI_COLLECTIVE", "server")] {
+                std::fs::remove_file(harness.data().join("f")).unwrap();
+                written(&file(&harness, on), variable, value);
+                assert!(of_data() == lists, "{case} with {variable}={value} on {ranks} ranks");
+            }
+        }
+        assert!(requests(&session, &["WriteView"]) > before, "they went through views on {ranks} ranks");
+    }
+}
+
+// [MPI-77]
+fn view_that_the_server_refuses_goes_by_lists(way: Way, on: On) {
+    let harness = Harness::start_with(on, |config| config.limits.views_size_max = 1);
+    let session = harness.session();
+    let run = Run::new(way, 2, "views").arg("vector,many_pieces").arg(file(&harness, on));
+    run.env("DAFS_MPI_COLLECTIVE", "server").run().passed();
+    assert!(requests(&session, &["WriteList"]) > 0 && requests(&session, &["ViewSet"]) > 0);
+    assert_eq!(requests(&session, &["WriteView", "ReadView"]), 0);
 }
 
 fn positions(way: Way, on: On) {

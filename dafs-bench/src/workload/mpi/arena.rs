@@ -8,6 +8,7 @@ use crate::cli::{MpiOptions, Transport, Way};
 use crate::interrupt;
 use crate::load::{DATA_FILE, FILE_BYTES};
 use crate::mpi::{Command, Job, Kit, Reply, Setup};
+use crate::subject::list::evicting;
 use crate::subject::server::Server;
 use crate::workload::Bench;
 
@@ -110,6 +111,15 @@ impl<'a> Arena<'a> {
     /// The array's file for a command.
     pub(super) fn array(&self, contender: &Contender, command: Command) -> Command {
         command.with("file", format!("{}/{ARRAY_FILE}", contender.place))
+    }
+
+    /// Takes the array's file out of the page cache, where it is on this machine.
+    pub(super) fn evict(&self, bench: &Bench<'_>, contender: &Contender) -> anyhow::Result<()> {
+        let directory = match contender.dafs {
+            Some(_) => bench.file.parent().context("the file is in a directory")?,
+            None => Path::new(&contender.place),
+        };
+        evicting(true, &directory.join(ARRAY_FILE))?()
     }
 
     /// Has a command carried out by the contender's job, which is started if it does not run. `None` when another system failed: a note

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::{Axis, Chart, Curve, MpiRow, Op, Panel, Row, Scale};
+use crate::record::{Axis, Chart, Curve, MpiRow, Panel, Row, Scale};
 use crate::report::size;
 
 /// Methods in the order of the axis.
@@ -39,9 +39,13 @@ pub(super) fn who(row: &Row, mpi: &MpiRow) -> String {
     format!("{} {}", row.transport, mpi.way)
 }
 
-fn verb(op: Option<Op>, mpi: &MpiRow) -> String {
-    let synced = if mpi.sync == Some(true) { " and sync" } else { "" };
-    format!("{}{synced}", op.map_or_else(String::new, |op| op.to_string()))
+fn verb(row: &Row, mpi: &MpiRow) -> String {
+    let how = match (row.cache, mpi.sync) {
+        (Some(cache), _) => format!(", {cache}"),
+        (None, Some(true)) => " and sync".to_owned(),
+        _ => String::new(),
+    };
+    format!("{}{how}", row.op.map_or_else(String::new, |op| op.to_string()))
 }
 
 /// Panels in the order in which their titles come, curves in the order of their names' coming.
@@ -77,7 +81,7 @@ fn memory(rows: &[Row]) -> Vec<Panel> {
     let mut draft = Draft::new(axis("buffer reuse (%)", Scale::Linear), axis("time (µs)", Scale::Linear));
     for (row, mpi) in of(rows, "memory").filter(|(_, mpi)| mpi.mode.is_some()) {
         let title =
-            format!("{}, {} of {}, by memory mode", row.transport, verb(row.op, mpi), size(row.bytes as u64));
+            format!("{}, {} of {}, by memory mode", row.transport, verb(row, mpi), size(row.bytes as u64));
         let curve = match mpi.way {
             "client" => mpi.mode.unwrap_or_default().to_owned(),
             way => format!("{} by {way}", mpi.mode.unwrap_or_default()),
@@ -92,7 +96,7 @@ fn reuse(rows: &[Row]) -> Vec<Panel> {
     let mut draft =
         Draft::new(axis("buffer reuse (%)", Scale::Linear), axis("adio less adio_cache (µs)", Scale::Linear));
     for (row, mpi) in of(rows, "memory").filter(|(_, mpi)| mpi.mode == Some("adio_cache")) {
-        let title = format!("{}, {}: what the cache saves", who(row, mpi), verb(row.op, mpi));
+        let title = format!("{}, {}: what the cache saves", who(row, mpi), verb(row, mpi));
         let saved = mode(rows, row, mpi, "adio").zip(mpi.mean_us).map(|(adio, cached)| adio - cached);
         draft.point(title, size(row.bytes as u64), (mpi.reuse.map(f64::from), saved), false);
     }
@@ -115,13 +119,13 @@ fn by_size(rows: &[Row]) -> Vec<Panel> {
     let bytes = axis("bytes of a transfer", Scale::LogBytes);
     let mut draft = Draft::new(bytes.clone(), axis("time (µs)", Scale::Log));
     for (row, mpi) in of(rows, "latency") {
-        let title = format!("time of a {}, {}", verb(row.op, mpi), mpi.order.unwrap_or_default());
+        let title = format!("time of a {}, {}", verb(row, mpi), mpi.order.unwrap_or_default());
         draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.p50_us), is_bare(mpi));
     }
     let mut panels = draft.panels;
     let mut draft = Draft::new(bytes, axis("bandwidth (MiB/s)", Scale::Log));
     for (row, mpi) in of(rows, "bandwidth") {
-        let title = format!("bandwidth of a {}, sequential", verb(row.op, mpi));
+        let title = format!("bandwidth of a {}, sequential", verb(row, mpi));
         draft.point(title, who(row, mpi), (Some(row.bytes as f64), row.mib_per_s), is_bare(mpi));
     }
     panels.append(&mut draft.panels);
@@ -133,7 +137,7 @@ fn overlap(rows: &[Row]) -> Vec<Panel> {
     let x = axis("CPU fraction, T/(T + Tio)", Scale::Linear);
     let mut draft = Draft::new(x, axis("bandwidth (MiB/s)", Scale::Linear));
     for (row, mpi) in of(rows, "overlap") {
-        let title = format!("overlap, {} of {}", verb(row.op, mpi), size(row.bytes as u64));
+        let title = format!("overlap, {} of {}", verb(row, mpi), size(row.bytes as u64));
         draft.point(title, who(row, mpi), (row.cpu_fraction, row.mib_per_s), is_bare(mpi));
     }
     draft.panels
@@ -152,7 +156,7 @@ fn block_column(rows: &[Row]) -> Vec<Panel> {
             if dafs && row.transport != transport {
                 continue;
             }
-            let title = format!("{transport} {way}, block-column, {}", verb(row.op, mpi));
+            let title = format!("{transport} {way}, block-column, {}", verb(row, mpi));
             let method = mpi.mode.unwrap_or_default();
             let curve = if dafs { method.to_owned() } else { format!("{} {method}", row.transport) };
             let columns = row.segments.map(|pieces| pieces as f64);
@@ -170,22 +174,17 @@ fn by_method(rows: &[Row]) -> Vec<Panel> {
     };
     let mut tiled = Draft::new(methods(), axis("bandwidth (MiB/s)", Scale::Linear));
     for (row, mpi) in of(rows, "tiled") {
-        tiled.point(
-            format!("tiled, {}", verb(row.op, mpi)),
-            who(row, mpi),
-            (place(mpi), row.mib_per_s),
-            false,
-        );
+        tiled.point(format!("tiled, {}", verb(row, mpi)), who(row, mpi), (place(mpi), row.mib_per_s), false);
     }
     let mut time = Draft::new(methods(), axis("time (ms)", Scale::Log));
     let mut requests = Draft::new(methods(), axis("requests", Scale::Log));
     for (row, mpi) in of(rows, "btio") {
         let ms = row.p50_us.map(|us| us / 1e3);
-        time.point(format!("btio, {}", verb(row.op, mpi)), who(row, mpi), (place(mpi), ms), false);
+        time.point(format!("btio, {}", verb(row, mpi)), who(row, mpi), (place(mpi), ms), false);
     }
     // The paper's first, so that its curve does not depend on who was measured.
     for (row, mpi) in of(rows, "btio") {
-        let title = format!("btio, requests of {}", verb(row.op, mpi));
+        let title = format!("btio, requests of {}", verb(row, mpi));
         let paper = mpi.requests_paper.map(|count| count as f64);
         let first = of(rows, "btio").find(|(_, other)| other.requests_paper.is_some());
         if first
@@ -205,7 +204,7 @@ fn by_method(rows: &[Row]) -> Vec<Panel> {
 fn mesh(rows: &[Row]) -> Vec<Panel> {
     let mut draft = Draft::new(axis("integers of a rank", Scale::Log), axis("time (ms)", Scale::Log));
     for (row, mpi) in of(rows, "mesh") {
-        let title = format!("mesh of {} ranks, {}", mpi.ranks, verb(row.op, mpi));
+        let title = format!("mesh of {} ranks, {}", mpi.ranks, verb(row, mpi));
         let curve = format!("{} {}", who(row, mpi), mpi.mode.unwrap_or_default());
         let count = row.segments.map(|pieces| pieces as f64);
         draft.point(title, curve, (count, row.p50_us.map(|us| us / 1e3)), mpi.subject != "dafs");
@@ -216,6 +215,7 @@ fn mesh(rows: &[Row]) -> Vec<Panel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Op;
 
     fn row(case: &'static str, mode: &'static str, reuse: u32, mean_us: f64) -> Row {
         Row {

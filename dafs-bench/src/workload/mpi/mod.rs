@@ -9,6 +9,7 @@ mod client;
 mod figures;
 mod memory;
 mod overlap;
+mod papers;
 mod pattern;
 mod single;
 mod targets;
@@ -18,7 +19,7 @@ use anyhow::bail;
 
 use self::arena::Arena;
 use self::single::Single;
-use crate::cli::{MpiCase, MpiOptions};
+use crate::cli::{MpiCase, MpiOptions, ViewsOptions};
 use crate::mpi::Kit;
 use crate::workload::Bench;
 
@@ -58,6 +59,25 @@ pub(super) fn run(
     let rows = &bench.outcome.rows;
     bench.outcome.chart = Some(figures::chart(rows));
     bench.outcome.notes.extend(targets::notes(rows));
+    Ok(())
+}
+
+/// The figures and tables about noncontiguous data, on their axes.
+pub(super) fn run_views(bench: &mut Bench<'_>, options: &ViewsOptions) -> anyhow::Result<()> {
+    bench.progress.doing("compiling the MPI program");
+    let kit = Kit::build(&options.mpi_prefix)?;
+    let of_figures: &[MpiCase] = &[MpiCase::BlockColumn, MpiCase::Tiled, MpiCase::Mesh];
+    for (ranks, cases) in [(4, of_figures), (2, &[MpiCase::Mesh])] {
+        let options = MpiOptions { ranks, ..options.of_mpi() };
+        let mut arena = Arena::new(bench, &kit, &options, ranks as usize)?;
+        for case in cases {
+            pattern::run(bench, &mut arena, &options, *case)?;
+        }
+    }
+    let rows = &bench.outcome.rows;
+    bench.outcome.chart = Some(figures::chart(rows));
+    bench.outcome.notes.extend(papers::notes(rows));
+    bench.outcome.notes.extend(targets::typed_notes(rows));
     Ok(())
 }
 

@@ -85,8 +85,15 @@ struct Entry {
     method: Method,
 }
 
-/// Reads or writes, and whether they are made durable.
-type Kind = (Op, bool);
+/// Reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    op: Op,
+    /// Made durable.
+    sync: bool,
+    /// The file is out of the page cache.
+    cold: bool,
+}
 
 /// What one round gave.
 #[derive(Debug, Clone, Default)]
@@ -181,8 +188,8 @@ fn measure(
             .map(move |method| Entry { contender: contender.clone(), method: *method })
     };
     let entries: Vec<Entry> = arena.contenders().into_iter().flat_map(with_methods).collect();
-    let kinds: Vec<Kind> =
-        array.syncs.iter().map(|sync| (Op::Write, *sync)).chain([(Op::Read, false)]).collect();
+    let written = array.syncs.iter().map(|sync| Kind { op: Op::Write, sync: *sync, cold: false });
+    let kinds: Vec<Kind> = written.chain(reads(bench.plan.cold)).collect();
     let repeats = bench.plan.repeats as usize;
     bench.progress.expect(repeats * entries.len());
     let mut rounds = vec![vec![Vec::new(); kinds.len()]; entries.len()];
@@ -195,7 +202,7 @@ fn measure(
             bench.progress.step();
         }
     }
-    for (place, kind) in kinds.iter().enumerate().filter(|(_, kind)| bench.plan.ops.contains(&kind.0)) {
+    for (place, kind) in kinds.iter().enumerate().filter(|(_, kind)| bench.plan.ops.contains(&kind.op)) {
         let best_local = best_local(&entries, &rounds, place);
         for (entry, rounds) in entries.iter().zip(&rounds).filter(|(_, rounds)| !rounds[place].is_empty()) {
             let row = row(array, entry, *kind, arena.ranks(), &rounds[place], &best_local);
@@ -205,13 +212,19 @@ fn measure(
     Ok(())
 }
 
+/// From the page cache, and where it is asked for from the disk.
+fn reads(cold: bool) -> impl Iterator<Item = Kind> {
+    let kind = |cold| Kind { op: Op::Read, sync: false, cold };
+    [kind(false)].into_iter().chain(cold.then(|| kind(true)))
+}
+
 fn measure_kind(
     bench: &mut Bench<'_>,
     arena: &mut Arena<'_>,
     counter: Option<&Counter>,
     array: &Array,
     entry: &Entry,
-    (op, sync): Kind,
+    Kind { op, sync, cold }: Kind,
 ) -> anyhow::Result<Option<Figures>> {
     interrupt::check()?;
     // What is not asked for is written once all the same: reads find the array.
@@ -221,12 +234,20 @@ fn measure_kind(
     }
     let command = arena.array(&entry.contender, array.command.clone()).with("op", op);
     let command = command.with("collective", u8::from(entry.method.collective)).with("sync", u8::from(sync));
+    let command = match cold {
+        // A second step would find it in the page cache.
+        true => command.with("warm_up", 0).with("seconds", 0),
+        false => command,
+    };
     let command = entry.method.hints.iter().fold(command, |command, (key, value)| command.hint(key, value));
     let command = match array.counted {
         // As the paper counted: the bounds of a file type too.
         true => command.hint("dafs_list_max", PAPER_LIST_MAX).hint("dafs_list_bounds", "true"),
         false => command,
     };
+    if cold {
+        arena.evict(bench, &entry.contender)?;
+    }
     let counter = counter.filter(|_| entry.contender.dafs.is_some());
     let before = counter.map(Counter::read).transpose()?;
     let Some(reply) = arena.ask(bench, &entry.contender, false, &command)? else { return Ok(None) };
@@ -250,7 +271,7 @@ fn best_local(entries: &[Entry], rounds: &[Vec<Vec<Figures>>], kind: usize) -> V
 fn row(
     array: &Array,
     entry: &Entry,
-    (op, sync): Kind,
+    Kind { op, sync, cold }: Kind,
     ranks: u32,
     rounds: &[Figures],
     best_local: &[f64],
@@ -271,6 +292,7 @@ fn row(
         op: Some(op),
         segments: Some(first.pieces),
         bytes: first.piece_bytes,
+        cache: cold.then_some("cold"),
         queue_depth: 1,
         p50_us: over(|reply| reply.p50_us),
         mib_per_s: over(|reply| reply.p50_us).map(bandwidth),
@@ -369,7 +391,14 @@ mod tests {
         ];
         let best = best_local(&entries, &rounds, 0);
         assert_eq!(best, [10.0, 20.0]);
-        let row = row(&array, &entries[2], (Op::Write, false), 4, &rounds[2][0], &best);
+        let row = row(
+            &array,
+            &entries[2],
+            Kind { op: Op::Write, sync: false, cold: false },
+            4,
+            &rounds[2][0],
+            &best,
+        );
         assert_eq!((row.ratio_min, row.ratio, row.ratio_max), (Some(2.0), Some(2.5), Some(3.0)));
         assert_eq!((row.registrations, row.hit_ratio, row.segments), (Some(3.0), Some(0.75), Some(4)));
         let mpi = row.mpi.unwrap();

@@ -37,13 +37,33 @@ pub(super) fn notes(rows: &[Row]) -> Vec<String> {
         }
         notes.extend(requests(&of_mine("btio"), &who));
     }
+    notes.extend(typed_notes(rows));
+    notes
+}
+
+/// An access that names a datatype beside the list of the same pieces.
+pub(super) fn typed_notes(rows: &[Row]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (transport, way) in dafs_by(rows) {
+        for case in ["block-column", "tiled", "mesh"] {
+            for op in [Op::Write, Op::Read] {
+                let mine: Vec<_> = of(rows, case)
+                    .filter(|(row, mpi)| {
+                        let is_mine = mpi.subject == "dafs" && row.op == Some(op);
+                        is_mine && (row.transport.as_str(), mpi.way) == (&transport, way)
+                    })
+                    .collect();
+                notes.extend(typed(&mine, op, &format!("{transport} by {way}")));
+            }
+        }
+    }
     notes
 }
 
 type Rows<'r> = [(&'r Row, &'r MpiRow)];
 
 /// Transports and ways of MPI programs on dafs, in the order of their coming.
-fn dafs_by(rows: &[Row]) -> Vec<(String, &'static str)> {
+pub(super) fn dafs_by(rows: &[Row]) -> Vec<(String, &'static str)> {
     let mut seen = BTreeSet::new();
     let all = rows.iter().filter_map(|row| Some((row.transport.clone(), row.mpi.as_ref()?)));
     let of_dafs = all.filter(|(_, mpi)| mpi.subject == "dafs" && mpi.way != "client");
@@ -231,6 +251,30 @@ fn list_over(mine: &Rows<'_>, other: &str, op: Op, target: Option<f64>, who: &st
     ))
 }
 
+/// A view takes no longer than the list that it stands for.
+fn typed(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
+    const TARGET: f64 = 1.0;
+    let list = |row: &Row, mpi: &MpiRow| {
+        let same = mine.iter().find(|(same, of_same)| {
+            of_same.mode == Some("list_ads")
+                && (of_same.sync, of_same.ranks) == (mpi.sync, mpi.ranks)
+                && (same.segments, same.cache) == (row.segments, row.cache)
+        });
+        same?.0.p50_us
+    };
+    let views = mine.iter().filter(|(_, mpi)| mpi.mode == Some("view"));
+    let ratios = views.filter_map(|(row, mpi)| Some((row.p50_us? / list(row, mpi)?, *row)));
+    let [least, most] = extremes(ratios)?;
+    Some(format!(
+        "{}, {who}: {op}s by view take {:.2} to {:.2} of the time of list_ads, the most with {} pieces (target {TARGET}: {})",
+        most.1.case.unwrap_or_default(),
+        least.0,
+        most.0,
+        most.1.segments.unwrap_or_default(),
+        verdict(most.0 <= TARGET)
+    ))
+}
+
 /// ECIO, Tables 1 to 4: views in the server beside the exchange of MPI.
 fn mesh(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
     const INTEGERS_MIN: usize = 16_000;
@@ -351,6 +395,17 @@ mod tests {
         let lists = |us| [row("block-column", Some("list"), 10.0), row("block-column", Some("sieve"), us)];
         assert!(only(notes(&lists(35.0)), "block-column").contains("(target 3.5: met)"));
         assert!(only(notes(&lists(34.9)), "block-column").contains("(target 3.5: missed)"));
+    }
+
+    #[test]
+    fn view_is_judged_beside_the_list_of_the_same_pieces() {
+        for (us, judged) in [(10.0, "met"), (10.1, "missed")] {
+            let mut other = row("mesh", Some("list_ads"), 1.0);
+            other.segments = Some(513);
+            let rows = [other, row("mesh", Some("list_ads"), 10.0), row("mesh", Some("view"), us)];
+            let note = only(notes(&rows), "mesh, shm by romio: writes by view take");
+            assert!(note.ends_with(&format!("with 512 pieces (target 1: {judged})")), "{note}");
+        }
     }
 
     #[test]
