@@ -265,8 +265,8 @@ fn process_that_is_killed_at_any_call_leaves_what_lies_between_the_parts() {
                                 if number == last { Course::Die } else { Course::Go }
                             },
                         );
-                    // Those beside it may have changed its way.
-                    assert!(result.is_none() || made.len() <= last && way.1, "{calls:?}, then {made:?}");
+                    // Those beside it, or a disk that is slow now, may have changed its way.
+                    assert!(result.is_none() || made.len() <= last, "{calls:?}, then {made:?}");
                     kills += usize::from(result.is_none());
                     if *call == Call::Write {
                         place.lay(&layout);
@@ -306,7 +306,7 @@ fn call_that_fails_changes_nothing_between_the_parts_and_what_is_said_to_be_writ
                 for (at, call) in calls.iter().enumerate().filter(|(_, call)| **call != Call::Unlock) {
                     // Once: a window that is not written so is written part by part.
                     place.lay(&layout);
-                    let (result, _) =
+                    let (result, made) =
                         place.run(
                             way,
                             &parts,
@@ -314,11 +314,9 @@ fn call_that_fails_changes_nothing_between_the_parts_and_what_is_said_to_be_writ
                                 if number == at { Course::Fail(errno) } else { Course::Go }
                             },
                         );
-                    let is_part = calls[..at].contains(&Call::Unlock);
-                    assert!(
-                        result == Some(Ok(whole)) || *call == Call::Write && is_part || way.1,
-                        "{calls:?} {at}"
-                    );
+                    // A disk that is slow now may have changed its way.
+                    let is_part = made.get(at) == Some(&Call::Write) && made[..at].contains(&Call::Unlock);
+                    assert!(result == Some(Ok(whole)) || is_part || way.1, "{made:?} {at}");
                     if *call != Call::Write {
                         continue;
                     }
