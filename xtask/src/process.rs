@@ -1,16 +1,15 @@
 //! Commands run under a wall-clock bound, each in a process group of its own.
 //!
 //! Output goes to files, never to pipes: a process that a test left behind can then not keep us waiting for the end of
-//! a pipe. Blocking; several threads may run a command each.
+//! a pipe. Blocking; one command at a time.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -20,8 +19,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// How often a long command's progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The process groups now running, for the signal handler.
-static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+/// The process group now running, for the signal handler; 0 when there is none.
+static CURRENT_GROUP: AtomicU32 = AtomicU32::new(0);
 
 /// Where a command's output goes.
 #[derive(Debug, Clone)]
@@ -107,7 +106,7 @@ pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duratio
         }
     };
     let group = child.id();
-    groups().insert(group);
+    CURRENT_GROUP.store(group, Ordering::SeqCst);
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         // After a timeout nobody waits for the status.
@@ -116,15 +115,11 @@ pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duratio
     let end = wait(&receiver, name, log, start, time_max, group);
     let left_running = if matches!(end, End::TimedOut(_)) { 0 } else { live_members(group) };
     kill_group(group);
-    groups().remove(&group);
+    CURRENT_GROUP.store(0, Ordering::SeqCst);
     Ok(Outcome { end, elapsed: start.elapsed(), left_running })
 }
 
-fn groups() -> MutexGuard<'static, BTreeSet<u32>> {
-    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// On SIGINT, SIGTERM or SIGHUP, kills the groups now running and exits with 128 plus the signal's number.
+/// On SIGINT, SIGTERM or SIGHUP, kills the group now running and exits with 128 plus the signal's number.
 ///
 /// Needed because the groups are not the terminal's foreground group and would outlive us.
 pub(crate) fn kill_group_on_signals() -> Result<()> {
@@ -132,17 +127,15 @@ pub(crate) fn kill_group_on_signals() -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            kill_all();
+            let group = CURRENT_GROUP.load(Ordering::SeqCst);
+            if group != 0 {
+                kill_group(group);
+            }
             eprintln!("xtask: stopped by {}", signal_name(signal));
             std::process::exit(128 + signal);
         }
     });
     Ok(())
-}
-
-/// Kills whatever is running: xtask ends.
-pub(crate) fn kill_all() {
-    groups().iter().copied().for_each(kill_group);
 }
 
 fn wait(

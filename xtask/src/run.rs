@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -45,7 +44,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
     }
     process::kill_group_on_signals()?;
     let mut runner = Runner::new(&args, &workspace)?;
-    runner.run_all().inspect_err(|_| process::kill_all())?;
+    runner.run_all()?;
     println!("\n{}", runner.report.render().trim_end());
     let totals = runner.report.totals();
     if totals.passed + totals.failed == 0 {
@@ -53,9 +52,6 @@ pub(crate) fn test(args: &TestArgs) -> Result<bool> {
     }
     Ok(totals.failed == 0)
 }
-
-/// A guest that runs: what it was given, what came of that, and how long it took.
-type InGuest = JoinHandle<Result<(Vec<Job>, Guest, Duration)>>;
 
 struct Runner<'a> {
     args: &'a TestArgs,
@@ -104,14 +100,12 @@ impl<'a> Runner<'a> {
             for suite in suites {
                 self.run_suite(suite, &programs)?;
             }
+            self.run_guest()?;
         }
-        // One processor emulates the guest; what follows has the others.
-        let guest = self.begin_guest();
         if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
             self.run_doctests()?;
         }
-        self.run_checks(rest)?;
-        self.end_guest(guest)
+        self.run_checks(rest)
     }
 
     fn run_checks(&mut self, checks: &[checks::Check]) -> Result<()> {
@@ -321,27 +315,12 @@ impl<'a> Runner<'a> {
         others
     }
 
-    /// Starts the guest with what the suites left to it, if that is anything.
-    fn begin_guest(&mut self) -> Option<InGuest> {
-        let jobs = std::mem::take(&mut self.guest_jobs);
-        if jobs.is_empty() {
-            return None;
-        }
-        self.announce(VERBS);
-        let (root, may_install) = (self.workspace.root.clone(), !self.args.no_install);
-        let (directory, log) = (self.log_directory.join("guest"), Log::new(&self.log_directory, VERBS));
-        Some(std::thread::spawn(move || {
-            let start = Instant::now();
-            let guest = guest::run(&root, &jobs, may_install, &directory, &log)?;
-            Ok((jobs, guest, start.elapsed()))
-        }))
-    }
-
-    /// The row `verbs`: what became of it in the guest. It appears in every full run, and wherever something waited.
-    fn end_guest(&mut self, guest: Option<InGuest>) -> Result<()> {
+    /// The row `verbs`: what the suites left to the guest. It appears in every full run, and wherever something waits.
+    fn run_guest(&mut self) -> Result<()> {
         let column = suite::column_of("verbs::");
+        let jobs = std::mem::take(&mut self.guest_jobs);
         let mut row = Row::new(VERBS);
-        let Some(guest) = guest else {
+        if jobs.is_empty() {
             let is_full =
                 self.args.suite.is_empty() && self.args.filter.is_none() && self.wants_column(column);
             if is_full {
@@ -353,20 +332,25 @@ impl<'a> Runner<'a> {
                 self.finish(row, None, Duration::ZERO);
             }
             return Ok(());
-        };
-        let (jobs, guest, elapsed) =
-            guest.join().unwrap_or_else(|_| bail!("what runs the guest panicked"))?;
+        }
+        self.announce(VERBS);
+        let start = Instant::now();
         let log = Log::new(&self.log_directory, VERBS);
-        match guest {
+        let directory = self.log_directory.join("guest");
+        match guest::run(&self.workspace.root, &jobs, !self.args.no_install, &directory, &log)? {
             Guest::NotStarted(why) => row.cell(column).not_run = Some(why),
             Guest::Ran(done) => {
-                jobs.iter().zip(&done).for_each(|(job, done)| judge_job(&mut row, job, done));
-                let all = |of: fn(&Done) -> &str| done.iter().map(of).collect::<String>();
-                fs::write(&log.stdout, log.stdout_text() + &all(|done| &done.stdout))?;
-                fs::write(&log.stderr, log.stderr_text() + &all(|done| &done.stderr))?;
+                let mut whole = (log.stdout_text(), log.stderr_text());
+                for (job, done) in jobs.iter().zip(&done) {
+                    judge_job(&mut row, job, done);
+                    whole.0.push_str(&done.stdout);
+                    whole.1.push_str(&done.stderr);
+                }
+                fs::write(&log.stdout, whole.0)?;
+                fs::write(&log.stderr, whole.1)?;
             }
         }
-        self.finish(row, Some(&log), elapsed);
+        self.finish(row, Some(&log), start.elapsed());
         Ok(())
     }
 
