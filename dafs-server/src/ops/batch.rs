@@ -73,7 +73,11 @@ impl Worker {
     }
 
     /// Results of writes that were carried out before their connection broke.
-    fn results_before(&mut self, call: &Call, operations: &[BatchOperation]) -> Option<Vec<Option<BatchResult>>> {
+    fn results_before(
+        &mut self,
+        call: &Call,
+        operations: &[BatchOperation],
+    ) -> Option<Vec<Option<BatchResult>>> {
         let session = self.sessions.find_mut(call.session)?;
         match session.core.take_effect(call.header.slot)? {
             Effect::Results(results) if results.len() == operations.len() => {
