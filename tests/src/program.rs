@@ -28,8 +28,9 @@ pub struct Program {
     child: Child,
     /// Kept open: the server would fail to write to it.
     _stdout: BufReader<ChildStdout>,
-    /// What starts it, but for where it listens.
+    /// What starts it: before and behind where it listens.
     command: Command,
+    flags: Vec<String>,
     address: Address,
     url: String,
     directory: tempfile::TempDir,
@@ -69,25 +70,26 @@ impl Program {
             }
         };
         let data = format!("data={}", data.display());
-        command.args(["--export", &data, "--export", "mem=mem:1G"]).args(flags);
+        command.args(["--export", &data, "--export", "mem=mem:1G"]);
         if key_for(&listener).is_some() {
             command.arg("--key-file").arg(key_file(directory.path()));
         }
-        let (child, stdout, url) = launch(&command, &listener, directory.path());
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let (child, stdout, url) = launch((&command, &flags), &listener, directory.path());
         let address = match on {
             On::Tcp => Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().expect("an address")),
             On::Shm => Address::Shm(PathBuf::from(url.trim_start_matches("dafs+shm://"))),
             #[cfg(feature = "verbs")]
             On::Verbs => Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().expect("an address")),
         };
-        Self { child, _stdout: stdout, command, address, url, directory, metrics: None }
+        Self { child, _stdout: stdout, command, flags, address, url, directory, metrics: None }
     }
 
     /// Kills it and starts another in its place, on the same address.
     pub fn kill_and_start(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it has ended");
-        let (child, stdout, _) = launch(&self.command, &self.address, self.directory.path());
+        let (child, stdout, _) = launch((&self.command, &self.flags), &self.address, self.directory.path());
         (self.child, self._stdout) = (child, stdout);
     }
 
@@ -155,12 +157,16 @@ impl Drop for Program {
     }
 }
 
-/// Starts what `what` says, at `listener`; the last is where it listens.
-fn launch(what: &Command, listener: &Address, directory: &Path) -> (Child, BufReader<ChildStdout>, String) {
+/// Starts what `what` says, at `listener`; the last is where it listens. Flags may name more listeners, of which it tells later.
+fn launch(
+    (what, flags): (&Command, &[String]),
+    listener: &Address,
+    directory: &Path,
+) -> (Child, BufReader<ChildStdout>, String) {
     let listen = listener.to_string().trim_start_matches("dafs+").to_owned();
     let log = File::options().create(true).append(true).open(directory.join(LOG));
     let mut command = Command::new(what.get_program());
-    command.args(what.get_args()).args(["--listen", &listen]).env("DAFS_LOG", "warn");
+    command.args(what.get_args()).args(["--listen", &listen]).args(flags).env("DAFS_LOG", "warn");
     command.stdout(Stdio::piped()).stderr(log.expect("a file for the log"));
     let mut child = command.spawn().expect("the server program starts");
     let mut line = String::new();

@@ -132,7 +132,7 @@ impl<'a> Chain<'a> {
         self.push(Link::data(kind, offset, RawMemory::of(data)))
     }
 
-    /// Tells how a range of the file that was opened is used ([`File::hint`]). With the read or write that it is about it takes one round trip:
+    /// Tells how a range of the file that was opened is used ([`File::hint`]), in one round trip with the read or write that it is about:
     ///
     /// ```no_run
     /// # fn f(file: &dafs_client::File) -> dafs_client::Result<()> {
