@@ -6,6 +6,10 @@ use dafs_client::{Error, Result, Status};
 
 /// A test that makes no progress for so long has hung.
 const HANG: Duration = Duration::from_secs(60);
+/// Until then whoever waits asks again and again.
+const SOON: Duration = Duration::from_millis(20);
+/// Then he pauses for as long.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Declares the named functions, each of which takes the provider to run on, as tests in a module `tcp`, in a module `shm` and, in a
 /// build with verbs, in a module `verbs`, whose tests need an RDMA device. `#[ignore = "needs …"]` before a name says what the tests need
@@ -129,7 +133,11 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < HANG, "never came about: {what}");
-        std::thread::yield_now();
+        // What is not so soon waits for a lease or a disk, and other tests need the processor.
+        match began.elapsed() < SOON {
+            true => std::thread::yield_now(),
+            false => std::thread::park_timeout(LOOK_AGAIN),
+        }
     }
 }
 

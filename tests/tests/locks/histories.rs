@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
 use dafs_client::{Background, Config, Error, File, Session, Status};
@@ -92,14 +93,22 @@ impl SequentialSpec for Table {
 #[derive(Default)]
 struct History(Mutex<Vec<Event>>);
 
+/// What a client notes. Whoever disturbs it hears of that.
+struct Witness<'a> {
+    history: &'a History,
+    heard: Sender<()>,
+}
+
 enum Event {
     Sent(usize, Wish),
     Answered(usize, Got),
 }
 
-impl History {
+impl Witness<'_> {
     fn note(&self, event: Event) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.history.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        // Nobody hears it where the one who disturbs has failed.
+        let _ = self.heard.send(());
     }
 
     fn of<T>(&self, client: usize, wish: Wish, ask: impl FnOnce() -> T, got: impl FnOnce(&T) -> Got) -> T {
@@ -108,7 +117,9 @@ impl History {
         self.note(Event::Answered(client, got(&answer)));
         answer
     }
+}
 
+impl History {
     /// It is one of the table's. What was refused says nothing: somebody may have waited for a part of it.
     fn is_linearizable(&self) -> bool {
         let events = self.0.lock().unwrap();
@@ -140,7 +151,7 @@ fn got(answer: &Result<bool, Error>) -> Got {
     }
 }
 
-fn act(history: &History, client: usize, file: &File, numbers: &mut Numbers) {
+fn act(witness: &Witness<'_>, client: usize, file: &File, numbers: &mut Numbers) {
     for _ in 0..STEPS {
         let start = numbers.below(OFFSETS);
         let range = start..start + 1 + numbers.below(OFFSETS - start);
@@ -148,22 +159,22 @@ fn act(history: &History, client: usize, file: &File, numbers: &mut Numbers) {
         match numbers.below(5) {
             0 | 1 => {
                 let wish = Wish::Lock(client, range.clone(), kind);
-                let _ = history.of(client, wish, || file.try_lock(range, kind), got);
+                let _ = witness.of(client, wish, || file.try_lock(range, kind), got);
             }
             2 => {
                 // Whoever waits has nothing that others could wait for.
-                unlock(history, client, file, 0..OFFSETS);
+                unlock(witness, client, file, 0..OFFSETS);
                 let wish = Wish::Lock(client, range.clone(), kind);
-                let _ = history.of(client, wish, || file.lock(range, kind).map(|()| true), got);
+                let _ = witness.of(client, wish, || file.lock(range, kind).map(|()| true), got);
             }
-            _ => unlock(history, client, file, range),
+            _ => unlock(witness, client, file, range),
         }
     }
-    unlock(history, client, file, 0..OFFSETS);
+    unlock(witness, client, file, 0..OFFSETS);
 }
 
-fn unlock(history: &History, client: usize, file: &File, range: Range<u64>) {
-    history.of(client, Wish::Unlock(client, range.clone()), || file.unlock(range).unwrap(), |()| Got::It);
+fn unlock(witness: &Witness<'_>, client: usize, file: &File, range: Range<u64>) {
+    witness.of(client, Wish::Unlock(client, range.clone()), || file.unlock(range).unwrap(), |()| Got::It);
 }
 
 fn start(on: On, [lease_ms, keep_alive_ms]: [u32; 2]) -> Harness {
@@ -205,35 +216,31 @@ fn histories<S>(
             })
             .collect();
         std::thread::scope(|scope| {
-            let history = &history;
-            let threads: Vec<_> = sessions
-                .into_iter()
-                .enumerate()
-                .map(|(client, (session, export, file))| {
-                    scope.spawn(move || {
-                        let mut numbers = Numbers::new(seed << 8 | client as u64);
-                        if client < CLIENTS {
-                            return act(history, client, &file, &mut numbers);
-                        }
-                        let wish = Wish::Lock(client, 0..1, Exclusive);
-                        history.of(client, wish, || file.lock(0..1, Exclusive).map(|()| true), got).unwrap();
-                        // What it ends is free at some time after this.
-                        history.note(Event::Sent(client, Wish::End(client)));
-                        match end {
-                            End::Told => drop((file, export, session)),
-                            End::Silent => std::mem::forget((file, export, session)),
-                        }
-                    })
-                })
-                .collect();
-            let (mut seen, mut times) = (0, 0);
-            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-                let events = history.0.lock().unwrap_or_else(PoisonError::into_inner).len();
-                if events > seen {
-                    (seen, times) = (events, times + 1);
-                    disturb(server, times);
-                }
-                std::thread::yield_now();
+            let (heard, events) = channel();
+            for (client, (session, export, file)) in sessions.into_iter().enumerate() {
+                let witness = Witness { history: &history, heard: heard.clone() };
+                scope.spawn(move || {
+                    let mut numbers = Numbers::new(seed << 8 | client as u64);
+                    if client < CLIENTS {
+                        return act(&witness, client, &file, &mut numbers);
+                    }
+                    let wish = Wish::Lock(client, 0..1, Exclusive);
+                    witness.of(client, wish, || file.lock(0..1, Exclusive).map(|()| true), got).unwrap();
+                    // What it ends is free at some time after this.
+                    witness.note(Event::Sent(client, Wish::End(client)));
+                    match end {
+                        End::Told => drop((file, export, session)),
+                        End::Silent => std::mem::forget((file, export, session)),
+                    }
+                });
+            }
+            drop(heard);
+            let mut times = 0;
+            while events.recv().is_ok() {
+                // All that was noted meanwhile.
+                events.try_iter().for_each(drop);
+                times += 1;
+                disturb(server, times);
             }
         });
         assert!(history.is_linearizable(), "seed {seed}");

@@ -22,7 +22,10 @@ impl Worker {
         let waiting = Some(Waiting { worker: self.id.0, told });
         let outcome = self.ask_for_lock(call, asked, waiting);
         if let Some(session) = self.sessions.find_mut(call.session) {
-            session.lock_turns.claim(&turn);
+            match outcome {
+                Ok(Outcome::Waits(_)) => session.lock_turns.wait(turn),
+                _ => session.lock_turns.claim(&turn),
+            }
         }
         match outcome? {
             Outcome::Waits(_) => Err(Status::WAITING.into()),

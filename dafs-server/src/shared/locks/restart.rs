@@ -106,9 +106,13 @@ impl Restart {
         }
     }
 
-    /// The time is over. Returns the sessions of before.
+    /// The time is over. Returns the sessions of before. Several workers may find that out.
     pub(super) fn end(&mut self, files: impl Iterator<Item = LockKey>) -> HashSet<SessionId> {
-        let to_serve = if self.is_grace() { files.collect() } else { Vec::new() };
+        let to_serve = match self {
+            Self::Over { .. } => return HashSet::new(),
+            Self::Grace { .. } => files.collect(),
+            Self::Open { .. } => Vec::new(),
+        };
         match std::mem::replace(self, Self::Over { to_serve }) {
             Self::Grace { sessions, .. } => sessions,
             Self::Open { .. } | Self::Over { .. } => HashSet::new(),

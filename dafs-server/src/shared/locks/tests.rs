@@ -419,6 +419,7 @@ fn locks_are_taken_again_by_those_who_may() {
     assert_eq!(grace.reclaimed_all(SessionId(70)), None);
     assert_eq!(grace.unlock(FILE, &(0..1), owner_of(4)), [], "the time is not over");
     assert_eq!(grace.reclaimed_all(SessionId(71)), Some(known().into()));
+    assert!(grace.end_restart().is_empty(), "another worker's clock says so too");
     assert_eq!(grace.serve_some().map(|granted| numbers(&granted)), Some([2].into()));
     assert_eq!(grace.serve_some(), None);
     assert_eq!(grace.lock(FILE, 5..6, exclusive(4), again(first), None), Err(Status::NO_RECLAIM));

@@ -6,26 +6,33 @@ use std::time::Duration;
 use dafs_proto::session::Moment;
 use dafs_proto::wire::LockTurn;
 
-/// What was granted to a session and not asked for again. As many at most as it may have locks.
+/// What a session waits for, and what of it was granted and not asked for again. As many at most as it may have locks.
 #[derive(Debug, Default)]
 pub(crate) struct LockTurns {
     untold: VecDeque<LockTurn>,
-    /// Since when.
-    unclaimed: HashMap<LockTurn, Moment>,
+    /// Since when it is granted; `None` while it waits.
+    awaited: HashMap<LockTurn, Option<Moment>>,
 }
 
 impl LockTurns {
-    /// The turn of a lock has come.
-    pub(crate) fn come(&mut self, turn: LockTurn, now: Moment) {
-        self.unclaimed.insert(turn, now);
-        self.untold.push_back(turn);
+    /// The client was told that it waits.
+    pub(crate) fn wait(&mut self, turn: LockTurn) {
+        self.awaited.insert(turn, None);
     }
 
-    /// The client has asked for it again, or gives it up.
+    /// The turn of a lock has come. Another worker may say so when the client has asked again already.
+    pub(crate) fn come(&mut self, turn: LockTurn, now: Moment) {
+        if let Some(since) = self.awaited.get_mut(&turn) {
+            *since = Some(now);
+            self.untold.push_back(turn);
+        }
+    }
+
+    /// The client has it, or gives it up.
     pub(crate) fn claim(&mut self, turn: &LockTurn) {
         // Mostly there are none, and to look for one costs as much as a lock.
-        if !self.unclaimed.is_empty() {
-            self.unclaimed.remove(turn);
+        if !self.awaited.is_empty() {
+            self.awaited.remove(turn);
         }
     }
 
@@ -37,7 +44,7 @@ impl LockTurns {
     /// The next to be told of.
     pub(crate) fn tell(&mut self) -> Option<LockTurn> {
         while let Some(turn) = self.untold.pop_front() {
-            if self.unclaimed.contains_key(&turn) {
+            if self.awaited.get(&turn).is_some_and(Option::is_some) {
                 return Some(turn);
             }
         }
@@ -51,10 +58,11 @@ impl LockTurns {
 
     /// Takes out what was not claimed for so long.
     pub(crate) fn take_ignored(&mut self, now: Moment, patience: Duration) -> Vec<LockTurn> {
-        if self.unclaimed.is_empty() {
+        if self.awaited.is_empty() {
             return Vec::new();
         }
-        self.unclaimed.extract_if(|_, since| now >= since.after(patience)).map(|(turn, _)| turn).collect()
+        let is_ignored = |since: &Option<Moment>| since.is_some_and(|since| now >= since.after(patience));
+        self.awaited.extract_if(|_, since| is_ignored(since)).map(|(turn, _)| turn).collect()
     }
 }
 
@@ -66,11 +74,17 @@ mod tests {
         LockTurn { handle: 1, offset: 0, len: 1, owner }
     }
 
+    fn waiting(owners: [u64; 2]) -> LockTurns {
+        let mut turns = LockTurns::default();
+        owners.into_iter().for_each(|owner| turns.wait(turn(owner)));
+        turns
+    }
+
     // [LOCK-27]
     #[test]
     fn turn_that_nobody_claims_is_taken_back() {
         let (now, patience) = (Moment::default(), Duration::from_secs(3));
-        let mut turns = LockTurns::default();
+        let mut turns = waiting([1, 2]);
         turns.come(turn(1), now);
         turns.come(turn(2), now);
         assert_eq!((turns.tell(), turns.tell(), turns.tell()), (Some(turn(1)), Some(turn(2)), None));
@@ -82,11 +96,26 @@ mod tests {
 
     #[test]
     fn turn_that_was_claimed_before_it_was_told_is_not_told() {
-        let mut turns = LockTurns::default();
+        let mut turns = waiting([1, 2]);
         turns.come(turn(1), Moment::default());
         turns.come(turn(2), Moment::default());
         turns.claim(&turn(1));
         assert!(turns.are_untold());
         assert_eq!((turns.tell(), turns.are_untold()), (Some(turn(2)), false));
+    }
+
+    #[test]
+    fn lock_whose_turn_comes_after_it_was_claimed_is_not_taken_back() {
+        let (now, patience) = (Moment::default(), Duration::from_secs(3));
+        let mut turns = waiting([1, 2]);
+        turns.claim(&turn(1));
+        turns.come(turn(1), now);
+        assert!(!turns.are_untold());
+        assert_eq!(turns.take_ignored(now.after(patience), patience), []);
+        // Who waits again is told.
+        turns.wait(turn(1));
+        assert_eq!(turns.take_ignored(now.after(patience), patience), []);
+        turns.come(turn(1), now);
+        assert_eq!(turns.tell(), Some(turn(1)));
     }
 }
