@@ -477,6 +477,7 @@ fn name_some(tests: &[&str]) -> String {
 fn test_command(suite: &Suite, program: &Path, directory: Option<&Path>) -> Command {
     let mut command = Command::new(program);
     command.envs(directory.map(|directory| ("TMPDIR", directory)));
+    command.envs(suite.threads().map(|threads| ("RUST_TEST_THREADS", threads.to_string())));
     command
         .current_dir(&suite.directory)
         .env("CARGO_MANIFEST_DIR", &suite.directory)

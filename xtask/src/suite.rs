@@ -57,6 +57,11 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("simulation", "shm", VIRTUAL_TIME),
     ("simulation", "verbs", VIRTUAL_TIME),
 ];
+/// Suites whose tests wait for leases, time limits and programs more than they compute: more of them run at once.
+const WAITING: &[&str] = &["access", "cli", "faults", "limits", "locks", "session", "views"];
+/// So many for each processor.
+const WAITING_PER_PROCESSOR: usize = 4;
+
 const REAL_SYSTEM: &str = "runs on the real system; client and simulation are the suites on sim";
 const OVER_TCP: &str = "plain Python reaches tcp only";
 const NO_RDMA: &str = "it has no device";
@@ -111,6 +116,12 @@ impl Suite {
     /// Whether it runs the whole of dafs.
     pub(crate) fn is_system(&self) -> bool {
         !self.is_unit() && self.targets.iter().any(|target| target.package == SYSTEM_TESTS)
+    }
+
+    /// How many of its tests run at once, where that is not one for each processor.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        WAITING.contains(&self.name.as_str()).then_some(WAITING_PER_PROCESSOR * processors)
     }
 
     /// Whether these are a crate's unit tests.
@@ -263,6 +274,17 @@ mod tests {
         // The test's own name does not count.
         assert_eq!(name("address::tcp"), "-");
         assert_eq!(name("shmem::x"), "-");
+    }
+
+    #[test]
+    fn suites_that_wait_are_there_and_run_more_tests_at_once() {
+        let workspace = discover(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let threads =
+            |name: &str| workspace.suites.iter().find(|suite| suite.name == name).unwrap().threads();
+        assert!(
+            WAITING.iter().all(|name| threads(name).is_some_and(|threads| threads >= WAITING_PER_PROCESSOR))
+        );
+        assert_eq!(threads("mpi"), None);
     }
 
     #[test]
