@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, Reopen, join};
 use crate::memory::RawMemory;
-use crate::op::Op;
 use crate::op::body::DataReply;
 use crate::op::chain::{Answer, Ask, ChainWork, Link};
 use crate::op::named::{Named, NamedReply};
@@ -200,8 +199,8 @@ impl<'a> Chain<'a> {
         let shared = &self.owner.shared;
         let core = shared.lock();
         self.check(&core.terms)?;
-        let op = Op::chain(Arc::clone(self.node), std::mem::take(&mut self.links));
-        let (work, outcome) = shared.run_locked(core, op).into_chain();
+        let work = ChainWork::new(std::mem::take(&mut self.links));
+        let (work, outcome) = shared.run_chain(core, self.node, work);
         let result = self.finish(work, outcome);
         if result.is_err() && self.at_file {
             for unlock in self.unlocks.drain(..) {
@@ -213,6 +212,11 @@ impl<'a> Chain<'a> {
             }
         }
         result
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_links(self) -> Vec<Link> {
+        self.links
     }
 
     pub(crate) fn push(mut self, link: Link) -> Self {
@@ -278,7 +282,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
     let mut path = Cow::Borrowed(&begin.path);
     let mut last: Option<(Reopen, Box<NamedReply>)> = None;
-    let mut written = Vec::new();
+    let mut written: SmallVec<[(DataReply, u64); 1]> = SmallVec::new();
     for mut link in work.links {
         let answer = match link.answer.take() {
             Some(answer) => answer.map_err(|error| *error)?,
@@ -334,7 +338,7 @@ fn link_fits(link: &Link, terms: &Terms) -> Result<()> {
 }
 
 /// Remembers what a file has to commit.
-fn note_written(node: &Node, written: Vec<(DataReply, u64)>) {
+fn note_written(node: &Node, written: impl IntoIterator<Item = (DataReply, u64)>) {
     for (reply, offset) in written {
         if let Some(verifier) = reply.unstable {
             node.wrote(verifier, offset, reply.count);

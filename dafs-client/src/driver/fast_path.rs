@@ -67,12 +67,12 @@ pub(crate) enum Came {
 
 impl Came {
     #[cold]
-    fn boxed(self) -> Box<Self> {
+    pub(super) fn boxed(self) -> Box<Self> {
         Box::new(self)
     }
 
     #[cold]
-    fn message(head: &Head, payload_len: u32) -> Box<Self> {
+    pub(super) fn message(head: &Head, payload_len: u32) -> Box<Self> {
         Box::new(Self::Message(*head, payload_len))
     }
 }
@@ -136,7 +136,12 @@ impl Shared {
         let request =
             Request { op: index, opcode, order: sent.order, at: 0, len, bounce: None, eager_buffer: None };
         core.note_request(sent.slot, request);
-        let outcome = match *came {
+        self.end_as(core, index, *came)
+    }
+
+    /// Waits for the end of what is in flight now as an operation, of which this came so far.
+    pub(super) fn end_as(&self, mut core: Guard<'_>, index: usize, came: Came) -> Op {
+        let outcome = match came {
             Came::Nothing => Ok(()),
             Came::Message(head, payload_len) => core.take_message(&head, payload_len),
             Came::Broken(error) => Err(Broken::Lost(error)),
@@ -201,7 +206,7 @@ impl Single<'_> {
 impl Driven {
     /// Nobody uses the session now, and nothing is left to send.
     #[inline]
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.endpoint.is_some()
             && self.dead.is_none()
             && !self.leader

@@ -10,6 +10,7 @@
 
 pub(crate) mod background;
 pub(crate) mod driven;
+mod fast_chain;
 pub(crate) mod fast_path;
 pub(crate) mod give_up;
 pub(crate) mod outlet;

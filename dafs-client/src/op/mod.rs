@@ -30,7 +30,7 @@ use crate::memory::registration::Hold;
 use crate::memory::{BounceBuffers, Keep};
 use crate::method::io_path::{Direction, IoPath};
 use crate::op::batch::{BatchWork, Bounds};
-use crate::op::chain::{ChainWork, Link};
+use crate::op::chain::ChainWork;
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, NamedReply, Reply};
 use crate::op::part_request::PartRequest;
@@ -98,8 +98,8 @@ impl Op {
         Self::new(opcode, Some(target), Work::Data(transfer))
     }
 
-    pub(crate) fn chain(target: Arc<Node>, links: Vec<Link>) -> Self {
-        Self::new(Opcode::Open, Some(target), Work::Chain(Box::new(ChainWork::new(links))))
+    pub(crate) fn chain(target: Arc<Node>, chain: ChainWork) -> Self {
+        Self::new(Opcode::Open, Some(target), Work::Chain(Box::new(chain)))
     }
 
     pub(crate) fn batch(batch: BatchWork) -> Self {
