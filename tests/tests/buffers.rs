@@ -171,10 +171,9 @@ fn transfers_of_the_smallest_budget_are_chopped_and_whole(on: On) {
     // All of them wait for storage, and so for each other's buffers.
     faults.next(Kind::Read, Fault::Hold, 10_000);
     let reads: Vec<_> = files.iter().map(|file| file.submit_read_at(vec![0; 400_000], 0)).collect();
-    session.flush();
+    // It is answered when all of them have begun.
+    session.ping().unwrap();
     faults.wait_for_held(3);
-    // The server may be in the middle of beginning them: its next answer comes behind that.
-    watcher.ping().unwrap();
     faults.release();
     for (n, read) in reads.into_iter().enumerate() {
         let read = read.wait();
