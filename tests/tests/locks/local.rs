@@ -7,6 +7,7 @@ use dafs_client::{Error, LockKind, LockOptions};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::locking_process::LockingProcess;
 use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::suite::wait_for;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use super::open;
@@ -173,7 +174,8 @@ fn lock_that_a_process_took_while_the_server_was_down_is_lost(on: On) {
     let local = Local::open(&harness);
     assert_eq!(local.free_to_write(), "0011001111");
     harness.stop();
-    assert!(local.set(1..2, libc::F_WRLCK));
+    // A program that another test is starting has the server's files until it runs.
+    wait_for("the server's locks are gone", || local.set(1..2, libc::F_WRLCK));
     harness.restart();
     match lost.write_all_at(&[1], 0) {
         Err(Error::Stale { .. }) => {}

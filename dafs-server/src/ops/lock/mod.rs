@@ -239,7 +239,7 @@ impl Worker {
     pub(crate) fn on_lock_waited(&mut self, told: Told, status: Status) {
         match told {
             Told::Operation(operation) => self.end_lock_wait(operation, status),
-            Told::Session(session, turn) => self.on_lock_turn(session, turn),
+            Told::Session(session, turn, kind) => self.on_lock_turn(session, turn, kind),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Locks that are waited for without a request in flight ([`LockFlags::NOTIFY`]): the session is told when to ask again, and asks.
 
-use dafs_proto::wire::{HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
+use dafs_proto::wire::{
+    HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, LockTurn, Opcode, SessionId, Status,
+};
 
 use super::super::Worker;
 use super::Asked;
@@ -17,14 +19,14 @@ const CALLBACKS_MAX: u8 = 8;
 impl Worker {
     /// Locks, or answers that it waits. Whoever asks again keeps his place.
     pub(super) fn lock_or_notify(&mut self, call: &Call, asked: &Asked<'_>) -> Result<(), Problem> {
-        let turn = turn_of(call, asked.request);
-        let told = Told::Session(asked.held.owner.session, turn);
+        let (turn, kind) = (turn_of(call, asked.request), asked.request.kind);
+        let told = Told::Session(asked.held.owner.session, turn, kind);
         let waiting = Some(Waiting { worker: self.id.0, told });
         let outcome = self.ask_for_lock(call, asked, waiting);
         if let Some(session) = self.sessions.find_mut(call.session) {
             match outcome {
-                Ok(Outcome::Waits(_)) => session.lock_turns.wait(turn),
-                _ => session.lock_turns.claim(&turn),
+                Ok(Outcome::Waits(_)) => session.lock_turns.wait(turn, kind),
+                _ => session.lock_turns.claim(turn, kind),
             }
         }
         match outcome? {
@@ -48,7 +50,7 @@ impl Worker {
             (granted, table.give_repair_up(file, &range, owner))
         });
         if let Some(session) = self.sessions.find_mut(call.session) {
-            session.lock_turns.claim(&turn_of(call, request));
+            session.lock_turns.claim(turn_of(call, request), request.kind);
         }
         self.reply_status(call, Status::OK);
         self.tell_of_locks(granted.unwrap_or_default());
@@ -57,11 +59,11 @@ impl Worker {
     }
 
     /// The turn of a session has come, whatever came of its wait.
-    pub(crate) fn on_lock_turn(&mut self, session: dafs_proto::wire::SessionId, turn: LockTurn) {
+    pub(crate) fn on_lock_turn(&mut self, session: SessionId, turn: LockTurn, kind: LockKind) {
         let Some(key) = self.sessions.key_of(session) else { return };
         let now = self.now;
         if let Some(session) = self.sessions.find_mut(key) {
-            session.lock_turns.come(turn, now);
+            session.lock_turns.come(turn, kind, now);
         }
         self.tell_of_lock_turns(key);
     }

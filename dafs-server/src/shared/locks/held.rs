@@ -83,7 +83,7 @@ pub enum Told {
     /// An operation, which is in flight.
     Operation(OpToken),
     /// A session, whose client asks again then.
-    Session(SessionId, LockTurn),
+    Session(SessionId, LockTurn, LockKind),
 }
 
 /// Parts that are held or waited for: by session, and of all. Clients choose the keys, so they are ordered: hashing them safely takes

@@ -2,8 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::data::{Segments, total};
-use super::sys::Errno;
+use rustix::io::Errno;
 
 /// A call that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +67,8 @@ pub(super) fn before(call: Call) -> Result<usize, Errno> {
 }
 
 /// The same, and the segments that it may move.
-pub(super) fn before_moving(call: Call, segments: &[libc::iovec]) -> Result<Segments, Errno> {
-    let mut left = before(call)?.min(total(segments));
+pub(super) fn before_moving(call: Call, segments: &[libc::iovec]) -> Result<Vec<libc::iovec>, Errno> {
+    let mut left = before(call)?.min(segments.iter().map(|segment| segment.iov_len).sum());
     let cut = segments.iter().map(|segment| {
         let len = segment.iov_len.min(left);
         left -= len;

@@ -4,35 +4,35 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use dafs_proto::session::Moment;
-use dafs_proto::wire::LockTurn;
+use dafs_proto::wire::{LockKind, LockTurn};
 
 /// What a session waits for, and what of it was granted and not asked for again. As many at most as it may have locks.
 #[derive(Debug, Default)]
 pub(crate) struct LockTurns {
     untold: VecDeque<LockTurn>,
-    /// Since when it is granted; `None` while it waits.
-    awaited: HashMap<LockTurn, Option<Moment>>,
+    /// Since when it is granted; `None` while it waits. An owner may wait for one range in both kinds.
+    awaited: HashMap<(LockTurn, LockKind), Option<Moment>>,
 }
 
 impl LockTurns {
     /// The client was told that it waits.
-    pub(crate) fn wait(&mut self, turn: LockTurn) {
-        self.awaited.insert(turn, None);
+    pub(crate) fn wait(&mut self, turn: LockTurn, kind: LockKind) {
+        self.awaited.insert((turn, kind), None);
     }
 
     /// The turn of a lock has come. Another worker may say so when the client has asked again already.
-    pub(crate) fn come(&mut self, turn: LockTurn, now: Moment) {
-        if let Some(since) = self.awaited.get_mut(&turn) {
+    pub(crate) fn come(&mut self, turn: LockTurn, kind: LockKind, now: Moment) {
+        if let Some(since) = self.awaited.get_mut(&(turn, kind)) {
             *since = Some(now);
             self.untold.push_back(turn);
         }
     }
 
     /// The client has it, or gives it up.
-    pub(crate) fn claim(&mut self, turn: &LockTurn) {
+    pub(crate) fn claim(&mut self, turn: LockTurn, kind: LockKind) {
         // Mostly there are none, and to look for one costs as much as a lock.
         if !self.awaited.is_empty() {
-            self.awaited.remove(turn);
+            self.awaited.remove(&(turn, kind));
         }
     }
 
@@ -44,7 +44,8 @@ impl LockTurns {
     /// The next to be told of.
     pub(crate) fn tell(&mut self) -> Option<LockTurn> {
         while let Some(turn) = self.untold.pop_front() {
-            if self.awaited.get(&turn).is_some_and(Option::is_some) {
+            let has_come = |kind| self.awaited.get(&(turn, kind)).is_some_and(Option::is_some);
+            if has_come(LockKind::Shared) || has_come(LockKind::Exclusive) {
                 return Some(turn);
             }
         }
@@ -62,12 +63,14 @@ impl LockTurns {
             return Vec::new();
         }
         let is_ignored = |since: &Option<Moment>| since.is_some_and(|since| now >= since.after(patience));
-        self.awaited.extract_if(|_, since| is_ignored(since)).map(|(turn, _)| turn).collect()
+        self.awaited.extract_if(|_, since| is_ignored(since)).map(|((turn, _), _)| turn).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use LockKind::{Exclusive, Shared};
+
     use super::*;
 
     fn turn(owner: u64) -> LockTurn {
@@ -76,7 +79,7 @@ mod tests {
 
     fn waiting(owners: [u64; 2]) -> LockTurns {
         let mut turns = LockTurns::default();
-        owners.into_iter().for_each(|owner| turns.wait(turn(owner)));
+        owners.into_iter().for_each(|owner| turns.wait(turn(owner), Exclusive));
         turns
     }
 
@@ -85,10 +88,10 @@ mod tests {
     fn turn_that_nobody_claims_is_taken_back() {
         let (now, patience) = (Moment::default(), Duration::from_secs(3));
         let mut turns = waiting([1, 2]);
-        turns.come(turn(1), now);
-        turns.come(turn(2), now);
+        turns.come(turn(1), Exclusive, now);
+        turns.come(turn(2), Exclusive, now);
         assert_eq!((turns.tell(), turns.tell(), turns.tell()), (Some(turn(1)), Some(turn(2)), None));
-        turns.claim(&turn(1));
+        turns.claim(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience - Duration::from_nanos(1)), patience), []);
         assert_eq!(turns.take_ignored(now.after(patience), patience), [turn(2)]);
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
@@ -97,9 +100,9 @@ mod tests {
     #[test]
     fn turn_that_was_claimed_before_it_was_told_is_not_told() {
         let mut turns = waiting([1, 2]);
-        turns.come(turn(1), Moment::default());
-        turns.come(turn(2), Moment::default());
-        turns.claim(&turn(1));
+        turns.come(turn(1), Exclusive, Moment::default());
+        turns.come(turn(2), Exclusive, Moment::default());
+        turns.claim(turn(1), Exclusive);
         assert!(turns.are_untold());
         assert_eq!((turns.tell(), turns.are_untold()), (Some(turn(2)), false));
     }
@@ -108,14 +111,28 @@ mod tests {
     fn lock_whose_turn_comes_after_it_was_claimed_is_not_taken_back() {
         let (now, patience) = (Moment::default(), Duration::from_secs(3));
         let mut turns = waiting([1, 2]);
-        turns.claim(&turn(1));
-        turns.come(turn(1), now);
+        turns.claim(turn(1), Exclusive);
+        turns.come(turn(1), Exclusive, now);
         assert!(!turns.are_untold());
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
         // Who waits again is told.
-        turns.wait(turn(1));
+        turns.wait(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
-        turns.come(turn(1), now);
+        turns.come(turn(1), Exclusive, now);
         assert_eq!(turns.tell(), Some(turn(1)));
+    }
+
+    #[test]
+    fn owner_that_waits_in_both_kinds_is_told_of_either() {
+        let (now, mut turns) = (Moment::default(), LockTurns::default());
+        turns.wait(turn(1), Shared);
+        turns.wait(turn(1), Exclusive);
+        turns.come(turn(1), Shared, now);
+        assert_eq!(turns.tell(), Some(turn(1)));
+        // It asks for both again, and has one.
+        turns.wait(turn(1), Exclusive);
+        turns.claim(turn(1), Shared);
+        turns.come(turn(1), Exclusive, now);
+        assert_eq!((turns.tell(), turns.tell()), (Some(turn(1)), None));
     }
 }
