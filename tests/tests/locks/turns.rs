@@ -18,6 +18,7 @@ on_each_provider_and_two_workers! {
     locks_that_wait_leave_their_session_its_slots,
     ten_thousand_who_wait_are_served_in_order,
     wait_that_is_given_up_is_granted_to_nobody,
+    owner_that_waits_by_two_handles_in_both_kinds_is_told_of_each_wait,
     wait_goes_on_over_a_connection_that_breaks,
     wait_goes_on_over_a_restart,
     whoever_asks_again_keeps_his_place,
@@ -123,6 +124,23 @@ fn wait_that_is_given_up_is_granted_to_nobody(on: On) {
     assert!(last.try_lock(0..20, Exclusive).unwrap(), "nobody waits for it any more");
     assert!(last.try_lock(20..30, Shared).unwrap(), "what the owner had before has stayed");
     assert!(!last.try_lock(20..30, Exclusive).unwrap());
+}
+
+// [LOCK-25] [CLI-146]
+fn owner_that_waits_by_two_handles_in_both_kinds_is_told_of_each_wait(on: On) {
+    let harness = Harness::start(on);
+    let (holder, session) = (harness.session(), harness.session());
+    let ((_, held), (_, one), (_, other)) = (open(&holder), open(&session), open(&session));
+    held.lock(0..1, Exclusive).unwrap();
+    let wait = |file: &File, kind| file.submit_lock_with(0..1, kind, by(7));
+    let waits = [(&one, Shared), (&one, Exclusive), (&other, Shared), (&other, Exclusive)];
+    let mut waits = waits.map(|(file, kind)| Some(wait(file, kind)));
+    session.ping().unwrap();
+    // What one handle gives up is still waited for by the other.
+    assert!(matches!(waits[1].take().unwrap().cancel(), Err(Error::Cancelled)));
+    session.ping().unwrap();
+    held.unlock(0..1).unwrap();
+    waits.into_iter().flatten().for_each(|wait| wait.wait().unwrap());
 }
 
 // [CLI-147]

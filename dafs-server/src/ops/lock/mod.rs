@@ -73,7 +73,7 @@ impl Worker {
             lasting,
         };
         if request.flags.contains(LockFlags::CANCEL) {
-            return self.cancel_lock(call, file, request, held.owner);
+            return self.cancel_lock(call, file, request, &held);
         }
         if self.waits_to_be_known(call, request) {
             return Ok(());

@@ -7,7 +7,7 @@ use dafs_proto::wire::{
 use super::super::Worker;
 use super::Asked;
 use crate::config::millis;
-use crate::shared::locks::{Outcome, Owner, Told, Waiting};
+use crate::shared::locks::{Held, Outcome, Owner, Told, Waiting};
 use crate::storage::LockKey;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
@@ -41,11 +41,11 @@ impl Worker {
         call: &Call,
         file: LockKey,
         request: &LockRequest,
-        owner: Owner,
+        held: &Held,
     ) -> Result<(), Problem> {
-        let range = request.range();
+        let (range, owner) = (request.range(), held.owner);
         let (granted, freed) = self.shared.locks.with(|table| {
-            let waiter = table.wait_for(file, &range, owner, request.kind);
+            let waiter = table.wait_for(file, &range, held);
             let granted = waiter.and_then(|waiter| table.cancel(file, waiter));
             (granted, table.give_repair_up(file, &range, owner))
         });

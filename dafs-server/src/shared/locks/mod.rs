@@ -184,7 +184,7 @@ impl LockTable {
         let is_free = !(is_locked || is_grace || is_behind);
         if is_free && self.local.take(file, &range, held.kind)? {
             if self.local.is_shown(file)
-                && let Some(id) = self.wait_for(file, &range, held.owner, held.kind)
+                && let Some(id) = self.wait_for(file, &range, &held)
             {
                 // It is asked for again before its turn was noticed.
                 self.remove_waiter(file, id);
@@ -206,7 +206,7 @@ impl LockTable {
         if is_free {
             self.local.await_process(file);
         }
-        if let Some(id) = self.wait_for(file, &range, held.owner, held.kind) {
+        if let Some(id) = self.wait_for(file, &range, &held) {
             return Ok(Outcome::Waits(id));
         }
         let Some(locks) = self.files.get_mut(&file) else { return Err(Status::LOCKED) };
@@ -324,20 +324,15 @@ impl LockTable {
         freed
     }
 
-    /// The wait of an owner for this very lock, of which its session will be told.
-    pub(crate) fn wait_for(
-        &self,
-        file: LockKey,
-        range: &Range<u64>,
-        owner: Owner,
-        kind: Kind,
-    ) -> Option<WaiterId> {
+    /// The wait of an owner for this very lock, by this handle, of which its session will be told.
+    pub(crate) fn wait_for(&self, file: LockKey, range: &Range<u64>, held: &Held) -> Option<WaiterId> {
         let locks = self.files.get(&file)?;
-        let own = self.waits.get(&owner)?.iter().filter(|(other, _)| *other == file).map(|(_, id)| *id);
+        let own = self.waits.get(&held.owner)?.iter().filter(|(other, _)| *other == file).map(|(_, id)| *id);
         own.into_iter().find(|id| {
             locks.waiters.get(id).is_some_and(|waiter| {
                 let is_session = matches!(waiter.waiting.told, Told::Session(..));
-                is_session && waiter.range == *range && waiter.held.kind == kind
+                let is_same = waiter.held.kind == held.kind && waiter.held.handle == held.handle;
+                is_session && waiter.range == *range && is_same
             })
         })
     }
