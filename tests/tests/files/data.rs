@@ -302,8 +302,7 @@ fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
                         file.read_list(&extents, &mut [IoSliceMut::new(&mut memory)]).unwrap().count
                     }
                 };
-                let wrong = (0..got).find(|at| memory[*at] != data[*at]);
-                assert_eq!(wrong.map(|at| memory[at]), None, "round {round}: byte {wrong:?} of {got}");
+                assert_same(&memory[..got], &data[..got], &format!("round {round}"));
             }
         }
     });

@@ -13,7 +13,7 @@ use dafs_client::{
 use dafs_tests::area::{Area, page_size};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::suite::{Numbers, assert_invalid, assert_same, bytes};
+use dafs_tests::suite::{Numbers, assert_invalid, assert_same, bytes, is_all};
 
 on_each_provider_and_two_workers! {
     memory_of_one_operation_is_not_kept,
@@ -481,7 +481,7 @@ fn move_rows(on: On, config: RegistrationConfig, prepare: impl Fn(&Area)) -> Reg
     for (index, row) in rows.iter().enumerate() {
         assert_same(row, &expected[index * row.len()..][..row.len()], "a row");
         let behind = area.bytes(2 * index * page + row.len(), page - row.len());
-        assert!(behind.iter().all(|byte| *byte == 0xAB), "bytes behind a row were written");
+        assert!(is_all(behind, 0xAB), "bytes behind a row were written");
     }
     let rows: Vec<_> = rows.iter().map(|row| IoSlice::new(row)).collect();
     assert_eq!(file.write_vectored_at(&rows, 0).unwrap(), expected.len());

@@ -8,7 +8,7 @@ use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
+use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes, is_all};
 
 on_each_provider! {
     list_at_each_threshold_of_size_moves_exactly_its_bytes,
@@ -210,9 +210,7 @@ fn list_read_with_its_gaps_is_read_as_far_as_the_file_reaches(on: On) {
                 }
             }
             assert_eq!(read.count, without_gap.unwrap_or(total), "a file of {size}");
-            assert!(
-                memory.chunks(50).all(|piece| piece[..5.min(piece.len())].iter().all(|byte| *byte == 0xa5))
-            );
+            assert!(memory.chunks(50).all(|piece| is_all(&piece[..5.min(piece.len())], 0xa5)));
         }
     }
 }

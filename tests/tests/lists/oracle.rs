@@ -11,7 +11,7 @@ use dafs_client::{
 use dafs_proto::transport::sim::FaultPlan;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::sim::{World, WorldPlan};
-use dafs_tests::suite::Numbers;
+use dafs_tests::suite::{Numbers, bytes, is_all};
 
 /// On all providers together a million and more.
 const CASES_TCP: u64 = 180_000;
@@ -181,7 +181,7 @@ fn play(ways: &[(Session, File); WAYS.len()], scale: Scale, seed: u64, count: u6
         if case % 500 == 0 {
             // Another end of the file, with new data before it.
             let size = numbers.below(scale.file_span) as usize;
-            model = (0..size).map(|_| numbers.next() as u8).collect();
+            model = bytes(numbers.next(), size);
             file.truncate(0).unwrap();
             file.write_all_at(&model, 0).unwrap();
         }
@@ -282,7 +282,7 @@ impl Case {
 
     fn run(&self, file: &File, memory: &mut Memory, model: &mut Vec<u8>, numbers: &mut Numbers) {
         if self.write {
-            let data: Vec<u8> = (0..self.len()).map(|_| numbers.next() as u8).collect();
+            let data = bytes(numbers.next(), self.len());
             let count = self.write(file, memory, &data);
             assert_eq!(count, data.len(), "bytes written");
             // Each by itself, in the order of the list.
@@ -414,11 +414,11 @@ impl Case {
         let mut at = 0;
         let mut found = Vec::with_capacity(self.len());
         for segment in &self.segments {
-            assert!(bytes[at..segment.start].iter().all(|byte| *byte == GUARD), "guards before {segment:?}");
+            assert!(is_all(&bytes[at..segment.start], GUARD), "guards before {segment:?}");
             found.extend_from_slice(&bytes[segment.clone()]);
             at = segment.end;
         }
-        assert!(bytes[at..].iter().all(|byte| *byte == GUARD), "guards behind the last segment");
+        assert!(is_all(&bytes[at..], GUARD), "guards behind the last segment");
         found
     }
 

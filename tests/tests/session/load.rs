@@ -3,7 +3,7 @@
 use dafs_client::{Background, Config, OpenOptions, wait_any, wait_some};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::suite::{assert_same, bytes};
+use dafs_tests::suite::{assert_same, bytes, is_all};
 
 use crate::cuts::wait_for;
 
@@ -202,7 +202,7 @@ fn operations_cancelled_in_flight_leave_the_session_whole(on: On) {
             .collect();
         for (index, pending) in pendings.into_iter().enumerate() {
             let ended = if index % 2 == 0 { pending.cancel() } else { pending.wait() };
-            assert!(ended.buffer.iter().all(|byte| *byte == round), "the buffer comes back as it was");
+            assert!(is_all(&ended.buffer, round), "the buffer comes back as it was");
             if index % 2 == 1 {
                 assert_eq!(ended.result.unwrap(), PIECE);
             }
@@ -211,7 +211,7 @@ fn operations_cancelled_in_flight_leave_the_session_whole(on: On) {
     let mut found = vec![0; 100 * PIECE];
     file.read_exact_at(&mut found, 0).unwrap();
     for (index, piece) in found.chunks(PIECE).enumerate() {
-        assert!(piece.iter().all(|byte| *byte == piece[0]), "a piece is written whole or not at all");
+        assert!(is_all(piece, piece[0]), "a piece is written whole or not at all");
         assert!(
             index % 2 == 0 || piece[0] == 1 + on.rounds(10).max(2) as u8,
             "what was not cancelled is there"

@@ -10,6 +10,7 @@ use std::time::Duration;
 use dafs_client::{Config, Error, Export, File, Key, Session, Stability, Status};
 use dafs_proto::transport::sim::{FaultPlan, Random};
 use dafs_tests::sim::{BlockOracle, Record, RecordOracle, World, WorldPlan};
+use dafs_tests::suite::bytes;
 
 const SEEDS: u64 = 1000;
 const BLOCK: usize = 1500;
@@ -353,9 +354,7 @@ mod sim {
                 })
                 .collect();
             let data = |round: usize, file: usize| {
-                let byte = (seed as usize + 7 * round + file) as u8;
-                let len = 900_000 + 31 * round;
-                (0..len).map(|at| byte.wrapping_add((at / 1000) as u8)).collect::<Vec<_>>()
+                bytes(seed + 7 * round as u64 + file as u64, 900_000 + 31 * round)
             };
             for round in 0..3 {
                 let write = |(number, (_, file)): (usize, &(Session, File))| {

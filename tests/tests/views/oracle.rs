@@ -7,7 +7,7 @@ use dafs_proto::transport::sim::FaultPlan;
 use dafs_proto::view::View as Compiled;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::sim::{World, WorldPlan};
-use dafs_tests::suite::{Numbers, assert_same};
+use dafs_tests::suite::{Numbers, assert_same, bytes};
 
 mod tcp {
     #[test]
@@ -120,7 +120,8 @@ fn play(sessions: &[Session; WAYS.len()], export: &str, seed: u64, count: u64) {
     for case in 0..count {
         let turn = numbers.below(WAYS.len() as u64) as usize;
         if case % 200 == 0 {
-            model = (0..numbers.below(9000)).map(|_| numbers.next() as u8).collect();
+            let len = numbers.below(9000) as usize;
+            model = bytes(numbers.next(), len);
             files[0].truncate(0).unwrap();
             files[0].write_all_at(&model, 0).unwrap();
         }
@@ -226,7 +227,7 @@ impl Case<'_> {
     // [VIEW-12] [LIST-4]
     fn write(&self, extents: &[Extent], model: &mut Vec<u8>, numbers: &mut Numbers, what: &str) {
         let to = self.view.at(self.displacement, self.place);
-        let data: Vec<u8> = (0..self.len).map(|_| numbers.next() as u8).collect();
+        let data = bytes(numbers.next(), self.len);
         let cut = numbers.below(self.len as u64 + 1) as usize;
         let count = match numbers.below(4) {
             0 => self.file.write_view(&to, &data).expect(what),
