@@ -20,25 +20,23 @@ use crate::worker::sched::sieve::LearnedGaps;
 const EXPORTS_MAX: usize = 64;
 
 /// Until it is known better, of reads and writes in a file system in memory, the quickest.
-const READS: Costs = Costs { call: 800.0, byte: 0.25, window: None, window_calls: 1.0 };
-const WRITES: Costs = Costs { call: 1000.0, byte: 0.4, window: None, window_calls: 3.0 };
+const READS: Costs = Costs { call: 800.0, byte: 0.25, window_calls: 1.0 };
+const WRITES: Costs = Costs { call: 1000.0, byte: 0.4, window_calls: 3.0 };
 
-/// No machine moves a byte in less, or makes a call in less, nanoseconds.
+/// No machine moves a byte in less, or makes a call in less, nanoseconds; none that has the data at hand takes longer for a byte.
 const BYTE_NS_MIN: f32 = 0.05;
+const BYTE_NS_MAX: f32 = 16.0;
 const CALL_NS_MIN: f32 = 50.0;
 
 /// What took longer than so many times what is known took most of it elsewhere: another process had the CPU. It counts as so many times.
 const SEEN_MAX: f32 = 2.0;
 
-/// A list without windows forgets this part of what a window and its bytes cost more than at first. Nothing else would show that they cost
-/// less again: what seems dear is not tried.
+/// What is seen changes what is known by this part.
+const SEEN_IN: f32 = 8.0;
+
+/// A list without windows forgets this part of what a window and its bytes cost more than at first, and a list of windows the same of a
+/// call. Nothing else would show that they cost less again: what seems dear is not tried.
 const FORGOTTEN_IN: f32 = 256.0;
-
-/// Smaller windows tell nothing of what a byte costs.
-const WINDOW_BYTES_MIN: u64 = 32 * 1024;
-
-/// Larger windows tell nothing of what a window costs besides its bytes.
-const WINDOW_BYTES_MAX: u64 = 8 * 1024;
 
 /// What a window costs besides its bytes lies between so many calls, whatever was seen: 2 on ext4 and 5 on tmpfs.
 const WINDOW_CALLS_MIN: f32 = 0.5;
@@ -62,10 +60,8 @@ pub(crate) struct SieveCosts {
 pub(crate) struct Costs {
     call: f32,
     byte: f32,
-    /// What a window takes besides moving its bytes, where some were seen: of a write two calls for a lock, looks for holes and for pages,
-    /// and a read and a write; each takes less than a write that changes something.
-    window: Option<f32>,
-    /// The same where none was, in calls.
+    /// What a window takes besides moving its bytes, in calls: of a write two for a lock, looks for holes and for pages, and a read and a
+    /// write; each takes less than a write that changes something.
     window_calls: f32,
 }
 
@@ -128,19 +124,18 @@ impl SieveCosts {
             (calls @ COUNT_MIN.., 0) if tally.call_bytes <= u64::from(calls) * CALL_BYTES_MAX => {
                 let moving = tally.call_bytes as f32 * costs.byte / 2.0;
                 approach(&mut costs.call, ((ns - moving) / calls as f32).max(CALL_NS_MIN));
-                costs.byte -= (costs.byte - self.prior.byte).max(0.0) / FORGOTTEN_IN;
-                let first = costs.window_calls * costs.call;
-                costs.window = costs.window.map(|window| window - (window - first).max(0.0) / FORGOTTEN_IN);
+                forget(&mut costs.byte, self.prior.byte);
+                forget(&mut costs.window_calls, self.prior.window_calls);
             }
-            (0, windows @ 1..) if tally.window_bytes >= u64::from(windows) * WINDOW_BYTES_MIN => {
-                let moving = ns - windows as f32 * costs.window();
-                approach(&mut costs.byte, (moving / tally.window_bytes as f32).max(BYTE_NS_MIN));
-            }
-            (0, windows @ 1..) if tally.window_bytes <= u64::from(windows) * WINDOW_BYTES_MAX => {
-                let moving = tally.window_bytes as f32 * costs.byte;
-                let mut window = costs.window();
-                approach(&mut window, (ns - moving) / windows as f32);
-                costs.window = Some(window);
+            (0, windows @ 1..) => {
+                // What was expected of either is off in the same proportion, for all that is known: the one that it mostly is changes most.
+                let of_windows = windows as f32 * costs.window();
+                let of_bytes = tally.window_bytes as f32 * costs.byte;
+                let expected = of_windows + of_bytes;
+                let off = ((ns / expected).min(SEEN_MAX) - 1.0) / SEEN_IN;
+                costs.byte = (costs.byte * (1.0 + off * of_bytes / expected)).clamp(BYTE_NS_MIN, BYTE_NS_MAX);
+                costs.window_calls = costs.window() / costs.call * (1.0 + off * of_windows / expected);
+                forget(&mut costs.call, self.prior.call);
             }
             _ => {}
         }
@@ -150,8 +145,7 @@ impl SieveCosts {
 impl Costs {
     /// What a window takes besides moving its bytes, nanoseconds.
     fn window(self) -> f32 {
-        let known = self.window.unwrap_or(self.window_calls * self.call);
-        known.clamp(WINDOW_CALLS_MIN * self.call, WINDOW_CALLS_MAX * self.call)
+        self.window_calls.clamp(WINDOW_CALLS_MIN, WINDOW_CALLS_MAX) * self.call
     }
 
     /// As a client is told: the largest gap worth moving, bytes; nanoseconds of a call; picoseconds of a byte.
@@ -199,7 +193,12 @@ impl Costs {
 
 /// A mean of the last few.
 fn approach(known: &mut f32, seen: f32) {
-    *known += (seen.min(SEEN_MAX * *known) - *known) / 8.0;
+    *known += (seen.min(SEEN_MAX * *known) - *known) / SEEN_IN;
+}
+
+/// A little less than is known, where that is more than at first.
+fn forget(known: &mut f32, prior: f32) {
+    *known -= (*known - prior).max(0.0) / FORGOTTEN_IN;
 }
 
 /// Something lies between the parts of a call.
@@ -227,13 +226,12 @@ mod tests {
         }
         let costs = sieve.costs(EXPORT);
         assert!((costs.call - 5000.0).abs() < 1.0, "{costs:?}");
-        for _ in 0..100 {
-            let windows = Tally { windows: 2, window_bytes: 100_000, time: time(80), ..Tally::default() };
-            sieve.record(EXPORT, &windows);
-        }
+        assert!((12_490..=12_510).contains(&costs.gap_max()), "{costs:?}");
+        let windows = Tally { windows: 2, window_bytes: 100_000, time: time(80), ..Tally::default() };
+        (0..100).for_each(|_| sieve.record(EXPORT, &windows));
         let costs = sieve.costs(EXPORT);
-        assert!((costs.byte - 0.5).abs() < 0.01, "{costs:?}");
-        assert!((9_990..=10_010).contains(&costs.gap_max()), "{costs:?}");
+        assert!((77_000..=81_000).contains(&costs.predicted_ns(&windows)), "{costs:?}");
+        assert!(costs.byte > WRITES.byte, "{costs:?}");
         assert_eq!(sieve.costs(ExportId(0)), WRITES);
         // Few, mixed, large, not timed, or of an export beyond those that are told apart.
         for tally in [
@@ -242,7 +240,6 @@ mod tests {
             Tally { calls: 10, call_bytes: 50_000, time: time(1), ..Tally::default() },
             Tally { calls: 10, ..Tally::default() },
             Tally { calls: 10, time: time(1), pieces: 1, ..Tally::default() },
-            Tally { windows: 4, window_bytes: 100_000, time: time(1), ..Tally::default() },
         ] {
             sieve.record(EXPORT, &tally);
             assert_eq!(sieve.costs(EXPORT), costs);
@@ -254,70 +251,87 @@ mod tests {
     #[test]
     fn list_that_took_time_elsewhere_changes_costs_by_an_eighth_at_most() {
         let waited = Duration::from_millis(10);
+        let of_windows = |window_bytes| Tally { windows: 1, window_bytes, ..Tally::default() };
         for tally in [
-            Tally { calls: 8, call_bytes: 512, time: waited, ..Tally::default() },
-            Tally { windows: 1, window_bytes: WINDOW_BYTES_MIN, time: waited, ..Tally::default() },
+            Tally { calls: 8, call_bytes: 512, ..Tally::default() },
+            of_windows(1),
+            of_windows(8192),
+            of_windows(1 << 18),
         ] {
             let mut sieve = SieveCosts::of_writes();
-            sieve.record(EXPORT, &tally);
-            let costs = sieve.costs(EXPORT);
-            let grown = [costs.call / WRITES.call, costs.byte / WRITES.byte];
-            assert!(grown.iter().all(|grown| (1.0..1.126).contains(grown)), "{costs:?}");
-            assert!(grown.iter().any(|grown| *grown > 1.124), "{costs:?}");
+            let before = sieve.costs(EXPORT).predicted_ns(&tally);
+            sieve.record(EXPORT, &Tally { time: waited, ..tally });
+            let after = sieve.costs(EXPORT).predicted_ns(&tally);
+            assert!((before * 106 / 100..=before * 1126 / 1000).contains(&after), "{before}, {after}");
         }
         // Nor does one that took no time leave nothing that could grow.
         let mut sieve = SieveCosts::of_writes();
         let time = Duration::from_nanos(1);
         for _ in 0..1000 {
             sieve.record(EXPORT, &Tally { calls: 8, time, ..Tally::default() });
-            sieve.record(
-                EXPORT,
-                &Tally { windows: 1, window_bytes: WINDOW_BYTES_MIN, time, ..Tally::default() },
-            );
+            sieve.record(EXPORT, &Tally { time, ..of_windows(1 << 15) });
         }
         let costs = sieve.costs(EXPORT);
         assert!(costs.call >= 0.99 * CALL_NS_MIN && costs.byte >= 0.99 * BYTE_NS_MIN, "{costs:?}");
+        assert!(costs.window() >= 0.99 * WINDOW_CALLS_MIN * costs.call, "{costs:?}");
+    }
+
+    fn window(bytes: u64, ns: u64) -> Tally {
+        let time = Duration::from_nanos(2 * ns);
+        Tally { windows: 2, window_bytes: 2 * bytes, time, ..Tally::default() }
     }
 
     #[test]
     fn window_costs_besides_its_bytes_what_small_ones_have_taken() {
-        let small = |bytes: u64, ns: u64| Tally {
-            windows: 2,
-            window_bytes: 2 * bytes,
-            time: Duration::from_nanos(2 * ns),
-            ..Tally::default()
-        };
         // Five calls, as on tmpfs, and two, as on ext4; 512 bytes take 205 ns.
         for (ns, parts_min) in [(5205u16, 6), (2205, 3)] {
             let mut sieve = SieveCosts::of_writes();
-            (0..100).for_each(|_| sieve.record(EXPORT, &small(512, ns.into())));
+            (0..100).for_each(|_| sieve.record(EXPORT, &window(512, ns.into())));
             let costs = sieve.costs(EXPORT);
-            assert!((costs.window() + 205.0 - f32::from(ns)).abs() < 10.0, "{costs:?}");
-            assert_eq!((costs.call, costs.byte), (WRITES.call, WRITES.byte));
+            assert!((costs.window() + 512.0 * costs.byte - f32::from(ns)).abs() < 10.0, "{costs:?}");
+            assert_eq!(costs.call, WRITES.call);
+            assert!((0.9..1.1).contains(&(costs.byte / WRITES.byte)), "{costs:?}");
             for count in 1..10 {
                 assert_eq!(costs.pays(count, &call(count, 512)), count >= parts_min, "{count}: {costs:?}");
             }
             assert_eq!(sieve.costs(ExportId(0)), WRITES);
         }
-        // Sizes that teach what a window costs, what a byte does, and neither.
-        for (bytes, teaches_window, teaches_byte) in [
-            (WINDOW_BYTES_MAX, true, false),
-            (WINDOW_BYTES_MAX + 1, false, false),
-            (WINDOW_BYTES_MIN - 1, false, false),
-            (WINDOW_BYTES_MIN, false, true),
-        ] {
-            let mut sieve = SieveCosts::of_writes();
-            sieve.record(EXPORT, &small(bytes, 50_000));
-            let costs = sieve.costs(EXPORT);
-            assert_eq!(costs.window.is_some(), teaches_window, "{bytes}");
-            assert_eq!(costs.byte > WRITES.byte, teaches_byte, "{bytes}");
-        }
         // Nothing that was seen makes it less or more than any window takes.
         for (ns, calls) in [(1, WINDOW_CALLS_MIN), (50_000_000, WINDOW_CALLS_MAX)] {
             let mut sieve = SieveCosts::of_writes();
-            (0..1000).for_each(|_| sieve.record(EXPORT, &small(512, ns)));
+            (0..1000).for_each(|_| sieve.record(EXPORT, &window(512, ns)));
             assert_eq!(sieve.costs(EXPORT).window(), calls * WRITES.call);
         }
+    }
+
+    #[test]
+    fn windows_of_any_sizes_tell_what_a_window_and_a_byte_cost() {
+        let took = |bytes: u64, window_ns: u64, byte_ps: u64| window_ns + bytes * byte_ps / 1000;
+        for (window_ns, byte_ps) in [(2000, 150), (2000, 1500), (9000, 150), (9000, 1500)] {
+            for sizes in [&[16 << 10][..], &[512, 64 << 10], &[4 << 10, 12 << 10, 200 << 10]] {
+                let mut sieve = SieveCosts::of_writes();
+                let sample = |bytes: u64| window(bytes, took(bytes, window_ns, byte_ps));
+                (0..600).for_each(|round| sieve.record(EXPORT, &sample(sizes[round % sizes.len()])));
+                for bytes in sizes {
+                    let sample = sample(*bytes);
+                    let ratio =
+                        sieve.costs(EXPORT).predicted_ns(&sample) as f64 / sample.time.as_nanos() as f64;
+                    assert!((0.9..1.1).contains(&ratio), "{sizes:?}, {window_ns}, {byte_ps}: {ratio}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn calls_that_were_slow_for_a_while_are_tried_again() {
+        let (mut sieve, sparse) = (SieveCosts::of_writes(), call(8, 200_000));
+        let slow = Tally { calls: 8, time: Duration::from_micros(800), ..Tally::default() };
+        (0..100).for_each(|_| sieve.record(EXPORT, &slow));
+        let tried = (0..1000).find(|_| {
+            sieve.record(EXPORT, &window(200_000, 85_000));
+            !sieve.costs(EXPORT).pays(8, &sparse)
+        });
+        assert!(tried.is_some_and(|lists| lists > 100), "{tried:?}");
     }
 
     #[test]
