@@ -16,10 +16,27 @@ pub struct Segments<'a> {
     tile: u64,
     /// From the tile down to what is walked now.
     stack: SmallVec<[Frame; 8]>,
-    /// What comes next: offset and bytes.
-    pending: Option<(i128, u64)>,
+    /// What comes next.
+    pending: Option<Pieces>,
     /// Bytes that are still to be told.
     left: u64,
+}
+
+/// Pieces of one length at one distance: most views are made of them.
+#[derive(Clone, Copy, Debug)]
+struct Pieces {
+    offset: i128,
+    len: u64,
+    /// From one to the next, bytes.
+    stride: i64,
+    /// How many there are behind the first.
+    more: u64,
+}
+
+impl Pieces {
+    fn one(offset: i128, len: u64) -> Self {
+        Self { offset, len, stride: 0, more: 0 }
+    }
 }
 
 /// Which entry of a level, and which copy of it, is walked now.
@@ -165,7 +182,7 @@ impl<'a> Segments<'a> {
         self.tile = place / size;
         let at = self.view.tile_at(self.displacement, self.tile);
         if self.view.is_contiguous() {
-            self.pending = Some((at + i128::from(place % size), self.left));
+            self.pending = Some(Pieces::one(at + i128::from(place % size), self.left));
             return;
         }
         self.descend(number, at, place % size);
@@ -181,7 +198,7 @@ impl<'a> Segments<'a> {
             let level = self.level(number);
             match &level.shape {
                 Shape::Run => {
-                    self.pending = Some((at + i128::from(rest), level.size - rest));
+                    self.pending = Some(Pieces::one(at + i128::from(rest), level.size - rest));
                     return;
                 }
                 Shape::Repeat { stride, base, of, .. } => {
@@ -197,7 +214,7 @@ impl<'a> Segments<'a> {
                     let behind = runs.get(entry + 1).map_or(level.size, |run| run.place);
                     let skipped = rest - runs[entry].place;
                     let offset = at + i128::from(runs[entry].offset) + i128::from(skipped);
-                    self.pending = Some((offset, behind - rest));
+                    self.pending = Some(Pieces::one(offset, behind - rest));
                     return;
                 }
                 Shape::Parts(parts) => {
@@ -223,7 +240,9 @@ impl<'a> Segments<'a> {
                     let at = frame.at + i128::from(*base) + i128::from(frame.entry) * i128::from(*stride);
                     let child = self.view.level(*of);
                     if let Shape::Run = child.shape {
-                        self.pending = Some((at, child.size));
+                        let (len, more) = (child.size, count - 1 - frame.entry);
+                        self.pending = Some(Pieces { offset: at, len, stride: *stride, more });
+                        frame.entry = count - 1;
                         return;
                     }
                     return self.descend(*of, at, 0);
@@ -234,7 +253,7 @@ impl<'a> Segments<'a> {
                     let index = frame.entry as usize;
                     let behind = runs.get(index + 1).map_or(level.size, |run| run.place);
                     let run = runs[index];
-                    self.pending = Some((frame.at + i128::from(run.offset), behind - run.place));
+                    self.pending = Some(Pieces::one(frame.at + i128::from(run.offset), behind - run.place));
                     return;
                 }
                 Shape::Parts(parts) => {
@@ -276,8 +295,14 @@ impl Iterator for Segments<'_> {
         if self.pending.is_none() {
             self.advance();
         }
-        let (offset, len) = self.pending.take()?;
-        let len = len.min(self.left);
+        let pieces = self.pending.as_mut()?;
+        let (offset, len) = (pieces.offset, pieces.len.min(self.left));
+        if pieces.more == 0 {
+            self.pending = None;
+        } else {
+            pieces.more -= 1;
+            pieces.offset += i128::from(pieces.stride);
+        }
         self.left -= len;
         Some(Extent::new(u64::try_from(offset).unwrap_or(u64::MAX), len))
     }

@@ -65,11 +65,10 @@ impl Layout {
 
     /// The extents of `len` bytes from `place` on. None is empty.
     pub(crate) fn slice(&self, place: u64, len: u64) -> impl Iterator<Item = Extent> + '_ {
-        let (extents, segments) = match self {
-            Self::Extents(extents) => (Some(slice(extents, place, len)), None),
-            Self::Shown(shown) => (None, Some(shown.segments(place, len))),
-        };
-        extents.into_iter().flatten().chain(segments.into_iter().flatten())
+        match self {
+            Self::Extents(extents) => Slice::Extents(slice(extents, place, len)),
+            Self::Shown(shown) => Slice::Shown(shown.segments(place, len)),
+        }
     }
 
     /// Bytes from `place` on, at most `len`, that may be planned at once: lists are short, views are not.
@@ -101,6 +100,31 @@ impl Layout {
         match self {
             Self::Extents(extents) => extents.first().map(|extent| extent.offset),
             Self::Shown(shown) => shown.segments(0, 1).next().map(|extent| extent.offset),
+        }
+    }
+}
+
+/// The extents of a range of either layout.
+enum Slice<'a, E> {
+    Extents(E),
+    Shown(Segments<'a>),
+}
+
+impl<E: Iterator<Item = Extent>> Iterator for Slice<'_, E> {
+    type Item = Extent;
+
+    #[inline]
+    fn next(&mut self) -> Option<Extent> {
+        match self {
+            Self::Extents(extents) => extents.next(),
+            Self::Shown(segments) => segments.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Self::Extents(extents) => extents.size_hint(),
+            Self::Shown(segments) => segments.size_hint(),
         }
     }
 }

@@ -290,6 +290,12 @@ impl List {
         self.memory.get(segment.memory)?.span().slice(segment.offset + part.within, len)
     }
 
+    /// The memory of a segment.
+    pub(super) fn segment_span(&self, segment: usize) -> Option<Span<'_>> {
+        let segment = self.segments.get(segment)?;
+        self.memory.get(segment.memory)?.span().slice(segment.offset, segment.len)
+    }
+
     pub(crate) fn make_parts(&mut self) {
         let extents = self.layout.slice(self.chunk.start, self.chunk.end - self.chunk.start);
         let segments = self.segments.iter().map(|segment| segment.len);
