@@ -105,6 +105,10 @@ impl Layout {
 }
 
 /// The extents of a range of either layout.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, where it is used: a box would be an allocation for each list"
+)]
 enum Slice<'a, E> {
     Extents(E),
     Shown(Segments<'a>),

@@ -339,11 +339,13 @@ impl List {
             let parts = parts.iter().filter_map(|part| Some((part.offset, self.memory_of(part)?)));
             return FsOp::Sieve { node, offset, len, parts: parts.collect() };
         }
-        let memory = pieces(parts, offset, |part| match part {
-            Piece::Part(part) => self.memory_of(part),
-            Piece::Gap(len) => gap().slice(0, len),
+        let mut memory = Vec::new();
+        each_piece(parts, offset, |piece| {
+            memory.extend(match piece {
+                Piece::Part(part) => self.memory_of(part),
+                Piece::Gap(len) => gap().slice(0, len),
+            });
         });
-        let memory = memory.into_iter().flatten().collect();
         match self.kind {
             TransferKind::Read => FsOp::Read { node, offset, into: memory },
             TransferKind::Write | TransferKind::Append => {
@@ -448,22 +450,16 @@ pub(crate) enum Piece<'a> {
     Gap(usize),
 }
 
-/// The memory of a call's parts and gaps, in order.
-pub(crate) fn pieces<'a, T>(
-    parts: &'a [Part],
-    offset: u64,
-    memory_of: impl Fn(Piece<'a>) -> T,
-) -> SmallVec<[T; 128]> {
+/// A call's parts and gaps, in order.
+pub(crate) fn each_piece<'a>(parts: &'a [Part], offset: u64, mut visit: impl FnMut(Piece<'a>)) {
     let mut at = offset;
-    let mut memory = SmallVec::new();
     for part in parts {
         if part.offset > at {
-            memory.push(memory_of(Piece::Gap((part.offset - at) as usize)));
+            visit(Piece::Gap((part.offset - at) as usize));
         }
-        memory.push(memory_of(Piece::Part(part)));
+        visit(Piece::Part(part));
         at = part.end();
     }
-    memory
 }
 
 /// Where the bytes between two parts are read to. Nobody looks at them.
