@@ -108,11 +108,12 @@ impl SieveCosts {
         self.exports.get(usize::from(export.0)).copied().unwrap_or(self.prior)
     }
 
-    /// A list has taken a turn. What was mixed tells nothing.
+    /// A list has taken a turn.
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
     pub(crate) fn record(&mut self, export: ExportId, tally: &Tally) {
         let index = usize::from(export.0);
-        if index >= EXPORTS_MAX || tally.time.is_zero() || tally.pieces > 0 {
+        let is_small = tally.call_bytes <= u64::from(tally.calls) * CALL_BYTES_MAX;
+        if index >= EXPORTS_MAX || tally.time.is_zero() || tally.pieces > 0 || !is_small {
             return;
         }
         if self.exports.len() <= index {
@@ -120,22 +121,26 @@ impl SieveCosts {
         }
         let costs = &mut self.exports[index];
         let ns = tally.time.as_nanos() as f32;
+        let moving = tally.call_bytes as f32 * costs.byte / 2.0;
         match (tally.calls, tally.windows) {
-            (calls @ COUNT_MIN.., 0) if tally.call_bytes <= u64::from(calls) * CALL_BYTES_MAX => {
-                let moving = tally.call_bytes as f32 * costs.byte / 2.0;
+            (calls @ COUNT_MIN.., 0) => {
                 approach(&mut costs.call, ((ns - moving) / calls as f32).max(CALL_NS_MIN));
                 forget(&mut costs.byte, self.prior.byte);
                 forget(&mut costs.window_calls, self.prior.window_calls);
             }
-            (0, windows @ 1..) => {
-                // What was expected of either is off in the same proportion, for all that is known: the one that it mostly is changes most.
+            (calls, windows @ 1..) => {
+                // What was expected of each is off in the same proportion, for all that is known: the one that it mostly is changes most.
+                let of_calls = calls as f32 * costs.call;
                 let of_windows = windows as f32 * costs.window();
                 let of_bytes = tally.window_bytes as f32 * costs.byte;
-                let expected = of_windows + of_bytes;
+                let expected = of_calls + moving + of_windows + of_bytes;
                 let off = ((ns / expected).min(SEEN_MAX) - 1.0) / SEEN_IN;
                 costs.byte = (costs.byte * (1.0 + off * of_bytes / expected)).clamp(BYTE_NS_MIN, BYTE_NS_MAX);
                 costs.window_calls = costs.window() / costs.call * (1.0 + off * of_windows / expected);
-                forget(&mut costs.call, self.prior.call);
+                costs.call = (costs.call * (1.0 + off * of_calls / expected)).max(CALL_NS_MIN);
+                if calls == 0 {
+                    forget(&mut costs.call, self.prior.call);
+                }
             }
             _ => {}
         }
@@ -233,10 +238,9 @@ mod tests {
         assert!((77_000..=81_000).contains(&costs.predicted_ns(&windows)), "{costs:?}");
         assert!(costs.byte > WRITES.byte, "{costs:?}");
         assert_eq!(sieve.costs(ExportId(0)), WRITES);
-        // Few, mixed, large, not timed, or of an export beyond those that are told apart.
+        // Few, large, not timed, or of an export beyond those that are told apart.
         for tally in [
             Tally { calls: 3, time: time(1), ..Tally::default() },
-            Tally { calls: 10, windows: 1, window_bytes: 1, time: time(1), ..Tally::default() },
             Tally { calls: 10, call_bytes: 50_000, time: time(1), ..Tally::default() },
             Tally { calls: 10, ..Tally::default() },
             Tally { calls: 10, time: time(1), pieces: 1, ..Tally::default() },
@@ -320,6 +324,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn calls_beside_windows_tell_what_a_call_costs() {
+        let mut sieve = SieveCosts::of_reads();
+        let mixed =
+            |ns: u64| Tally { calls: 8, call_bytes: 512, time: Duration::from_nanos(ns), ..window(4096, 0) };
+        // Calls take 20 us each.
+        (0..200).for_each(|_| sieve.record(EXPORT, &mixed(8 * 20_000 + 4_000)));
+        let costs = sieve.costs(EXPORT);
+        assert!((10_000.0..25_000.0).contains(&costs.call), "{costs:?}");
+        assert!(costs.gap_max() > 16 * 1024, "{costs:?}");
     }
 
     #[test]
