@@ -173,8 +173,8 @@ fn at_most(ratios: &[(&Row, f64)], of: &str, who: &str) -> Option<String> {
     let (row, worst) = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let met = ratios.iter().filter(|(_, ratio)| *ratio <= TARGET).count();
     Some(format!(
-        "{who}: auto takes at most {worst:.2} times {of}, most with pieces of {} bytes, one byte in {:.0} (target {TARGET}: {}, at {met} of \
-         {})",
+        "{who}: auto takes at most {worst:.2} times {of}, most with pieces of {} bytes, one byte in {:.0} (target {TARGET}: {}, at {met} \
+         of {})",
         row.bytes,
         1.0 / row.density?,
         verdict(met == ratios.len()),
