@@ -122,14 +122,14 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
 #[track_caller]
 pub fn assert_same(found: &[u8], expected: &[u8], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
-    // The comparison of slices is quick in a build without optimization too.
+    // Whole slices are compared many bytes at a time, a loop with an early end byte by byte.
     if found != expected {
         let at = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
         panic!("{what}: byte {at} of {} is {:#x}, not {:#x}", found.len(), found[at], expected[at]);
     }
 }
 
-/// Whether all bytes are this one; quick in a build without optimization too.
+/// Whether all bytes are this one; many are looked at at a time, as in [`assert_same`].
 pub fn is_all(bytes: &[u8], byte: u8) -> bool {
     bytes.first().is_none_or(|first| *first == byte && bytes[1..] == bytes[..bytes.len() - 1])
 }

@@ -286,8 +286,7 @@ impl List {
 
     /// The first `len` bytes of a part's memory.
     pub(super) fn span_of(&self, part: &Part, len: usize) -> Option<Span<'_>> {
-        let segment = self.segments.get(part.segment)?;
-        self.memory.get(segment.memory)?.span().slice(segment.offset + part.within, len)
+        self.segment_span(part.segment)?.slice(part.within, len)
     }
 
     /// The memory of a segment.
