@@ -4,7 +4,7 @@
 use dafs_client::Sieve;
 
 use crate::interrupt;
-use crate::load::FILE_BYTES;
+use crate::load::{Budget, FILE_BYTES};
 use crate::record::{Axis, Chart, Curve, Method, Op, Panel, Row, Scale, Unit};
 use crate::stats::median;
 use crate::subject::list::Lists;
@@ -66,23 +66,23 @@ fn compare(
     let mut rounds: Vec<Vec<f64>> = Vec::new();
     for round in 0..=bench.plan.repeats {
         interrupt::check()?;
-        let mut budget = bench.plan.budget;
-        if round == 0 {
-            budget.duration /= 10;
-        }
         let mut times = Vec::new();
-        for (_, sieve) in MODES {
-            bench.samples.clear();
-            bench.pins.be_client();
-            lists.run_sieved(sieve, pieces, bench.file, budget, &mut bench.samples)?;
+        for turn in 0..MODES.len() + plans.len() {
+            // To warm up: the caches are those of whoever was measured before.
+            let parts: &[u32] = if round > 0 { &[10, 1] } else { &[10] };
+            for part in parts {
+                let budget = Budget { duration: bench.plan.budget.duration / *part, ..bench.plan.budget };
+                bench.samples.clear();
+                match MODES.get(turn) {
+                    Some((_, sieve)) => {
+                        bench.pins.be_client();
+                        lists.run_sieved(*sieve, pieces, bench.file, budget, &mut bench.samples)?;
+                    }
+                    None => plans[turn - MODES.len()].1.run(pieces, bench.file, budget, &mut bench.samples)?,
+                }
+            }
             times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
         }
-        for (_, plan) in plans {
-            bench.samples.clear();
-            plan.run(pieces, bench.file, budget, &mut bench.samples)?;
-            times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
-        }
-        // The first is to warm up.
         if round > 0 {
             rounds.push(times);
         }
