@@ -522,3 +522,22 @@ fn memory_of_one_file_at_most_is_kept_for_who_locks_it_again() {
     }
     assert!(knows_no_file(&table));
 }
+
+// [LOCK-15] [LOCK-9] A request with the offset 2⁶⁴−1 and the length 0.
+#[test]
+fn lock_behind_the_last_offset_is_of_nothing() {
+    let nothing = u64::MAX..u64::MAX;
+    let shared = || held(2, Kind::Shared);
+    let mut table = LockTable::default();
+    assert!(matches!(table.restart, Restart::Open { .. }), "what is locked now is noted for reclaims");
+    for claim in [Claim::New, Claim::Reclaim(None), Claim::Repair] {
+        assert_eq!(table.lock(FILE, nothing.clone(), shared(), claim, Some(waiting(1))), Ok(NOW));
+    }
+    // Beside others, and where the file is known and free.
+    table.lock(FILE, 0..u64::MAX, held(4, Kind::Exclusive), Claim::New, None).unwrap();
+    assert_eq!(table.lock(FILE, nothing.clone(), shared(), Claim::New, None), Ok(NOW));
+    assert_eq!(table.unlock(FILE, &(0..u64::MAX), owner_of(4)), []);
+    assert_eq!(table.lock(FILE, nothing.clone(), shared(), Claim::New, None), Ok(NOW));
+    assert_eq!(table.unlock(FILE, &nothing, owner_of(2)), []);
+    assert!(!table.has_any(owner_of(2).session) && table.counts.all == 0);
+}
