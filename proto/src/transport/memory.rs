@@ -173,17 +173,22 @@ impl HeapMemory {
     /// Page size that allocations are aligned to, bytes.
     pub const ALIGNMENT: usize = 4096;
 
+    /// From so many bytes on, memory is a mapping of its own: the kernel's pages are zero already, and cost nothing before they are used.
+    /// The allocator would clear aligned memory once more.
+    const MAPPED_SIZE_MIN: usize = 256 << 10;
+
     /// Allocates `len` zeroed bytes, at least one; `None` when there is no memory.
     pub fn allocate(len: usize) -> Option<Self> {
+        if len >= Self::MAPPED_SIZE_MIN {
+            return Self::map(len);
+        }
         let layout = std::alloc::Layout::from_size_align(len.max(1), Self::ALIGNMENT).ok()?;
         // SAFETY: the layout has a size above 0.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
         (!pointer.is_null()).then_some(Self { pointer, layout, is_mapped: false })
     }
 
-    /// The same, straight from the kernel, whose pages are zero already: the allocator clears aligned memory once more. For what is
-    /// large and kept.
-    pub fn map(len: usize) -> Option<Self> {
+    fn map(len: usize) -> Option<Self> {
         let layout = std::alloc::Layout::from_size_align(len.max(1), Self::ALIGNMENT).ok()?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let nowhere = std::ptr::null_mut();
@@ -436,16 +441,16 @@ mod tests {
 
     #[test]
     fn heap_memory_of_either_kind_is_zero_aligned_and_of_its_length() {
-        for len in [0, 1, 4095, 4096, 4097, (1 << 20) + 1] {
-            for memory in [HeapMemory::allocate(len).unwrap(), HeapMemory::map(len).unwrap()] {
-                let span = memory.span();
-                assert_eq!(span.len(), len.max(1));
-                assert_eq!(span.as_ptr() as usize % HeapMemory::ALIGNMENT, 0);
-                assert!(span.to_vec().iter().all(|byte| *byte == 0));
-                span.write_from(span.len() - 1, &[7]);
-                assert_eq!(span.to_vec().last(), Some(&7));
-            }
+        let edge = HeapMemory::MAPPED_SIZE_MIN;
+        for len in [0, 1, 4095, 4096, 4097, edge - 1, edge, edge + 1] {
+            let memory = HeapMemory::allocate(len).unwrap();
+            let span = memory.span();
+            assert_eq!((span.len(), memory.is_mapped), (len.max(1), len >= edge));
+            assert_eq!(span.as_ptr() as usize % HeapMemory::ALIGNMENT, 0);
+            assert!(span.to_vec().iter().all(|byte| *byte == 0));
+            span.write_from(span.len() - 1, &[7]);
+            assert_eq!(span.to_vec().last(), Some(&7));
         }
-        assert!(HeapMemory::map(usize::MAX / 2).is_none());
+        assert!(HeapMemory::allocate(usize::MAX / 2).is_none());
     }
 }

@@ -25,9 +25,6 @@ const PINNED_SWEEP_MIN: usize = 64;
 /// Smallest bounce buffer, bytes.
 const BOUNCE_SIZE_MIN: usize = 16 << 10;
 
-/// Buffers at least this large are mappings of their own, bytes.
-const MAPPED_SIZE_MIN: usize = 64 << 10;
-
 /// Free bounce buffers kept, bytes.
 const BOUNCE_KEPT_MAX: usize = 8 << 20;
 
@@ -226,8 +223,8 @@ pub(super) fn registered_buffer(
     size: usize,
     rights: Rights,
 ) -> io::Result<(MemoryRef, MemoryRegion)> {
-    let memory = if size < MAPPED_SIZE_MIN { HeapMemory::allocate(size) } else { HeapMemory::map(size) };
-    let memory = MemoryRef::new(Arc::new(memory.ok_or(io::ErrorKind::OutOfMemory)?));
+    let memory = HeapMemory::allocate(size).ok_or(io::ErrorKind::OutOfMemory)?;
+    let memory = MemoryRef::new(Arc::new(memory));
     let region = device.register(memory.clone(), rights, None)?;
     Ok((memory, region))
 }
