@@ -31,4 +31,4 @@ serve DIR=`mktemp -d`:
 
 # one fuzz target (needs nightly and cargo install cargo-fuzz): just fuzz wire_request
 fuzz TARGET *ARGS:
-    cd tests/fuzz && cargo +nightly fuzz run {{TARGET}} {{ARGS}}
+    cargo +nightly fuzz run --fuzz-dir tests/fuzz --features fuzzer {{TARGET}} {{ARGS}}

@@ -1,7 +1,7 @@
 //! The test command of dafs.
 //!
-//! `cargo xtask test` builds the workspace once, runs every suite on every provider, checks format, lints,
-//! documentation and the fuzz targets, and ends with a table. It takes no decision about what a test means: suites
+//! `cargo xtask test` builds the workspace once, runs every suite on every provider, checks format, lints (of the fuzz
+//! targets too) and documentation, and ends with a table. It takes no decision about what a test means: suites
 //! are ordinary cargo test targets, found by asking cargo, and a test's provider is the module it stands in.
 //!
 //! Main types: [`suite::Suite`] (what can be run), [`process::Outcome`] (how a bounded command ended),
@@ -58,7 +58,7 @@ const TEST_HELP: &str = "\
 A suite is a cargo test target: the unit tests of a crate (proto/unit), the provider conformance tests
 (proto/conformance), or a file of tests/tests (session, files, faults, ...). A test belongs to the provider
 whose name is a module on its path, as in tcp::read_past_end_returns_short; with none it stands in column '-'.
-The checks are suites too: fmt, build, doctests, clippy, rustdoc, features, fuzz.
+The checks are suites too: fmt, build, doctests, clippy, rustdoc, features.
 
 A test marked #[ignore = \"needs NAME\"] runs when NAME is there. What Debian can supply is installed with apt-get
 when this runs as root or sudo asks no password; --no-install prevents that. What is missing is named at the end.
@@ -92,7 +92,7 @@ struct TestArgs {
     /// Name the suites, providers and optional needs, and run nothing
     #[arg(long)]
     list: bool,
-    /// Leave out fmt, clippy, rustdoc, features and fuzz
+    /// Leave out fmt, clippy, rustdoc and features
     #[arg(long)]
     no_lint: bool,
     /// Do not install Debian packages that optional tests need

@@ -116,7 +116,7 @@ impl<'a> Runner<'a> {
             if !is_wanted {
                 continue;
             }
-            if let Some(obstacle) = check.obstacle(self.workspace) {
+            if let Some(obstacle) = check.obstacle() {
                 self.finish(Row::of_not_run(check.name, &obstacle), None, Duration::ZERO);
                 continue;
             }
