@@ -167,8 +167,7 @@ impl Session {
         let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
         let core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
         let core = Driven::new(core, established.endpoint);
-        let shared =
-            Arc::new(Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads)));
+        let shared = Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads));
         let weak = Arc::downgrade(&shared);
         shared.closings.set_hasten(move || {
             if let Some(shared) = weak.upgrade() {
@@ -232,7 +231,7 @@ impl Session {
 
     /// Whether there is a connection to the server, as far as this side knows.
     pub fn is_connected(&self) -> bool {
-        !self.owner.shared.lock().is_broken()
+        self.owner.shared.lock().endpoint.is_some()
     }
 
     /// Whether the server announced that it shuts down.

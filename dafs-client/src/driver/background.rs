@@ -24,6 +24,11 @@ impl Threads {
         Self { may_start, has_background: AtomicBool::new(false), was_refused: AtomicBool::new(false) }
     }
 
+    /// There is a thread that connects again, or one may be started.
+    pub(crate) fn may_connect_again(&self) -> bool {
+        self.may_start || self.has_background.load(Ordering::Acquire)
+    }
+
     /// Whether a call that never waits was refused the lock since this was last asked.
     pub(crate) fn take_refused(&self) -> bool {
         self.was_refused.load(Ordering::Relaxed) && self.was_refused.swap(false, Ordering::Relaxed)
@@ -51,13 +56,14 @@ impl Shared {
     /// started, as on virtual time, it is made by this one after all.
     pub(crate) fn turn_at_once<'a>(self: &'a Arc<Self>, mut core: Guard<'a>) -> Guard<'a> {
         if core.is_broken() && !core.leader {
-            core = self.reconnect_elsewhere(core);
+            core = self.reconnect_elsewhere(Arc::clone(self), core);
         }
         self.move_along(core)
     }
 
+    /// Leaves it to another thread to connect again. That leads from now on, or as soon as it can.
     #[cold]
-    fn reconnect_elsewhere<'a>(self: &'a Arc<Self>, mut core: Guard<'a>) -> Guard<'a> {
+    pub(crate) fn reconnect_elsewhere<'a>(&'a self, shared: Arc<Self>, mut core: Guard<'a>) -> Guard<'a> {
         if self.threads.has_background.load(Ordering::Acquire) {
             core.reconnect_wanted = true;
             self.wake_all();
@@ -67,7 +73,6 @@ impl Shared {
             return reconnect::reconnect(self, core);
         }
         let resume = reconnect::begin(&mut core);
-        let shared = Arc::clone(self);
         let started = std::thread::Builder::new().name("dafs-reconnect".into()).spawn(move || {
             let unwinding = EndOnUnwind { shared: &shared };
             drop(reconnect::finish(&shared, resume));
@@ -93,7 +98,8 @@ impl Shared {
     /// Ends the background thread, and attempts to connect again.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        let _core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        // As who shares the session: a thread that waits alone gives the lock back then.
+        let _core = self.lock();
         self.wake_all();
     }
 }

@@ -21,11 +21,12 @@ pub(crate) mod transfer;
 pub(crate) mod uncontended;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult, Weak};
 use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
 use dafs_proto::transport::{Domain, Provider, TransportError};
+use dafs_proto::wire::LockRequest;
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
@@ -68,6 +69,8 @@ pub(crate) struct Shared {
     sleeper: Mutex<Option<Sleeper>>,
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) registrar: Arc<Registrar>,
+    /// For threads that go on with it.
+    itself: Weak<Self>,
     pub(crate) server: Server,
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
@@ -88,10 +91,10 @@ impl Shared {
         config: Config,
         clock: Arc<dyn Clock>,
         threads: Threads,
-    ) -> Self {
+    ) -> Arc<Self> {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
         registrar.set_useful_min(core.useful_sizes_min(&config));
-        Self {
+        Arc::new_cyclic(|itself| Self {
             has_locks: AtomicBool::new(core.terms.has_locks()),
             core: Mutex::new(core),
             wake: Condvar::new(),
@@ -101,6 +104,7 @@ impl Shared {
             describing: Mutex::default(),
             sleeper: Mutex::new(None),
             registrar,
+            itself: Weak::clone(itself),
             domain,
             server,
             config,
@@ -108,7 +112,7 @@ impl Shared {
             threads,
             stopping: AtomicBool::new(false),
             home: Home::here(),
-        }
+        })
     }
 
     /// Takes the lock; a thread that has to wait for it makes the session shared.
@@ -129,14 +133,18 @@ impl Shared {
             }
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let shares = !self.keeping_alive.load(Ordering::Relaxed);
-                if shares {
-                    self.contended.store(true, Ordering::Relaxed);
+                // Whoever takes the lock behind the thread that keeps the session alive may keep it for as long as its operation lasts.
+                while self.keeping_alive.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                    if let Ok(core) = self.core.try_lock()
+                        && self.home.is_here()
+                    {
+                        return core;
+                    }
                 }
+                self.contended.store(true, Ordering::Relaxed);
                 let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-                if shares {
-                    core.uncontended.on_collision();
-                }
+                core.uncontended.on_collision();
                 core
             }
         }
@@ -164,6 +172,16 @@ impl Shared {
         Some(node)
     }
 
+    /// Notes a lock that the session of `epoch` has granted: the next one takes it again. `false` when that session is gone.
+    pub(crate) fn note_lock(&self, epoch: u64, node: &Node, request: &LockRequest) -> bool {
+        let core = self.lock();
+        let is_there = epoch == core.epoch;
+        if is_there {
+            node.locks().lock(request);
+        }
+        is_there
+    }
+
     /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`].
     pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
         let keep_back = core.uncollected > 0 && self.config.coalesce_submits;
@@ -181,6 +199,16 @@ impl Shared {
             op.left_ms = op.timeout_ms;
         }
         core.submit(op)
+    }
+
+    /// Gives an operation up. The server hears at once of a lock that nobody waits for any more: others wait behind it.
+    pub(crate) fn give_up(&self, index: usize, give_up: impl FnOnce(&mut Driven)) {
+        let mut core = self.lock();
+        let waited = core.ops.get(index).is_some_and(Op::waits);
+        give_up(&mut core);
+        if waited {
+            self.push(&mut core, false);
+        }
     }
 
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
@@ -278,7 +306,7 @@ impl Shared {
     /// Waits, as the leader, until something may have arrived.
     fn wait_once<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
         if core.endpoint.is_none() {
-            return reconnect::reconnect(self, core);
+            return self.connect_again(core);
         }
         if self.contended.load(Ordering::Relaxed) {
             return self.wait_shared(core, spins, limit);
@@ -356,14 +384,32 @@ impl Shared {
         core
     }
 
+    /// Connects again, or has it done by another thread where an operation may end before that: this one looks at the time.
+    fn connect_again<'a>(&'a self, core: Guard<'a>) -> Guard<'a> {
+        match self.itself.upgrade() {
+            Some(itself) if core.deadlines > 0 && self.threads.may_connect_again() => {
+                let core = self.reconnect_elsewhere(itself, core);
+                self.follow(core)
+            }
+            _ => reconnect::reconnect(self, core),
+        }
+    }
+
     /// Another thread leads: sleeps until it tells of something.
     fn follow<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
         let outcome = core.flush();
         self.check(&mut core, outcome);
         core.uncontended.on_company();
+        // Whoever leads from here on, after a new connection is made, must not keep the lock while it waits.
+        self.contended.store(true, Ordering::Relaxed);
         core.followers += 1;
-        let (mut core, _) = self.wake.wait_timeout(core, SLEEP_MAX).unwrap_or_else(PoisonError::into_inner);
+        let limit = if core.deadlines > 0 { DEADLINE_SLICE } else { SLEEP_MAX };
+        let (mut core, _) = self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;
+        // Who connects again looks at no deadline.
+        if core.deadlines > 0 && core.endpoint.is_none() {
+            core.expire(self.clock.now());
+        }
         core
     }
 
@@ -465,11 +511,13 @@ impl Shared {
             return;
         }
         match broken {
-            Broken::Lost(TransportError::Peer(fault)) => {
-                tracing::warn!(server = %self.server.name, "connection lost: {fault}; connecting again");
-            }
             Broken::Lost(error) => {
-                tracing::debug!(server = %self.server.name, "connection lost: {error}");
+                match &error {
+                    TransportError::Peer(fault) => {
+                        tracing::warn!(server = %self.server.name, "connection lost: {fault}");
+                    }
+                    _ => tracing::debug!(server = %self.server.name, "connection lost: {error}"),
+                }
                 if self.config.reconnect.attempts_max == 0 {
                     core.die(Error::lost(&self.server.name, &error));
                 }
@@ -524,6 +572,75 @@ mod tests {
     use super::*;
     use crate::handle::node::Reopen;
     use crate::testing::World;
+
+    fn eventually(is_so: impl Fn() -> bool) {
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(std::time::Instant::now() < end, "it never comes");
+            std::thread::yield_now();
+        }
+    }
+
+    // A thread that is alone keeps the lock for as long as its operation lasts, until it hears of another.
+    #[test]
+    fn whoever_waits_for_the_lock_makes_the_session_shared() {
+        let world = World::new(2);
+        let session = world.session();
+        let shared = &*session.owner.shared;
+        std::thread::scope(|scope| {
+            // Also behind the thread that keeps the session alive.
+            shared.keeping_alive.store(true, Ordering::Relaxed);
+            let core = shared.lock();
+            let other = scope.spawn(|| drop(shared.lock()));
+            shared.keeping_alive.store(false, Ordering::Relaxed);
+            eventually(|| shared.contended.load(Ordering::Relaxed));
+            drop(core);
+            other.join().unwrap();
+            shared.contended.store(false, Ordering::Relaxed);
+            let core = shared.lock();
+            scope.spawn(|| shared.stop());
+            eventually(|| shared.contended.load(Ordering::Relaxed));
+            drop(core);
+        });
+    }
+
+    #[test]
+    fn whoever_follows_a_thread_that_connects_again_makes_the_session_shared() {
+        let world = World::new(3);
+        let session = world.session();
+        let shared = &*session.owner.shared;
+        let mut core = shared.lock();
+        core.leader = true;
+        let mut core = shared.follow(core);
+        core.leader = false;
+        assert!(shared.contended.load(Ordering::Relaxed));
+    }
+
+    // [CLI-146]
+    #[test]
+    fn lock_that_is_given_up_while_it_waits_is_given_up_at_the_server_at_once() {
+        let world = World::new(4);
+        let (holder, session) = (world.session(), world.session());
+        let open = |session: &crate::Session| {
+            let mut options = crate::OpenOptions::new();
+            session.mount("data").unwrap().open_with("f", options.write(true).create(true)).unwrap()
+        };
+        let (held, file) = (open(&holder), open(&session));
+        held.lock(0..1, crate::LockKind::Exclusive).unwrap();
+        let shared = &session.owner.shared;
+        for cancels in [false, true] {
+            let wait = file.submit_lock(0..1, crate::LockKind::Exclusive);
+            session.ping().unwrap();
+            match cancels {
+                false => drop(wait),
+                true => assert!(matches!(wait.cancel(), Err(Error::Cancelled))),
+            }
+            let core = shared.lock();
+            assert!(core.queue.is_empty() && !core.unflushed && core.session.outstanding() > 0);
+            drop(core);
+            session.ping().unwrap();
+        }
+    }
 
     // [CLI-36] A thread took the reply of an open, and the session was lost before it made a node of it.
     #[test]

@@ -153,7 +153,9 @@ impl<T> Pending<T> {
     /// usually [`Error::Cancelled`], and always the buffer. Blocks only while the server may be moving data of the buffer.
     pub fn cancel(mut self) -> T {
         if let State::Op { owner, index, .. } = &self.state {
-            owner.shared.lock().withdraw(*index, Error::Cancelled);
+            owner.shared.give_up(*index, |core| {
+                core.withdraw(*index, Error::Cancelled);
+            });
         }
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Taken => unreachable!("`cancel` takes the operation by value"),
@@ -165,7 +167,7 @@ impl<T> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         if let State::Op { owner, index, .. } = &self.state {
-            owner.shared.lock().detach(*index);
+            owner.shared.give_up(*index, |core| core.detach(*index));
         }
     }
 }

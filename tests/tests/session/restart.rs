@@ -22,6 +22,7 @@ on_each_provider_and_two_workers! {
     handle_of_an_export_never_reaches_what_took_its_place,
     file_that_the_client_renamed_itself_is_open_after_a_restart,
     session_without_a_server_ends_with_the_reason,
+    operation_ends_in_time_while_there_is_no_server,
 }
 
 fn config() -> Config {
@@ -343,4 +344,25 @@ fn session_without_a_server_ends_with_the_reason(on: On) {
     harness.restart();
     assert!(session.ping().is_err(), "an ended session does not come back");
     connect(&harness).ping().unwrap();
+}
+
+// [CLI-11]
+fn operation_ends_in_time_while_there_is_no_server(on: On) {
+    let mut harness = Harness::start(on);
+    let timeout = Some(Duration::from_millis(200));
+    let session = harness.connect(&Config { operation_timeout: timeout, ..config() }).unwrap();
+    let export = session.mount("mem").unwrap();
+    harness.stop();
+    std::thread::scope(|scope| {
+        // The one that finds the connection broken, and those who wait for it.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let found = export.metadata("");
+                assert!(matches!(found, Err(Error::TimedOut { .. })), "{found:?}");
+            });
+        }
+    });
+    let read = export.submit_metadata("");
+    assert!(matches!(read.wait(), Err(Error::TimedOut { .. })));
+    assert!(!session.is_connected());
 }
