@@ -12,9 +12,11 @@ use dafs_proto::wire::{
 use crate::api::chain::Chain;
 use crate::api::dir::forms;
 use crate::api::file::File;
+use crate::driver::Shared;
 use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
+use crate::op::Op;
 use crate::op::chain::Link;
 use crate::op::named::Named;
 
@@ -228,26 +230,18 @@ impl File {
     }
 
     fn run_plain(&self, plain: Plain) -> Result<()> {
-        if let Some(op) = self.owner.shared.run_plain(plain.opcode, &self.node, plain.body()) {
-            op.into_reply()?;
+        let (shared, locks) = (&self.owner.shared, plain.locks.as_ref());
+        match shared.run_plain(plain.opcode, &self.node, (plain.body(), locks)) {
+            Some(op) => ended(op, shared, &self.node, locks),
+            None => Ok(()),
         }
-        if let Some(request) = &plain.locks {
-            self.node.locks().lock(request);
-        }
-        Ok(())
     }
 
     fn submit_plain(&self, plain: &Plain) -> Pending<Result<()>> {
         let named = Named::of(plain.body_len, |body| body.copy_from_slice(plain.body()));
-        let (node, locks) = (Arc::clone(&self.node), plain.locks);
-        let call = Call::boxed(Some(&self.node), plain.opcode, named, move |op| {
-            op.into_reply()?;
-            if let Some(request) = &locks {
-                node.locks().lock(request);
-            }
-            Ok(())
-        });
-        call.submit(&self.owner)
+        let (shared, node, locks) = (Arc::clone(&self.owner.shared), Arc::clone(&self.node), plain.locks);
+        let finish = move |op| ended(op, &shared, &node, locks.as_ref());
+        Call::boxed(Some(&self.node), plain.opcode, named, finish).submit(&self.owner)
     }
 
     fn request(
@@ -308,6 +302,17 @@ impl Chain<'_> {
         let owner = self.lock_owner.unwrap_or_default();
         let request = UnlockRequest { offset, len, owner };
         self.push(Link::few::<UNLOCK_SIZE>(Opcode::Unlock, |body| request.encode(body)))
+    }
+}
+
+/// What came of a request that may lock: its session may have been lost since it was answered, and the lock with it.
+fn ended(op: Op, shared: &Shared, node: &Node, locks: Option<&LockRequest>) -> Result<()> {
+    let reply = op.into_reply()?;
+    match locks {
+        Some(request) if !shared.note_lock(reply.epoch, node, request) => {
+            Err(Error::InDoubt { operation: Opcode::Lock })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dafs_proto::session::Sent;
 use dafs_proto::transport::{Head, Received, RemoteRange, Span, TransportError};
-use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, Status};
+use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, LockRequest, Opcode, Status};
 use smallvec::SmallVec;
 
 use crate::driver::driven::Driven;
@@ -44,8 +44,8 @@ pub(crate) enum Wish<'a> {
     Null,
     /// Data moves.
     Move(TransferKind),
-    /// What takes a few bytes to say, and to which a good reply says nothing.
-    Plain(Opcode, &'a [u8]),
+    /// What takes a few bytes to say, and to which a good reply says nothing; and what is locked by it.
+    Plain(Opcode, &'a [u8], Option<&'a LockRequest>),
 }
 
 /// What became of it.
@@ -100,9 +100,14 @@ impl Shared {
 
     /// Runs a request of which a good reply says nothing. Returns the operation where it did not end well on the fast path. Blocks.
     #[inline]
-    pub(crate) fn run_plain(&self, opcode: Opcode, node: &Arc<Node>, body: &[u8]) -> Option<Op> {
+    pub(crate) fn run_plain(
+        &self,
+        opcode: Opcode,
+        node: &Arc<Node>,
+        (body, locks): (&[u8], Option<&LockRequest>),
+    ) -> Option<Op> {
         let named = || Named::of(body.len(), |to| to.copy_from_slice(body));
-        self.run_small(Wish::Plain(opcode, body), Some(node), || {
+        self.run_small(Wish::Plain(opcode, body, locks), Some(node), || {
             Op::named(opcode, Some(Arc::clone(node)), named())
         })
     }
@@ -158,7 +163,7 @@ impl Single<'_> {
         match self.wish {
             Wish::Null => Opcode::Null,
             Wish::Move(kind) => kind.opcode(),
-            Wish::Plain(opcode, _) => opcode,
+            Wish::Plain(opcode, ..) => opcode,
         }
     }
 
@@ -188,7 +193,7 @@ impl Single<'_> {
             let kind = match self.wish {
                 Wish::Move(kind) => kind,
                 Wish::Null => return HEADER_SIZE,
-                Wish::Plain(_, body) => {
+                Wish::Plain(_, body, _) => {
                     head[..body.len()].copy_from_slice(body);
                     return HEADER_SIZE + body.len();
                 }
@@ -310,6 +315,9 @@ impl Driven {
             Wish::Plain(..) if !body.is_empty() || payload_len > 0 => return None,
             Wish::Null | Wish::Plain(..) => {
                 core.session.on_reply(&header).ok()?;
+                if let (Wish::Plain(_, _, Some(request)), Some(node)) = (single.wish, single.node) {
+                    node.locks().lock(request);
+                }
                 return Some(0);
             }
         };
@@ -356,6 +364,7 @@ mod tests {
     const LOCK: Wish<'static> = Wish::Plain(
         Opcode::Lock,
         &[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+        None,
     );
 
     /// What became of a request that goes in messages: done, bytes moved; else how it ended generally, if it was begun.
@@ -376,7 +385,7 @@ mod tests {
                     Wish::Move(kind) => {
                         Op::moving(kind.opcode(), Arc::clone(&file.node), single.transfer(kind))
                     }
-                    Wish::Plain(opcode, body) => {
+                    Wish::Plain(opcode, body, _) => {
                         let named = Named::of(body.len(), |to| to.copy_from_slice(body));
                         Op::named(opcode, Some(Arc::clone(&file.node)), named)
                     }

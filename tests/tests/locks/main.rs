@@ -27,6 +27,7 @@ on_each_provider_and_two_workers! {
     circle_of_waits_is_refused_to_whoever_closes_it,
     mandatory_lock_keeps_reads_and_writes_of_others_out,
     locks_are_held_again_after_a_restart,
+    lock_answered_before_a_restart_and_collected_after_it_is_in_doubt,
     locks_that_another_took_after_a_restart_are_lost,
     counter_under_a_lock_counts_every_addition,
     range_that_cannot_be_is_refused,
@@ -222,6 +223,25 @@ fn locks_are_held_again_after_a_restart(on: On) {
     assert!(other.try_lock(4..6, Exclusive).unwrap());
     assert!(other.try_lock(20..30, Shared).unwrap() && !other.try_lock(29..30, Exclusive).unwrap());
     file.write_all_at(&[1], 0).unwrap();
+}
+
+// [CLI-105] [CLI-140]
+fn lock_answered_before_a_restart_and_collected_after_it_is_in_doubt(on: On) {
+    let mut harness = Harness::start(on);
+    let a = harness.session();
+    let (_, file) = open(&a);
+    let early = file.submit_lock(0..10, Exclusive);
+    // Answered after it.
+    a.ping().unwrap();
+    harness.restart();
+    a.ping().unwrap();
+    let (_, other) = open(&harness.session());
+    assert!(other.try_lock(0..10, Exclusive).unwrap(), "nobody has locked it in the new session");
+    let told = early.wait();
+    assert!(matches!(told, Err(Error::InDoubt { .. })), "{told:?}");
+    assert!(!file.try_lock(0..10, Exclusive).unwrap());
+    other.unlock(0..10).unwrap();
+    file.lock(0..10, Exclusive).unwrap();
 }
 
 // [CLI-141]
