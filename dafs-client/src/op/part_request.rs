@@ -141,19 +141,20 @@ impl PartRequest<'_> {
         segments: SmallVec<[WireRange; 4]>,
     ) -> Result<(), PostError> {
         let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
+        // Without one it was given up, and takes the place of what was sent: it moves nothing.
         let shown = transfer.list.as_ref().and_then(|list| list.shown());
-        let shown = shown.ok_or(PostError::Invalid("a request for a view without one"))?;
         let segments = joined(segments);
         let mut lists: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, lists_size(0, segments.len()));
         encode_segments(&segments, &mut lists);
         // A part of a transfer is no whole member of its group.
-        let (group, group_size) = if len == transfer.len { (shown.group, shown.group_size) } else { (0, 0) };
+        let whole = shown.filter(|_| len == transfer.len);
+        let (group, group_size) = whole.map_or((0, 0), |shown| (shown.group, shown.group_size));
         let body = ViewRequest {
-            displacement: shown.displacement,
-            place: shown.place + at as u64,
+            displacement: shown.map_or(0, |shown| shown.displacement),
+            place: shown.map_or(0, |shown| shown.place + at as u64),
             group,
             group_size,
-            view: shown.view.number,
+            view: shown.map_or(0, |shown| shown.view.number),
             len: len as u32,
             method: if transfer.path == IoPath::Inline { Method::Inline } else { Method::Direct },
             stability: self.stability(),

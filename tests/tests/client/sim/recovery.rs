@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dafs_client::{Config, Error, Opcode, OpenOptions, ReconnectPolicy, wait_all};
+use dafs_client::{Config, Datatype, Error, Opcode, OpenOptions, ReconnectPolicy, wait_all};
 use dafs_proto::transport::sim::FaultPlan;
 use dafs_proto::wire::{Features, Flags};
 use dafs_tests::sim::{Action, ScriptedWorld, World};
@@ -211,4 +211,26 @@ fn operation_beyond_its_time_ends_and_its_slot_is_not_lost() {
     assert!(matches!(error, Error::TimedOut { operation: Opcode::Mkdir, timeout_ms: 200 }), "{error}");
     assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::TimedOut);
     session.ping().unwrap();
+}
+
+// [SESS-51]
+#[test]
+fn request_of_a_view_that_was_given_up_is_sent_again_and_moves_nothing() {
+    let world = ScriptedWorld::new(61);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let view = session.view(&Datatype::bytes(4).vector(4, 1, 2)).unwrap();
+    for opcode in [Opcode::WriteView, Opcode::ReadView] {
+        world.once(opcode, |_| Action::CutBefore);
+        let place = view.at(0, 0);
+        let given_up = match opcode {
+            Opcode::WriteView => file.submit_write_view(&place, vec![1; 16]),
+            _ => file.submit_read_view(&place, vec![1; 16]),
+        };
+        assert!(matches!(given_up.cancel().result, Err(Error::Cancelled)), "{opcode:?}");
+        session.ping().unwrap();
+        assert_eq!(world.count(opcode), 2, "the server hears of it again");
+    }
+    assert_eq!((session.reconnects(), world.content("f")), (2, Vec::new()));
+    assert_eq!(file.write_view(&view.at(0, 0), &[7; 16]).unwrap(), 16);
 }
