@@ -78,7 +78,9 @@ fn compare(
                         bench.pins.be_client();
                         lists.run_sieved(*sieve, pieces, bench.file, budget, &mut bench.samples)?;
                     }
-                    None => plans[turn - MODES.len()].1.run(pieces, bench.file, budget, &mut bench.samples)?,
+                    None => {
+                        plans[turn - MODES.len()].1.run(pieces, bench.file, budget, &mut bench.samples)?
+                    }
                 }
             }
             times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));

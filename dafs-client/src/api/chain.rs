@@ -264,6 +264,10 @@ impl<'a> Chain<'a> {
     /// From the answers to the caller's result.
     fn finish(&self, work: ChainWork, outcome: Result<()>) -> Result<Chained> {
         let mut unclosed = work.unclosed();
+        if self.at_file {
+            // Whatever became of the others.
+            note_written(&self.node, work.unstable_writes());
+        }
         let result = outcome.and_then(|()| collect(self, work, &mut unclosed));
         if !unclosed.is_empty() {
             let shared = &self.owner.shared;
@@ -282,7 +286,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
     let mut path = Cow::Borrowed(&begin.path);
     let mut last: Option<(Reopen, Box<NamedReply>)> = None;
-    let mut written: SmallVec<[(DataReply, u64); 1]> = SmallVec::new();
+    let written = work.unstable_writes();
     for mut link in work.links {
         let answer = match link.answer.take() {
             Some(answer) => answer.map_err(|error| *error)?,
@@ -294,13 +298,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
                 done.attributes = Some(decode_message_pack("attributes", &reply.payload)?);
                 last = link.reopen.filter(|_| link.opcode == Opcode::Open).map(|reopen| (reopen, reply));
             }
-            (_, Answer::Data(reply)) => {
-                done.counts.push(reply.count);
-                if let Ask::Data(TransferKind::Write(_), offset, _) = link.ask {
-                    written.push((reply, offset));
-                }
-            }
-            (Opcode::Commit, _) => written.clear(),
+            (_, Answer::Data(reply)) => done.counts.push(reply.count),
             (Opcode::Close, _) => last = None,
             _ => {}
         }
@@ -311,8 +309,6 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
         let node = opened(owner, &reply, place, attributes)?;
         note_written(&node, written);
         done.file = Some(File::new(Arc::clone(owner), node, attributes.clone(), options));
-    } else if chain.at_file {
-        note_written(begin, written);
     }
     Ok(done)
 }

@@ -2,6 +2,7 @@
 
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{CHAIN_HANDLE, Flags, HEADER_SIZE, Header, LockRequest, Opcode, Status};
+use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::handle::closings::Closing;
@@ -211,6 +212,21 @@ impl ChainWork {
             Some(Err(error)) => Some(Error::clone(error)),
             _ => None,
         })
+    }
+
+    /// What the writes that succeeded behind the last commit did, and where.
+    pub(crate) fn unstable_writes(&self) -> SmallVec<[(DataReply, u64); 1]> {
+        let mut written = SmallVec::new();
+        for link in &self.links {
+            match (&link.ask, &link.answer) {
+                (Ask::Data(TransferKind::Write(_), offset, _), Some(Ok(Answer::Data(reply)))) => {
+                    written.push((*reply, *offset));
+                }
+                (_, Some(Ok(_))) if link.opcode == Opcode::Commit => written.clear(),
+                _ => {}
+            }
+        }
+        written
     }
 
     /// Handles that were gained and not closed by the chain.

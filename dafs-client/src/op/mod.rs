@@ -260,9 +260,8 @@ impl Op {
         match &mut self.work {
             Work::Chain(chain) => return chain.on_reply(request.at, reply),
             Work::Named(named) => {
-                let changes = named.changes_target(reply.header.opcode);
-                if let Some(node) = self.target.as_ref().filter(|_| changes) {
-                    node.unstable().change(reply.server_epoch);
+                if let Some(node) = &self.target {
+                    named.note_unstable(node, reply);
                 }
                 named.reply = Some(reply.kept());
             }

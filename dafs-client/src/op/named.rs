@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::{Head, PostError, Span};
-use dafs_proto::wire::{HEADER_SIZE, Header, LockTurn, Opcode, Writer};
+use dafs_proto::wire::{CopyReply, CopyRequest, HEADER_SIZE, Header, LockTurn, Opcode, Writer};
 use smallvec::SmallVec;
 
 use crate::handle::node::Node;
@@ -59,10 +59,23 @@ impl Named {
         outlet.send(draft, payload.len(), |room| room.write_from(0, payload))
     }
 
-    /// A request of this kind changes the size or the attributes of what it is about, and that is no path below it.
-    pub(crate) fn changes_target(&self, opcode: Opcode) -> bool {
-        use Opcode::{Allocate, Punch, Setattr, Truncate};
-        matches!(opcode, Truncate | Allocate | Punch | Setattr) && self.path.is_empty()
+    /// Notes what the server loses of it when it restarts before a commit. Here, so that a commit that is answered before the result is
+    /// collected knows of it.
+    pub(crate) fn note_unstable(&self, node: &Node, reply: &Reply<'_>) {
+        match reply.header.opcode {
+            // The size or the attributes of the target, and of no path below it.
+            Opcode::Truncate | Opcode::Allocate | Opcode::Punch | Opcode::Setattr if self.path.is_empty() => {
+                node.unstable().change(reply.server_epoch);
+            }
+            Opcode::CopyRange => {
+                if let (Ok(CopyRequest { offset, .. }), Ok(CopyReply { count: count @ 1.., verifier, .. })) =
+                    (CopyRequest::decode(&self.body), CopyReply::decode(reply.body))
+                {
+                    node.unstable().add(verifier, offset..offset.saturating_add(count));
+                }
+            }
+            _ => {}
+        }
     }
 }
 

@@ -52,15 +52,11 @@ impl File {
                     return Err(Error::Invalid(format!("{len} bytes at {begin} of the {what} of a copy: no file is so long")));
                 }
             }
-            let node = Arc::clone(&target.node);
             let finish = move |op: crate::op::Op| {
                 let reply = op.into_reply()?;
-                let CopyReply { count, verifier, end } = CopyReply::decode(reply.body())?;
+                let CopyReply { count, end, .. } = CopyReply::decode(reply.body())?;
                 if len != 0 && count > len {
                     return Err(Error::Invalid("the server says that it copied more than it was asked for".into()));
-                }
-                if count > 0 {
-                    node.unstable().add(verifier, target_offset..target_offset.saturating_add(count));
                 }
                 Ok(Copied { count, end })
             };

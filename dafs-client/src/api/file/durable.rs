@@ -42,8 +42,9 @@ impl<'a> DurableWriter<'a> {
     pub fn commit(&mut self) -> Result<()> {
         let mut rounds = 0;
         loop {
-            if std::mem::take(&mut self.all_lost) {
+            if self.all_lost {
                 self.write_again(std::slice::from_ref(&(0..u64::MAX)))?;
+                self.all_lost = false;
             }
             match self.file.commit() {
                 Ok(()) => {
@@ -55,7 +56,10 @@ impl<'a> DurableWriter<'a> {
                 Err(Error::WritesLost { ranges, attributes: false, .. }) if rounds < ROUNDS_MAX => {
                     rounds += 1;
                     tracing::warn!(rounds, "the server lost uncommitted writes; writing them again");
+                    // Told of once: where this is not all written again now, the next commit has to.
+                    self.all_lost = true;
                     self.write_again(&ranges)?;
+                    self.all_lost = false;
                 }
                 Err(error) => {
                     self.all_lost = matches!(error, Error::WritesLost { .. });

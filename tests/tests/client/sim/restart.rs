@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dafs_client::{Config, DurableWriter, Error, Opcode, OpenOptions, Stability};
+use dafs_client::{Config, DurableWriter, Error, Opcode, OpenOptions, Stability, Status};
+use dafs_proto::wire::{HEADER_SIZE, Header};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::{assert_same, bytes};
 
@@ -149,6 +150,63 @@ fn durable_writer_writes_again_what_a_restart_lost() {
     // What is not durable goes with this one.
     world.restart();
     assert_same(&world.content("f"), &data, "what was committed");
+}
+
+// [CLI-21]
+#[test]
+fn durable_writer_that_could_not_write_again_does_so_before_the_next_commit() {
+    let world = ScriptedWorld::new(11);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let mut writer = DurableWriter::new(&file, 1 << 20);
+    writer.write_all_at(&[1; 1000], 0).unwrap();
+    writer.write_all_at(&[2; 1000], 1000).unwrap();
+    world.restart();
+    world.once(Opcode::Write, refused);
+    assert!(matches!(writer.commit(), Err(Error::Status { status: Status::IO, .. })));
+    writer.commit().unwrap();
+    // What is not durable goes with this one.
+    world.restart();
+    assert_same(&world.content("f"), &[[1u8; 1000], [2; 1000]].concat(), "what was committed");
+}
+
+// [CLI-20] [CLI-97]
+#[test]
+fn copy_that_nobody_has_collected_is_named_by_the_commit_that_follows_a_restart() {
+    let world = ScriptedWorld::new(12);
+    let session = world.session();
+    let export = session.mount("data").unwrap();
+    let (from, to) = (export.create("from").unwrap(), export.create("to").unwrap());
+    from.write_all_at(&[1; 100], 0).unwrap();
+    let copied = from.submit_copy_some(0, 40, &to, 7);
+    // Answered behind it.
+    session.ping().unwrap();
+    world.restart();
+    let Err(Error::WritesLost { ranges, .. }) = to.commit() else { panic!("the loss goes unnoticed") };
+    assert_eq!(ranges, std::slice::from_ref(&(7..47)));
+    assert_eq!(copied.wait().unwrap().count, 40);
+    to.commit().unwrap();
+}
+
+// [CLI-20] [CLI-97]
+#[test]
+fn write_of_a_chain_that_broke_off_behind_it_is_named_by_the_commit_that_follows_a_restart() {
+    let world = ScriptedWorld::new(13);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    world.once(Opcode::Read, refused);
+    let broken = file.chain().write_at(&[1; 10], 100).read_at(&mut [0; 4], 0).run();
+    assert!(matches!(broken, Err(Error::Status { status: Status::IO, .. })), "{broken:?}");
+    world.restart();
+    let Err(Error::WritesLost { ranges, .. }) = file.commit() else { panic!("the loss goes unnoticed") };
+    assert_eq!(ranges, std::slice::from_ref(&(100..110)));
+}
+
+/// Answers in the server's place.
+fn refused(header: &Header) -> Action {
+    let mut head = [0; HEADER_SIZE];
+    header.reply(Status::IO).encode(&mut head);
+    Action::Say(head.to_vec(), Vec::new())
 }
 
 // [CLI-98]
