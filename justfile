@@ -29,6 +29,6 @@ serve DIR=`mktemp -d`:
     cargo run --release --bin dafs-server -- --export data={{DIR}} --export scratch=mem: \
         --listen tcp://127.0.0.1:0 --listen shm:///tmp/dafs.sock
 
-# one fuzz target (needs nightly and cargo install cargo-fuzz): just fuzz wire_request
+# one fuzz target (needs nightly and cargo install cargo-fuzz): just fuzz bodies
 fuzz TARGET *ARGS:
     cargo +nightly fuzz run --fuzz-dir tests/fuzz --features fuzzer {{TARGET}} {{ARGS}}

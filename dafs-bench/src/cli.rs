@@ -243,7 +243,7 @@ pub struct PipelineOptions {
 /// Options common to all benchmarks. One that would only be ignored is refused.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Measure these transports, separated by commas [default: tcp,shm].
+    /// Measure these transports, separated by commas [default: tcp,shm; shm for overlap, mixed and sieve].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub transport: Option<Vec<Transport>>,
     /// Size of an operation, 1 byte to 16MiB, separated by commas, such as 4,64KiB [default: by benchmark].
@@ -267,7 +267,7 @@ pub struct Options {
     /// Use registered memory, ordinary memory, or both [default: by benchmark].
     #[arg(long, value_name = "WHICH")]
     pub registered: Option<Registered>,
-    /// Order of offsets in the file of 64 MiB [default: sequential; random for iops].
+    /// Order of offsets in the file of 64 MiB [default: sequential; random for iops, mixed and fairness].
     #[arg(long)]
     pub pattern: Option<Pattern>,
     /// Wait in this way at both ends [default: adaptive over shm; event and busy for latency over tcp, else adaptive].

@@ -49,7 +49,7 @@ pub struct Settings {
     #[serde(default, rename = "export")]
     pub export_tables: Vec<ExportTable>,
     #[allow(rustdoc::broken_intra_doc_links, reason = "[:PORT] is shown by --help as it is, and is no link")]
-    /// Listen here: tcp://HOST[:PORT] (0 takes any free port) or shm:///SOCKET/PATH; may be repeated
+    /// Listen here: tcp://HOST[:PORT] (0 takes any free port), shm:///SOCKET/PATH or verbs://HOST[:PORT]; may be repeated
     ///
     /// Default: tcp://127.0.0.1:12049, and shared memory at /run/dafs/dafs.sock, else at $XDG_RUNTIME_DIR/dafs.sock.
     /// An address that other hosts can reach needs --key-file.
@@ -305,8 +305,8 @@ Signals:
 
 Exit status:
   0  ended by a signal
-  1  cannot serve
-  2  a flag is wrong";
+  1  cannot serve: a setting is wrong, or the system refuses
+  2  the command line cannot be read";
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,7 @@ line:
 Each test works in a directory of its own, dafs-conform-PID-N, below the root of the export, and
 removes it. Tests send what a server must refuse, so its log will complain: use an export and a
 server that may be tried hard. Some requirements show only with more: a key (--key), a second
-export, an export that is read-only, a short lease (dafs-server --lease-ms 2000), a lock file, a client
+export, an export that is read-only, a short lease (dafs-server --lease-ms 2000 --keep-alive-ms 500), a lock file, a client
 that is root or the server's own user.
 """
 from __future__ import annotations
@@ -37,10 +37,10 @@ from dafs.tcp import ConnectionEnded, Malformed
 PAGES = ("wire", "session", "errors", "batch", "list-io", "views", "transport-tcp", "storage", "locks", "limits", "access")
 PASSED, FAILED, NOT_TESTED = "passed", "failed", "not tested"
 EXAMPLES = """examples:
-  dafs-server --export data=/tmp/try --listen tcp://127.0.0.1:12049 --lease-ms 2000 &
+  dafs-server --export data=/tmp/try --listen tcp://127.0.0.1:12049 --lease-ms 2000 --keep-alive-ms 500 &
   python3 dafs_conform.py dafs+tcp://127.0.0.1/data
   python3 dafs_conform.py dafs+tcp://host:12049/data --key keys --json result.json
-  python3 dafs_conform.py dafs+tcp://127.0.0.1/data --only SESS-12,TCP        one id, and a page
+  python3 dafs_conform.py dafs+tcp://127.0.0.1/data --only SESS-12,TCP        one id, and all that begin so
 
 exit status: 0 no requirement failed; 1 some failed; 2 wrong usage, or no connection"""
 

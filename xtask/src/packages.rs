@@ -70,8 +70,9 @@ pub(crate) const NEEDS: &[Need] = &[
             Probe::Library(&["libibverbs.so"]),
             Probe::Library(&["librdmacm.so"]),
             Probe::Libclang,
+            Probe::Program("pkg-config"),
         ],
-        packages: &["libibverbs-dev", "librdmacm-dev", "libclang-dev"],
+        packages: &["libibverbs-dev", "librdmacm-dev", "libclang-dev", "pkg-config"],
     },
     Need {
         name: "soft-roce",

@@ -246,8 +246,7 @@ fn listeners(
             return Err(ConfigError::new(&place, problem, "write tcp://HOST:PORT or shm:///SOCKET/PATH"));
         }
         if url.scheme == Scheme::Verbs && cfg!(not(feature = "verbs")) {
-            let remedy =
-                "install libibverbs-dev, librdmacm-dev and libclang-dev, and build it with --features verbs";
+            let remedy = "install libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config, and build it with --features verbs";
             return Err(ConfigError::new(&place, "this server was built without RDMA", remedy));
         }
         let remedy = "write an address of this host, such as tcp://127.0.0.1:12049";

@@ -25,7 +25,7 @@ pub(crate) struct InstallArgs {
     /// Build the driver as the tests do: quicker to build, slower to run
     #[arg(long)]
     pub(crate) dev: bool,
-    /// With RDMA; needs libibverbs-dev, librdmacm-dev and libclang-dev
+    /// With RDMA; needs libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config
     #[arg(long)]
     pub(crate) verbs: bool,
     /// Use this shared library of adio-dafs, instead of building one
