@@ -120,7 +120,7 @@ impl File {
         match (method, why) {
             (Method::List | Method::View, why) => self.run_lists(direction, &settings, segments, why),
             (Method::Multiple, why) => self.run_multiple(direction, &settings, segments, why),
-            (Method::Sieve, why) => self.run_sieved(direction, &settings, segments, why),
+            (Method::Sieve, why) => self.run_sieved(&settings, segments, why),
         }
     }
 
@@ -139,11 +139,8 @@ impl File {
     /// The method for many segments, and why.
     pub(super) fn method(&self, settings: &Settings, direction: Direction) -> (Method, Why) {
         match (settings.method(direction), direction) {
-            // Without locks, what others write in the gaps meanwhile would be undone.
-            (Method::Sieve, Direction::Write) if self.ranks > 1 => (Method::Multiple, Why::SieveNeedsLocks),
-            (Method::Sieve, Direction::Write) if !self.mode.reads() => {
-                (Method::Multiple, Why::SieveNeedsReads)
-            }
+            // Without locks, what others write in the gaps meanwhile would be undone: by another open, another thread, another request.
+            (Method::Sieve, Direction::Write) => (Method::Multiple, Why::SieveNeedsLocks),
             (method, _) => (method, Why::Hint),
         }
     }

@@ -26,10 +26,8 @@ pub(super) enum Why {
     OnePiece,
     /// The hint, or its default.
     Hint,
-    /// Data sieving was asked for; written gaps need locks while others write.
+    /// Data sieving was asked for; gaps that are written need locks, for others may write too.
     SieveNeedsLocks,
-    /// Data sieving was asked for; the gaps cannot be read.
-    SieveNeedsReads,
     /// Data sieving was asked for; it does not go on by itself.
     SieveWaits,
     /// A view was asked for; the MPI library named segments, not a file type.
@@ -43,10 +41,7 @@ impl Why {
         match self {
             Self::OnePiece => "in one piece",
             Self::Hint => "as the hints say",
-            Self::SieveNeedsLocks => {
-                "data sieving was asked for, but several processes write and the gaps would need locks"
-            }
-            Self::SieveNeedsReads => "data sieving was asked for, but the file was not opened for reading",
+            Self::SieveNeedsLocks => "data sieving was asked for, but gaps that are written would need locks",
             Self::ViewNeedsTypes => "a view was asked for, but the MPI library named no file type",
             Self::ViewRefused => "a view was asked for, but the server has none for this file type",
             Self::SieveWaits => "data sieving was asked for, but does not go on while nobody waits",

@@ -192,10 +192,3 @@ pub(super) fn copy_out(from: &[u8], to: MemoryPart) {
     // SAFETY: the memory is promised by the maker of the transfer, and is not the window, which is this library's own.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), pointer(to.address), len) };
 }
-
-/// Copies memory of the transfer into a window.
-pub(super) fn copy_in(from: MemoryPart, to: &mut [u8]) {
-    let len = to.len().min(from.len);
-    // SAFETY: as in `copy_out`.
-    unsafe { std::ptr::copy_nonoverlapping(pointer(from.address).cast_const(), to.as_mut_ptr(), len) };
-}

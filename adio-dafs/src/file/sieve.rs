@@ -1,4 +1,5 @@
-//! Client data sieving: windows of the file with their gaps (Thakur, Gropp and Lusk, "Data sieving and collective I/O in ROMIO", §4).
+//! Client data sieving of reads: windows of the file with their gaps (Thakur, Gropp and Lusk, "Data sieving and collective I/O in
+//! ROMIO", §4).
 
 use dafs_client::{Direction, Extent, RegisteredBuf};
 
@@ -54,14 +55,8 @@ fn piece(segment: &Segment) -> MemoryPart {
 }
 
 impl File {
-    pub(super) fn run_sieved(
-        &self,
-        direction: Direction,
-        settings: &Settings,
-        mut segments: Segments<'_>,
-        why: Why,
-    ) -> Moved {
-        let size = settings.sieve_size(direction) as u64;
+    pub(super) fn run_sieved(&self, settings: &Settings, mut segments: Segments<'_>, why: Why) -> Moved {
+        let size = settings.sieve_size as u64;
         let (mut moved, mut window, mut buffer) = (0, Window::default(), None);
         loop {
             let next = match segments.next_segment().transpose() {
@@ -77,9 +72,10 @@ impl File {
                 return (moved, Ok(()));
             }
             let len: u64 = window.segments.iter().map(|segment| segment.len).sum();
-            let chosen = Chosen { direction, method: Some(Method::Sieve), mode: MemoryMode::Dafs, why };
+            let (direction, method) = (Direction::Read, Some(Method::Sieve));
+            let chosen = Chosen { direction, method, mode: MemoryMode::Dafs, why };
             self.note(settings, chosen, window.segments.len(), len);
-            let done = self.run_window(direction, &window, &mut buffer);
+            let done = self.run_window(&window, &mut buffer);
             moved += done.0;
             if done.1.is_err() || done.0 < len {
                 return (moved, done.1);
@@ -92,28 +88,24 @@ impl File {
         }
     }
 
-    fn run_window(&self, direction: Direction, window: &Window, buffer: &mut Option<RegisteredBuf>) -> Moved {
+    fn run_window(&self, window: &Window, buffer: &mut Option<RegisteredBuf>) -> Moved {
         self.counters.add(Count::Segments, window.segments.len() as u64);
         if let [segment] = &window.segments[..] {
             self.counters.on_call(Method::Multiple, MemoryMode::Dafs);
-            return match raw::run(&self.inner, direction, segment) {
+            return match raw::run(&self.inner, Direction::Read, segment) {
                 Ok(count) => (count as u64, Ok(())),
-                Err(error) => (0, Err(self.failed(direction, error))),
+                Err(error) => (0, Err(self.failed(Direction::Read, error))),
             };
         }
         self.counters.add(Count::SieveWindows, 1);
-        let outcome = match direction {
-            Direction::Read => self.read_window(window, buffer),
-            Direction::Write => self.write_window(window, buffer),
-        };
-        match outcome {
+        match self.read_window(window, buffer) {
             Ok(moved) => (moved, Ok(())),
             Err(error) => (0, Err(error)),
         }
     }
 
     fn read_window(&self, window: &Window, buffer: &mut Option<RegisteredBuf>) -> Result<u64> {
-        let bytes = self.filled(window, buffer, Direction::Read)?;
+        let bytes = self.filled(window, buffer)?;
         let mut moved = 0;
         for segment in &window.segments {
             let range = window.range(segment);
@@ -130,47 +122,18 @@ impl File {
         Ok(moved)
     }
 
-    /// Reads, changes and writes. The caller has made sure that nobody else writes.
-    fn write_window(&self, window: &Window, buffer: &mut Option<RegisteredBuf>) -> Result<u64> {
-        let read = self.filled(window, buffer, Direction::Write)?.len();
-        let Some(buffer) = buffer else { return Ok(0) };
-        let bytes = &mut buffer[..window.len()];
-        bytes[read..].fill(0);
-        for segment in &window.segments {
-            raw::copy_in(piece(segment), &mut bytes[window.range(segment)]);
-        }
-        let mut written = 0;
-        while written < window.len() {
-            self.counters.on_call(Method::Sieve, MemoryMode::Dafs);
-            let extent = Extent::new(window.start + written as u64, (window.len() - written) as u64);
-            let count =
-                self.inner.write_list_buf(&[extent], buffer, std::slice::from_ref(&(written..window.len())));
-            match count.map_err(|error| self.failed(Direction::Write, error))? {
-                0 => return Err(self.short(Direction::Write)),
-                count => written += count,
-            }
-        }
-        self.counters.add(Count::SieveBytes, window.len() as u64);
-        Ok(window.segments.iter().map(|segment| segment.len).sum())
-    }
-
     /// What the file has of a window.
-    fn filled<'a>(
-        &self,
-        window: &Window,
-        buffer: &'a mut Option<RegisteredBuf>,
-        direction: Direction,
-    ) -> Result<&'a [u8]> {
+    fn filled<'a>(&self, window: &Window, buffer: &'a mut Option<RegisteredBuf>) -> Result<&'a [u8]> {
         if buffer.as_ref().is_none_or(|buffer| buffer.len() < window.len()) {
             let made = self.server.session.buffer(window.len());
-            *buffer = Some(made.map_err(|error| self.failed(direction, error))?);
+            *buffer = Some(made.map_err(|error| self.failed(Direction::Read, error))?);
         }
         let Some(buffer) = buffer else { return Ok(&[]) };
         self.counters.on_call(Method::Sieve, MemoryMode::Dafs);
         self.counters.add(Count::SieveBytes, window.len() as u64);
         let extent = Extent::new(window.start, window.len() as u64);
         let read = self.inner.read_list_buf(&[extent], buffer, std::slice::from_ref(&(0..window.len())));
-        let count = read.map_err(|error| self.failed(direction, error))?.count;
+        let count = read.map_err(|error| self.failed(Direction::Read, error))?.count;
         Ok(&buffer[..count])
     }
 }

@@ -29,7 +29,7 @@ pub enum Method {
     Multiple,
     /// Views in the server: the file type is described once, and transfers name it.
     View,
-    /// Client data sieving: windows with their gaps, read whole; written by reading, changing and writing.
+    /// Client data sieving: windows with their gaps, read whole. Writes are by `Multiple` then.
     Sieve,
 }
 
@@ -60,8 +60,8 @@ pub struct Settings {
     pub list_max: usize,
     /// `dafs_list_bounds`: the bounds of the file type count as a segment of a call, as in the measurements of PVFS list I/O.
     pub list_bounds: bool,
-    /// `ind_rd_buffer_size`, `ind_wr_buffer_size`: windows of data sieving, bytes.
-    sieve_sizes: [usize; 2],
+    /// `ind_rd_buffer_size`: windows of data sieving, bytes.
+    pub sieve_size: usize,
     /// `dafs_collective`.
     pub collective: Collective,
     /// `dafs_sieve`: what the server does with what lies between the pieces of lists and views.
@@ -95,7 +95,7 @@ impl Default for Settings {
             list_max: 0,
             list_bounds: false,
             // ROMIO's own.
-            sieve_sizes: [4 << 20, 512 << 10],
+            sieve_size: 4 << 20,
             collective: Collective::default(),
             sieve: Sieve::default(),
             explain: false,
@@ -195,13 +195,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         key: "ind_rd_buffer_size",
-        set: |s, v| put(&mut s.sieve_sizes[READ], parse_size(v)),
-        show: |s| s.sieve_sizes[READ].to_string(),
-    },
-    Row {
-        key: "ind_wr_buffer_size",
-        set: |s, v| put(&mut s.sieve_sizes[WRITE], parse_size(v)),
-        show: |s| s.sieve_sizes[WRITE].to_string(),
+        set: |s, v| put(&mut s.sieve_size, v.parse().ok().filter(|size| SIEVE_SIZES.contains(size))),
+        show: |s| s.sieve_size.to_string(),
     },
     Row {
         key: "striping_factor",
@@ -269,11 +264,6 @@ impl Settings {
         };
         self.methods[place(direction)].unwrap_or(default)
     }
-
-    /// Windows of data sieving, bytes.
-    pub fn sieve_size(&self, direction: Direction) -> usize {
-        self.sieve_sizes[place(direction)]
-    }
 }
 
 fn place(direction: Direction) -> usize {
@@ -299,10 +289,6 @@ fn parse_bool(value: &str) -> Option<bool> {
         "false" | "disable" | "0" | "no" | "off" => Some(false),
         _ => None,
     }
-}
-
-fn parse_size(value: &str) -> Option<usize> {
-    value.parse().ok().filter(|size| SIEVE_SIZES.contains(size))
 }
 
 /// `Some(None)` for `auto`.
@@ -375,8 +361,7 @@ mod tests {
             ("dafs_commit_on_close", "false"),
             ("romio_ds_read", "enable"),
             ("romio_ds_write", "disable"),
-            ("ind_rd_buffer_size", "4096"),
-            ("ind_wr_buffer_size", "1073741824"),
+            ("ind_rd_buffer_size", "1073741824"),
             ("striping_factor", "4"),
             ("striping_unit", "65536"),
         ] {
