@@ -41,6 +41,19 @@ fn ascending() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
     })
 }
 
+/// The same, with each block so many extents away from where it would lie, before the first byte of the type too.
+fn beyond() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
+    (ascending(), proptest::collection::vec(-2i64..4, 6)).prop_map(|((mut offsets, lens, extent), away)| {
+        offsets.iter_mut().zip(away).for_each(|(offset, away)| *offset += away * extent);
+        (offsets, lens, extent)
+    })
+}
+
+/// Blocks that overlap those of other instances.
+fn overlapping() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
+    (ascending(), 1i64..9).prop_map(|((offsets, lens, _), extent)| (offsets, lens, extent))
+}
+
 /// Blocks anywhere, as types of memory may have them.
 fn anywhere() -> impl Strategy<Value = (Vec<i64>, Vec<i64>, i64)> {
     let blocks = proptest::collection::vec((-40i64..40, 0i64..7), 1..6);
@@ -110,16 +123,37 @@ proptest! {
     }
 
     #[test]
-    fn position_and_offset_of_a_view_are_those_of_a_plain_loop(view in ascending(), displacement in 0u64..100, at in 0u64..200) {
+    fn position_and_offset_of_a_view_are_those_of_a_plain_loop(
+        view in prop_oneof![ascending(), beyond(), overlapping()], displacement in 120u64..220, at in 0u64..400,
+    ) {
         let of = Type::new(&view.0[..], &view.1[..], view.2).unwrap();
         prop_assume!(of.size() > 0);
-        let instances = (at / of.size().min(view.2 as u64) + 3) as i64;
+        let instances = (at / of.size().min(view.2 as u64) + 4) as i64;
         let places = bytes_of(&view.0, &view.1, view.2, instances);
         let view = View { displacement, of };
-        prop_assert_eq!(view.offset_of(at).unwrap(), displacement + places[at as usize] as u64);
-        let before = places.iter().filter(|place| displacement + (**place as u64) < at).count();
-        prop_assert_eq!(view.position_of(at), before as u64);
+        let places = places.iter().map(|place| displacement.checked_add_signed(*place).unwrap()).collect::<Vec<_>>();
+        prop_assert_eq!(view.offset_of(at).unwrap(), places[at as usize]);
+        // What lies before the displacement is not asked for.
+        let before = places.iter().filter(|place| **place < at).count();
+        prop_assert_eq!(view.position_of(at), if at < displacement { 0 } else { before as u64 });
     }
+}
+
+#[test]
+fn position_in_a_view_is_found_however_far_its_blocks_lie_from_their_instance() {
+    let view = |displacement, start, len, extent| View {
+        displacement,
+        of: Type::new(vec![start], vec![len], extent).unwrap(),
+    };
+    let far = view(0, 1 << 20, 4, 8);
+    assert_eq!([0, 1 << 20, (1 << 20) + 3, (1 << 20) + 17].map(|at| far.position_of(at)), [0, 0, 3, 9]);
+    let farther = view(7, 1 << 60, 4, 8);
+    assert_eq!([1 << 60, (1 << 60) + 7 + (8 << 40)].map(|at| farther.position_of(at)), [0, 4 << 40]);
+    let before = view(1 << 40, -(1 << 40), 4, 8);
+    assert_eq!(before.position_of(1 << 40), 1 << 39);
+    // At the ends of all numbers.
+    let large = view(0, i64::MIN, i64::MAX, 1);
+    assert_eq!(large.position_of(u64::MAX), u64::MAX);
 }
 
 #[test]

@@ -171,32 +171,18 @@ impl View<'_> {
         if of.size == 0 || of.extent <= 0 {
             return 0;
         }
-        // A block may lie beyond the extent, or before the beginning, so that it belongs to a neighbour of the instance it is found in.
-        let instance = behind / of.extent;
-        let before = |instance: i64| -> u64 {
-            let within = behind - instance.saturating_mul(of.extent);
-            (0..of.len()).fold(0, |sum, index| {
-                let (start, len) = of.block(index);
-                sum + u64::try_from(within.saturating_sub(start)).unwrap_or(0).min(len)
-            })
+        let (behind, extent) = (i128::from(behind), i128::from(of.extent));
+        let blocks = || {
+            let with_bytes = (0..of.len()).map(|index| of.block(index)).filter(|(_, len)| *len > 0);
+            with_bytes.map(|(start, len)| (i128::from(start), i128::from(len)))
         };
-        let span = self.span_in_instances();
-        let first = (instance - span).max(0);
-        let whole = first.unsigned_abs().saturating_mul(of.size);
-        (first..=instance.saturating_add(span))
-            .fold(whole, |sum, instance| sum.saturating_add(before(instance)))
-    }
-
-    /// How many instances before or after its own a block may reach.
-    fn span_in_instances(&self) -> i64 {
-        let of = &self.of;
-        let far = |index| {
-            let (start, len) = of.block(index);
-            let end = start.saturating_add(i64::try_from(len).unwrap_or(i64::MAX));
-            start.saturating_abs().max(end.saturating_sub(of.extent).saturating_abs())
-        };
-        let farthest = (0..of.len()).filter(|index| of.block(*index).1 > 0).map(far).max().unwrap_or(0);
-        (farthest / of.extent.max(1)).min(1 << 16)
+        // The first instances lie before the byte as a whole. Of the others each block counts for itself: it may lie far from its instance.
+        let end = blocks().map(|(start, len)| start + len).max().unwrap_or(0);
+        let first = ((behind - end).div_euclid(extent) + 1).max(0);
+        let reach = behind - first * extent;
+        let of_others = blocks().map(|(start, len)| bytes_before(reach - start, len, extent));
+        let before = of_others.fold(first.saturating_mul(of.size.into()), i128::saturating_add);
+        u64::try_from(before).unwrap_or(u64::MAX)
     }
 
     /// The byte of the file where the data after `position` bytes begins.
@@ -214,6 +200,18 @@ impl View<'_> {
         let offset = self.displacement.checked_add_signed(relative);
         offset.filter(|offset| *offset <= i64::MAX as u64).ok_or(LayoutError::Offset { position })
     }
+}
+
+/// Bytes of a block and of the same block of the instances that follow, which lie in the first `reach` bytes from where it begins.
+fn bytes_before(reach: i128, len: i128, extent: i128) -> i128 {
+    if reach <= extent {
+        return reach.clamp(0, len);
+    }
+    let whole = ((reach - len).div_euclid(extent) + 1).max(0);
+    // So much of the next one; of each that follows less by an extent.
+    let left = reach - whole * extent;
+    let cut = ((left - 1).div_euclid(extent) + 1).max(0);
+    whole * len + cut * left - extent * (cut * (cut - 1) / 2)
 }
 
 /// A place in instances of a type.
