@@ -256,6 +256,84 @@ static void run_negative_offset_nonblocking(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* A view of every fourth int, from byte 400 of 1000 on. */
+static MPI_File open_with_gaps(void)
+{
+    MPI_Datatype type;
+    MPI_File fh;
+    check_make(check.file, 1, 1000);
+    fh = CHECK_OPEN(MPI_MODE_RDWR);
+    MPI_Type_create_resized(MPI_INT, 0, 16, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, 400, MPI_INT, type, "native", MPI_INFO_NULL));
+    MPI_Type_free(&type);
+    return fh;
+}
+
+/* The file is as it was made. */
+static void close_unchanged(MPI_File fh)
+{
+    unsigned char memory[1000];
+    check_publish(fh);
+    CHECK_MPI(MPI_File_close(&fh));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK_EQUAL(check_reread(check.file, 0, memory, 1000), 1000);
+    CHECK_PATTERN(memory, 1, 0, 1000);
+}
+
+static int split_write(MPI_File fh, MPI_Offset at, const int *memory, MPI_Status *status)
+{
+    int error = MPI_File_write_at_all_begin(fh, at, memory, 1, MPI_INT);
+    return error == MPI_SUCCESS ? MPI_File_write_at_all_end(fh, memory, status) : error;
+}
+
+static int split_read(MPI_File fh, MPI_Offset at, int *memory, MPI_Status *status)
+{
+    int error = MPI_File_read_at_all_begin(fh, at, memory, 1, MPI_INT);
+    return error == MPI_SUCCESS ? MPI_File_read_at_all_end(fh, memory, status) : error;
+}
+
+/* Offsets that name no place in a view: before it, or behind all numbers. Nothing is moved elsewhere. */
+static void run_offset_outside_view(void)
+{
+    static const MPI_Offset outside[] = {-1, -25, (MPI_Offset)1 << 62};
+    MPI_File fh = open_with_gaps();
+    MPI_Request request;
+    MPI_Status status;
+    int memory = 0, error;
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        MPI_Offset at = outside[i];
+        CHECK_CLASS(MPI_File_write_at(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
+        CHECK_CLASS(MPI_File_read_at(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
+        error = MPI_File_iwrite_at(fh, at, &memory, 1, MPI_INT, &request);
+        CHECK_CLASS(wait_error(error, &request), MPI_ERR_ARG);
+        if (at > 0)
+            continue;
+        CHECK_CLASS(MPI_File_write_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
+        CHECK_CLASS(MPI_File_read_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
+        CHECK_CLASS(split_write(fh, at, &memory, &status), MPI_ERR_ARG);
+        CHECK_CLASS(split_read(fh, at, &memory, &status), MPI_ERR_ARG);
+    }
+    close_unchanged(fh);
+}
+
+/* One rank names such a place in a collective call: all fail alike, and nobody waits. */
+static void run_offset_of_one(void)
+{
+    MPI_Offset at = check.rank == 0 ? -1 : check.rank;
+    MPI_File fh = open_with_gaps();
+    MPI_Status status;
+    int memory = 0;
+    CHECK_CLASS(MPI_File_read_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
+    CHECK_CLASS(split_read(fh, at, &memory, &status), MPI_ERR_ARG);
+    /* Each writes what is there. */
+    pattern_fill(&memory, 1, 400 + 16 * (uint64_t)check.rank, 4);
+    CHECK_CLASS(MPI_File_write_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
+    CHECK_CLASS(split_write(fh, at, &memory, &status), MPI_ERR_ARG);
+    CHECK_MPI(MPI_File_write_at_all(fh, check.rank, &memory, 1, MPI_INT, &status));
+    close_unchanged(fh);
+}
+
 static void run_negative_seek(void)
 {
     MPI_File fh = open_100(MPI_MODE_RDWR);
@@ -444,6 +522,8 @@ int main(int argc, char **argv)
         {"access_modes", 1, run_access_modes, "MPI_ERR_AMODE for modes that exclude one another"},
         {"negative_offset", 1, run_negative_offset, "MPI_ERR_ARG"},
         {"negative_offset_nonblocking", 1, run_negative_offset_nonblocking, "MPI_ERR_ARG from the call or its request"},
+        {"offset_outside_view", 1, run_offset_outside_view, "MPI_ERR_ARG for offsets through a view with gaps"},
+        {"offset_of_one", 2, run_offset_of_one, "one rank names such an offset in a collective call"},
         {"negative_seek", 1, run_negative_seek, "a pointer cannot be below 0"},
         {"bad_arguments", 1, run_bad_arguments, "counts, types, sizes, displacements"},
         {"bad_view", 1, run_bad_view, "a file type that is no multiple of its etype"},

@@ -43,6 +43,8 @@ struct dafs_ompio_file {
     /* The rank's view, as the library has it; `view_numbers` is NULL where it is not known. */
     adio_dafs_view view;
     int64_t *view_numbers;
+    /* What was wrong with this rank's beginning of the split call that is under way: an MPI error class. */
+    int split_error;
     /* OMPIO's own functions. */
     mca_io_base_module_2_0_0_t ompio;
     /* OMPIO's shared file pointer, and what stands before it. */

@@ -3,6 +3,7 @@
  *   - returns success from reads and writes whose fbtl failed, and hangs where one rank's fails in a collective call;
  *   - never ends a nonblocking call that moves no bytes;
  *   - tells a collective read beyond the end of the file as complete, and takes the end of a view with gaps for another;
+ *   - moves data before the view, or elsewhere in it, where an offset is negative or too large;
  *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file.
  * Those of the shared file pointer are in shared_pointer.c. */
 #include <stdlib.h>
@@ -38,6 +39,22 @@ static int at_any_place(ompi_file_t *fp)
 
 #define ALLOWED at_any_place(fp)
 
+static int first_of(int error, int other)
+{
+    return error != MPI_SUCCESS ? error : other;
+}
+
+/* What is wrong with an offset may be so on one rank alone. */
+static int at_place(ompi_file_t *fp, MPI_Offset at)
+{
+    int64_t position;
+    bool none = at < 0 || __builtin_mul_overflow(at, (int64_t)dafs_handle_of(fp)->f_etype_size, &position);
+
+    return first_of(at_any_place(fp), none ? MPI_ERR_ARG : MPI_SUCCESS);
+}
+
+#define ALLOWED_AT at_place(fp, at)
+
 /* OMPIO's collective functions do not look at the amode. */
 int dafs_readable(ompi_file_t *fp)
 {
@@ -51,16 +68,12 @@ int dafs_writable(ompi_file_t *fp)
 
 static int readable(ompi_file_t *fp)
 {
-    int error = dafs_readable(fp);
-
-    return error != MPI_SUCCESS ? error : at_any_place(fp);
+    return first_of(dafs_readable(fp), at_any_place(fp));
 }
 
 static int writable(ompi_file_t *fp)
 {
-    int error = dafs_writable(fp);
-
-    return error != MPI_SUCCESS ? error : at_any_place(fp);
+    return first_of(dafs_writable(fp), at_any_place(fp));
 }
 
 /* --- One process by itself --- */
@@ -128,7 +141,7 @@ static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *p
                                                                                                                                    \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
-        int error = at_any_place(fp);                                                                                              \
+        int error = at_place(fp, at);                                                                                              \
                                                                                                                                    \
         return error != MPI_SUCCESS ? error : dafs_##name(fp, at, buf, count, type, status);                                       \
     }
@@ -154,15 +167,31 @@ INDEPENDENT_AT(write_at, ADIO_DAFS_WRITE, WRITE_AT, dafs_writable(fp))
 
 NONBLOCKING(iread, ADIO_DAFS_READ, DAFS_POINTER, IREAD, ALLOWED, *request, fp, buf, count, type, request)
 NONBLOCKING(iwrite, ADIO_DAFS_WRITE, DAFS_POINTER, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
-NONBLOCKING(iread_at, ADIO_DAFS_READ, at, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(iwrite_at, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iread_at, ADIO_DAFS_READ, at, IREAD_AT, ALLOWED_AT, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED_AT, *request, fp, at, buf, count, type, request)
 NONBLOCKING(iread_all, ADIO_DAFS_READ, DAFS_POINTER, IREAD, ALLOWED, *request, fp, buf, count, type, request)
 NONBLOCKING(iwrite_all, ADIO_DAFS_WRITE, DAFS_POINTER, IWRITE, ALLOWED, *request, fp, buf, count, type, request)
-NONBLOCKING(iread_at_all, ADIO_DAFS_READ, at, IREAD_AT, ALLOWED, *request, fp, at, buf, count, type, request)
-NONBLOCKING(iwrite_at_all, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iread_at_all, ADIO_DAFS_READ, at, IREAD_AT, ALLOWED_AT, *request, fp, at, buf, count, type, request)
+NONBLOCKING(iwrite_at_all, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED_AT, *request, fp, at, buf, count, type, request)
 
-/* The same of a split call. */
-#define SPLIT_BEGIN(name, direction, where, parameters, check, ...)                                                                \
+/* What is wrong with a rank's offset in a collective call. It takes part all the same, for the others wait for it: with nothing. */
+static int misplaced(ompi_file_t *fp, MPI_Offset *at, int *count)
+{
+    int error = at_place(fp, *at);
+
+    if (error != MPI_SUCCESS) {
+        *at = 0;
+        *count = 0;
+    }
+    return error;
+}
+
+#define MISPLACED misplaced(fp, &at, &count)
+/* The pointer leads to a place. */
+#define PLACED MPI_SUCCESS
+
+/* The same of a split call. What is wrong with a rank's offset is told at its end, which all come to. */
+#define SPLIT_BEGIN(name, direction, where, parameters, check, place, ...)                                                         \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
@@ -170,21 +199,24 @@ NONBLOCKING(iwrite_at_all, ADIO_DAFS_WRITE, at, IWRITE_AT, ALLOWED, *request, fp
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        if (!dafs_handle_of(fp)->f_split_coll_in_use)                                                                              \
+            file->split_error = place;                                                                                             \
         if (dafs_begin_split_by_view(fp, direction, where, buf, count, type))                                                      \
             return MPI_SUCCESS;                                                                                                    \
         BEGUN_BY_OMPIO(name, SPLIT, __VA_ARGS__)                                                                                   \
     }
 
-SPLIT_BEGIN(read_all_begin, ADIO_DAFS_READ, DAFS_POINTER, READ_BEGIN, readable(fp), fp, buf, count, type)
-SPLIT_BEGIN(write_all_begin, ADIO_DAFS_WRITE, DAFS_POINTER, WRITE_BEGIN, writable(fp), fp, buf, count, type)
-SPLIT_BEGIN(read_at_all_begin, ADIO_DAFS_READ, at, READ_AT_BEGIN, readable(fp), fp, at, buf, count, type)
-SPLIT_BEGIN(write_at_all_begin, ADIO_DAFS_WRITE, at, WRITE_AT_BEGIN, writable(fp), fp, at, buf, count, type)
+SPLIT_BEGIN(read_all_begin, ADIO_DAFS_READ, DAFS_POINTER, READ_BEGIN, readable(fp), PLACED, fp, buf, count, type)
+SPLIT_BEGIN(write_all_begin, ADIO_DAFS_WRITE, DAFS_POINTER, WRITE_BEGIN, writable(fp), PLACED, fp, buf, count, type)
+SPLIT_BEGIN(read_at_all_begin, ADIO_DAFS_READ, at, READ_AT_BEGIN, readable(fp), MISPLACED, fp, at, buf, count, type)
+SPLIT_BEGIN(write_at_all_begin, ADIO_DAFS_WRITE, at, WRITE_AT_BEGIN, writable(fp), MISPLACED, fp, at, buf, count, type)
 
 int dafs_end_split(ompi_file_t *fp, int code)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
-    int error = code == OMPI_SUCCESS ? MPI_SUCCESS : ompi_errcode_get_mpi_code(code);
+    int error = code == OMPI_SUCCESS ? dafs_file_of(fh)->split_error : ompi_errcode_get_mpi_code(code);
 
+    dafs_file_of(fh)->split_error = MPI_SUCCESS;
     /* A request that failed is left for its error to be told. */
     if (error != MPI_SUCCESS && fh->f_split_coll_req && fh->f_split_coll_req != MPI_REQUEST_NULL)
         ompi_request_free(&fh->f_split_coll_req);
@@ -241,27 +273,27 @@ int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t w
 
 /* `alone` is what each process does by itself where the hint dafs_collective says so, and in atomic mode: what two processes exchange
  * would lie under no lock. */
-#define COLLECTIVE(name, alone, direction, where, parameters, check, from, ...)                                                    \
+#define COLLECTIVE(name, alone, direction, where, parameters, check, place, from, ...)                                             \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        int error = check, mistake = place;                                                                                        \
         int64_t position = from;                                                                                                   \
-        int error = check;                                                                                                         \
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
         if (dafs_is_alone(file) && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))                \
-            return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
+            return dafs_end_collective(fp, first_of(mistake, error), DAFS_NOWHERE, 0, status);                                     \
         dafs_enter(file, true);                                                                                                    \
         error = dafs_leave(file, dafs_is_alone(file) ? file->ompio.io_module_file_##alone(__VA_ARGS__)                             \
                                                      : file->ompio.io_module_file_##name(__VA_ARGS__));                            \
-        return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
+        return dafs_end_collective(fp, first_of(mistake, error), position, bytes_of(count, type), status);                         \
     }
 
-COLLECTIVE(read_all, read, ADIO_DAFS_READ, DAFS_POINTER, READ, readable(fp), HERE, fp, buf, count, type, status)
-COLLECTIVE(write_all, write, ADIO_DAFS_WRITE, DAFS_POINTER, WRITE, writable(fp), HERE, fp, buf, count, type, status)
-COLLECTIVE(read_at_all, read_at, ADIO_DAFS_READ, at, READ_AT, readable(fp), THERE, fp, at, buf, count, type, status)
-COLLECTIVE(write_at_all, write_at, ADIO_DAFS_WRITE, at, WRITE_AT, writable(fp), THERE, fp, at, buf, count, type, status)
+COLLECTIVE(read_all, read, ADIO_DAFS_READ, DAFS_POINTER, READ, readable(fp), PLACED, HERE, fp, buf, count, type, status)
+COLLECTIVE(write_all, write, ADIO_DAFS_WRITE, DAFS_POINTER, WRITE, writable(fp), PLACED, HERE, fp, buf, count, type, status)
+COLLECTIVE(read_at_all, read_at, ADIO_DAFS_READ, at, READ_AT, readable(fp), MISPLACED, THERE, fp, at, buf, count, type, status)
+COLLECTIVE(write_at_all, write_at, ADIO_DAFS_WRITE, at, WRITE_AT, writable(fp), MISPLACED, THERE, fp, at, buf, count, type, status)
 
 /* --- The rest --- */
 

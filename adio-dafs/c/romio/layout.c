@@ -31,6 +31,14 @@ adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2])
     return (adio_dafs_view){(uint64_t)fd->disp, type_of(fd->filetype, whole, &flattened)};
 }
 
+/* Bytes of the view's data before an offset: below 0 where there is no such place. */
+static int64_t position_of(ADIO_File fd, ADIO_Offset offset)
+{
+    int64_t position;
+
+    return __builtin_mul_overflow(offset, (int64_t)fd->etype_size, &position) ? -1 : position;
+}
+
 static uint64_t bytes_of(int count, MPI_Datatype type)
 {
     MPI_Count size = 0;
@@ -69,7 +77,7 @@ void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction
         .collective = dafs_file_of(fd)->common.collective,
         .memory = &layout->memory,
         .view = &layout->view,
-        .position = (uint64_t)(offset * fd->etype_size),
+        .position = (uint64_t)position_of(fd, offset),
     };
     if (pointer == ADIO_INDIVIDUAL)
         adio_dafs_view_position(&layout->view, (uint64_t)fd->fp_ind, &layout->transfer.position);
