@@ -319,6 +319,28 @@ static void run_dafs_view(void)
     free(want);
 }
 
+/* Ranks that ask for different collective calls agree on the exchange, and stay with it whatever hint comes later. */
+static void run_dafs_collective_differs(void)
+{
+    const char *mine = check.rank == 0 ? "independent" : "two_phase";
+    unsigned char memory[1000], got[1000];
+    MPI_Offset at = (MPI_Offset)sizeof memory * check.rank;
+    MPI_File fh = open_with("dafs_collective", mine);
+    MPI_Status status;
+    need_dafs(&fh);
+    for (uint64_t round = 0; round < 2; round++) {
+        set_info(fh, "dafs_memory", "dafs");
+        pattern_fill(memory, round, (uint64_t)at, sizeof memory);
+        CHECK_MPI(MPI_File_write_at_all(fh, at, memory, sizeof memory, MPI_BYTE, &status));
+        CHECK_MPI(MPI_File_read_at_all(fh, at, got, sizeof got, MPI_BYTE, &status));
+        CHECK_BYTES(got, memory, (uint64_t)at, sizeof got);
+        /* They agree again with the next view. */
+        set_info(fh, "dafs_collective", mine);
+        move(fh, round);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
@@ -332,6 +354,7 @@ int main(int argc, char **argv)
         {"dafs_memory_unknown", 1, run_dafs_memory_unknown, "a memory mode that does not exist"},
         {"dafs_counters", 1, run_dafs_counters, "counters of a dafs driver"},
         {"dafs_view", 1, run_dafs_view, "a view of a dafs driver is described by MPI_File_set_view, once"},
+        {"dafs_collective_differs", 2, run_dafs_collective_differs, "ranks that ask for different collective calls of a dafs driver"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);

@@ -29,7 +29,7 @@ enum dafs_pointer_place {
 /* A file that is open on this rank. */
 struct dafs_file {
     adio_dafs_file *handle;
-    /* Collective calls: each rank moves its own data (dafs_collective=independent, or =server). */
+    /* Collective calls: each rank moves its own data (dafs_collective=independent, or =server). The ranks agree on it. */
     bool independent;
     /* A collective call is under way: an error is kept for its end, so that the exchange with other ranks goes on. */
     bool collective;
@@ -84,8 +84,11 @@ void dafs_refuse(const char *why);
 void dafs_hints_add(struct dafs_hints *hints, const char *key, const char *value);
 void dafs_hints_free(struct dafs_hints *hints);
 
-/* Hands hints to the file and learns what is in force. */
+/* Hands hints to the file. What the ranks agreed on changes where the hint of it is among them, by all ranks then. */
 void dafs_set_hints(struct dafs_file *file, const adio_dafs_hint *hints, size_t count);
+
+/* This rank's hints ask for collective calls of each rank by itself. */
+bool dafs_asks_for_independent(struct dafs_file *file);
 
 /* The value that is in force for a key; false where there is none. */
 bool dafs_hint_value(struct dafs_file *file, const char *key, char value[DAFS_VALUE_SIZE]);
@@ -111,7 +114,8 @@ int dafs_take_error(struct dafs_file *file);
 int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read);
 
 /* Each rank sees the file by this view from now on: the server is told of it where transfers will name it there, and the shared file
- * pointer begins anew. A class that is not success is this rank's mistake, which all then fail of. Collective; an MPI error class. */
+ * pointer begins anew. The ranks agree again on collective calls, as at the open. A class that is not success is this rank's mistake,
+ * which all then fail of. Collective; an MPI error class. */
 int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class);
 
 /* Bytes that a read from position on, of wanted bytes, finds in a file as long as it is now. */

@@ -90,7 +90,7 @@ static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *f
     int talk;
 
     if (file->handle)
-        dafs_set_hints(file, NULL, 0);
+        file->independent = dafs_asks_for_independent(file);
     values[OPEN_CLASS] = class;
     values[OPEN_LOWEST_FAILED] = class == MPI_SUCCESS ? 0 : opening->size - opening->rank;
     values[OPEN_TWO_PHASE] = !file->independent;
@@ -269,7 +269,8 @@ int dafs_set_atomic(struct dafs_file *file, MPI_Comm comm, int flag)
 
 int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class)
 {
-    int status = ADIO_DAFS_OK;
+    enum { CLASS, TWO_PHASE, VALUES };
+    int values[VALUES], status, talk;
 
     if (class == MPI_SUCCESS) {
         adio_dafs_pointer_begin(file->handle, 0);
@@ -277,7 +278,13 @@ int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *v
         dafs_report(status);
         class = dafs_class(status);
     }
-    return dafs_max_class(comm, class);
+    values[CLASS] = class;
+    values[TWO_PHASE] = !file->independent;
+    talk = dafs_max(comm, values, VALUES);
+    if (talk != MPI_SUCCESS)
+        return talk;
+    file->independent = !values[TWO_PHASE];
+    return values[CLASS];
 }
 
 int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t *size)
