@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use crate::error::{Class, Error, Result};
+use crate::error::Result;
 use crate::file::{AccessMode, COUNTERS, File, Opening, Request};
 use crate::name::Surroundings;
 pub use abi::*;
@@ -493,10 +493,4 @@ pub extern "C" fn adio_dafs_last_error() -> *const c_char {
 unsafe fn open_file<'a>(file: *mut adio_dafs_file) -> Result<&'a Arc<File>> {
     // SAFETY: promised by the caller.
     unsafe { file.as_ref() }.map(|file| &file.0).ok_or_else(|| argument("no file"))
-}
-
-impl From<std::str::Utf8Error> for Error {
-    fn from(_: std::str::Utf8Error) -> Self {
-        Self::new(Class::Argument, "a hint is no text")
-    }
 }

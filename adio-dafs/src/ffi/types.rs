@@ -45,6 +45,8 @@ pub(super) unsafe fn name<'a>(text: *const c_char) -> Result<&'a OsStr> {
     Ok(OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
 }
 
+/// Hints that are no text are none that this library knows: they are left out.
+///
 /// # Safety
 /// As of [`slice`] and [`name`].
 pub(super) unsafe fn hints<'a>(
@@ -53,12 +55,13 @@ pub(super) unsafe fn hints<'a>(
 ) -> Result<Vec<(&'a str, &'a str)>> {
     // SAFETY: promised by the caller.
     let hints = unsafe { slice(first, count) }?;
-    let texts = hints.iter().map(|hint| {
+    let mut texts = Vec::with_capacity(hints.len());
+    for hint in hints {
         // SAFETY: promised by the caller.
         let (key, value) = unsafe { (name(hint.key)?, name(hint.value)?) };
-        Ok((std::str::from_utf8(key.as_bytes())?, std::str::from_utf8(value.as_bytes())?))
-    });
-    texts.collect()
+        texts.extend(key.to_str().zip(value.to_str()));
+    }
+    Ok(texts)
 }
 
 /// # Safety

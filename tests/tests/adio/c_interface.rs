@@ -51,8 +51,9 @@ const ARGUMENT: c_int = adio_dafs_status::ADIO_DAFS_ERR_ARG as c_int;
 fn file_is_opened_shared_joined_moved_and_closed(on: On) {
     let harness = Harness::start(on);
     let path = CString::new(name(&harness, on, "f")).unwrap();
-    let (key, value) = (CString::new("dafs_memory").unwrap(), CString::new("adio").unwrap());
-    let hints = [adio_dafs_hint { key: key.as_ptr(), value: value.as_ptr() }];
+    // [MPI-50] What is no text is no hint.
+    let hints = [(c"dafs_memory", c"\xff"), (c"dafs_memory", c"adio"), (c"dafs_\xc0", c"adio")];
+    let hints = hints.map(|(key, value)| adio_dafs_hint { key: key.as_ptr(), value: value.as_ptr() });
     let mut file: *mut adio_dafs_file = null_mut();
     let mut ticket = vec![0u8; ADIO_DAFS_TICKET_SIZE_MAX];
     let mut len = 0;
@@ -60,7 +61,7 @@ fn file_is_opened_shared_joined_moved_and_closed(on: On) {
     // SAFETY: see above.
     unsafe {
         assert_eq!(adio_dafs_claims(path.as_ptr()), 1);
-        assert_eq!(adio_dafs_open(path.as_ptr(), 8 | 1, -1, 2, hints.as_ptr(), 1, &mut file), OK);
+        assert_eq!(adio_dafs_open(path.as_ptr(), 8 | 1, -1, 2, hints.as_ptr(), hints.len(), &mut file), OK);
         assert_eq!(adio_dafs_share(file, ticket.as_mut_ptr().cast(), 4, &mut len), ARGUMENT);
         assert!(last_error().contains("room for 4"), "{}", last_error());
         assert_eq!(adio_dafs_share(file, ticket.as_mut_ptr().cast(), ticket.len(), &mut len), OK);
