@@ -46,6 +46,7 @@ impl File {
                 Err(error) => (0, Err(error)),
             },
         };
+        self.on_moved(direction);
         self.counters.on_moved(direction, moved.0);
         if moved.1.is_err() {
             self.counters.add(Count::Failures, 1);
@@ -63,10 +64,7 @@ impl File {
                 Err(what.cannot("read", &self.place.shown))
             }
             Direction::Read => Ok(()),
-            Direction::Write => {
-                self.unstable.store(true, Ordering::Release);
-                self.check_writes("write")
-            }
+            Direction::Write => self.check_writes("write"),
         }
     }
 

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use dafs_client::RegistrationCounters;
+use dafs_client::{Direction, RegistrationCounters};
 
 pub use account::Account;
 pub use amode::{AccessMode, AccessModeBits};
@@ -102,8 +102,9 @@ impl File {
         if size == 0 {
             return Ok(());
         }
+        let allocated = self.inner.allocate(0, size);
         self.unstable.store(true, Ordering::Release);
-        match self.inner.allocate(0, size) {
+        match allocated {
             Err(error) if error.status() == Some(dafs_client::Status::NOT_SUPPORTED) => {
                 let now = self.size()?;
                 if now < size { self.resize(size) } else { Ok(()) }
@@ -186,6 +187,14 @@ impl File {
     /// The server that it is on.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Data was moved, or may have been: what was written is not durable, whatever a sync made so that ran beside it.
+    #[inline]
+    fn on_moved(&self, direction: Direction) {
+        if direction == Direction::Write {
+            self.unstable.store(true, Ordering::Release);
+        }
     }
 
     fn check_writes(&self, action: &str) -> Result<()> {

@@ -211,6 +211,7 @@ impl Request {
     fn collect_first(&mut self) {
         let Some((started, len)) = self.under_way.pop_front() else { return };
         let outcome = started.wait();
+        self.file.on_moved(self.direction);
         if self.is_over {
             return;
         }
@@ -240,6 +241,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         for (started, _) in self.under_way.drain(..) {
             started.cancel();
+            self.file.on_moved(self.direction);
         }
     }
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use adio_dafs::file::File;
-use dafs_client::Direction;
+use dafs_client::{Direction, LockKind, OpenOptions};
 use dafs_tests::area::Area;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
 
-use crate::support::{counter, name, open, requests, run, segment};
+use crate::support::{counter, name, open, requests, run, segment, submit};
 
 on_sockets! {
     requests_of_each_method_are_as_few_as_it_says,
     close_commits_what_was_written_once,
+    close_commits_what_a_sync_beside_it_missed,
     registrations_of_each_memory_mode_are_as_many_as_it_says,
     small_transfers_register_nothing_in_any_mode,
     cache_keeps_as_many_registrations_as_the_hint_says,
@@ -68,6 +69,32 @@ fn close_commits_what_was_written_once(on: On) {
     assert_eq!(close(&[], true, true), 1);
     assert_eq!(close(&[], false, false), 0);
     assert_eq!(close(&[("dafs_commit_on_close", "false")], true, false), 0);
+}
+
+// [MPI-31]
+fn close_commits_what_a_sync_beside_it_missed(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let commits = || requests(&session, &["Commit"]);
+    let name = name(&harness, on, "f");
+    // More requests than are under way at a time; and one that waits for a lock.
+    for atomic in [false, true] {
+        let file = open(&name, &[("dafs_method", "multiple")]);
+        file.set_atomic(atomic).unwrap();
+        let other = session.mount("data").unwrap();
+        let other = other.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
+        let lock = other.hold(0..1, LockKind::Exclusive).unwrap();
+        let mut data = bytes(1, 200);
+        let list: Vec<_> = data.chunks_mut(1).zip(0..).map(|(c, row)| segment(c, row * 2)).collect();
+        let before = commits();
+        let mut request = submit(&file, Direction::Write, &list).unwrap();
+        file.sync().unwrap();
+        lock.unlock().unwrap();
+        request.wait();
+        request.outcome().1.unwrap();
+        file.finish().unwrap();
+        assert_eq!(commits() - before, 2, "atomic mode: {atomic}");
+    }
 }
 
 const MODES: [&str; 4] = ["auto", "adio", "adio_cache", "dafs"];
