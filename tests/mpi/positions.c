@@ -51,6 +51,30 @@ static void run_byte_offset(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* Blocks of more bytes than an int counts. Nothing is moved. */
+static void run_byte_offset_large(void)
+{
+    const MPI_Offset displacement = 5, block = (MPI_Offset)3 << 30, extent = (MPI_Offset)4 << 30;
+    MPI_Datatype part, whole, type;
+    MPI_Offset byte = -1;
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Type_contiguous(1 << 20, MPI_BYTE, &part);
+    MPI_Type_contiguous(3 << 10, part, &whole);
+    MPI_Type_create_resized(whole, 0, extent, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, displacement, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    for (MPI_Offset k = 0; k < 3; k++) {
+        CHECK_MPI(MPI_File_get_byte_offset(fh, k * block + 7, &byte));
+        CHECK_EQUAL(byte, displacement + k * extent + 7);
+    }
+    CHECK_MPI(MPI_File_get_byte_offset(fh, block - 1, &byte));
+    CHECK_EQUAL(byte, displacement + block - 1);
+    MPI_Type_free(&type);
+    MPI_Type_free(&whole);
+    MPI_Type_free(&part);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 /* Positions are counted in etypes of the view, and a new view begins at 0. */
 static void run_position(void)
 {
@@ -271,6 +295,7 @@ int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
         {"byte_offset", 1, run_byte_offset, "MPI_File_get_byte_offset"},
+        {"byte_offset_large", 1, run_byte_offset_large, "the same in blocks of 3 GiB"},
         {"position", 1, run_position, "pointers are counted in etypes"},
         {"seek_end", 1, run_seek_end, "MPI_SEEK_END in a view with holes"},
         {"end_of_file", 1, run_end_of_file, "a file that ends within a view: read_at"},

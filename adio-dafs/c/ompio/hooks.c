@@ -3,7 +3,7 @@
  *   - returns success from reads and writes whose fbtl failed, and hangs where one rank's fails in a collective call;
  *   - never ends a nonblocking call that moves no bytes;
  *   - tells a collective read beyond the end of the file as complete, and takes the end of a view with gaps for another;
- *   - moves data before the view, or elsewhere in it, where an offset is negative or too large;
+ *   - moves data before the view, or elsewhere in it, where an offset is negative or too large, and finds no byte in large blocks;
  *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file.
  * Those of the shared file pointer are in shared_pointer.c. */
 #include <stdlib.h>
@@ -322,6 +322,24 @@ static int our_seek(ompi_file_t *fp, MPI_Offset offset, int whence)
     return dafs_file_of_mpi(fp)->ompio.io_module_file_seek(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
 }
 
+/* OMPIO walks over the end of its list of blocks where one has 2 GiB or more. */
+static int our_get_byte_offset(ompi_file_t *fp, MPI_Offset at, MPI_Offset *byte)
+{
+    const ompio_file_t *fh = dafs_handle_of(fp);
+    uint64_t offset = (uint64_t)fh->f_disp;
+    const adio_dafs_view *view = dafs_view_of(fp);
+    int error = at_place(fp, at);
+
+    if (error == MPI_SUCCESS && !view)
+        error = MPI_ERR_NO_MEM;
+    /* A view without data has no other byte. */
+    if (error == MPI_SUCCESS && fh->f_view_size > 0)
+        error = dafs_class(adio_dafs_view_offset(view, (uint64_t)at * fh->f_etype_size, &offset));
+    if (error == MPI_SUCCESS)
+        *byte = (MPI_Offset)offset;
+    return error;
+}
+
 /* A size that is the same on all ranks is what the first does something with. */
 static int by_first(ompi_file_t *fp, MPI_Offset size, int (*act)(adio_dafs_file *, uint64_t))
 {
@@ -426,6 +444,6 @@ void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file)
     HOOK(read_all_begin), HOOK(write_all_begin), HOOK(read_at_all_begin), HOOK(write_at_all_begin);
     HOOK(read_all_end), HOOK(write_all_end), HOOK(read_at_all_end), HOOK(write_at_all_end);
     HOOK(read_all), HOOK(write_all), HOOK(read_at_all), HOOK(write_at_all);
-    HOOK(seek), HOOK(set_size), HOOK(preallocate), HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
+    HOOK(seek), HOOK(get_byte_offset), HOOK(set_size), HOOK(preallocate), HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
     dafs_hook_shared(fp);
 }
