@@ -58,6 +58,10 @@ static void run_given(void)
     CHECK_MPI(MPI_File_read_ordered_end(fh, memory, &status));
     check_given(memory, LEN * (MPI_Offset)(5 + check.rank));
     CHECK_MPI(MPI_File_close(&fh));
+    fh = CHECK_OPEN(MPI_MODE_RDONLY | MPI_MODE_APPEND);
+    CHECK_MPI(MPI_File_get_position_shared(fh, &position));
+    CHECK_EQUAL(position, 7000);
+    CHECK_MPI(MPI_File_close(&fh));
 }
 
 int main(int argc, char **argv)

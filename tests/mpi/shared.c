@@ -406,6 +406,18 @@ static void run_views_change(void)
     free(file);
 }
 
+/* A dafs driver has not moved the pointer: nobody has asked for it. */
+static void check_pointer_unused(MPI_File fh)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    MPI_Info info;
+    int found = 0;
+    CHECK_MPI(MPI_File_get_info(fh, &info));
+    MPI_Info_get(info, "dafs_stat_pointer_moves", MPI_MAX_INFO_VAL, value, &found);
+    CHECK(!found || strcmp(value, "0") == 0, "the shared pointer was moved %s times", value);
+    MPI_Info_free(&info);
+}
+
 /* A file that is opened for appending: the pointer begins at its end. */
 static void run_append(void)
 {
@@ -414,6 +426,12 @@ static void run_append(void)
     MPI_File fh;
     check_make(check.file, 1, 1000);
     fh = CHECK_OPEN(MPI_MODE_RDWR | MPI_MODE_APPEND);
+    CHECK_MPI(MPI_File_set_view(fh, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+    check_pointer_unused(fh);
+    check_position_shared(fh, 0);
+    CHECK_MPI(MPI_File_close(&fh));
+    fh = CHECK_OPEN(MPI_MODE_RDWR | MPI_MODE_APPEND);
+    check_pointer_unused(fh);
     check_position_shared(fh, 1000);
     pattern_fill(memory, 1, 1000 + 100 * (uint64_t)check.rank, 100);
     CHECK_MPI(MPI_File_write_ordered(fh, memory, 100, MPI_BYTE, &status));

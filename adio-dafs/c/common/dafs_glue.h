@@ -41,6 +41,8 @@ struct dafs_file {
     uint64_t serial;
     /* An enum dafs_pointer_place; threads that find out at once find the same. */
     atomic_int pointer;
+    /* Where it begins in this view, etypes: at the end of a file that was opened there. */
+    uint64_t pointer_begin;
     /* Why it cannot be had was said. */
     bool pointer_told;
     /* The MPI library has a shared file pointer that all ranks reach. */

@@ -273,6 +273,7 @@ int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *v
     int values[VALUES], status, talk;
 
     if (class == MPI_SUCCESS) {
+        file->pointer_begin = 0;
         adio_dafs_pointer_begin(file->handle, 0);
         status = adio_dafs_view_set(file->handle, view);
         dafs_report(status);
@@ -300,7 +301,7 @@ int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t 
     talk = dafs_bcast(comm, &end, sizeof end);
     if (talk != MPI_SUCCESS || end.class != MPI_SUCCESS)
         return talk != MPI_SUCCESS ? talk : end.class;
-    *size = end.size;
+    *size = file->pointer_begin = end.size;
     adio_dafs_pointer_begin(file->handle, end.size);
     return MPI_SUCCESS;
 }

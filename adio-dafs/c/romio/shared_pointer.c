@@ -38,6 +38,14 @@ bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error)
 
     if (!file)
         return false;
+#ifndef DAFS_MPICH
+    /* ROMIO sets it to where it begins, on one rank, at the open and with each view. On the server it begins there, where anybody uses
+     * it; and it may yet turn out to be ROMIO's. MPICH's ROMIO seeks by this, too. */
+    if (file->pointer != DAFS_POINTER_LIBRARY && (uint64_t)position == file->pointer_begin) {
+        *error = MPI_SUCCESS;
+        return file->pointer == DAFS_POINTER_SERVER || !file->library_shares;
+    }
+#endif
     *error = dafs_pointer_find(file);
     if (*error == MPI_SUCCESS && file->pointer == DAFS_POINTER_LIBRARY)
         return false;
