@@ -45,6 +45,8 @@ struct dafs_ompio_file {
     int64_t *view_numbers;
     /* What was wrong with this rank's beginning of the split call that is under way: an MPI error class. */
     int split_error;
+    /* The file is being opened at its end: OMPIO is about to ask for it on each rank. */
+    bool opens_at_end;
     /* OMPIO's own functions. */
     mca_io_base_module_2_0_0_t ompio;
     /* OMPIO's shared file pointer, and what stands before it. */

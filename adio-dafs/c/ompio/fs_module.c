@@ -36,7 +36,7 @@ static int amode_is_same(ompio_file_t *fh)
     return class == MPI_SUCCESS && values[0] != -values[1] ? MPI_ERR_NOT_SAME : class;
 }
 
-/* Opens. Where the file is opened at its end, OMPIO moves the individual pointer. */
+/* Opens. Where the file is opened at its end, OMPIO moves the individual pointer there: see fs_get_size(). */
 static int open_at_begin_or_end(const struct dafs_opening *opening, struct dafs_file *file)
 {
     int class = dafs_open_together(opening, file);
@@ -76,6 +76,7 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
         return class;
     }
     fh->f_fs_ptr = file;
+    file->opens_at_end = fh->f_amode & MPI_MODE_APPEND;
     dafs_share_pointer(fh, file);
     if (fh->f_fh) {
         dafs_hook(fh->f_fh, file);
@@ -136,11 +137,14 @@ static int fs_set_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE size)
     return dafs_share_class(fh->f_comm, dafs_class(status));
 }
 
+/* At the open the ranks begin at the end that they have agreed on, though the file may grow meanwhile. */
 static int fs_get_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE *size)
 {
-    uint64_t bytes = 0;
-    int status = adio_dafs_size(dafs_file_of(fh)->common.handle, &bytes);
+    struct dafs_ompio_file *file = dafs_file_of(fh);
+    uint64_t bytes = file->common.pointer_begin;
+    int status = file->opens_at_end ? ADIO_DAFS_OK : adio_dafs_size(file->common.handle, &bytes);
 
+    file->opens_at_end = false;
     *size = (OMPI_MPI_OFFSET_TYPE)bytes;
     return dafs_class(status);
 }

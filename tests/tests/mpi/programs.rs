@@ -18,7 +18,7 @@ on_each_way! {
     nonblocking,
     shared,
     shared_on_two_nodes,
-    ordered_calls_move_the_pointer_once,
+    ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once,
     shared_of_a_file_in_a_read_only_export,
     errors,
     atomic,
@@ -185,13 +185,15 @@ fn shared_on_two_nodes(way: Way, on: On) {
 }
 
 // [MPI-69]
-fn ordered_calls_move_the_pointer_once(way: Way, on: On) {
+fn ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once(way: Way, on: On) {
     let harness = Harness::start(on);
-    let run =
-        Run::new(way, 4, "shared").arg("ordered").arg(file(&harness, on)).env("DAFS_MPI_EXPLAIN", "true");
-    let done = run.run();
+    let session = harness.session();
+    let run = Run::new(way, 4, "shared").arg("ordered,append").arg(file(&harness, on));
+    let done = run.env("DAFS_MPI_EXPLAIN", "true").run();
     // 40 calls, a seek between them, and the position once on each rank.
     assert!(done.passed().stderr.contains("pointer_moves 45"), "{done:?}");
+    // Two opens at the end. Ranks that asked each for itself would begin apart where the file grows meanwhile.
+    assert_eq!(requests(&session, &["Getattr"]), 2);
 }
 
 // [MPI-68] [MPI-72] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an error for all.
