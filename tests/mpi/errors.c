@@ -364,6 +364,27 @@ static void run_bad_view(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* One rank asks for a view that cannot be: all fail alike, nobody waits, and the view stays. */
+static void run_bad_view_of_one(void)
+{
+    int mine = check.rank == 0, memory = 0, classes[] = {MPI_ERR_ARG, MPI_ERR_ARG, MPI_ERR_ARG, MPI_ERR_UNSUPPORTED_DATAREP};
+    MPI_File fh = open_with_gaps();
+    MPI_Datatype nothing;
+    MPI_Status status;
+    MPI_Type_contiguous(0, MPI_INT, &nothing);
+    MPI_Type_commit(&nothing);
+    for (int i = 0; i < 4; i++) {
+        MPI_Offset disp = mine && i == 0 ? -1 : 0;
+        MPI_Datatype etype = mine && i == 1 ? nothing : MPI_INT, filetype = mine && i == 2 ? MPI_SHORT : MPI_INT;
+        const char *datarep = mine && i == 3 ? "no such one" : "native";
+        CHECK_CLASS(MPI_File_set_view(fh, disp, etype, filetype, datarep, MPI_INFO_NULL), classes[i]);
+    }
+    CHECK_MPI(MPI_File_read_at_all(fh, check.rank, &memory, 1, MPI_INT, &status));
+    CHECK_PATTERN(&memory, 1, 400 + 16 * (uint64_t)check.rank, 4);
+    MPI_Type_free(&nothing);
+    close_unchanged(fh);
+}
+
 static void run_null_handle(void)
 {
     MPI_File fh = MPI_FILE_NULL;
@@ -527,6 +548,7 @@ int main(int argc, char **argv)
         {"negative_seek", 1, run_negative_seek, "a pointer cannot be below 0"},
         {"bad_arguments", 1, run_bad_arguments, "counts, types, sizes, displacements"},
         {"bad_view", 1, run_bad_view, "a file type that is no multiple of its etype"},
+        {"bad_view_of_one", 2, run_bad_view_of_one, "a view that cannot be, of one rank"},
         {"null_handle", 1, run_null_handle, "MPI_ERR_FILE"},
         {"directory", 1, run_directory, "a directory is no file"},
         {"long_name", 1, run_long_name, "MPI_ERR_BAD_FILE for a name of more than 255 bytes"},

@@ -115,6 +115,19 @@ int dafs_take_error(struct dafs_file *file);
 /* Ends a collective call: all ranks learn of an error of any, and whether any read came to the end of the file. Collective. */
 int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read);
 
+/* What MPI_File_set_view() is given, in numbers: bytes. */
+struct dafs_view_asked {
+    int64_t displacement;
+    uint64_t etype_size;
+    uint64_t filetype_size;
+    const char *datarep;
+    /* The MPI library takes the representation "internal". */
+    bool knows_internal;
+};
+/* Whether that can be a view of a file with this amode. A mistake of one rank is found here for all, before the MPI library finds it on
+ * that rank alone, while the others wait. Collective; an MPI error class. */
+int dafs_check_view(MPI_Comm comm, int amode, const struct dafs_view_asked *asked);
+
 /* Each rank sees the file by this view from now on: the server is told of it where transfers will name it there, and the shared file
  * pointer begins anew. The ranks agree again on collective calls, as at the open. A class that is not success is this rank's mistake,
  * which all then fail of. Collective; an MPI error class. */

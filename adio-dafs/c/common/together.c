@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "dafs_glue.h"
@@ -265,6 +266,33 @@ int dafs_set_atomic(struct dafs_file *file, MPI_Comm comm, int flag)
     else if (flag && !file->atomic)
         adio_dafs_set_atomic(file->handle, 0);
     return class;
+}
+
+static bool is_representation(const struct dafs_view_asked *asked)
+{
+    static const char *const known[] = {"native", "NATIVE", "external32", "EXTERNAL32", "internal", "INTERNAL"};
+    size_t count = asked->knows_internal ? 6 : 4;
+
+    for (size_t i = 0; asked->datarep && i < count; i++) {
+        if (strcmp(asked->datarep, known[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+int dafs_check_view(MPI_Comm comm, int amode, const struct dafs_view_asked *asked)
+{
+    bool sequential = amode & MPI_MODE_SEQUENTIAL, current = asked->displacement == MPI_DISPLACEMENT_CURRENT;
+    int class = MPI_SUCCESS;
+
+    /* A sequential file has no other place than the present one, and others have no present one for all. */
+    if (sequential != current || (asked->displacement < 0 && !current))
+        class = MPI_ERR_ARG;
+    else if (asked->etype_size == 0 || asked->filetype_size % asked->etype_size != 0)
+        class = MPI_ERR_ARG;
+    else if (!is_representation(asked))
+        class = MPI_ERR_UNSUPPORTED_DATAREP;
+    return dafs_max_class(comm, class);
 }
 
 int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class)

@@ -380,21 +380,29 @@ static int our_sync(ompi_file_t *fp)
     return class;
 }
 
+static int check_view(const ompio_file_t *fh, MPI_Offset disp, const ompi_datatype_t *etype, const ompi_datatype_t *filetype,
+                      const char *datarep)
+{
+    struct dafs_view_asked asked = {.displacement = disp, .datarep = datarep};
+
+    opal_datatype_type_size(&etype->super, &asked.etype_size);
+    opal_datatype_type_size(&filetype->super, &asked.filetype_size);
+    return dafs_check_view(fh->f_comm, fh->f_amode, &asked);
+}
+
+/* OMPIO divides by the size of an etype that has none, and finds other mistakes when it has let the view go that was before. */
 static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype, ompi_datatype_t *filetype, const char *datarep,
                         opal_info_t *info)
 {
     struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     struct dafs_hints hints = {0};
     const adio_dafs_view *view;
-    int code;
+    int code = check_view(dafs_handle_of(fp), disp, etype, filetype, datarep);
 
-    if (disp < 0 && disp != MPI_DISPLACEMENT_CURRENT)
-        return MPI_ERR_ARG;
-    if (disp == MPI_DISPLACEMENT_CURRENT) {
+    if (code == MPI_SUCCESS && disp == MPI_DISPLACEMENT_CURRENT)
         code = dafs_displacement_of_pointer(fp, &disp);
-        if (code != MPI_SUCCESS)
-            return code;
-    }
+    if (code != MPI_SUCCESS)
+        return code;
     code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
     dafs_forget_view(file);
     if (code != OMPI_SUCCESS)

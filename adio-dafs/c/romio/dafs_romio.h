@@ -93,6 +93,7 @@ bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error);
 bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error);
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error);
 void dafs_ordered(void);
+bool dafs_adio_check_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error);
 void dafs_view_changed(ADIO_File fd, int *error);
 
 /* transfer.c */

@@ -27,6 +27,8 @@ struct dafs_driver {
     void (*ordered)(void);
     /* Sets atomic mode: true where the file is ours. */
     bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
+    /* Before the view changes: true where it cannot be, for all processes. */
+    bool (*check_view)(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error);
     /* The view has changed: by all processes, error is that of ROMIO before and of the call after. */
     void (*view_changed)(ADIO_File fd, int *error);
 };

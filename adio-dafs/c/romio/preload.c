@@ -8,7 +8,8 @@
  * makes it safe for threads to open files at a time.
  *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
- * functions of the pointer, of the view that it begins anew with, of locks and of atomic mode.
+ * functions of the pointer, of the view that it begins anew with, of locks and of atomic mode. It finds a mistake in a view on one rank
+ * alone: hence that of MPI_File_set_view().
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>
@@ -43,6 +44,7 @@ static struct {
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
     adio_seek_fn *seek_shared;
     adio_set_atomicity_fn *set_atomicity;
+    adio_set_view_fn *file_set_view;
 #endif
 } romio;
 
@@ -77,6 +79,7 @@ static void find_originals(void *component)
     *(void **)&romio.write_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered_begin");
     *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
     *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
+    *(void **)&romio.file_set_view = dlsym(component, "mca_io_romio_dist_MPI_File_set_view");
 #endif
 }
 
@@ -214,6 +217,17 @@ EXPORT int mca_io_romio_dist_MPI_File_set_atomicity(ADIO_File fd, int flag)
     if (driver && driver->set_atomicity(fd, flag, &error))
         return error;
     return romio.set_atomicity ? romio.set_atomicity(fd, flag) : error;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_set_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype,
+                                               const char *datarep, MPI_Info info)
+{
+    int error = MPI_ERR_INTERN;
+
+    START();
+    if (driver && driver->check_view(fd, disp, etype, filetype, datarep, &error))
+        return error;
+    return romio.file_set_view ? romio.file_set_view(fd, disp, etype, filetype, datarep, info) : error;
 }
 
 /* ROMIO lets one rank at a time at the pointer, and leaves all behind it waiting when it fails. Here each has its place before. */

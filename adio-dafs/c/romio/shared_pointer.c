@@ -107,6 +107,22 @@ void dafs_ordered(void)
     ordered.fd = NULL;
 }
 
+/* In ROMIO a rank with a mistake returns alone, and the others wait for it. */
+bool dafs_adio_check_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error)
+{
+    struct dafs_view_asked asked = {.displacement = disp, .datarep = datarep, .knows_internal = true};
+    MPI_Count etype_size = 0, filetype_size = 0;
+
+    if (!dafs_ours(fd))
+        return false;
+    PMPI_Type_size_x(etype, &etype_size);
+    PMPI_Type_size_x(filetype, &filetype_size);
+    asked.etype_size = (uint64_t)etype_size;
+    asked.filetype_size = (uint64_t)filetype_size;
+    *error = dafs_check_view(fd->comm, fd->access_mode, &asked);
+    return *error != MPI_SUCCESS;
+}
+
 /* ROMIO waits for all ranks behind this, unless it failed: hence one outcome for all. */
 void dafs_view_changed(ADIO_File fd, int *error)
 {
