@@ -217,6 +217,30 @@ static void run_nonblocking(void)
     free(memory);
 }
 
+/* Reads that meet the end of the file tell what they found, nonblocking ones too. */
+static void run_end_of_file(void)
+{
+    unsigned char memory[100];
+    MPI_Request request;
+    MPI_Status status;
+    MPI_File fh;
+    check_make(check.file, 1, 150);
+    fh = open_atomic();
+    /* Where each rank wrote a byte to try it. */
+    check_publish(fh);
+    CHECK_MPI(MPI_File_read_at(fh, 100, memory, 100, MPI_BYTE, &status));
+    CHECK_COUNT(&status, MPI_BYTE, 50);
+    CHECK_MPI(MPI_File_iread_at(fh, 100, memory, 100, MPI_BYTE, &request));
+    CHECK_MPI(MPI_Wait(&request, &status));
+    CHECK_COUNT(&status, MPI_BYTE, 50);
+    CHECK_PATTERN(memory, 1, 100, 50);
+    CHECK_MPI(MPI_File_seek(fh, 140, MPI_SEEK_SET));
+    CHECK_MPI(MPI_File_iread(fh, memory, 100, MPI_BYTE, &request));
+    CHECK_MPI(MPI_Wait(&request, &status));
+    CHECK_COUNT(&status, MPI_BYTE, 10);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 /* Requests that nobody tests while this rank waits for another. */
 static void run_nonblocking_untested(void)
 {
@@ -341,6 +365,7 @@ int main(int argc, char **argv)
         {"contiguous", 1, run_contiguous, "overlapping writes of 8 bytes to 3 MB do not mix"},
         {"reads_beside_writes", 2, run_reads_beside_writes, "a strided read sees a strided write as a whole"},
         {"nonblocking", 1, run_nonblocking, "several requests of each rank for one range"},
+        {"end_of_file", 1, run_end_of_file, "reads end at the end of the file"},
         {"nonblocking_untested", 1, run_nonblocking_untested, "a call that waits for a request's range does not hang"},
         {"collective", 1, run_collective, "collective writes of the same bytes"},
         {"toggle", 1, run_toggle, "the mode is set and told, again and again"},

@@ -56,6 +56,7 @@ typedef int adio_ordered_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Status *);
 typedef int adio_ordered_begin_fn(ADIO_File, void *, int, MPI_Datatype);
 typedef int adio_seek_fn(ADIO_File, MPI_Offset, int);
 typedef int adio_set_atomicity_fn(ADIO_File, int);
+typedef int adio_get_atomicity_fn(ADIO_File, int *);
 typedef int adio_set_view_fn(ADIO_File, MPI_Offset, MPI_Datatype, MPI_Datatype, const char *, MPI_Info);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 

@@ -68,6 +68,7 @@ void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error);
 void dafs_adio_delete(const char *name, int *error);
 int dafs_adio_feature(ADIO_File fd, int feature);
 bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error);
+bool dafs_adio_get_atomicity(ADIO_File fd, int *flag);
 
 /* info.c */
 void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error);

@@ -90,6 +90,7 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .order = dafs_order,
         .ordered = dafs_ordered,
         .set_atomicity = dafs_adio_set_atomicity,
+        .get_atomicity = dafs_adio_get_atomicity,
         .check_view = dafs_adio_check_view,
         .view_changed = dafs_view_changed,
     };

@@ -25,8 +25,9 @@ struct dafs_driver {
     bool (*order)(ADIO_File fd, int count, MPI_Datatype type, int *error);
     /* After it: a place that ROMIO did not ask for is of no use any more. */
     void (*ordered)(void);
-    /* Sets atomic mode: true where the file is ours. */
+    /* Sets and tells atomic mode: true where the file is ours. */
     bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
+    bool (*get_atomicity)(ADIO_File fd, int *flag);
     /* Before the view changes: true where it cannot be, for all processes. */
     bool (*check_view)(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error);
     /* The view has changed: by all processes, error is that of ROMIO before and of the call after. */

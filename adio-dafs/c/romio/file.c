@@ -160,7 +160,8 @@ struct dafs_file *dafs_ours(ADIO_File fd)
     return is_ours ? &dafs_file_of(fd)->common : NULL;
 }
 
-/* In ROMIO a rank that asks for another mode than the first returns alone, and the others wait for it. */
+/* In ROMIO a rank that asks for another mode than the first returns alone, and the others wait for it. ROMIO is not told of the mode: it
+ * would lock too, and run nonblocking calls as blocking ones, of which it tells the bytes that were asked for. */
 bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error)
 {
     struct dafs_file *file = dafs_ours(fd);
@@ -168,9 +169,16 @@ bool dafs_adio_set_atomicity(ADIO_File fd, int flag, int *error)
     if (!file)
         return false;
     *error = dafs_set_atomic(file, fd->comm, flag);
-    /* What MPI_File_get_atomicity() tells. */
-    fd->atomicity = file->atomic;
     return true;
+}
+
+bool dafs_adio_get_atomicity(ADIO_File fd, int *flag)
+{
+    struct dafs_file *file = dafs_ours(fd);
+
+    if (file)
+        *flag = file->atomic;
+    return file != NULL;
 }
 
 void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error)
@@ -188,6 +196,8 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
         return;
     case ADIO_FCNTL_SET_ATOMICITY:
         dafs_adio_set_atomicity(fd, arguments->atomicity, error);
+        /* MPICH's ROMIO, which alone asks for this, tells it. */
+        fd->atomicity = dafs_file_of(fd)->common.atomic;
         return;
     default:
         *error = MPI_ERR_ARG;

@@ -8,7 +8,7 @@
  * makes it safe for threads to open files at a time.
  *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
- * functions of the pointer, of the view that it begins anew with, of locks and of atomic mode. It finds a mistake in a view on one rank
+ * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view on one rank
  * alone: hence that of MPI_File_set_view().
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
@@ -39,11 +39,11 @@ static struct {
     void (*set_pointer)(ADIO_File, ADIO_Offset, int *);
     void (*set_view)(ADIO_File, ADIO_Offset, MPI_Datatype, MPI_Datatype, MPI_Info, int *);
 #ifndef DAFS_MPICH
-    int (*set_lock)(int, int, int, ADIO_Offset, int, ADIO_Offset);
     adio_ordered_fn *read_ordered, *write_ordered;
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
     adio_seek_fn *seek_shared;
     adio_set_atomicity_fn *set_atomicity;
+    adio_get_atomicity_fn *get_atomicity;
     adio_set_view_fn *file_set_view;
 #endif
 } romio;
@@ -72,13 +72,13 @@ static void find_originals(void *component)
     *(void **)&romio.set_pointer = dlsym(component, "ADIO_Set_shared_fp");
     *(void **)&romio.set_view = dlsym(component, "ADIO_Set_view");
 #ifndef DAFS_MPICH
-    *(void **)&romio.set_lock = dlsym(component, "ADIOI_Set_lock");
     *(void **)&romio.read_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered");
     *(void **)&romio.write_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered");
     *(void **)&romio.read_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered_begin");
     *(void **)&romio.write_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered_begin");
     *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
     *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
+    *(void **)&romio.get_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_get_atomicity");
     *(void **)&romio.file_set_view = dlsym(component, "mca_io_romio_dist_MPI_File_set_view");
 #endif
 }
@@ -162,7 +162,7 @@ EXPORT int ADIOI_cb_config_list_parse(char *list, void *names, int *ranks, int c
 }
 #endif
 
-/* --- The shared file pointer, and locks --- */
+/* --- The shared file pointer, views and atomic mode --- */
 
 EXPORT void ADIO_Get_shared_fp(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error)
 {
@@ -200,15 +200,8 @@ EXPORT void ADIO_Set_view(ADIO_File fd, ADIO_Offset disp, MPI_Datatype etype, MP
 }
 
 #ifndef DAFS_MPICH
-/* In atomic mode ROMIO locks before it calls a driver. Files of dafs have no descriptor to lock, and lock by themselves. */
-EXPORT int ADIOI_Set_lock(int descriptor, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset len)
-{
-    START();
-    if (descriptor < 0)
-        return MPI_SUCCESS;
-    return romio.set_lock ? romio.set_lock(descriptor, command, type, offset, whence, len) : MPI_ERR_INTERN;
-}
-
+/* In atomic mode ROMIO would lock by a descriptor, and wait in nonblocking calls. Files of dafs lock by themselves, and ROMIO does not know
+ * of their mode. */
 EXPORT int mca_io_romio_dist_MPI_File_set_atomicity(ADIO_File fd, int flag)
 {
     int error = MPI_ERR_INTERN;
@@ -217,6 +210,14 @@ EXPORT int mca_io_romio_dist_MPI_File_set_atomicity(ADIO_File fd, int flag)
     if (driver && driver->set_atomicity(fd, flag, &error))
         return error;
     return romio.set_atomicity ? romio.set_atomicity(fd, flag) : error;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_get_atomicity(ADIO_File fd, int *flag)
+{
+    START();
+    if (driver && driver->get_atomicity(fd, flag))
+        return MPI_SUCCESS;
+    return romio.get_atomicity ? romio.get_atomicity(fd, flag) : MPI_ERR_INTERN;
 }
 
 EXPORT int mca_io_romio_dist_MPI_File_set_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype,
