@@ -7,6 +7,7 @@ use dafs_client::{Direction, RegistrationPolicy};
 
 use super::account::{Chosen, Why};
 use super::counters::Count;
+use super::view::Forgotten;
 use super::{File, Transfer, raw};
 use crate::error::{Class, Error, Result};
 use crate::hint::{Collective, MemoryMode, Method, Settings};
@@ -105,21 +106,27 @@ impl File {
         let (direction, settings) = (transfer.direction(), self.settings());
         let (mut method, mut why) = self.method(&settings, direction);
         let source = transfer.into_source();
+        let mut done = 0;
         if method == Method::View {
-            match self.viewed(&source, group) {
-                Ok(viewed) => return self.run_viewed(direction, &settings, viewed),
+            match self.viewed(&source, group).map(|viewed| self.run_viewed(direction, &settings, viewed)) {
+                Ok(Ok(moved)) => return moved,
+                Ok(Err(Forgotten { moved })) => {
+                    self.forget(&source);
+                    (done, method, why) = (moved, Method::List, Why::ViewRefused);
+                }
                 Err(reason) => (method, why) = (Method::List, reason),
             }
         }
-        let segments = match Segments::new(source) {
+        let segments = match Segments::resumed(source, done) {
             Ok(segments) => segments,
-            Err(error) => return (0, Err(error.into())),
+            Err(error) => return (done, Err(error.into())),
         };
-        match (method, why) {
+        let (moved, result) = match (method, why) {
             (Method::List | Method::View, why) => self.run_lists(direction, &settings, segments, why),
             (Method::Multiple, why) => self.run_multiple(direction, &settings, segments, why),
             (Method::Sieve, why) => self.run_sieved(&settings, segments, why),
-        }
+        };
+        (done + moved, result)
     }
 
     /// What the transfers of a collective call have in common, and how many there are, where the server is to know.

@@ -9,12 +9,12 @@ use super::access::{Moved, call_limits};
 use super::account::{Chosen, Why};
 use super::counters::Count;
 use super::raw::{self, Started};
-use super::view::Viewed;
+use super::view::{Viewed, is_forgotten};
 use super::worker::{Handed, Worker};
 use super::{File, Transfer};
 use crate::error::Result;
 use crate::hint::{Method, Settings};
-use crate::layout::{Segments, next_group};
+use crate::layout::{Segments, Source, next_group};
 
 /// Calls of the client library that a request has under way at most; the next begins when one has ended.
 const UNDER_WAY_MAX: usize = 64;
@@ -25,6 +25,10 @@ pub struct Request {
     direction: Direction,
     /// What is not begun yet.
     rest: Option<Rest>,
+    /// All of it, where it goes through a view.
+    shown: Option<Source<'static>>,
+    /// The server does not know the view: when those under way have ended, the rest goes by lists.
+    is_forgotten: bool,
     settings: Arc<Settings>,
     /// In the order of the transfer, with the bytes of each.
     under_way: VecDeque<(Started, u64)>,
@@ -51,6 +55,8 @@ impl File {
             file: Arc::clone(self),
             direction,
             rest: None,
+            shown: None,
+            is_forgotten: false,
             settings: self.settings(),
             under_way: VecDeque::new(),
             handed: None,
@@ -81,7 +87,10 @@ impl File {
                 let by_view = self.method(&request.settings, direction).0 == Method::View;
                 let viewed = if by_view { self.viewed(&source, None).ok() } else { None };
                 request.rest = Some(match viewed {
-                    Some(viewed) => Rest::Viewed(viewed),
+                    Some(viewed) => {
+                        request.shown = Some(source);
+                        Rest::Viewed(viewed)
+                    }
                     None => Rest::Segments(Segments::new(source)?),
                 });
                 request.begin_more();
@@ -216,6 +225,11 @@ impl Request {
             return;
         }
         match outcome {
+            // It begins again behind the first that was forgotten.
+            _ if self.is_forgotten => {}
+            Err(error) if self.shown.is_some() && is_forgotten(&error) => {
+                (self.is_forgotten, self.rest) = (true, None);
+            }
             Ok(count) => {
                 self.moved += count;
                 self.file.counters.on_moved(self.direction, count);
@@ -225,6 +239,19 @@ impl Request {
                 self.is_over |= count < len;
             }
             Err(error) => self.fail(self.file.failed(self.direction, error)),
+        }
+        if self.is_forgotten && self.under_way.is_empty() {
+            self.go_on_by_lists();
+        }
+    }
+
+    fn go_on_by_lists(&mut self) {
+        self.is_forgotten = false;
+        let Some(source) = self.shown.take() else { return };
+        self.file.forget(&source);
+        match Segments::resumed(source, self.moved) {
+            Ok(segments) => self.rest = Some(Rest::Segments(segments)),
+            Err(error) => self.fail(error.into()),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::PoisonError;
 
-use dafs_client::Direction;
+use dafs_client::{Direction, Status};
 
 use super::access::{CALL_ENTRIES_MAX, CALL_SIZE_MAX, Moved};
 use super::account::{Chosen, Why};
@@ -29,6 +29,17 @@ pub(super) struct Viewed<'a> {
     /// Of all processes that make the same collective call.
     group: Option<(u64, u32)>,
     begun: bool,
+}
+
+/// A transfer that could not go on through its view, which the server does not know: it was restarted, and had no room for it.
+pub(super) struct Forgotten {
+    /// Bytes, from the beginning without a gap.
+    pub(super) moved: u64,
+}
+
+/// The server does not know the view.
+pub(super) fn is_forgotten(error: &dafs_client::Error) -> bool {
+    error.status() == Some(Status::NO_VIEW)
 }
 
 impl File {
@@ -82,39 +93,49 @@ impl File {
         Ok(views.0.first().and_then(|(_, view)| view.clone()))
     }
 
+    /// Transfers with the file type of this one go by lists from now on.
+    pub(super) fn forget(&self, source: &Source<'_>) {
+        let Source::Typed { view, .. } = source else { return };
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, described)) = views.0.iter_mut().find(|(known, _)| known.is_same(&view.of)) {
+            *described = None;
+        }
+    }
+
     pub(super) fn run_viewed(
         &self,
         direction: Direction,
         settings: &Settings,
         mut viewed: Viewed<'_>,
-    ) -> Moved {
+    ) -> std::result::Result<Moved, Forgotten> {
         let mut moved = 0;
         while let Some(group) = viewed.next_group() {
             let group = match group {
                 Ok(group) => group,
-                Err(error) => return (moved, Err(error)),
+                Err(error) => return Ok((moved, Err(error))),
             };
             let (mode, timed) = self.choose_mode(settings, direction, group.len, group.memory.len() == 1);
             self.note_view(settings, direction, mode, &group);
             let outcome = raw::run_view(&self.inner, direction, &viewed, &group);
             let (count, result) = match outcome {
                 Ok(count) => (count as u64, Ok(())),
+                Err(error) if is_forgotten(&error) => return Err(Forgotten { moved }),
                 Err(error) => (0, Err(self.failed(direction, error))),
             };
             moved += count;
             let done = (count, result);
             self.tell(timed, group.len, &done);
             match done.1 {
-                Err(error) => return (moved, Err(error)),
+                Err(error) => return Ok((moved, Err(error))),
                 Ok(()) if count < group.len && direction == Direction::Write => {
-                    return (moved, Err(self.short(direction)));
+                    return Ok((moved, Err(self.short(direction))));
                 }
                 // The file ends.
-                Ok(()) if count < group.len => return (moved, Ok(())),
+                Ok(()) if count < group.len => return Ok((moved, Ok(()))),
                 Ok(()) => {}
             }
         }
-        (moved, Ok(()))
+        Ok((moved, Ok(())))
     }
 
     pub(super) fn note_view(

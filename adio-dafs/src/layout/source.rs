@@ -97,16 +97,22 @@ pub struct Segments<'a> {
 impl<'a> Segments<'a> {
     /// From the beginning.
     pub fn new(source: Source<'a>) -> Result<Self, LayoutError> {
+        Self::resumed(source, 0)
+    }
+
+    /// Behind the first `done` bytes, of memory by a view.
+    pub fn resumed(source: Source<'a>, done: u64) -> Result<Self, LayoutError> {
+        debug_assert!(done == 0 || matches!(source, Source::Typed { .. }));
         let size = source.size()?;
         let (mut memory, mut file) = (Cursor::default(), Cursor::default());
         if let Source::Typed { memory: instances, view, position } = &source {
             if size > 0 && view.of.size() == 0 {
                 return Err(LayoutError::EmptyView);
             }
-            memory = Cursor::at(&instances.of, 0);
-            file = Cursor::at(&view.of, *position);
+            memory = Cursor::at(&instances.of, done);
+            file = Cursor::at(&view.of, position.saturating_add(done));
         }
-        Ok(Self { source, next: 0, memory, file, done: 0, size })
+        Ok(Self { source, next: 0, memory, file, done, size })
     }
 
     /// Bytes that are still to be given out.

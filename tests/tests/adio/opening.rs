@@ -10,7 +10,9 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
 
-use crate::support::{RDONLY, RDWR, RDWR_CREATE, WRONLY, name, open, opening, requests, run, segment};
+use crate::support::{
+    RDONLY, RDWR, RDWR_CREATE, WRONLY, by_view, counter, name, open, opening, requests, run, segment,
+};
 
 on_sockets! {
     ranks_that_join_have_the_file_open_with_one_open,
@@ -22,6 +24,7 @@ on_sockets! {
     hints_are_shown_with_counters,
     session_that_ended_is_replaced_at_the_next_open,
     view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers,
+    view_that_a_restarted_server_has_no_room_for_goes_by_lists,
     file_is_opened_by_a_session_from_before_a_restart,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
@@ -205,6 +208,33 @@ fn view_is_described_once_refused_without_an_error_and_an_error_where_nobody_ans
     file.server().session.close();
     file.describe(&of(3)).unwrap();
     assert_eq!(file.describe(&of(4)).unwrap_err().class, Class::Io);
+}
+
+// [MPI-77]
+fn view_that_a_restarted_server_has_no_room_for_goes_by_lists(on: On) {
+    let mut harness = Harness::start(on);
+    let file = open(&name(&harness, on, "f"), &[("dafs_method", "view")]);
+    let mut data = bytes(1, 1000);
+    let counts = || ["views", "lists", "failures"].map(|name| counter(&file, name));
+    for distance in [2, 3] {
+        assert_eq!(file.run(by_view(Direction::Write, &mut data, distance)), (1000, Ok(())));
+    }
+    assert_eq!(counts(), [2, 0, 0]);
+    harness.restart_with(|config| config.limits.views_size_max = 1);
+    let mut found = vec![0; 1000];
+    assert_eq!(file.run(by_view(Direction::Read, &mut found, 3)), (1000, Ok(())));
+    assert!(found == data);
+    // A view of its own, of a transfer that nobody waits for.
+    let mut request = file.submit(by_view(Direction::Write, &mut found[..900], 2)).unwrap();
+    while !request.test() {}
+    assert_eq!(request.outcome(), (900, Ok(())));
+    assert_eq!(counts(), [4, 2, 0]);
+    // From now on they are not tried.
+    for distance in [2, 3] {
+        assert_eq!(file.run(by_view(Direction::Write, &mut data, distance)), (1000, Ok(())));
+    }
+    assert_eq!(counts(), [4, 4, 0]);
+    assert_eq!(counter(&file, "read_bytes") + counter(&file, "written_bytes"), 5900);
 }
 
 fn file_is_opened_by_a_session_from_before_a_restart(on: On) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use adio_dafs::error::Result;
 use adio_dafs::file::{AccessMode, COUNTERS, File, Opening, Request, Transfer};
-use adio_dafs::layout::{Segment, Source};
+use adio_dafs::layout::{Instances, Segment, Source, Type, View};
 use dafs_client::{Direction, Session};
 use dafs_tests::harness::{Harness, On};
 
@@ -50,6 +50,15 @@ pub(crate) fn run(file: &File, direction: Direction, segments: &[Segment]) -> Re
 
 pub(crate) fn submit(file: &Arc<File>, direction: Direction, segments: &[Segment]) -> Result<Request> {
     file.submit(transfer(direction, segments))
+}
+
+/// A buffer by a view: each of its bytes so far behind the one before.
+pub(crate) fn by_view<'a>(direction: Direction, memory: &mut [u8], distance: i64) -> Transfer<'a> {
+    let base = memory.as_mut_ptr().expose_provenance();
+    let memory = Instances { base, count: memory.len() as u64, of: Type::contiguous(1).unwrap() };
+    let view = View { displacement: 0, of: Type::new(vec![0], vec![1], distance).unwrap() };
+    // SAFETY: as of `transfer`.
+    unsafe { Transfer::new(direction, false, Source::Typed { memory, view, position: 0 }) }
 }
 
 /// A counter of the file.
