@@ -185,9 +185,9 @@ impl Error {
     /// What was attempted, and on which path, as it follows "cannot"; nothing where the cause says all.
     fn attempt(&self) -> Option<(&'static str, &[u8])> {
         match self {
-            Self::Status { operation, path, .. } => Some((action(*operation), path)),
-            Self::TimedOut { operation, .. } => Some((action(*operation), &[])),
-            Self::InDoubt { operation } => Some((action(*operation), &[])),
+            Self::Status { operation, path, .. } => Some((operation.action(), path)),
+            Self::TimedOut { operation, .. } => Some((operation.action(), &[])),
+            Self::InDoubt { operation } => Some((operation.action(), &[])),
             Self::Stale { path, .. } => Some(("use", named(path))),
             Self::WritesLost { path, .. } => Some(("commit", named(path))),
             Self::Endless { path } => Some(("list", named(path))),
@@ -301,59 +301,6 @@ fn status_cause(status: Status, explanation: &str) -> String {
     match explanation {
         "" => format!("{status}{number}"),
         words => format!("{status}{number}: {words}"),
-    }
-}
-
-/// What an operation does, as it follows "cannot".
-fn action(operation: Opcode) -> &'static str {
-    match operation {
-        Opcode::Null => "ping the server",
-        Opcode::Hello | Opcode::Authenticate => "open a session",
-        Opcode::Bye => "end the session",
-        Opcode::Limits => "ask for the limits",
-        Opcode::Statistics => "ask for the counters",
-        Opcode::Exports => "list the exports",
-        Opcode::EagerBuffers => "exchange buffers",
-        Opcode::Mount => "mount",
-        Opcode::Lookup => "look up",
-        Opcode::Open | Opcode::OpenToken => "open",
-        Opcode::Close => "close",
-        Opcode::Getattr => "look at",
-        Opcode::Setattr => "set attributes of",
-        Opcode::Share => "share",
-        Opcode::Read | Opcode::ReadList | Opcode::ReadView => "read",
-        Opcode::Write | Opcode::WriteList | Opcode::WriteView => "write",
-        Opcode::ViewSet => "describe a view",
-        Opcode::ViewDrop => "give back a view",
-        Opcode::Append => "append to",
-        Opcode::Commit => "commit",
-        Opcode::Truncate => "set the size of",
-        Opcode::Allocate => "allocate space of",
-        Opcode::Punch => "punch a hole into",
-        Opcode::Seek => "seek in",
-        Opcode::Hint => "advise about",
-        Opcode::Batch => "move data of",
-        Opcode::CopyRange => "copy to",
-        Opcode::Readdir => "list",
-        Opcode::Mkdir => "make the directory",
-        Opcode::Remove => "remove",
-        Opcode::Rename => "rename",
-        Opcode::Link => "link",
-        Opcode::Symlink => "make the symbolic link",
-        Opcode::Readlink => "read the symbolic link",
-        Opcode::AccessCheck => "check access to",
-        Opcode::Verify => "verify attributes of",
-        Opcode::XattrRead => "read an extended attribute of",
-        Opcode::XattrWrite => "set an extended attribute of",
-        Opcode::XattrList => "list extended attributes of",
-        Opcode::XattrRemove => "remove an extended attribute of",
-        Opcode::Statfs => "ask for the space of",
-        Opcode::FenceWrite => "set the fence of",
-        Opcode::Lock => "lock",
-        Opcode::Unlock => "unlock",
-        Opcode::LockTest => "test a lock of",
-        Opcode::FenceRead => "read the fence of",
-        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone | Opcode::LockTurn => "take a callback",
     }
 }
 

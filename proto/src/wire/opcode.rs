@@ -1,6 +1,10 @@
 /// One row an opcode, with every property as a column: none can be forgotten.
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $value:literal, $sender:ident, $class:ident, $replay:ident, $anew:ident;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $value:literal,
+        $sender:ident, $class:ident, $replay:ident, $anew:ident, $action:literal;
+    )*) => {
         /// What a message asks, answers or tells. Numbers are those of `spec/wire.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -44,6 +48,11 @@ macro_rules! opcodes {
             #[inline]
             pub const fn anew(self) -> Anew {
                 match self { $(Self::$name => Anew::$anew,)* }
+            }
+
+            /// What it does, as it follows "cannot".
+            pub const fn action(self) -> &'static str {
+                match self { $(Self::$name => $action,)* }
             }
 
             /// The name in logs and statistics.
@@ -99,119 +108,119 @@ pub enum Anew {
 }
 
 opcodes! {
-    // name = number, sender, class, replay, anew
+    // name = number, sender, class, replay, anew, action
     /// Nothing: a round trip, and keep-alive.
-    Null = 0x0000, Client, Session, Executed, Repeated;
+    Null = 0x0000, Client, Session, Executed, Repeated, "ping the server";
     /// Opens the handshake; asks for a new session or an old one.
-    Hello = 0x0001, Client, Handshake, Executed, Repeated;
+    Hello = 0x0001, Client, Handshake, Executed, Repeated, "open a session";
     /// Proves knowledge of the key.
-    Authenticate = 0x0002, Client, Handshake, Executed, Repeated;
+    Authenticate = 0x0002, Client, Handshake, Executed, Repeated, "open a session";
     /// Ends the session.
-    Bye = 0x0003, Client, Session, Executed, Repeated;
+    Bye = 0x0003, Client, Session, Executed, Repeated, "end the session";
     /// The limits and thresholds in force.
-    Limits = 0x0004, Client, Session, Executed, Repeated;
+    Limits = 0x0004, Client, Session, Executed, Repeated, "ask for the limits";
     /// Counters of the server.
-    Statistics = 0x0005, Client, Session, Executed, Repeated;
+    Statistics = 0x0005, Client, Session, Executed, Repeated, "ask for the counters";
     /// Names of the exports this client may mount.
-    Exports = 0x0006, Client, Session, Executed, Repeated;
+    Exports = 0x0006, Client, Session, Executed, Repeated, "list the exports";
     /// Exchanges buffers with which data is moved outside of messages; see `spec/wire.md`.
-    EagerBuffers = 0x0007, Client, Session, Executed, Repeated;
+    EagerBuffers = 0x0007, Client, Session, Executed, Repeated, "exchange buffers";
     /// The root of an export.
-    Mount = 0x0010, Client, Handle, Cached, InDoubt;
+    Mount = 0x0010, Client, Handle, Cached, InDoubt, "mount";
     /// A handle for a path, to be used for attributes and names, not data.
-    Lookup = 0x0011, Client, Handle, Cached, InDoubt;
+    Lookup = 0x0011, Client, Handle, Cached, InDoubt, "look up";
     /// Opens a file for data.
-    Open = 0x0012, Client, Handle, Cached, InDoubt;
+    Open = 0x0012, Client, Handle, Cached, InDoubt, "open";
     /// Gives a handle back.
-    Close = 0x0013, Client, Handle, Cached, InDoubt;
+    Close = 0x0013, Client, Handle, Cached, InDoubt, "close";
     /// Attributes of a handle, or of a path below it.
-    Getattr = 0x0014, Client, Inspect, Executed, Repeated;
+    Getattr = 0x0014, Client, Inspect, Executed, Repeated, "look at";
     /// Changes attributes.
-    Setattr = 0x0015, Client, Modify, Cached, InDoubt;
+    Setattr = 0x0015, Client, Modify, Cached, InDoubt, "set attributes of";
     /// Makes a token of an open file, by which other sessions open the same.
-    Share = 0x0016, Client, Handle, Cached, InDoubt;
+    Share = 0x0016, Client, Handle, Cached, InDoubt, "share";
     /// Opens the file that a token names.
-    OpenToken = 0x0017, Client, Handle, Cached, InDoubt;
+    OpenToken = 0x0017, Client, Handle, Cached, InDoubt, "open";
     /// Reads file data.
-    Read = 0x0020, Client, Inspect, Executed, Repeated;
+    Read = 0x0020, Client, Inspect, Executed, Repeated, "read";
     /// Writes file data.
-    Write = 0x0021, Client, Modify, Cached, Repeated;
+    Write = 0x0021, Client, Modify, Cached, Repeated, "write";
     /// Writes at the end of the file, atomically; answers where.
-    Append = 0x0022, Client, Modify, Cached, InDoubt;
+    Append = 0x0022, Client, Modify, Cached, InDoubt, "append to";
     /// Makes written data durable.
-    Commit = 0x0023, Client, Inspect, Cached, Repeated;
+    Commit = 0x0023, Client, Inspect, Cached, Repeated, "commit";
     /// Sets the size of a file.
-    Truncate = 0x0024, Client, Modify, Cached, InDoubt;
+    Truncate = 0x0024, Client, Modify, Cached, InDoubt, "set the size of";
     /// Reserves space for a range.
-    Allocate = 0x0025, Client, Modify, Cached, Repeated;
+    Allocate = 0x0025, Client, Modify, Cached, Repeated, "allocate space of";
     /// Gives the space of a range back; it reads as zeros.
-    Punch = 0x0026, Client, Modify, Cached, Repeated;
+    Punch = 0x0026, Client, Modify, Cached, Repeated, "punch a hole into";
     /// The next data or hole.
-    Seek = 0x0027, Client, Inspect, Executed, Repeated;
+    Seek = 0x0027, Client, Inspect, Executed, Repeated, "seek in";
     /// Advice about future use; may be ignored.
-    Hint = 0x0028, Client, Inspect, Executed, Repeated;
+    Hint = 0x0028, Client, Inspect, Executed, Repeated, "advise about";
     /// Reads a list of file extents.
-    ReadList = 0x0029, Client, Inspect, Executed, Repeated;
+    ReadList = 0x0029, Client, Inspect, Executed, Repeated, "read";
     /// Writes a list of file extents.
-    WriteList = 0x002a, Client, Modify, Cached, Repeated;
+    WriteList = 0x002a, Client, Modify, Cached, Repeated, "write";
     /// Many reads and writes that do not depend on each other.
-    Batch = 0x002b, Client, Session, Executed, Repeated;
+    Batch = 0x002b, Client, Session, Executed, Repeated, "move data of";
     /// Copies a range of one file to another, on the server.
-    CopyRange = 0x002c, Client, Modify, Cached, Repeated;
+    CopyRange = 0x002c, Client, Modify, Cached, Repeated, "copy to";
     /// Reads what a view shows of a file.
-    ReadView = 0x002d, Client, Inspect, Executed, Repeated;
+    ReadView = 0x002d, Client, Inspect, Executed, Repeated, "read";
     /// Writes what a view shows of a file.
-    WriteView = 0x002e, Client, Modify, Cached, Repeated;
+    WriteView = 0x002e, Client, Modify, Cached, Repeated, "write";
     /// Entries of a directory, with attributes.
-    Readdir = 0x0030, Client, Inspect, Executed, Repeated;
+    Readdir = 0x0030, Client, Inspect, Executed, Repeated, "list";
     /// Makes a directory.
-    Mkdir = 0x0031, Client, Modify, Cached, InDoubt;
+    Mkdir = 0x0031, Client, Modify, Cached, InDoubt, "make the directory";
     /// Removes a name.
-    Remove = 0x0032, Client, Modify, Cached, InDoubt;
+    Remove = 0x0032, Client, Modify, Cached, InDoubt, "remove";
     /// Renames.
-    Rename = 0x0033, Client, Modify, Cached, InDoubt;
+    Rename = 0x0033, Client, Modify, Cached, InDoubt, "rename";
     /// Makes another name for a file.
-    Link = 0x0034, Client, Modify, Cached, InDoubt;
+    Link = 0x0034, Client, Modify, Cached, InDoubt, "link";
     /// Makes a symbolic link.
-    Symlink = 0x0035, Client, Modify, Cached, InDoubt;
+    Symlink = 0x0035, Client, Modify, Cached, InDoubt, "make the symbolic link";
     /// The target of a symbolic link.
-    Readlink = 0x0036, Client, Inspect, Executed, Repeated;
+    Readlink = 0x0036, Client, Inspect, Executed, Repeated, "read the symbolic link";
     /// What access(2) says of a path: whether the client may do all that a mode names.
-    AccessCheck = 0x0037, Client, Inspect, Executed, Repeated;
+    AccessCheck = 0x0037, Client, Inspect, Executed, Repeated, "check access to";
     /// Compares attributes with expected ones: fails where they differ, or where they do not.
-    Verify = 0x0038, Client, Inspect, Executed, Repeated;
+    Verify = 0x0038, Client, Inspect, Executed, Repeated, "verify attributes of";
     /// The value of an extended attribute.
-    XattrRead = 0x0040, Client, Inspect, Executed, Repeated;
+    XattrRead = 0x0040, Client, Inspect, Executed, Repeated, "read an extended attribute of";
     /// Sets an extended attribute.
-    XattrWrite = 0x0041, Client, Modify, Cached, InDoubt;
+    XattrWrite = 0x0041, Client, Modify, Cached, InDoubt, "set an extended attribute of";
     /// Names of the extended attributes.
-    XattrList = 0x0042, Client, Inspect, Executed, Repeated;
+    XattrList = 0x0042, Client, Inspect, Executed, Repeated, "list extended attributes of";
     /// Removes an extended attribute.
-    XattrRemove = 0x0043, Client, Modify, Cached, InDoubt;
+    XattrRemove = 0x0043, Client, Modify, Cached, InDoubt, "remove an extended attribute of";
     /// Space and limits of the file system.
-    Statfs = 0x0044, Client, Inspect, Executed, Repeated;
+    Statfs = 0x0044, Client, Inspect, Executed, Repeated, "ask for the space of";
     /// Replaces the list of fenced clients of an export.
-    FenceWrite = 0x0050, Client, Session, Cached, InDoubt;
+    FenceWrite = 0x0050, Client, Session, Cached, InDoubt, "set the fence of";
     /// The list of fenced clients of an export.
-    FenceRead = 0x0051, Client, Session, Executed, Repeated;
+    FenceRead = 0x0051, Client, Session, Executed, Repeated, "read the fence of";
     /// Locks a range of a file.
-    Lock = 0x0060, Client, Inspect, Cached, Repeated;
+    Lock = 0x0060, Client, Inspect, Cached, Repeated, "lock";
     /// Gives locks of a range back.
-    Unlock = 0x0061, Client, Inspect, Cached, Repeated;
+    Unlock = 0x0061, Client, Inspect, Cached, Repeated, "unlock";
     /// What is in the way of a lock.
-    LockTest = 0x0062, Client, Inspect, Executed, Repeated;
+    LockTest = 0x0062, Client, Inspect, Executed, Repeated, "test a lock of";
     /// Describes a view to the server, or a part of the description.
-    ViewSet = 0x0070, Client, Session, Cached, InDoubt;
+    ViewSet = 0x0070, Client, Session, Cached, InDoubt, "describe a view";
     /// Gives a view back.
-    ViewDrop = 0x0071, Client, Session, Cached, Repeated;
+    ViewDrop = 0x0071, Client, Session, Cached, Repeated, "give back a view";
     /// From the server: something the client should know.
-    Notice = 0x8001, Server, Callback, Executed, Repeated;
+    Notice = 0x8001, Server, Callback, Executed, Repeated, "take a callback";
     /// From the server: this many credits are granted at once.
-    CreditTarget = 0x8002, Server, Callback, Executed, Repeated;
+    CreditTarget = 0x8002, Server, Callback, Executed, Repeated, "take a callback";
     /// From the server: operations of a batch have ended.
-    BatchDone = 0x8003, Server, Callback, Executed, Repeated;
+    BatchDone = 0x8003, Server, Callback, Executed, Repeated, "take a callback";
     /// From the server: a lock that was waited for is to be asked for again.
-    LockTurn = 0x8004, Server, Callback, Executed, Repeated;
+    LockTurn = 0x8004, Server, Callback, Executed, Repeated, "take a callback";
 }
 
 impl Opcode {
