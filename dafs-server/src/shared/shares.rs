@@ -19,65 +19,21 @@ pub(crate) struct Shares {
     files: Mutex<HashMap<FileKey, Opens>>,
 }
 
-/// How many opens of a file read, write, and keep others from it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Opens {
-    reads: u32,
-    writes: u32,
-    denies_read: u32,
-    denies_write: u32,
-}
+/// What an open does, and then what it keeps others from. Each conflicts with the one two places away.
+const KINDS: [OpenFlags; 4] =
+    [OpenFlags::READ, OpenFlags::WRITE, OpenFlags::DENY_READ, OpenFlags::DENY_WRITE];
 
-/// What one open does, and what it lets others do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mode {
-    reads: bool,
-    writes: bool,
-    denies_read: bool,
-    denies_write: bool,
-}
+/// How many opens of a file are of each kind.
+type Opens = [u32; 4];
 
 /// What an open has of a file, from when it is known which file that is until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     shares: Arc<Shares>,
-    mode: Mode,
+    flags: OpenFlags,
     held: Mutex<Option<FileKey>>,
     /// Where it cuts the file: the locks that may keep this session from that.
     cuts: Option<(Arc<Locks>, SessionId)>,
-}
-
-impl Mode {
-    fn of(flags: OpenFlags) -> Self {
-        Self {
-            reads: flags.contains(OpenFlags::READ),
-            writes: flags.contains(OpenFlags::WRITE),
-            denies_read: flags.contains(OpenFlags::DENY_READ),
-            denies_write: flags.contains(OpenFlags::DENY_WRITE),
-        }
-    }
-
-    /// It cannot be beside those that are there.
-    fn conflicts(self, others: Opens) -> bool {
-        self.reads && others.denies_read > 0
-            || self.writes && others.denies_write > 0
-            || self.denies_read && others.reads > 0
-            || self.denies_write && others.writes > 0
-    }
-
-    /// Counts it in or out.
-    fn count(self, opens: &mut Opens, step: fn(u32) -> u32) {
-        for (counts, number) in [
-            (self.reads, &mut opens.reads),
-            (self.writes, &mut opens.writes),
-            (self.denies_read, &mut opens.denies_read),
-            (self.denies_write, &mut opens.denies_write),
-        ] {
-            if counts {
-                *number = step(*number);
-            }
-        }
-    }
 }
 
 impl Shares {
@@ -87,23 +43,23 @@ impl Shares {
         flags: OpenFlags,
         cuts: Option<(Arc<Locks>, SessionId)>,
     ) -> Arc<Share> {
-        Arc::new(Share { shares: Arc::clone(self), mode: Mode::of(flags), held: Mutex::default(), cuts })
+        Arc::new(Share { shares: Arc::clone(self), flags, held: Mutex::default(), cuts })
     }
 
-    fn add(&self, file: FileKey, mode: Mode) -> Result<(), Status> {
+    fn add(&self, file: FileKey, flags: OpenFlags) -> Result<(), Status> {
         let mut files = lock(&self.files);
         let opens = files.get(&file).copied().unwrap_or_default();
-        if mode.conflicts(opens) {
+        if (0..4).any(|kind| flags.contains(KINDS[kind]) && opens[(kind + 2) % 4] > 0) {
             return Err(Status::SHARE_DENIED);
         }
         // As many as there are handles: they do not reach the number's end.
-        mode.count(files.entry(file).or_default(), |count| count + 1);
+        count(files.entry(file).or_default(), flags, |number| number + 1);
         Ok(())
     }
 
-    fn remove(&self, file: FileKey, mode: Mode) {
+    fn remove(&self, file: FileKey, flags: OpenFlags) {
         if let Entry::Occupied(mut entry) = lock(&self.files).entry(file) {
-            mode.count(entry.get_mut(), |count| count.saturating_sub(1));
+            count(entry.get_mut(), flags, |number| number.saturating_sub(1));
             if *entry.get() == Opens::default() {
                 entry.remove();
             }
@@ -120,7 +76,7 @@ impl Shares {
 impl Share {
     fn release(&self, held: &mut Option<FileKey>) {
         if let Some(file) = held.take() {
-            self.shares.remove(file, self.mode);
+            self.shares.remove(file, self.flags);
         }
     }
 }
@@ -140,7 +96,7 @@ impl Admission for Share {
             return Ok(());
         }
         self.release(&mut held);
-        self.shares.add(file, self.mode)?;
+        self.shares.add(file, self.flags)?;
         *held = Some(file);
         Ok(())
     }
@@ -150,6 +106,13 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut held = lock(&self.held).take();
         self.release(&mut held);
+    }
+}
+
+/// Counts an open in or out.
+fn count(opens: &mut Opens, flags: OpenFlags, step: fn(u32) -> u32) {
+    for (number, _) in opens.iter_mut().zip(KINDS).filter(|(_, kind)| flags.contains(*kind)) {
+        *number = step(*number);
     }
 }
 
