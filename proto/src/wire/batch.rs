@@ -262,9 +262,7 @@ fn decode_operation(reader: &mut Reader<'_>) -> Result<(BatchOperation, ListRequ
         value => return Err(WireError::Invalid { what: "kind of an operation", value: u64::from(value) }),
     };
     let stability = Stability::read(reader, "stability")?;
-    if !write && stability != Stability::Unstable {
-        return Err(WireError::Invalid { what: "stability of a read", value: stability as u64 });
-    }
+    stability.check(!write)?;
     let method = Method::read(reader, "method of an operation")?;
     if method.uses_eager_buffer() {
         return Err(WireError::Invalid { what: "method of an operation", value: method as u64 });

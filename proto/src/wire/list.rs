@@ -126,12 +126,8 @@ impl ListRequest {
     /// Reads the body of a request of this opcode: a read has no stability.
     pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
         let request = Self::decode(body)?;
-        match request.stability {
-            stability @ (Stability::DataSync | Stability::FileSync) if opcode == Opcode::ReadList => {
-                Err(WireError::Invalid { what: "stability of a read", value: stability as u64 })
-            }
-            _ => Ok(request),
-        }
+        request.stability.check(opcode == Opcode::ReadList)?;
+        Ok(request)
     }
 }
 

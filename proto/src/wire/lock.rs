@@ -1,8 +1,7 @@
 //! Byte-range locks (`spec/locks.md`).
 
 use super::WireError;
-use super::body::{Field, body, field_by_number};
-use super::{Reader, Writer};
+use super::body::{body, field_by_number};
 
 /// Whether others may hold a lock of the same range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,20 +41,7 @@ bitflags::bitflags! {
     }
 }
 
-impl Field for LockFlags {
-    const SIZE: usize = 2;
-
-    #[inline]
-    fn write(&self, writer: &mut Writer<'_>) {
-        writer.u16(self.bits());
-    }
-
-    #[inline]
-    fn read(reader: &mut Reader<'_>, what: &'static str) -> Result<Self, WireError> {
-        let bits = reader.u16(what)?;
-        Self::from_bits(bits).ok_or(WireError::Invalid { what, value: u64::from(bits) })
-    }
-}
+field_by_number!(LockFlags, u16, |flags| flags.bits(), LockFlags::from_bits);
 
 body! {
     /// Body of a lock and of a test of one, 32 bytes; the header's handle is the open file.
@@ -71,10 +57,11 @@ body! {
         /// What else is asked.
         pub flags: LockFlags = "flags of a lock" and 4 reserved,
     }
-    check |request| match request.offset.checked_add(request.len) {
-        Some(_) if request.flags.agree_with(request.kind) => Ok(()),
-        Some(_) => Err(WireError::Invalid { what: "flags of a lock", value: request.flags.bits().into() }),
-        None => Err(WireError::Invalid { what: "end of a lock", value: request.len }),
+    check |request| match check_end(request.offset, request.len) {
+        Ok(()) if !request.flags.agree_with(request.kind) => {
+            Err(WireError::Invalid { what: "flags of a lock", value: request.flags.bits().into() })
+        }
+        checked => checked,
     }
 }
 
@@ -89,13 +76,6 @@ impl LockFlags {
     }
 }
 
-impl LockRequest {
-    /// The range; its end is `u64::MAX` where it is all that follows.
-    pub fn range(&self) -> std::ops::Range<u64> {
-        lock_range(self.offset, self.len)
-    }
-}
-
 body! {
     /// Body of an unlock, 24 bytes; the header's handle is the open file.
     pub struct UnlockRequest("unlock request") {
@@ -106,21 +86,7 @@ body! {
         /// The client's name for whoever holds it.
         pub owner: u64 = "owner",
     }
-    check |request| match request.offset.checked_add(request.len) {
-        Some(_) => Ok(()),
-        None => Err(WireError::Invalid { what: "end of a lock", value: request.len }),
-    }
-}
-
-impl UnlockRequest {
-    /// The range; its end is `u64::MAX` where it is all that follows.
-    pub fn range(&self) -> std::ops::Range<u64> {
-        lock_range(self.offset, self.len)
-    }
-}
-
-fn lock_range(offset: u64, len: u64) -> std::ops::Range<u64> {
-    offset..if len == 0 { u64::MAX } else { offset + len }
+    check |request| check_end(request.offset, request.len)
 }
 
 body! {
@@ -161,16 +127,27 @@ body! {
         /// The client's name for whoever waits.
         pub owner: u64 = "owner",
     }
-    check |turn| match turn.offset.checked_add(turn.len) {
-        Some(_) => Ok(()),
-        None => Err(WireError::Invalid { what: "end of a lock", value: turn.len }),
-    }
+    check |turn| check_end(turn.offset, turn.len)
 }
 
-impl LockTurn {
-    /// The range; its end is `u64::MAX` where it is all that follows.
-    pub fn range(&self) -> std::ops::Range<u64> {
-        lock_range(self.offset, self.len)
+macro_rules! ranges {
+    ($($body:ty)*) => {$(
+        impl $body {
+            /// The range; its end is `u64::MAX` where it is all that follows.
+            pub fn range(&self) -> std::ops::Range<u64> {
+                self.offset..if self.len == 0 { u64::MAX } else { self.offset + self.len }
+            }
+        }
+    )*};
+}
+
+ranges! { LockRequest UnlockRequest LockTurn }
+
+#[inline]
+fn check_end(offset: u64, len: u64) -> Result<(), WireError> {
+    match offset.checked_add(len) {
+        Some(_) => Ok(()),
+        None => Err(WireError::Invalid { what: "end of a lock", value: len }),
     }
 }
 

@@ -193,10 +193,8 @@ pub enum SeekWhat {
     Hole,
 }
 
-field_by_number!(SeekWhat, u32, |what| what as u32, |number| match number {
-    0 => Some(SeekWhat::Data),
-    1 => Some(SeekWhat::Hole),
-    _ => None,
+field_by_number!(SeekWhat, u32, |what| what as u32, |number| {
+    [SeekWhat::Data, SeekWhat::Hole].get(number as usize).copied()
 });
 
 body! {
@@ -253,17 +251,13 @@ pub enum AccessPattern {
 }
 
 impl AccessPattern {
+    /// In the order of their numbers.
+    const ALL: [Self; 6] =
+        [Self::Normal, Self::Sequential, Self::Random, Self::WillNeed, Self::WillNotNeed, Self::Once];
+
     /// That of this number; others are those of later versions.
     pub fn from_number(number: u32) -> Option<Self> {
-        match number {
-            0 => Some(Self::Normal),
-            1 => Some(Self::Sequential),
-            2 => Some(Self::Random),
-            3 => Some(Self::WillNeed),
-            4 => Some(Self::WillNotNeed),
-            5 => Some(Self::Once),
-            _ => None,
-        }
+        Self::ALL.get(number as usize).copied()
     }
 }
 

@@ -59,6 +59,15 @@ pub enum Stability {
 impl Stability {
     /// In the order of their numbers on the wire.
     const ALL: [Self; 3] = [Self::Unstable, Self::DataSync, Self::FileSync];
+
+    /// A read has none.
+    #[inline]
+    pub(super) fn check(self, is_read: bool) -> Result<(), WireError> {
+        if is_read && self != Self::Unstable {
+            return Err(WireError::Invalid { what: "stability of a read", value: self as u64 });
+        }
+        Ok(())
+    }
 }
 
 field_by_number!(Stability, u8, |stability| stability as u8, |number| {

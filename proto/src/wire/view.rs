@@ -65,12 +65,8 @@ impl ViewRequest {
     /// Reads the body of a request of this opcode: a read has no stability.
     pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
         let request = Self::decode(body)?;
-        match request.stability {
-            stability @ (Stability::DataSync | Stability::FileSync) if opcode == Opcode::ReadView => {
-                Err(WireError::Invalid { what: "stability of a read", value: stability as u64 })
-            }
-            _ => Ok(request),
-        }
+        request.stability.check(opcode == Opcode::ReadView)?;
+        Ok(request)
     }
 
     /// The ranges of memory in the payload, which hold as many bytes as the request moves; `inline_len` bytes of data follow them.
