@@ -7,8 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessPattern, Attributes, HEADER_SIZE, HintRequest, Opcode, OpenFlags, Stability, UnlockRequest,
-    decode_message_pack,
+    AccessPattern, Attributes, HintRequest, Opcode, OpenFlags, Stability, UnlockRequest, decode_message_pack,
 };
 use smallvec::SmallVec;
 
@@ -83,8 +82,6 @@ impl File {
     }
 }
 
-const HINT_SIZE: usize = HintRequest::HEAD_SIZE - HEADER_SIZE;
-
 impl<'a> Chain<'a> {
     fn at(owner: &'a Arc<Owner>, node: &'a Arc<Node>, file: Option<Stability>) -> Self {
         let mut options = OpenOptions::new();
@@ -143,7 +140,7 @@ impl<'a> Chain<'a> {
     /// ```
     pub fn hint(self, offset: u64, len: u64, pattern: AccessPattern) -> Self {
         let request = HintRequest { offset, len, pattern: pattern as u32, likelihood: 0 };
-        self.push(Link::few::<HINT_SIZE>(Opcode::Hint, |body| request.encode(body)))
+        self.push(Link::few(Opcode::Hint, &request.bytes()))
     }
 
     /// Goes on only where the file, or what was looked up, has the expected attributes. Else the chain fails with the status `NOT_SAME`.
@@ -204,7 +201,7 @@ impl<'a> Chain<'a> {
         let result = self.finish(work, outcome);
         if result.is_err() && self.at_file {
             for unlock in self.unlocks.drain(..) {
-                let unlock = Named::of(UnlockRequest::HEAD_SIZE - HEADER_SIZE, |body| unlock.encode(body));
+                let unlock = Named::of(&unlock.bytes());
                 // Whatever becomes of it: the lock ends with the file at the latest.
                 let call =
                     Call::plain(Some(self.node), Opcode::Unlock, unlock, |op| op.into_reply().map(drop));

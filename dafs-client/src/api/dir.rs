@@ -296,7 +296,7 @@ impl Dir {
             return Err(Error::Invalid("both names must be in one export of one session".into()));
         }
         let (from, to) = (clean(from)?, clean(to)?);
-        let named = Named::of(16, |body| RenameRequest { second_handle: 0, replace }.encode(body));
+        let named = Named::of(&RenameRequest { second_handle: 0, replace }.bytes());
         let second = Some(Arc::clone(&directory.node));
         Ok(Named { payload: two_names(&from, &to), second, path: from, ..named })
     }
@@ -392,20 +392,20 @@ pub(crate) fn name_request(path: &Path, follow: bool, mode: u32) -> Result<Named
     if mode > 0o7777 {
         return Err(Error::Invalid(format!("mode {mode:#o}: permission bits are at most 0o7777")));
     }
-    Ok(Named::of(8, |body| NameRequest { follow, mode }.encode(body)).about(path))
+    Ok(Named::of(&NameRequest { follow, mode }.bytes()).about(path))
 }
 
 pub(crate) fn open_request(path: &Path, flags: OpenFlags, mode: u32) -> Result<Named> {
-    let named = Named::of(8, |body| OpenRequest { flags, mode }.encode(body)).about(clean(path)?);
+    let named = Named::of(&OpenRequest { flags, mode }.bytes()).about(clean(path)?);
     Ok(Named { makes: flags.intersects(MAKING), ..named })
 }
 
 pub(crate) fn commit_request(offset: u64, len: u64, stability: Stability) -> Named {
-    Named::of(24, |body| CommitRequest { offset, len, stability }.encode(body))
+    Named::of(&CommitRequest { offset, len, stability }.bytes())
 }
 
 fn remove_request(path: &Path, directory: bool) -> Result<Named> {
-    Ok(Named::of(8, |body| RemoveRequest { directory }.encode(body)).about(clean(path)?))
+    Ok(Named::of(&RemoveRequest { directory }.bytes()).about(clean(path)?))
 }
 
 /// The request about an extended attribute, or with an empty name about all: of a link at the end of the path itself.

@@ -8,6 +8,7 @@ use dafs_proto::wire::{
     HEADER_SIZE, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
     UnlockRequest,
 };
+use smallvec::SmallVec;
 
 use crate::api::chain::Chain;
 use crate::api::dir::forms;
@@ -95,16 +96,9 @@ impl Drop for LockGuard<'_> {
 /// A request of which a good reply says nothing.
 struct Plain {
     opcode: Opcode,
-    body: [u8; REQUEST_SIZE],
-    body_len: usize,
+    body: SmallVec<[u8; REQUEST_SIZE]>,
     /// What is locked by it.
     locks: Option<LockRequest>,
-}
-
-impl Plain {
-    fn body(&self) -> &[u8] {
-        &self.body[..self.body_len]
-    }
 }
 
 /// The blocking form of such a request, which may take the fast path, and the other.
@@ -167,8 +161,7 @@ impl File {
         test_lock, submit_test_lock, test_lock_call,
         (&self, range: Range<u64>, kind: LockKind) -> Option<LockConflict> {
             let request = self.request(range, kind, LockOptions::default(), LockFlags::empty())?;
-            let named = Named::of(REQUEST_SIZE, |body| request.encode(body));
-            Ok(Call::plain(Some(&self.node), Opcode::LockTest, named, |op| {
+            Ok(Call::plain(Some(&self.node), Opcode::LockTest, Named::of(&request.bytes()), |op| {
                 let found = LockTestReply::decode(op.into_reply()?.body())?;
                 Ok(found.conflicts.then(|| LockConflict {
                     range: found.offset..if found.len == 0 { u64::MAX } else { found.offset.saturating_add(found.len) },
@@ -214,9 +207,8 @@ impl File {
         flags: LockFlags,
     ) -> Result<Plain> {
         let request = self.request(range, kind, options, flags)?;
-        let mut body = [0; REQUEST_SIZE];
-        request.encode(&mut body);
-        Ok(Plain { opcode: Opcode::Lock, body, body_len: REQUEST_SIZE, locks: Some(request) })
+        let body = SmallVec::from_buf(request.bytes());
+        Ok(Plain { opcode: Opcode::Lock, body, locks: Some(request) })
     }
 
     fn to_unlock(&self, range: Range<u64>, owner: Option<u64>) -> Result<Plain> {
@@ -224,21 +216,20 @@ impl File {
         let owner = owner.unwrap_or_else(|| own(&self.node));
         // In a new session it is not to be locked again, whether the server hears of this or not.
         self.node.locks().unlock(&range, owner);
-        let mut body = [0; REQUEST_SIZE];
-        UnlockRequest { offset, len, owner }.encode(&mut body);
-        Ok(Plain { opcode: Opcode::Unlock, body, body_len: UNLOCK_SIZE, locks: None })
+        let body = SmallVec::from_slice(&UnlockRequest { offset, len, owner }.bytes());
+        Ok(Plain { opcode: Opcode::Unlock, body, locks: None })
     }
 
     fn run_plain(&self, plain: Plain) -> Result<()> {
         let (shared, locks) = (&self.owner.shared, plain.locks.as_ref());
-        match shared.run_plain(plain.opcode, &self.node, (plain.body(), locks)) {
+        match shared.run_plain(plain.opcode, &self.node, (&plain.body, locks)) {
             Some(op) => ended(op, shared, &self.node, locks),
             None => Ok(()),
         }
     }
 
     fn submit_plain(&self, plain: &Plain) -> Pending<Result<()>> {
-        let named = Named::of(plain.body_len, |body| body.copy_from_slice(plain.body()));
+        let named = Named::of(&plain.body);
         let (shared, node, locks) = (Arc::clone(&self.owner.shared), Arc::clone(&self.node), plain.locks);
         let finish = move |op| ended(op, &shared, &node, locks.as_ref());
         Call::boxed(Some(&self.node), plain.opcode, named, finish).submit(&self.owner)
@@ -293,15 +284,14 @@ impl Chain<'_> {
         self.lock_owner = Some(owner);
         self.unlocks.push(UnlockRequest { offset, len, owner });
         let request = LockRequest { offset, len, owner, kind, flags: LockFlags::WAIT };
-        self.push(Link::few::<REQUEST_SIZE>(Opcode::Lock, |body| request.encode(body)))
+        self.push(Link::few(Opcode::Lock, &request.bytes()))
     }
 
     /// Gives back what this chain has locked of a range.
     pub fn unlock(mut self, range: Range<u64>) -> Self {
         let Some((offset, len)) = self.checked(extent(&range)) else { return self };
         let owner = self.lock_owner.unwrap_or_default();
-        let request = UnlockRequest { offset, len, owner };
-        self.push(Link::few::<UNLOCK_SIZE>(Opcode::Unlock, |body| request.encode(body)))
+        self.push(Link::few(Opcode::Unlock, &UnlockRequest { offset, len, owner }.bytes()))
     }
 }
 
@@ -320,7 +310,6 @@ fn ended(op: Op, shared: &Shared, node: &Node, locks: Option<&LockRequest>) -> R
 static CHAIN_OWNERS: AtomicU64 = AtomicU64::new(1 << 62);
 
 const REQUEST_SIZE: usize = LockRequest::HEAD_SIZE - HEADER_SIZE;
-const UNLOCK_SIZE: usize = UnlockRequest::HEAD_SIZE - HEADER_SIZE;
 
 /// Owners that files stand for are told from those of programs by their highest bit.
 fn own(node: &Node) -> u64 {

@@ -31,7 +31,7 @@ impl File {
             rights.set(OpenFlags::WRITE, write);
             // Rounded up: zero stands for the longest time.
             let ttl_ms = u32::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
-            let named = Named::of(8, |body| ShareRequest { rights, ttl_ms }.encode(body));
+            let named = Named::of(&ShareRequest { rights, ttl_ms }.bytes());
             Ok(Call::plain(Some(&self.node), Opcode::Share, named, |op| {
                 let reply = op.into_reply()?;
                 ShareReply::decode(reply.body())?;

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use dafs_proto::wire::{
-    Attributes, FileIdentity, HEADER_SIZE, Opcode, Timestamp, VerifyFlags, VerifyMask, VerifyRequest,
-};
+use dafs_proto::wire::{Attributes, FileIdentity, Opcode, Timestamp, VerifyFlags, VerifyMask, VerifyRequest};
 
 use crate::api::dir::{Dir, clean, forms};
 use crate::api::file::File;
@@ -73,8 +71,7 @@ impl Expected {
         if request.mtime_nanoseconds >= 1_000_000_000 {
             return Err(Error::Invalid("a time has less than 1,000,000,000 nanoseconds".into()));
         }
-        let named = Named::of(VerifyRequest::HEAD_SIZE - HEADER_SIZE, |body| request.encode(body));
-        Ok(named.about(clean(path)?))
+        Ok(Named::of(&request.bytes()).about(clean(path)?))
     }
 }
 

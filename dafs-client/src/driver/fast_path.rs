@@ -106,9 +106,8 @@ impl Shared {
         node: &Arc<Node>,
         (body, locks): (&[u8], Option<&LockRequest>),
     ) -> Option<Op> {
-        let named = || Named::of(body.len(), |to| to.copy_from_slice(body));
         self.run_small(Wish::Plain(opcode, body, locks), Some(node), || {
-            Op::named(opcode, Some(Arc::clone(node)), named())
+            Op::named(opcode, Some(Arc::clone(node)), Named::of(body))
         })
     }
 
@@ -386,8 +385,7 @@ mod tests {
                         Op::moving(kind.opcode(), Arc::clone(&file.node), single.transfer(kind))
                     }
                     Wish::Plain(opcode, body, _) => {
-                        let named = Named::of(body.len(), |to| to.copy_from_slice(body));
-                        Op::named(opcode, Some(Arc::clone(&file.node)), named)
+                        Op::named(opcode, Some(Arc::clone(&file.node)), Named::of(body))
                     }
                 };
                 Ran::Ended(Box::new(shared.end_generally(core, op, (sent, came))))

@@ -8,8 +8,8 @@ use std::time::Duration;
 use dafs_proto::session::{ClientSession, HandshakeError};
 use dafs_proto::transport::ConnectError;
 use dafs_proto::wire::{
-    Attributes, FileHandle, FileIdentity, HEADER_SIZE, Header, LockFlags, LockRequest, MountReply,
-    NameRequest, Opcode, OpenRequest, Resume, Status, decode_message_pack,
+    Attributes, FileHandle, FileIdentity, Header, LockFlags, MountReply, NameRequest, Opcode, OpenRequest,
+    Resume, Status, decode_message_pack,
 };
 
 use crate::connect::{Answer, Caller, Established, establish};
@@ -177,7 +177,6 @@ impl Rebuild<'_> {
                     root
                 }
             };
-            let mut body = [0; 8];
             let handle = match (root, node.reopen) {
                 (Err(cause), _) => Err(cause),
                 (Ok(_), Reopen::Mount) => {
@@ -185,12 +184,10 @@ impl Rebuild<'_> {
                     self.check(again, &node)?
                 }
                 (Ok((root, _)), Reopen::Lookup { follow }) => {
-                    NameRequest { follow, mode: 0 }.encode(&mut body);
-                    self.reopen(Opcode::Lookup, root, &body, &node)?
+                    self.reopen(Opcode::Lookup, root, &NameRequest { follow, mode: 0 }.bytes(), &node)?
                 }
                 (Ok((root, _)), Reopen::Open { flags }) => {
-                    OpenRequest { flags, mode: 0 }.encode(&mut body);
-                    self.reopen(Opcode::Open, root, &body, &node)?
+                    self.reopen(Opcode::Open, root, &OpenRequest { flags, mode: 0 }.bytes(), &node)?
                 }
             };
             if let Err(cause) = handle {
@@ -272,9 +269,7 @@ impl Rebuild<'_> {
         let count = reclaims.len();
         for (number, mut request) in reclaims.into_iter().enumerate() {
             request.flags.set(LockFlags::LAST, self.reclaims_left == 0 && number + 1 == count);
-            let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
-            request.encode(&mut body);
-            let status = self.call(Opcode::Lock, handle, &body, &[])?.header.status;
+            let status = self.call(Opcode::Lock, handle, &request.bytes(), &[])?.header.status;
             if status != Status::OK {
                 return Ok(status);
             }

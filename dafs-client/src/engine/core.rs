@@ -9,8 +9,7 @@ use std::sync::{Arc, Weak};
 use dafs_proto::session::{ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
 use dafs_proto::wire::{
-    BatchNotice, FileHandle, Flags, HEADER_SIZE, Header, LockTurn, NoticeKind, Opcode, Slot, Status,
-    ViewDropRequest,
+    BatchNotice, FileHandle, Flags, Header, LockTurn, NoticeKind, Opcode, Slot, Status, ViewDropRequest,
 };
 use slab::Slab;
 
@@ -469,9 +468,7 @@ impl Core {
         let op = match closing {
             Closing::View(view) => {
                 self.views.remove_dropped();
-                let body_len = ViewDropRequest::HEAD_SIZE - HEADER_SIZE;
-                let named = Named::of(body_len, |body| ViewDropRequest { view }.encode(body));
-                Op::detached(Opcode::ViewDrop, named)
+                Op::detached(Opcode::ViewDrop, Named::of(&ViewDropRequest { view }.bytes()))
             }
             Closing::Handle { index, epoch, handle } => {
                 if let Some(index) = index {

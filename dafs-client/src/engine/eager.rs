@@ -291,8 +291,9 @@ impl Core {
             }
         };
         let ranges = side.ranges();
-        let body_len = EagerBufferTerms::HEAD_SIZE - HEADER_SIZE;
-        let mut named = Named::of(body_len, |body| terms.encode(body));
+        let mut body = [0; EagerBufferTerms::HEAD_SIZE - HEADER_SIZE];
+        terms.encode(&mut body);
+        let mut named = Named::of(&body);
         named.payload = vec![0; terms.payload_size()];
         encode_segments(&ranges, &mut named.payload);
         self.eager_buffers = EagerBufferState::Asked(side);

@@ -68,8 +68,7 @@ pub(crate) fn set_requests(
 ) -> impl Iterator<Item = ([u8; SET_BODY_SIZE], &[u8])> {
     let description_len = description.len() as u32;
     description.chunks(part_max).enumerate().map(move |(number, part)| {
-        let mut body = [0; SET_BODY_SIZE];
-        ViewSetRequest { view, description_len, offset: (number * part_max) as u32 }.encode(&mut body);
-        (body, part)
+        let request = ViewSetRequest { view, description_len, offset: (number * part_max) as u32 };
+        (request.bytes(), part)
     })
 }

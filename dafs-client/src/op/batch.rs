@@ -297,10 +297,7 @@ impl BatchWork {
         let (body, mut described) = self.encode(request.at, request.len);
         let payload_len = described.len() + body.data as usize;
         let mut head = HEAD_ROOM;
-        let draft = Draft::new(&mut head, header, |head| {
-            body.encode(head);
-            BatchRequest::HEAD_SIZE
-        });
+        let draft = Draft::of(&mut head, header, &body.bytes());
         // Telling the kernel of many small pieces takes longer than copying them.
         let pieces = self.written(request.at, request.len).count();
         if body.data as usize >= pieces.max(1) * GATHERED_PIECE_MIN && outlet.prefers_gathered(payload_len)? {

@@ -70,11 +70,11 @@ impl Link {
     }
 
     /// A request of a few bytes, `LEN` at most [`FEW_MAX`], to which a good reply says nothing.
-    pub(crate) fn few<const LEN: usize>(opcode: Opcode, encode: impl FnOnce(&mut [u8])) -> Self {
+    pub(crate) fn few<const LEN: usize>(opcode: Opcode, body: &[u8; LEN]) -> Self {
         const { assert!(LEN <= FEW_MAX) }
-        let mut body = [0; FEW_MAX];
-        encode(&mut body[..LEN]);
-        Self::of(opcode, Ask::Few(body, LEN.to_le_bytes()[0]))
+        let mut few = [0; FEW_MAX];
+        few[..LEN].copy_from_slice(body);
+        Self::of(opcode, Ask::Few(few, LEN.to_le_bytes()[0]))
     }
 
     /// The path that it names.
@@ -90,11 +90,7 @@ impl Link {
         match &self.ask {
             Ask::Named(named) => named.send(outlet, header),
             Ask::Few(body, len) => {
-                let body = &body[..usize::from(*len)];
-                let draft = Draft::new(&mut head, header, |head| {
-                    head[..body.len()].copy_from_slice(body);
-                    HEADER_SIZE + body.len()
-                });
+                let draft = Draft::of(&mut head, header, &body[..usize::from(*len)]);
                 outlet.send(draft, 0, |_| {})
             }
             Ask::Data(kind, offset, memory) => {

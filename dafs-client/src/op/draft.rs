@@ -72,6 +72,15 @@ impl<'a> Draft<'a> {
         Self { header, head, head_len }
     }
 
+    /// A request with this body.
+    #[inline]
+    pub(crate) fn of(head: &'a mut HeadRoom, header: Header, body: &[u8]) -> Self {
+        Self::new(head, header, |room| {
+            room[..body.len()].copy_from_slice(body);
+            HEADER_SIZE + body.len()
+        })
+    }
+
     /// The complete head, of a request with so much payload.
     #[inline]
     #[allow(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dafs_proto::wire::{HEADER_SIZE, LockFlags, LockKind, LockRequest, LockTurn, Opcode, UnlockRequest};
+use dafs_proto::wire::{LockFlags, LockKind, LockRequest, LockTurn, Opcode, UnlockRequest};
 
 use crate::handle::node::Node;
 use crate::op::named::Named;
@@ -77,7 +77,7 @@ impl Op {
 }
 
 fn lock(request: LockRequest) -> Named {
-    Named::of(LockRequest::HEAD_SIZE - HEADER_SIZE, |body| request.encode(body))
+    Named::of(&request.bytes())
 }
 
 /// Requests that give back the parts of a lock that its owner did not have before.
@@ -85,7 +85,7 @@ fn unlocks(node: &Node, request: &LockRequest) -> Vec<Named> {
     let owner = request.owner;
     let unlock = |part: Range<u64>| {
         let len = if part.end == u64::MAX { 0 } else { part.end - part.start };
-        Named::of(24, |body| UnlockRequest { offset: part.start, len, owner }.encode(body))
+        Named::of(&UnlockRequest { offset: part.start, len, owner }.bytes())
     };
     node.locks().unlocked_parts(&request.range(), owner).into_iter().map(unlock).collect()
 }

@@ -19,9 +19,7 @@ use std::sync::Arc;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
-use dafs_proto::wire::{
-    BatchFlags, BatchNotice, BatchRequest, FileHandle, HEADER_SIZE, Header, Opcode, TwoNames,
-};
+use dafs_proto::wire::{BatchFlags, BatchNotice, BatchRequest, FileHandle, Header, Opcode, TwoNames};
 
 use crate::error::{Error, Result, StaleCause};
 use crate::handle::closings::Closing;
@@ -509,9 +507,7 @@ impl Op {
     /// One that asks the server to gather no ends of the session's batches any more. Nobody collects it.
     pub(crate) fn expediting() -> Op {
         let request = BatchRequest { flags: BatchFlags::EXPEDITE, ..BatchRequest::default() };
-        let body_len = BatchRequest::HEAD_SIZE - HEADER_SIZE;
-        let named = Named::of(body_len, |body| request.encode(body));
-        Self::detached(Opcode::Batch, named)
+        Self::detached(Opcode::Batch, Named::of(&request.bytes()))
     }
 }
 

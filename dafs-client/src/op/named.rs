@@ -32,11 +32,9 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// A request with so many bytes of body, which `encode` writes.
-    pub(crate) fn of(body_len: usize, encode: impl FnOnce(&mut [u8])) -> Self {
-        let mut body = SmallVec::from_elem(0, body_len);
-        encode(&mut body);
-        Self { body, ..Self::default() }
+    /// A request with this body.
+    pub(crate) fn of(body: &[u8]) -> Self {
+        Self { body: SmallVec::from_slice(body), ..Self::default() }
     }
 
     /// A request about a path below the target.

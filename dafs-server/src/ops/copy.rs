@@ -1,12 +1,12 @@
 //! Copies from one file to another, which clients need not carry.
 
-use dafs_proto::wire::{CopyReply, CopyRequest, HEADER_SIZE, Opcode, Status};
+use dafs_proto::wire::{CopyReply, CopyRequest, Opcode};
 
 use super::Worker;
 use crate::storage::{CopySource, FsOp};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target};
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Payload, Problem};
 
 impl Worker {
     /// Begins a copy. Its source is looked at as that of a read.
@@ -35,8 +35,6 @@ impl Worker {
 
     /// Answers a copy.
     pub(crate) fn reply_copied(&mut self, call: &Call, target: Target, count: u64, end: bool) {
-        let mut body = [0; CopyReply::HEAD_SIZE - HEADER_SIZE];
-        CopyReply { count, verifier: target.verifier, end }.encode(&mut body);
-        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+        self.reply_body(call, &CopyReply { count, verifier: target.verifier, end }.bytes());
     }
 }

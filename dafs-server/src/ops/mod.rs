@@ -18,8 +18,8 @@ mod write;
 
 use dafs_proto::session::Effect;
 use dafs_proto::wire::{
-    BatchResult, CommitReply, FileHandle, HEADER_SIZE, Method, MountReply, SeekReply, Status, Verifier,
-    WriteReply, encode_message_pack,
+    BatchResult, CommitReply, FileHandle, Method, MountReply, SeekReply, Status, Verifier, WriteReply,
+    encode_message_pack,
 };
 
 use crate::config::ExportKind;
@@ -79,9 +79,7 @@ impl Worker {
             }
             (After::Bytes { .. }, FsReply::Bytes(_)) => self.reply_status(call, Status::RANGE),
             (After::Seek, FsReply::Offset(offset)) => {
-                let mut body = [0; SeekReply::HEAD_SIZE - HEADER_SIZE];
-                SeekReply { offset }.encode(&mut body);
-                self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+                self.reply_body(call, &SeekReply { offset }.bytes());
             }
             (After::Statfs, FsReply::Statistics(statistics)) => {
                 self.reply_payload(call, &encode_message_pack(&statistics));
@@ -90,9 +88,8 @@ impl Worker {
                 self.finish_readdir(call, wanted, &entries);
             }
             (After::Commit { export }, _) => {
-                let mut body = [0; CommitReply::HEAD_SIZE - HEADER_SIZE];
-                CommitReply { verifier: Verifier(self.storage.verifier(export)) }.encode(&mut body);
-                self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+                let verifier = Verifier(self.storage.verifier(export));
+                self.reply_body(call, &CommitReply { verifier }.bytes());
             }
             (After::Copied(target), FsReply::Copied(count, end)) => {
                 self.reply_copied(call, target, count, end)
@@ -156,8 +153,7 @@ impl Worker {
         if let Some(place) = call.batch {
             return self.end_part(place, BatchResult { status: Status::OK, count, value: verifier.0 });
         }
-        let mut body = [0; WriteReply::HEAD_SIZE - HEADER_SIZE];
-        WriteReply { offset, count, stability, verifier }.encode(&mut body);
+        let body = WriteReply { offset, count, stability, verifier }.bytes();
         let mut keep = Keep::AsAny;
         if u64::from(count) < write.len && !write.appends && write.method == Method::Direct {
             keep = Keep::No;
@@ -166,6 +162,10 @@ impl Worker {
             }
         }
         self.reply(call, Status::OK, Answer { body: &body, payload, keep, ..Answer::default() });
+    }
+
+    fn reply_body(&mut self, call: &Call, body: &[u8]) {
+        self.reply(call, Status::OK, Answer { body, ..Answer::default() });
     }
 
     fn reply_payload(&mut self, call: &Call, payload: &[u8]) {

@@ -246,8 +246,6 @@ pub(super) fn check_payload(call: &Call, ranges: u16) -> Result<(), WireError> {
 }
 
 pub(super) fn read_reply(count: usize, len: usize) -> [u8; ReadReply::HEAD_SIZE - HEADER_SIZE] {
-    let mut body = [0; ReadReply::HEAD_SIZE - HEADER_SIZE];
     let bytes = u32::try_from(count).expect("reads are bounded by transfer_size_max");
-    ReadReply { count: bytes, end_of_file: count < len }.encode(&mut body);
-    body
+    ReadReply { count: bytes, end_of_file: count < len }.bytes()
 }

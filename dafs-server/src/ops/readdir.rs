@@ -1,7 +1,7 @@
 //! Readdir, inline and direct.
 
 use dafs_proto::transport::{Access, LocalSegments, PostError, Posted, RemoteRange};
-use dafs_proto::wire::{HEADER_SIZE, ReaddirReply, ReaddirRequest, Status};
+use dafs_proto::wire::{ReaddirReply, ReaddirRequest, Status};
 
 use super::Worker;
 use crate::storage::{Entries, FsOp, work};
@@ -38,8 +38,7 @@ impl Worker {
         let cookie = cookie.unwrap_or(wanted.cookie);
         work::add(encoded.len() / COPIED_IN_A_STEP);
         let count = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
-        let mut body = [0; ReaddirReply::HEAD_SIZE - HEADER_SIZE];
-        ReaddirReply { count, end, cookie }.encode(&mut body);
+        let body = ReaddirReply { count, end, cookie }.bytes();
         let payload = match wanted.remote {
             None => &encoded[..],
             Some(remote) => match self.place(call, remote, encoded) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_proto::wire::{HEADER_SIZE, OpenFlags, SessionId, ShareReply, ShareRequest, Status, Token};
+use dafs_proto::wire::{OpenFlags, SessionId, ShareReply, ShareRequest, Status, Token};
 
 use super::Worker;
 use crate::shared::tokens::{Claim, Grant, TokenFile};
@@ -44,8 +44,7 @@ impl Worker {
         let token = Token::from(self.random());
         let limit = &self.shared.budgets.of_session.tokens;
         self.shared.tokens().insert(&token, grant, limit.max()).inspect_err(|_| limit.count_refused())?;
-        let mut body = [0; ShareReply::HEAD_SIZE - HEADER_SIZE];
-        ShareReply { ttl_ms }.encode(&mut body);
+        let body = ShareReply { ttl_ms }.bytes();
         let answer = Answer { body: &body, payload: token.as_bytes(), ..Answer::default() };
         self.reply(call, Status::OK, answer);
         Ok(())

@@ -100,7 +100,7 @@ macro_rules! field_by_number {
     };
 }
 
-/// The type of a body, with `encode` and `decode`. A field has a name for errors, and perhaps reserved bytes behind it, which are zero.
+/// The type of a body, with `encode`, `bytes` and `decode`. A field has a name for errors, and perhaps reserved bytes behind it: zeros.
 /// What the fields cannot be together is for `check` to say.
 macro_rules! body {
     (
@@ -132,6 +132,14 @@ macro_rules! body {
                     $crate::wire::body::Field::write(&self.$field, &mut writer);
                     $(writer.reserved($reserved);)?
                 )*
+            }
+
+            /// The body, as it travels.
+            #[inline]
+            pub fn bytes(&self) -> [u8; Self::HEAD_SIZE - $crate::wire::HEADER_SIZE] {
+                let mut body = [0; Self::HEAD_SIZE - $crate::wire::HEADER_SIZE];
+                self.encode(&mut body);
+                body
             }
 
             /// Reads the body.

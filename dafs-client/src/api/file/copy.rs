@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_proto::wire::{CopyReply, CopyRequest, HEADER_SIZE, Opcode};
+use dafs_proto::wire::{CopyReply, CopyRequest, Opcode};
 
 use crate::api::dir::forms;
 use crate::api::file::File;
@@ -61,7 +61,7 @@ impl File {
                 Ok(Copied { count, end })
             };
             let request = CopyRequest { source: 0, source_offset: offset, offset: target_offset, len };
-            let named = Named::of(CopyRequest::HEAD_SIZE - HEADER_SIZE, |body| request.encode(body));
+            let named = Named::of(&request.bytes());
             // The handle of the source is written into the body when that is sent.
             let named = Named { second: Some(Arc::clone(&self.node)), ..named };
             Ok(Call::boxed(Some(&target.node), Opcode::CopyRange, named, finish))

@@ -332,17 +332,16 @@ impl File {
                 return Err(Error::Invalid(format!("a likelihood of {likelihood} percent: at most 100 are possible")));
             }
             let request = HintRequest { offset, len, pattern: pattern as u32, likelihood };
-            let named = Named::of(24, |body| request.encode(body));
-            Ok(self.call(Opcode::Hint, named, done))
+            Ok(self.call(Opcode::Hint, Named::of(&request.bytes()), done))
         }
     }
 
     fn range_call(&self, opcode: Opcode, offset: u64, len: u64) -> Call<Result<()>> {
-        self.call(opcode, Named::of(16, |body| AllocateRequest { offset, len }.encode(body)), done)
+        self.call(opcode, Named::of(&AllocateRequest { offset, len }.bytes()), done)
     }
 
     fn seek_call(&self, offset: u64, what: SeekWhat) -> Call<Result<u64>> {
-        let named = Named::of(16, |body| SeekRequest { offset, what }.encode(body));
+        let named = Named::of(&SeekRequest { offset, what }.bytes());
         self.call(Opcode::Seek, named, |op| Ok(SeekReply::decode(op.into_reply()?.body())?.offset))
     }
 

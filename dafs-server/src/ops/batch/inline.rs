@@ -2,7 +2,7 @@
 
 use dafs_proto::session::REPLY_CACHE_PAYLOAD_MAX;
 use dafs_proto::transport::Span;
-use dafs_proto::wire::{BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, HEADER_SIZE, Status};
+use dafs_proto::wire::{BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, Status};
 
 use super::Worker;
 use crate::worker::flight::Call;
@@ -39,7 +39,8 @@ impl Worker {
         data: Option<&InlineData>,
     ) {
         let read = data.map_or(Span::EMPTY, |data| data.pack(operations, results));
-        let (body, payload) = (reply_body(results.len(), read.len()), encoded(results));
+        let body = BatchReply { operations: results.len() as u32, data: read.len() as u32 }.bytes();
+        let payload = encoded(results);
         if read.is_empty() {
             // Of writes alone it tells what need not be done again when it is lost.
             let keep =
@@ -75,10 +76,4 @@ fn encoded(results: &[BatchResult]) -> Vec<u8> {
         result.encode(bytes);
     }
     payload
-}
-
-fn reply_body(operations: usize, data: usize) -> [u8; BatchReply::HEAD_SIZE - HEADER_SIZE] {
-    let mut body = [0; BatchReply::HEAD_SIZE - HEADER_SIZE];
-    BatchReply { operations: operations as u32, data: data as u32 }.encode(&mut body);
-    body
 }

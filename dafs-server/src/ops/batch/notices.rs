@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use dafs_proto::session::Moment;
-use dafs_proto::wire::{
-    BATCH_NOTICE_RESULT_SIZE, BatchNotice, HEADER_SIZE, Header, Opcode, encode_noticed_result,
-};
+use dafs_proto::wire::{BATCH_NOTICE_RESULT_SIZE, BatchNotice, Header, Opcode, encode_noticed_result};
 
 use super::Worker;
 use crate::worker::flight::batch::Hints;
@@ -41,8 +39,7 @@ impl Worker {
         }
         let (slot, sequence) = (call.header.slot.0, call.header.sequence);
         let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
-        let mut body = [0; BatchNotice::HEAD_SIZE - HEADER_SIZE];
-        BatchNotice { slot, sequence, count }.encode(&mut body);
+        let body = BatchNotice { slot, sequence, count }.bytes();
         self.send_callback(call.connection, header, &body, &payload);
     }
 

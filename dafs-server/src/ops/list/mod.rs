@@ -511,10 +511,7 @@ impl List {
     }
 
     fn read_reply(&self, got: u64) -> [u8; ListReadReply::HEAD_SIZE - HEADER_SIZE] {
-        let mut body = [0; ListReadReply::HEAD_SIZE - HEADER_SIZE];
-        let end = (got < self.len).then_some(self.end);
-        ListReadReply { count: got as u32, end }.encode(&mut body);
-        body
+        ListReadReply { count: got as u32, end: (got < self.len).then_some(self.end) }.bytes()
     }
 
     fn reply_read(&self, at: &mut Context<'_>) -> Fate {

@@ -8,8 +8,7 @@ use std::ops::Range;
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{
-    HEADER_SIZE, LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status,
-    UnlockRequest,
+    LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
 };
 
 use self::turns::is_notified;
@@ -19,7 +18,7 @@ use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Payload, Problem};
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 
@@ -173,9 +172,7 @@ impl Worker {
                 LockTestReply { conflicts: false, kind: 0, offset: 0, len: 0, owner: 0, client_id: [0; 16] }
             }
         };
-        let mut body = [0; LockTestReply::HEAD_SIZE - HEADER_SIZE];
-        reply.encode(&mut body);
-        self.reply(call, Status::OK, Answer { body: &body, ..Answer::default() });
+        self.reply_body(call, &reply.bytes());
         Ok(())
     }
 

@@ -1,8 +1,6 @@
 //! Locks that are waited for without a request in flight ([`LockFlags::NOTIFY`]): the session is told when to ask again, and asks.
 
-use dafs_proto::wire::{
-    HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, LockTurn, Opcode, SessionId, Status,
-};
+use dafs_proto::wire::{Header, LockFlags, LockKind, LockRequest, LockTurn, Opcode, SessionId, Status};
 
 use super::super::Worker;
 use super::Asked;
@@ -86,9 +84,7 @@ impl Worker {
             let Some(turn) = session.lock_turns.tell() else { return };
             session.notices += 1;
             let header = Header::callback(Opcode::LockTurn, session.core.next_callback());
-            let mut body = [0; LockTurn::HEAD_SIZE - HEADER_SIZE];
-            turn.encode(&mut body);
-            self.send_callback(connection, header, &body, &[]);
+            self.send_callback(connection, header, &turn.bytes(), &[]);
         }
     }
 

@@ -70,9 +70,7 @@ impl Account {
 
     /// As it travels.
     pub(crate) fn bytes(&self) -> [u8; Explanation::SIZE] {
-        let mut bytes = [0; Explanation::SIZE];
-        self.explanation.encode(&mut bytes);
-        bytes
+        self.explanation.bytes()
     }
 }
 
