@@ -3,8 +3,8 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    Header, ListFlags, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Sieve, Stability, ViewRequest,
-    WireRange, encode_lists, encode_segments, lists_size,
+    Header, ListRequest, Method, Opcode, REMOTE_RANGE_SIZE, Stability, ViewRequest, WireRange, encode_lists,
+    encode_segments, lists_size,
 };
 use smallvec::SmallVec;
 
@@ -26,12 +26,11 @@ pub(crate) struct PartRequest<'a> {
 impl PartRequest<'_> {
     /// Sends it.
     pub(crate) fn send(&self, outlet: &mut impl Outlet) -> Result<(), PostError> {
+        use Opcode::{ReadList, ReadView, WriteList, WriteView};
         let (transfer, len) = (self.transfer, self.request.len);
         let segments = self.segments()?;
-        match self.request.opcode {
-            Opcode::ReadList | Opcode::WriteList => return self.send_list(outlet, segments),
-            Opcode::ReadView | Opcode::WriteView => return self.send_shown(outlet, segments),
-            _ => {}
+        if matches!(self.request.opcode, ReadList | WriteList | ReadView | WriteView) {
+            return self.send_list(outlet, segments);
         }
         let (inline, offset) = (transfer.path == IoPath::Inline, transfer.offset_at(self.request.at));
         let body = match inline {
@@ -90,7 +89,7 @@ impl PartRequest<'_> {
         outlet.send(draft, payload_len, fill)
     }
 
-    /// Of a list: its extents and ranges, and the data of an inline write, are the payload.
+    /// Of a list or a view: the ranges, of a list its extents before them, and the data of an inline write behind them are the payload.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "lists are at most LIST_MAX, parts at most transfer_size_max"
@@ -101,96 +100,61 @@ impl PartRequest<'_> {
         segments: SmallVec<[WireRange; 4]>,
     ) -> Result<(), PostError> {
         let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
+        let list = transfer.list.as_ref();
+        let is_of_view = matches!(self.request.opcode, Opcode::ReadView | Opcode::WriteView);
         let mut extents: SmallVec<[Extent; 32]> = SmallVec::new();
-        if let Some(list) = &transfer.list {
+        if let Some(list) = list.filter(|_| !is_of_view) {
             if len == transfer.len {
                 extents.reserve(list.extent_count());
             }
             extents.extend(list.extents(at, len));
         }
         let segments = joined(segments);
-        let inline = transfer.path == IoPath::Inline;
         let mut lists: SmallVec<[u8; 1024]> =
             SmallVec::from_elem(0, lists_size(extents.len(), segments.len()));
         encode_lists(extents.iter().copied(), &segments, &mut lists);
-        let body = ListRequest {
-            len: len as u32,
-            method: if inline { Method::Inline } else { Method::Direct },
-            stability: self.stability(),
-            sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
-            flags: transfer.list.as_ref().map_or_else(ListFlags::default, |list| list.flags()),
-            extent_count: extents.len() as u32,
-            segment_count: segments.len() as u32,
-        };
-        let mut head = HEAD_ROOM;
-        let draft = Draft::new(&mut head, self.header, |head| {
-            body.encode(head);
-            ListRequest::HEAD_SIZE
-        });
-        self.send_lists(outlet, draft, &mut lists)
-    }
-
-    /// Of a view: its size does not depend on what the view shows.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "ranges are at most LIST_MAX, parts at most transfer_size_max"
-    )]
-    fn send_shown(
-        &self,
-        outlet: &mut impl Outlet,
-        segments: SmallVec<[WireRange; 4]>,
-    ) -> Result<(), PostError> {
-        let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
-        // Without one it was given up, and takes the place of what was sent: it moves nothing.
-        let shown = transfer.list.as_ref().and_then(|list| list.shown());
-        let segments = joined(segments);
-        let mut lists: SmallVec<[u8; 1024]> = SmallVec::from_elem(0, lists_size(0, segments.len()));
-        encode_segments(&segments, &mut lists);
         // A part of a transfer is no whole member of its group.
-        let whole = shown.filter(|_| len == transfer.len);
-        let (group, group_size) = whole.map_or((0, 0), |shown| (shown.group, shown.group_size));
-        let body = ViewRequest {
-            displacement: shown.map_or(0, |shown| shown.displacement),
-            place: shown.map_or(0, |shown| shown.place + at as u64),
-            group,
-            group_size,
-            view: shown.map_or(0, |shown| shown.view.number),
-            len: len as u32,
-            method: if transfer.path == IoPath::Inline { Method::Inline } else { Method::Direct },
-            stability: self.stability(),
-            sieve: transfer.list.as_ref().map_or_else(Sieve::default, |list| list.sieve),
-            flags: transfer.list.as_ref().map_or_else(ListFlags::default, |list| list.flags()),
-            segment_count: segments.len() as u32,
-        };
-        let mut head = HEAD_ROOM;
-        let draft = Draft::new(&mut head, self.header, |head| {
-            body.encode(head);
-            ViewRequest::HEAD_SIZE
-        });
-        self.send_lists(outlet, draft, &mut lists)
-    }
-
-    fn stability(&self) -> Stability {
-        match self.transfer.kind {
+        let is_whole = len == transfer.len;
+        let (len, extent_count, segment_count) = (len as u32, extents.len() as u32, segments.len() as u32);
+        let inline = transfer.path == IoPath::Inline;
+        let method = if inline { Method::Inline } else { Method::Direct };
+        let stability = match transfer.kind {
             TransferKind::Write(stability) => stability,
             _ => Stability::Unstable,
-        }
-    }
-
-    /// Sends a request with its lists as the payload, and the data of an inline write behind them.
-    fn send_lists(
-        &self,
-        outlet: &mut impl Outlet,
-        draft: Draft<'_>,
-        lists: &mut [u8],
-    ) -> Result<(), PostError> {
-        let transfer = self.transfer;
-        if transfer.path == IoPath::Inline && transfer.direction() == Direction::Write {
-            return self.send_data_behind(outlet, draft, lists);
+        };
+        let (sieve, flags) = list.map(|list| (list.sieve, list.flags())).unwrap_or_default();
+        let mut head = HEAD_ROOM;
+        let draft = if is_of_view {
+            // Without one it was given up, and takes the place of what was sent: it moves nothing.
+            let shown = list.and_then(|list| list.shown());
+            let place = shown.map(|shown| (shown.displacement, shown.place + at as u64, shown.view.number));
+            let group = shown.filter(|_| is_whole).map(|shown| (shown.group, shown.group_size));
+            let ((displacement, place, view), (group, group_size)) =
+                (place.unwrap_or_default(), group.unwrap_or_default());
+            let body = ViewRequest {
+                displacement,
+                place,
+                group,
+                group_size,
+                view,
+                len,
+                method,
+                stability,
+                sieve,
+                flags,
+                segment_count,
+            };
+            Draft::of(&mut head, self.header, &body.bytes())
+        } else {
+            let body = ListRequest { len, method, stability, sieve, flags, extent_count, segment_count };
+            Draft::of(&mut head, self.header, &body.bytes())
+        };
+        if inline && transfer.direction() == Direction::Write {
+            return self.send_data_behind(outlet, draft, &mut lists);
         }
         let fill = |room: Span<'_>| {
             self.stage();
-            room.write_from(0, lists);
+            room.write_from(0, &lists);
         };
         outlet.send(draft, lists.len(), fill)
     }
