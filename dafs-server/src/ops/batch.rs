@@ -16,7 +16,7 @@ use super::Worker;
 use super::read::with_remote_memory;
 use super::write::write_all;
 use crate::storage::NowError;
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{TransferKind, range};
 use crate::worker::flight::{Call, Wakeup};
@@ -29,7 +29,7 @@ const RUNNING_MAX: u32 = 64;
 
 impl Worker {
     /// Executes a batch.
-    pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = BatchRequest::decode(body)?;
         let reply_max = self.reply_payload_max(call);
         let limits = BatchLimits { len_max: self.shared.settings.transfer_size_max, reply_max };

@@ -6,16 +6,11 @@ use super::Worker;
 use crate::storage::{CopySource, FsOp};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target};
-use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::answer::{Payload, Served};
 
 impl Worker {
     /// Begins a copy. Its source is looked at as that of a read.
-    pub(crate) fn copy_range(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn copy_range(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = CopyRequest::decode(body)?;
         self.no_payload(call, payload)?;
         let node = self.data_node(call, true)?;

@@ -21,7 +21,7 @@ use crate::storage::NodeId;
 use crate::worker::connection::Phase;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Reading, Writing};
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::eager::{EagerBuffer, EagerBuffers, EagerFrame};
 use crate::worker::flight::transfer::range;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -49,12 +49,7 @@ impl Worker {
     }
 
     /// A request for eager buffers: answered with as many as the session's share of the memory allows, perhaps none.
-    pub(crate) fn lend_eager_buffers(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn lend_eager_buffers(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let asked = EagerBufferTerms::decode(body)?;
         let ranges = decode_segments(&self.payload(call, payload), asked.count)?;
         if ranges.iter().any(|[_, _, len]| *len != asked.buffer_size() as u64) {
@@ -177,19 +172,14 @@ impl Worker {
         call: &Call,
         write: Writing,
         request: &WriteRequest,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         let memory = self.eager_buffer_data(call, request.segment[0], request.len)?;
         let tried = write.try_now(&mut *self.storage, memory.span());
         self.end_write(call, write, tried, |_| Ok(memory))
     }
 
     /// A read into an eager buffer: fast, the client gets it in a frame; else it fetches it there.
-    pub(crate) fn read_eager_buffer(
-        &mut self,
-        call: &Call,
-        node: NodeId,
-        request: &ReadRequest,
-    ) -> Result<(), Problem> {
+    pub(crate) fn read_eager_buffer(&mut self, call: &Call, node: NodeId, request: &ReadRequest) -> Served {
         let memory = self.eager_buffer_data(call, request.segment[0], request.len)?;
         let eager_buffer = (call.connection, request.segment[0] as u32);
         let read = Reading { memory, method: request.method, export: node.export, eager_buffer };

@@ -6,15 +6,10 @@ use super::Worker;
 use crate::storage::FsOp;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
-use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::answer::{Payload, Served};
 
 impl Worker {
-    pub(crate) fn execute_file(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn execute_file(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let open = self.handle(call)?;
         let (node, readable, writable) = (open.node, open.readable, open.writable);
         let needs = |right: bool| if right { Ok(()) } else { Err(Status::BAD_HANDLE) };

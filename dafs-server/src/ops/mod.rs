@@ -27,13 +27,13 @@ use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
-use crate::worker::flight::answer::{Answer, Keep, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Served};
 use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
     /// Hands an operation to storage; answers at once if it is done at once.
-    pub(crate) fn start(&mut self, call: &Call, op: FsOp, after: After) -> Result<(), Problem> {
+    pub(crate) fn start(&mut self, call: &Call, op: FsOp, after: After) -> Served {
         let identity = self.identity(call)?;
         self.start_as(&identity, call, op, after);
         Ok(())

@@ -12,16 +12,11 @@ use super::Worker;
 use crate::storage::{At, FsOp, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
-use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
-    pub(crate) fn execute_name(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn execute_name(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let open = self.handle(call)?.clone();
         let payload = self.payload(call, payload);
         let reply_max = self.reply_payload_max(call);

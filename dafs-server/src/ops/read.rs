@@ -10,13 +10,13 @@ use super::Worker;
 use crate::storage::{ExportId, FsOp, NodeId, NowError};
 use crate::worker::connection::Connection;
 use crate::worker::flight::after::{After, Reading};
-use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::transfer::{Segments, Transfer, TransferKind, range};
 use crate::worker::flight::{Call, own_memory};
 
 impl Worker {
     #[inline]
-    pub(crate) fn read(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn read(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ReadRequest::decode(body)?;
         check_payload(call, request.segment_count)?;
         let node = self.data_node(call, false)?;
@@ -34,7 +34,7 @@ impl Worker {
         }
     }
 
-    fn read_inline(&mut self, call: &Call, node: NodeId, request: &ReadRequest) -> Result<(), Problem> {
+    fn read_inline(&mut self, call: &Call, node: NodeId, request: &ReadRequest) -> Served {
         let len = request.len as usize;
         let Some(connection) =
             self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
@@ -70,12 +70,7 @@ impl Worker {
     }
 
     /// Reads into memory of the server's own; the reply follows when storage has done so, which may be at once.
-    pub(super) fn read_into(
-        &mut self,
-        call: &Call,
-        (node, offset): (NodeId, u64),
-        read: Reading,
-    ) -> Result<(), Problem> {
+    pub(super) fn read_into(&mut self, call: &Call, (node, offset): (NodeId, u64), read: Reading) -> Served {
         match self.storage.read_now(node, offset, &[read.memory.span()]) {
             Ok(count) => self.answer_read(call, &read, count),
             Err(NowError::Failed(status)) => return Err(status.into()),
@@ -112,7 +107,7 @@ impl Worker {
         offset: u64,
         len: u32,
         segments: Segments,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         let divided = self.is_divided(u64::from(len));
         if let ([segment], true) = (&segments[..], divided) {
             // All of it is the client's, or nothing of it is done.

@@ -6,7 +6,7 @@ use dafs_proto::wire::{ReaddirReply, ReaddirRequest, Status};
 use super::Worker;
 use crate::storage::{Entries, FsOp, work};
 use crate::worker::flight::after::{After, Wanted};
-use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Served};
 use crate::worker::flight::transfer::range;
 use crate::worker::flight::{Call, own_memory};
 use crate::worker::requests::work::State;
@@ -18,7 +18,7 @@ const ENTRIES_SIZE_MAX: usize = 1 << 20;
 const COPIED_IN_A_STEP: usize = 256;
 
 impl Worker {
-    pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ReaddirRequest::decode(body)?;
         self.no_payload(call, payload)?;
         let node = self.handle(call)?.node;

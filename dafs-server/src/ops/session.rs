@@ -14,19 +14,14 @@ use crate::storage::{At, FsOp};
 use crate::worker::ending::End;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
-use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::ids::SessionKey;
 use crate::worker::requests::dispatch::no_body;
 use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
-    pub(crate) fn execute_session(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn execute_session(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
         if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
             self.no_payload(call, payload)?;
@@ -123,7 +118,7 @@ impl Worker {
         rules.exports().filter(may).map(|export| export.name.clone()).collect()
     }
 
-    fn mount(&mut self, call: &Call, name: &[u8]) -> Result<(), Problem> {
+    fn mount(&mut self, call: &Call, name: &[u8]) -> Served {
         let name = std::str::from_utf8(name).map_err(|_| Status::NO_EXPORT)?;
         let id = self.storage.export(name).ok_or(Status::NO_EXPORT)?;
         let rules = self.shared.rules();
@@ -145,7 +140,7 @@ impl Worker {
         Ok(())
     }
 
-    fn close_handle(&mut self, call: &Call) -> Result<(), Problem> {
+    fn close_handle(&mut self, call: &Call) -> Served {
         let handle = call.header.handle;
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let open = session.handles.remove(handle)?;
@@ -217,7 +212,7 @@ impl Worker {
     }
 
     /// Fences belong to whoever owns the export: the superuser, with the right to write.
-    fn fence(&mut self, call: &Call, payload: &[u8]) -> Result<(), Problem> {
+    fn fence(&mut self, call: &Call, payload: &[u8]) -> Served {
         // What is malformed is refused, whoever sends it.
         let list: FenceList = match call.header.opcode {
             Opcode::FenceRead => FenceList::default(),

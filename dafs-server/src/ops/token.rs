@@ -10,7 +10,7 @@ use crate::shared::tokens::{Claim, Grant, TokenFile};
 use crate::storage::{At, FsOp};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Payload, Served};
 use crate::worker::requests::dispatch::no_body;
 use crate::worker::session::handles::OpenHandle;
 
@@ -19,7 +19,7 @@ const TTL_MAX_MS: u32 = 60_000;
 
 impl Worker {
     /// Makes a token of an open file.
-    pub(crate) fn share(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn share(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let ShareRequest { rights, ttl_ms } = ShareRequest::decode(body)?;
         self.no_payload(call, payload)?;
         let open = self.handle(call)?;
@@ -51,12 +51,7 @@ impl Worker {
     }
 
     /// Opens what a token names.
-    pub(crate) fn open_token(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn open_token(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
         let token = Token::decode(&self.payload(call, payload))?;
         self.end_expired_tokens();

@@ -7,7 +7,7 @@ use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, Vie
 
 use super::Worker;
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Answer, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Payload, Served};
 use crate::worker::flight::layout::{Layout, Shown};
 use crate::worker::flight::list::List;
 use crate::worker::flight::meeting::{Group, MEMBERS_MAX, SEGMENTS_MIN};
@@ -16,7 +16,7 @@ use crate::worker::session::views::Refused;
 
 impl Worker {
     /// Takes a view, or a part of its description.
-    pub(crate) fn set_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn set_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ViewSetRequest::decode(body)?;
         let part = self.payload(call, payload);
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
@@ -34,12 +34,7 @@ impl Worker {
     }
 
     /// Gives a view back.
-    pub(crate) fn drop_view(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn drop_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ViewDropRequest::decode(body)?;
         self.no_payload(call, payload)?;
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
@@ -49,12 +44,7 @@ impl Worker {
     }
 
     /// Reads and writes of what a view shows.
-    pub(crate) fn move_view(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn move_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ViewRequest::decode_for(call.header.opcode, body)?;
         let kind =
             if call.header.opcode == Opcode::ReadView { TransferKind::Read } else { TransferKind::Write };

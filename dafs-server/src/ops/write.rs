@@ -8,14 +8,14 @@ use super::Worker;
 use super::read::{check_payload, with_remote_memory};
 use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::flight::after::{After, Target, Writing};
-use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::flight::{Call, own_copy};
 use crate::worker::requests::dispatch::payload_of;
 
 impl Worker {
     #[inline]
-    pub(crate) fn write(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn write(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = WriteRequest::decode(body)?;
         let appends = call.header.opcode == Opcode::Append;
         if appends && request.offset != 0 {
@@ -67,7 +67,7 @@ impl Worker {
         write: Writing,
         tried: Result<usize, NowError>,
         memory: impl FnOnce(&mut Self) -> Result<MemoryRef, Status>,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         match tried {
             Ok(count) => self.written(call, write, count),
             Err(NowError::Failed(status)) => Err(status.into()),
@@ -80,7 +80,7 @@ impl Worker {
     }
 
     /// Data is in the file: answers, after making it durable where that was asked for.
-    fn written(&mut self, call: &Call, write: Writing, count: usize) -> Result<(), Problem> {
+    fn written(&mut self, call: &Call, write: Writing, count: usize) -> Served {
         let Writing { target: Target { node, .. }, offset, stability, .. } = write;
         if stability == Stability::Unstable {
             self.finish_write(call, write, count);
@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// Leaves the write to storage.
-    fn write_later(&mut self, call: &Call, write: Writing, from: Vec<MemoryRef>) -> Result<(), Problem> {
+    fn write_later(&mut self, call: &Call, write: Writing, from: Vec<MemoryRef>) -> Served {
         let Writing { target: Target { node, .. }, offset, stability, .. } = write;
         let op = match write.appends {
             true => FsOp::Append { node, from, stability },
@@ -103,7 +103,7 @@ impl Worker {
     }
 
     /// Straight out of the client's memory where the provider maps it; else as a transfer.
-    fn write_direct(&mut self, call: &Call, write: Writing, transfer: Transfer) -> Result<(), Problem> {
+    fn write_direct(&mut self, call: &Call, write: Writing, transfer: Transfer) -> Served {
         let Writing { target: Target { node, .. }, appends, offset, stability, .. } = write;
         if self.has_written_before(call) {
             return self.begin_transfer(call, transfer);

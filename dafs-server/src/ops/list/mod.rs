@@ -30,7 +30,7 @@ use super::read::read_reply;
 use crate::storage::{FsOp, FsResult, NodeId};
 use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
-use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::layout::pack;
 use crate::worker::flight::list::{List, Place, Segment, Step};
 use crate::worker::flight::plan::join;
@@ -55,7 +55,7 @@ enum Progress {
 
 impl Worker {
     /// Reads and writes of lists.
-    pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ListRequest::decode_for(call.header.opcode, body)?;
         let kind =
             if call.header.opcode == Opcode::ReadList { TransferKind::Read } else { TransferKind::Write };
@@ -85,7 +85,7 @@ impl Worker {
         list: List,
         request: Vec<u8>,
         inline_len: usize,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         let list = self.prepare_asked(call, list, request, inline_len)?;
         self.begin_work(call, list);
         Ok(())
@@ -118,7 +118,7 @@ impl Worker {
         extent: Extent,
         ranges: Vec<RemoteRange>,
         stability: Stability,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         let lists = Lists { extents: vec![extent], segments: Vec::new() };
         let mut list = List::new(kind, node, lists, stability);
         (list.ranges, list.place) = (join(ranges.into_iter()), Place::Buffers);
@@ -133,7 +133,7 @@ impl Worker {
         lists: Lists,
         stability: Stability,
         memory: Option<MemoryRef>,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         let mut list = List::new(kind, node, lists, stability);
         if kind != TransferKind::Read {
             // Nobody was asked whether others write there.
@@ -148,7 +148,7 @@ impl Worker {
     }
 
     /// Uses the client's memory itself, where all of it is mapped.
-    fn map_list(&mut self, call: &Call, list: &mut List) -> Result<(), Problem> {
+    fn map_list(&mut self, call: &Call, list: &mut List) -> Served {
         let access = match list.kind {
             TransferKind::Read => Access::REMOTE_WRITE,
             TransferKind::Write | TransferKind::Append => Access::REMOTE_READ,
@@ -170,7 +170,7 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn begin_list(&mut self, call: &Call, list: List) -> Result<(), Problem> {
+    pub(super) fn begin_list(&mut self, call: &Call, list: List) -> Served {
         let list = self.prepare_list(call, list)?;
         self.begin_work(call, list);
         Ok(())

@@ -18,7 +18,7 @@ use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 
@@ -31,12 +31,7 @@ struct Asked<'a> {
 }
 
 impl Worker {
-    pub(crate) fn execute_lock(
-        &mut self,
-        call: &Call,
-        body: &[u8],
-        payload: Payload<'_>,
-    ) -> Result<(), Problem> {
+    pub(crate) fn execute_lock(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         self.no_payload(call, payload)?;
         match call.header.opcode {
             Opcode::Lock => self.lock(call, &LockRequest::decode(body)?),
@@ -45,7 +40,7 @@ impl Worker {
         }
     }
 
-    fn lock(&mut self, call: &Call, request: &LockRequest) -> Result<(), Problem> {
+    fn lock(&mut self, call: &Call, request: &LockRequest) -> Served {
         let open = self.handle(call)?;
         let is_allowed = match request.kind {
             LockKind::Shared => open.readable,
@@ -82,7 +77,7 @@ impl Worker {
         outcome
     }
 
-    fn lock_or_wait(&mut self, call: &Call, asked: &Asked<'_>) -> Result<(), Problem> {
+    fn lock_or_wait(&mut self, call: &Call, asked: &Asked<'_>) -> Served {
         let Asked { file, request, .. } = *asked;
         if is_notified(call, request) {
             return self.lock_or_notify(call, asked);
@@ -130,7 +125,7 @@ impl Worker {
         self.shared.settings.exports[usize::from(node.export.0)].local_locks.then_some(node)
     }
 
-    fn end_lock(&mut self, call: &Call, asked: &Asked<'_>, outcome: Outcome) -> Result<(), Problem> {
+    fn end_lock(&mut self, call: &Call, asked: &Asked<'_>, outcome: Outcome) -> Served {
         self.reply_when_kept(call, asked.file, |file| AfterKept::Granted(file, *asked.request));
         if let Outcome::Granted(others) = outcome {
             self.tell_of_locks(others);
@@ -138,7 +133,7 @@ impl Worker {
         Ok(())
     }
 
-    fn unlock(&mut self, call: &Call, request: &UnlockRequest) -> Result<(), Problem> {
+    fn unlock(&mut self, call: &Call, request: &UnlockRequest) -> Served {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;
         let granted = self.shared.locks.with(|table| table.unlock(file, &request.range(), owner));
@@ -147,7 +142,7 @@ impl Worker {
         Ok(())
     }
 
-    fn test_lock(&mut self, call: &Call, request: &LockRequest) -> Result<(), Problem> {
+    fn test_lock(&mut self, call: &Call, request: &LockRequest) -> Served {
         let node = self.handle(call)?.node;
         let file = self.storage.lock_key(node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;

@@ -8,7 +8,7 @@ use crate::config::millis;
 use crate::shared::locks::{Held, Outcome, Owner, Told, Waiting};
 use crate::storage::LockKey;
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::Problem;
+use crate::worker::flight::answer::Served;
 use crate::worker::ids::SessionKey;
 
 /// Callbacks to a session that has sent nothing since: half of the receives that clients post for them.
@@ -16,7 +16,7 @@ const CALLBACKS_MAX: u8 = 8;
 
 impl Worker {
     /// Locks, or answers that it waits. Whoever asks again keeps his place.
-    pub(super) fn lock_or_notify(&mut self, call: &Call, asked: &Asked<'_>) -> Result<(), Problem> {
+    pub(super) fn lock_or_notify(&mut self, call: &Call, asked: &Asked<'_>) -> Served {
         let (turn, kind) = (turn_of(call, asked.request), asked.request.kind);
         let told = Told::Session(asked.held.owner.session, turn, kind);
         let waiting = Some(Waiting { worker: self.id.0, told });
@@ -40,7 +40,7 @@ impl Worker {
         file: LockKey,
         request: &LockRequest,
         held: &Held,
-    ) -> Result<(), Problem> {
+    ) -> Served {
         let (range, owner) = (request.range(), held.owner);
         let (granted, freed) = self.shared.locks.with(|table| {
             let waiter = table.wait_for(file, &range, held);

@@ -26,7 +26,7 @@ use crate::storage::{FsOp, FsReply, FsResult};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{Target, Writing};
-use crate::worker::flight::answer::Problem;
+use crate::worker::flight::answer::Served;
 use crate::worker::flight::pipeline::{Pipeline, Stage};
 use crate::worker::flight::transfer::{Passage, Transfer, TransferKind};
 use crate::worker::requests::work::{Context, Fate, Work};
@@ -42,7 +42,7 @@ enum Progress {
 }
 
 impl Worker {
-    pub(crate) fn begin_transfer(&mut self, call: &Call, mut transfer: Transfer) -> Result<(), Problem> {
+    pub(crate) fn begin_transfer(&mut self, call: &Call, mut transfer: Transfer) -> Served {
         let Some(terms) = self.pipelining(call, transfer.len) else {
             // Its connection is gone; the client asks again on its next.
             if let Some(session) = self.sessions.find_mut(call.session) {

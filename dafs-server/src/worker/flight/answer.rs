@@ -13,6 +13,9 @@ pub(crate) enum Problem {
     Fault(SessionFault),
 }
 
+/// A request is answered or under way, or why it is not.
+pub(crate) type Served = Result<(), Problem>;
+
 impl From<Status> for Problem {
     fn from(status: Status) -> Self {
         Self::Status(status)

@@ -11,7 +11,7 @@ use slab::Slab;
 use crate::storage::{Identity, NodeId};
 use crate::worker::Worker;
 use crate::worker::connection::Connection;
-use crate::worker::flight::answer::{Answer, Keep, Payload, Problem};
+use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -129,7 +129,7 @@ impl Worker {
     }
 
     #[inline]
-    fn execute(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Result<(), Problem> {
+    fn execute(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         match call.header.opcode {
             Opcode::Read => self.read(call, body, payload),
             Opcode::Write | Opcode::Append => self.write(call, body, payload),
