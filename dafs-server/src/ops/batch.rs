@@ -16,7 +16,7 @@ use super::Worker;
 use super::read::with_remote_memory;
 use super::write::write_all;
 use crate::storage::NowError;
-use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
+use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{TransferKind, range};
 use crate::worker::flight::{Call, Wakeup};
@@ -46,16 +46,7 @@ impl Worker {
                 decode_batch(&described, &request, &limits).map(|operations| (operations, len))
             }
         };
-        let (operations, described_len) = match operations {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                tracing::debug!(%error, "batch refused");
-                let words = error.to_string();
-                let answer = Answer { payload: words.as_bytes(), ..Answer::default() };
-                self.reply(call, Status::INVALID, answer);
-                return Ok(());
-            }
-        };
+        let (operations, described_len) = operations.map_err(Problem::refused(Status::INVALID))?;
         if operations.is_empty() && request.flags.contains(BatchFlags::EXPEDITE) {
             self.expedite_batches(call.session);
         }
@@ -256,7 +247,7 @@ impl Worker {
 /// What an operation is answered whose client broke the protocol within it.
 fn status_of(problem: Problem) -> Status {
     match problem {
-        Problem::Status(status) => status,
+        Problem::Status(status) | Problem::Refused(status, _) => status,
         Problem::Fault(_) => Status::INVALID,
     }
 }

@@ -7,7 +7,7 @@ use dafs_proto::wire::{Method, Opcode, Status, ViewDropRequest, ViewRequest, Vie
 
 use super::Worker;
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Answer, Payload, Served};
+use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::flight::layout::{Layout, Shown};
 use crate::worker::flight::list::List;
 use crate::worker::flight::meeting::{Group, MEMBERS_MAX, SEGMENTS_MIN};
@@ -27,8 +27,8 @@ impl Worker {
                 self.shared.budgets.of_session.views.count_refused();
                 self.reply_status(call, Status::TOO_MANY_VIEWS);
             }
-            Err(refused @ Refused::Taken(_)) => self.refuse_with(call, Status::EXISTS, &refused),
-            Err(refused) => self.refuse_with(call, Status::INVALID, &refused),
+            Err(refused @ Refused::Taken(_)) => return Err(Problem::refused(Status::EXISTS)(refused)),
+            Err(refused) => return Err(Problem::refused(Status::INVALID)(refused)),
         }
         Ok(())
     }
@@ -51,13 +51,7 @@ impl Worker {
         let node = self.data_node(call, kind != TransferKind::Read)?;
         let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
         let bytes = self.payload(call, payload);
-        let ranges = match request.ranges(&bytes, inline_len) {
-            Ok(ranges) => ranges,
-            Err(error) => {
-                self.refuse_with(call, Status::INVALID, &error);
-                return Ok(());
-            }
-        };
+        let ranges = request.ranges(&bytes, inline_len).map_err(Problem::refused(Status::INVALID))?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let view = session.views.find(request.view).ok_or(Status::NO_VIEW)?;
         let shown = Shown {
@@ -66,10 +60,7 @@ impl Worker {
             place: request.place,
             len: request.len.into(),
         };
-        if let Err(problem) = check(&shown, limit) {
-            self.refuse_with(call, Status::INVALID, &problem);
-            return Ok(());
-        }
+        check(&shown, limit).map_err(Problem::refused(Status::INVALID))?;
         let mut list = List::of((kind, node), Layout::Shown(shown), ranges, request.stability);
         list.ask(request.sieve, request.flags);
         let list = self.prepare_asked(call, list, bytes, inline_len as usize)?;
@@ -109,13 +100,6 @@ impl Worker {
             (_, Method::Inline) => (len, transfer_size_max),
             _ => (0, transfer_size_max),
         }
-    }
-
-    /// Answers with words that say what is wrong with the request.
-    pub(super) fn refuse_with(&mut self, call: &Call, status: Status, problem: &dyn std::fmt::Display) {
-        tracing::debug!(%problem, opcode = call.header.opcode.name(), "request refused");
-        let words = problem.to_string();
-        self.reply(call, status, Answer { payload: words.as_bytes(), ..Answer::default() });
     }
 }
 

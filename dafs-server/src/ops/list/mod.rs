@@ -66,13 +66,7 @@ impl Worker {
             Ok(_) if request.len > limit => Err(ListError::TooLong { len: request.len, limit }),
             other => other,
         };
-        let lists = match lists {
-            Ok(lists) => lists,
-            Err(error) => {
-                self.refuse_with(call, Status::INVALID, &error);
-                return Ok(());
-            }
-        };
+        let lists = lists.map_err(Problem::refused(Status::INVALID))?;
         let mut list = List::new(kind, node, lists, request.stability);
         list.ask(request.sieve, request.flags);
         self.begin_asked(call, list, bytes, inline_len as usize)

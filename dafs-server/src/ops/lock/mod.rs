@@ -18,7 +18,7 @@ use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Payload, Served};
+use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 
@@ -50,13 +50,7 @@ impl Worker {
             return Err(Status::BAD_HANDLE.into());
         }
         let (node, file) = (open.node, self.storage.lock_key(open.node)?);
-        let lasting = match self.lasting_of(node, request) {
-            Ok(lasting) => lasting,
-            Err(why) => {
-                self.refuse_with(call, Status::NOT_SUPPORTED, &why);
-                return Ok(());
-            }
-        };
+        let lasting = self.lasting_of(node, request).map_err(Problem::refused(Status::NOT_SUPPORTED))?;
         let (owner, client) = self.lock_owner(call, request.owner)?;
         let held = Held {
             owner,

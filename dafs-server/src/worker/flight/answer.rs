@@ -9,12 +9,21 @@ use dafs_proto::wire::{FileHandle, Status, WireError};
 pub(crate) enum Problem {
     /// A normal answer: it failed.
     Status(Status),
+    /// The same, with words that say what is wrong with the request.
+    Refused(Status, String),
     /// The client broke the protocol: its session ends.
     Fault(SessionFault),
 }
 
 /// A request is answered or under way, or why it is not.
 pub(crate) type Served = Result<(), Problem>;
+
+impl Problem {
+    /// Makes an error the answer to a request.
+    pub(crate) fn refused<E: std::fmt::Display>(status: Status) -> impl FnOnce(E) -> Self {
+        move |error| Self::Refused(status, error.to_string())
+    }
+}
 
 impl From<Status> for Problem {
     fn from(status: Status) -> Self {

@@ -106,6 +106,10 @@ impl Worker {
     pub(crate) fn end_with(&mut self, call: &Call, problem: Problem) {
         match problem {
             Problem::Status(status) => self.reply_status(call, status),
+            Problem::Refused(status, why) => {
+                tracing::debug!(problem = %why, opcode = call.header.opcode.name(), "request refused");
+                self.reply(call, status, Answer { payload: why.as_bytes(), ..Answer::default() });
+            }
             Problem::Fault(fault) => self.end_for_fault(call.connection, fault),
         }
     }
