@@ -1,68 +1,42 @@
 //! A set of addresses, as extents that do not touch.
 
-use std::collections::BTreeMap;
+use rangemap::RangeSet;
 
 use super::Extent;
 
-/// Addresses. Extents that touch become one.
+/// Addresses. Extents that touch become one. An empty one is in all of them, and overlaps none.
 #[derive(Default)]
-pub(crate) struct Ranges {
-    // Start and end. Invariant: not empty, and apart from each other.
-    by_start: BTreeMap<usize, usize>,
-}
+pub(crate) struct Ranges(RangeSet<usize>);
 
 impl Ranges {
     /// Extents that it consists of.
     pub(crate) fn len(&self) -> usize {
-        self.by_start.len()
+        self.0.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> {
-        self.by_start.iter().map(|(start, end)| Extent { start: *start, end: *end })
+        self.0.iter().map(|range| Extent { start: range.start, end: range.end })
     }
 
     /// All of the extent is in it.
     pub(crate) fn contains(&self, extent: Extent) -> bool {
-        let at_or_before = self.by_start.range(..=extent.start).next_back();
-        extent.len() == 0 || at_or_before.is_some_and(|(_, end)| *end >= extent.end)
+        extent.len() == 0 || self.0.get(&extent.start).is_some_and(|range| range.end >= extent.end)
     }
 
     /// Any of the extent is in it.
     pub(crate) fn overlaps(&self, extent: Extent) -> bool {
-        let before = self.by_start.range(..extent.end).next_back();
-        extent.len() > 0 && before.is_some_and(|(_, end)| *end > extent.start)
+        extent.len() > 0 && self.0.overlaps(&(extent.start..extent.end))
     }
 
     pub(crate) fn insert(&mut self, extent: Extent) {
-        if extent.len() == 0 {
-            return;
+        if extent.len() > 0 {
+            self.0.insert(extent.start..extent.end);
         }
-        let Extent { mut start, mut end } = extent;
-        while let Some((other_start, other_end)) =
-            self.by_start.range(..=end).next_back().map(|(start, end)| (*start, *end))
-            && other_end >= start
-        {
-            self.by_start.remove(&other_start);
-            (start, end) = (start.min(other_start), end.max(other_end));
-        }
-        self.by_start.insert(start, end);
     }
 
     pub(crate) fn remove(&mut self, extent: Extent) {
-        if extent.len() == 0 {
-            return;
-        }
-        while let Some((start, end)) =
-            self.by_start.range(..extent.end).next_back().map(|(start, end)| (*start, *end))
-            && end > extent.start
-        {
-            self.by_start.remove(&start);
-            if start < extent.start {
-                self.by_start.insert(start, extent.start);
-            }
-            if end > extent.end {
-                self.by_start.insert(extent.end, end);
-            }
+        if extent.len() > 0 {
+            self.0.remove(extent.start..extent.end);
         }
     }
 }
