@@ -19,23 +19,16 @@ impl Worker {
                 needs(readable || writable)?;
                 (FsOp::Commit { node, offset, len, stability }, After::Commit { export: node.export })
             }
-            Opcode::Truncate => {
-                let request = AllocateRequest::decode_for(Opcode::Truncate, body)?;
+            opcode @ (Opcode::Truncate | Opcode::Allocate | Opcode::Punch) => {
+                let AllocateRequest { offset, len } = AllocateRequest::decode_for(opcode, body)?;
                 needs(writable)?;
-                self.check_locks(call, node, request.offset..u64::MAX, true)?;
-                (FsOp::Truncate { node, size: request.offset }, After::Plain)
-            }
-            Opcode::Allocate => {
-                let AllocateRequest { offset, len } = AllocateRequest::decode(body)?;
-                needs(writable)?;
-                self.check_locks(call, node, offset..offset.saturating_add(len), true)?;
-                (FsOp::Allocate { node, offset, len }, After::Plain)
-            }
-            Opcode::Punch => {
-                let AllocateRequest { offset, len } = AllocateRequest::decode(body)?;
-                needs(writable)?;
-                self.check_locks(call, node, offset..offset.saturating_add(len), true)?;
-                (FsOp::Punch { node, offset, len }, After::Plain)
+                let (op, end) = match opcode {
+                    Opcode::Truncate => (FsOp::Truncate { node, size: offset }, u64::MAX),
+                    Opcode::Allocate => (FsOp::Allocate { node, offset, len }, offset.saturating_add(len)),
+                    _ => (FsOp::Punch { node, offset, len }, offset.saturating_add(len)),
+                };
+                self.check_locks(call, node, offset..end, true)?;
+                (op, After::Plain)
             }
             Opcode::Seek => {
                 let SeekRequest { offset, what } = SeekRequest::decode(body)?;

@@ -297,6 +297,16 @@ impl Waiting {
     }
 }
 
+/// The files that a node is of, where they may be read, or changed.
+#[inline]
+fn files_for(exports: &mut [Export], node: NodeId, changes: bool) -> Result<&mut dyn FileSystem, Status> {
+    match exports.get_mut(usize::from(node.export.0)) {
+        None => Err(Status::BAD_HANDLE),
+        Some(export) if export.read_only && changes => Err(Status::READ_ONLY),
+        Some(export) => Ok(&mut *export.files),
+    }
+}
+
 /// A job for the pool.
 fn work(token: OpToken, export: ExportId, job: Box<dyn Job>) -> Work<Finished> {
     Box::new(move || match job.run() {
@@ -316,10 +326,7 @@ impl Storage for Exports {
     }
 
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
-        match self.files_mut(node.export) {
-            Some(files) => files.read_now(node, offset, into),
-            None => Err(NowError::Failed(Status::BAD_HANDLE)),
-        }
+        files_for(&mut self.exports, node, false).map_err(NowError::Failed)?.read_now(node, offset, into)
     }
 
     fn read_pieces<'a>(
@@ -332,11 +339,7 @@ impl Storage for Exports {
     }
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
-        match self.exports.get_mut(usize::from(node.export.0)) {
-            None => Err(NowError::Failed(Status::BAD_HANDLE)),
-            Some(export) if export.read_only => Err(NowError::Failed(Status::READ_ONLY)),
-            Some(export) => export.files.write_now(node, offset, from),
-        }
+        files_for(&mut self.exports, node, true).map_err(NowError::Failed)?.write_now(node, offset, from)
     }
 
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
@@ -349,13 +352,11 @@ impl Storage for Exports {
         if second.is_some_and(|second| second.export != node.export) {
             return Submitted::Done(Err(Status::CROSS_DEVICE));
         }
-        let Some(export) = self.exports.get_mut(usize::from(node.export.0)) else {
-            return Submitted::Done(Err(Status::BAD_HANDLE));
+        let files = match files_for(&mut self.exports, node, changes) {
+            Ok(files) => files,
+            Err(status) => return Submitted::Done(Err(status)),
         };
-        if export.read_only && changes {
-            return Submitted::Done(Err(Status::READ_ONLY));
-        }
-        match (export.files.attempt(identity, op), &mut self.waiting) {
+        match (files.attempt(identity, op), &mut self.waiting) {
             (Attempt::Done(result), _) => Submitted::Done(result),
             (Attempt::Job(job), Some(waiting)) => waiting.submit(token, node.export, job),
             (Attempt::Data(job), Some(waiting)) => waiting.submit_to_ring(token, node.export, job),
@@ -431,11 +432,8 @@ impl Storage for Exports {
         window: Span<'_>,
         change: &mut dyn FnMut(),
     ) -> Result<Option<usize>, NowError> {
-        match self.exports.get_mut(usize::from(node.export.0)) {
-            None => Err(NowError::Failed(Status::BAD_HANDLE)),
-            Some(export) if export.read_only => Err(NowError::Failed(Status::READ_ONLY)),
-            Some(export) => export.files.sieve_now(node, offset, window, change),
-        }
+        let files = files_for(&mut self.exports, node, true).map_err(NowError::Failed)?;
+        files.sieve_now(node, offset, window, change)
     }
 
     fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {

@@ -277,11 +277,8 @@ impl Worker {
         range: Range<u64>,
         writes: bool,
     ) -> Result<(), Status> {
-        if !self.shared.locks.are_mandatory() {
-            Ok(())
-        } else {
-            self.look_at_locks(call, node, range, writes)
-        }
+        let extent = Extent::new(range.start, range.end - range.start);
+        self.check_locks_of(call, node, std::iter::once(extent), writes)
     }
 
     /// The same for a list of extents.

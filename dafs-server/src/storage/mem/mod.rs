@@ -27,7 +27,7 @@ use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::work;
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError};
-use chunks::{Garbage, Xattrs};
+use chunks::Garbage;
 use file::{FileData, Space};
 use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
 
@@ -205,23 +205,8 @@ impl FileSystem for MemExport {
 impl MemFs {
     /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
     fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
-        let now = clock.now();
-        let root = Inode {
-            content: Content::Directory(Directory::of(ROOT)),
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            links: 2,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            change: 1,
-            can_be_named: false,
-            xattrs: Xattrs::new(),
-            xattrs_size: 0,
-            xattrs_listed: 0,
-            open_count: 1,
-        };
+        let root = Inode::new(Content::Directory(Directory::of(ROOT)), 0o755, (0, 0), clock.now());
+        let root = Inode { links: 2, open_count: 1, ..root };
         Self {
             tree: Tree { inodes: BTreeMap::from([(ROOT, root)]) },
             nodes: NodeTable::new(id, Node { ino: ROOT, read: false, write: false }),

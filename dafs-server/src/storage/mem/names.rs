@@ -7,7 +7,6 @@ use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTim
 use super::super::paths::{check_open_flags, split_last};
 use super::super::{Admission, At, FsOp, FsReply, FsResult, Identity, admit};
 use super::MemFs;
-use super::chunks::Xattrs;
 use super::file::FileData;
 use super::tree::{Content, Directory, INODE_SIZE, Ino, Inode, May, in_group, name_size};
 
@@ -164,22 +163,9 @@ impl MemFs {
         };
         let directory = self.tree.inode(parent)?;
         let inherits = directory.mode & 0o2000 != 0;
-        let inode = Inode {
-            content,
-            mode: if inherits && is_directory { mode | 0o2000 } else { mode },
-            uid: identity.uid,
-            gid: if inherits { directory.gid } else { identity.gid },
-            links: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            change: 1,
-            can_be_named: false,
-            xattrs: Xattrs::new(),
-            xattrs_size: 0,
-            xattrs_listed: 0,
-            open_count: 0,
-        };
+        let mode = if inherits && is_directory { mode | 0o2000 } else { mode };
+        let gid = if inherits { directory.gid } else { identity.gid };
+        let inode = Inode::new(content, mode, (identity.uid, gid), now);
         self.space.take(INODE_SIZE + size)?;
         let ino = self.next_ino;
         self.next_ino += 1;

@@ -108,6 +108,26 @@ pub(super) enum May {
 }
 
 impl Inode {
+    /// Without a name, and not open.
+    pub(super) fn new(content: Content, mode: u32, (uid, gid): (u32, u32), now: Timestamp) -> Self {
+        Self {
+            content,
+            mode,
+            uid,
+            gid,
+            links: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            change: 1,
+            can_be_named: false,
+            xattrs: Xattrs::new(),
+            xattrs_size: 0,
+            xattrs_listed: 0,
+            open_count: 0,
+        }
+    }
+
     pub(super) fn kind(&self) -> FileKind {
         match self.content {
             Content::File(_) => FileKind::File,
