@@ -3,11 +3,12 @@
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dafs_client::{Error, Status, Url};
 use dafs_proto::session::HandshakeError;
+pub(crate) use dafs_proto::transport::util::lock;
 use dafs_proto::transport::{ConnectError, PeerFault};
 
 use crate::quote::{harmless, quoted};
@@ -86,11 +87,6 @@ impl fmt::Display for Failure {
             Self::Interrupted => f.write_str("interrupted"),
         }
     }
-}
-
-/// Takes a lock, whatever became of who had it.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says something on standard error.

@@ -228,7 +228,7 @@ impl EagerRequest<'_> {
                 local.extend(transfer.local(at, len));
             }
             None => {
-                transfer.gather(at, len, side.span(eager_buffer, EAGER_BUFFER_ROOM, len));
+                side.span(eager_buffer, EAGER_BUFFER_ROOM, len).gather(transfer.spans(at, len));
                 local.extend(side.part(eager_buffer, begin, head.len() + len));
             }
         }

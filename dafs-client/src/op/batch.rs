@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{PostError, RemoteRange, Span};
+use dafs_proto::transport::{PostError, RemoteRange, Span, part_of};
 use dafs_proto::wire::{
     BATCH_MAX, BATCH_OPERATION_SIZE, BATCH_RESULT_SIZE, BatchFlags, BatchNotice, BatchOperation, BatchReply,
     BatchRequest, BatchResult, EXTENT_SIZE, Header, LIST_MAX, Method, REMOTE_RANGE_SIZE, ShortLists,
@@ -300,23 +300,14 @@ impl BatchWork {
         let draft = Draft::of(&mut head, header, &body.bytes());
         // Telling the kernel of many small pieces takes longer than copying them.
         let pieces = self.written(request.at, request.len).count();
+        let described = std::iter::once(Span::from_mut(&mut described));
+        let payload = described.chain(self.written(request.at, request.len));
         if body.data as usize >= pieces.max(1) * GATHERED_PIECE_MIN && outlet.prefers_gathered(payload_len)? {
-            let data = self.written(request.at, request.len);
-            let payload: Vec<Span<'_>> =
-                std::iter::once(Span::from_mut(&mut described)).chain(data).collect();
-            return outlet.send_gathered(draft, &payload);
+            return outlet.send_gathered(draft, &payload.collect::<Vec<_>>());
         }
-        let fill = |room: Span<'_>| {
-            room.write_from(0, &described);
-            let mut at = described.len();
-            for data in self.written(request.at, request.len) {
-                if let Some(room) = room.slice(at, data.len()) {
-                    room.copy_from(data);
-                }
-                at += data.len();
-            }
-        };
-        outlet.send(draft, payload_len, fill)
+        outlet.send(draft, payload_len, |room| {
+            room.gather(payload);
+        })
     }
 
     /// The reply to a request for some entries.
@@ -410,7 +401,7 @@ impl Entry {
             let Some(source) = data.slice(taken, got) else {
                 return Err(too_much("the data of a batch's reply", taken + got, data.len()).into());
             };
-            scatter(memory, place, source);
+            source.scatter(part_of(memory.iter().map(RawMemory::span), place, got));
             taken += got;
             place += extent.len as usize;
         }
@@ -418,24 +409,6 @@ impl Entry {
             return Err(too_much("the count of an operation", result.count as usize, taken).into());
         }
         Ok(data.slice(taken, data.len() - taken).unwrap_or(Span::EMPTY))
-    }
-}
-
-/// Copies to a place in memory that may be in several pieces.
-fn scatter(memory: &[RawMemory], place: usize, source: Span<'_>) {
-    let (mut begin, mut done) = (0, 0);
-    for piece in memory {
-        let end = begin + piece.len();
-        let from = place + done;
-        if done < source.len() && from < end {
-            let len = (end - from).min(source.len() - done);
-            if let (Some(into), Some(part)) = (piece.span().slice(from - begin, len), source.slice(done, len))
-            {
-                into.copy_from(part);
-            }
-            done += len;
-        }
-        begin = end;
     }
 }
 

@@ -60,7 +60,7 @@ impl PartRequest<'_> {
         if let (Some(chunk), Some(pool), Direction::Write) =
             (request.bounce, self.bounce, transfer.direction())
         {
-            transfer.gather(request.at, request.len, pool.span(chunk, request.len));
+            pool.span(chunk, request.len).gather(transfer.spans(request.at, request.len));
         }
     }
 
@@ -73,20 +73,14 @@ impl PartRequest<'_> {
     ) -> Result<(), PostError> {
         let (transfer, at, len) = (self.transfer, self.request.at, self.request.len);
         let payload_len = described.len() + len;
+        let described = (!described.is_empty()).then(|| Span::from_mut(described));
+        let payload = described.into_iter().chain(transfer.spans(at, len));
         if len > 0 && outlet.prefers_gathered(payload_len)? {
-            let parts = transfer.parts(at, len);
-            let data = parts.filter_map(|(index, from, len)| transfer.memory[index].span().slice(from, len));
-            let described = (!described.is_empty()).then(|| Span::from_mut(described));
-            let payload: SmallVec<[Span<'_>; 4]> = described.into_iter().chain(data).collect();
-            return outlet.send_gathered(draft, &payload);
+            return outlet.send_gathered(draft, &payload.collect::<SmallVec<[Span<'_>; 4]>>());
         }
-        let fill = |room: Span<'_>| {
-            room.write_from(0, described);
-            if let Some(room) = room.slice(described.len(), len) {
-                transfer.gather(at, len, room);
-            }
-        };
-        outlet.send(draft, payload_len, fill)
+        outlet.send(draft, payload_len, |room| {
+            room.gather(payload);
+        })
     }
 
     /// Of a list or a view: the ranges, of a list its extents before them, and the data of an inline write behind them are the payload.

@@ -135,7 +135,7 @@ pub(crate) fn on_data(
             reply.check(kind, request.len, payload.len(), in_payload)?;
             transfer.on_reply(&reply, request, target);
             if kind.direction() == Direction::Read && (in_payload || bounced.is_some()) {
-                scatter(transfer, request.at, reply.count, bounced.unwrap_or(payload));
+                bounced.unwrap_or(payload).scatter(transfer.spans(request.at, reply.count));
             }
         }
     }
@@ -235,7 +235,7 @@ fn on_list_read(transfer: &mut Transfer, answer: PartReply<'_>) -> Result<(), Br
                 Some(bounced) => bounced.slice(place - request.at, len),
                 None => payload.slice(before, len),
             };
-            scatter(transfer, place, len, source.unwrap_or(Span::EMPTY));
+            source.unwrap_or(Span::EMPTY).scatter(transfer.spans(place, len));
             before += len;
         }
     }
@@ -289,17 +289,5 @@ fn take_sieved(transfer: &Transfer, len_all: usize, end: u64, bounced: Span<'_>)
             extent = Extent::new(extent.offset + part as u64, extent.len - part as u64);
             (from, len) = (from + part, len - part);
         }
-    }
-}
-
-/// Copies data that arrived into the memory of a transfer.
-fn scatter(transfer: &Transfer, at: usize, count: usize, source: Span<'_>) {
-    let mut done = 0;
-    for (index, from, len) in transfer.parts(at, count) {
-        let target = transfer.memory[index].span();
-        if let (Some(target), Some(source)) = (target.slice(from, len), source.slice(done, len)) {
-            target.copy_from(source);
-        }
-        done += len;
     }
 }

@@ -219,16 +219,9 @@ impl Transfer {
         }
     }
 
-    /// Copies the memory of a part out.
-    pub(crate) fn gather(&self, at: usize, len: usize, into: Span<'_>) {
-        let mut done = 0;
-        for (index, from, part) in self.parts(at, len) {
-            let source = self.memory[index].span();
-            if let (Some(source), Some(into)) = (source.slice(from, part), into.slice(done, part)) {
-                into.copy_from(source);
-            }
-            done += part;
-        }
+    /// The memory of a part, for copies.
+    pub(crate) fn spans(&self, at: usize, len: usize) -> impl Iterator<Item = Span<'_>> {
+        self.parts(at, len).filter_map(|(index, from, len)| self.memory[index].span().slice(from, len))
     }
 
     /// Parts of the memory that a part covers: index, and bytes in it.

@@ -71,11 +71,12 @@ impl Pieces {
 
     /// Copies between pieces of memory and something contiguous.
     fn copy(self, memory: Span<'_>, contiguous: Span<'_>, pack: bool) {
-        for (index, piece) in self.spans(memory).into_iter().enumerate() {
-            if let Some(place) = contiguous.slice(index * piece.len(), piece.len()) {
-                if pack { place.copy_from(piece) } else { piece.copy_from(place) }
-            }
-        }
+        let pieces = self.spans(memory);
+        if pack {
+            contiguous.gather(pieces)
+        } else {
+            contiguous.scatter(pieces)
+        };
     }
 }
 

@@ -6,9 +6,10 @@ use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::thread::JoinHandle;
 
+use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{SessionId, Status, encode_message_pack};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use rustix::fs::{Mode, OFlags};
@@ -318,10 +319,6 @@ fn status_of(error: &redb::Error) -> Status {
         redb::Error::Io(error) => error.raw_os_error().map_or(Status::IO, Status::from_errno),
         _ => Status::IO,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The sessions that a file names.

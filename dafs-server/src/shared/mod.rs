@@ -16,11 +16,12 @@ mod statistics;
 pub(crate) mod tokens;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use dafs_proto::budget::Budget;
 use dafs_proto::transport::shm::ShmLimits;
+use dafs_proto::transport::util::lock;
 use dafs_proto::wire::Statistics;
 
 use self::budget::Budgets;
@@ -235,9 +236,4 @@ impl Shared {
             sum
         })
     }
-}
-
-/// What is locked here is whole at every step: a panic while it was held spoils nothing.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

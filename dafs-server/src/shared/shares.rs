@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{Attributes, OpenFlags, SessionId, Status};
 
 use crate::shared::locks::Locks;
@@ -114,11 +115,6 @@ fn count(opens: &mut Opens, flags: OpenFlags, step: fn(u32) -> u32) {
     for (number, _) in opens.iter_mut().zip(KINDS).filter(|(_, kind)| flags.contains(*kind)) {
         *number = step(*number);
     }
-}
-
-/// What is locked here is whole at every step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub(super) use dafs_proto::transport::util::lock;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::fair::{Fair, Place, Ticket};
@@ -273,11 +274,6 @@ impl<T: Send + 'static> Desk<T> {
         }
         None
     }
-}
-
-/// Queues stay consistent at every step, so a panic elsewhere does not spoil them.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -76,6 +76,16 @@ impl<'a> Span<'a> {
         Some(unsafe { Span::from_raw(self.pointer.add(offset), len) })
     }
 
+    /// What lies before a place, and what lies behind it; all and nothing where it ends before that.
+    #[inline]
+    pub fn split_at(self, place: usize) -> (Self, Self) {
+        let place = place.min(self.len);
+        // SAFETY: both parts lie inside this span.
+        unsafe {
+            (Self::from_raw(self.pointer, place), Self::from_raw(self.pointer.add(place), self.len - place))
+        }
+    }
+
     /// Copies `bytes` in at `offset`. Panics when they do not fit: a fault of the calling code.
     #[inline]
     pub fn write_from(&self, offset: usize, bytes: &[u8]) {
@@ -108,6 +118,26 @@ impl<'a> Span<'a> {
         unsafe { std::ptr::copy(source.pointer, self.pointer, self.len) }
     }
 
+    /// Copies from spans, one after the other, as far as there is room. Returns the room that is left.
+    #[inline]
+    pub fn gather<'s>(self, sources: impl IntoIterator<Item = Span<'s>>) -> Self {
+        sources.into_iter().fold(self, |rest, source| {
+            let (room, rest) = rest.split_at(source.len);
+            room.copy_from(source.split_at(room.len).0);
+            rest
+        })
+    }
+
+    /// Copies to spans, one after the other, as far as they reach. Returns what is left.
+    #[inline]
+    pub fn scatter<'t>(self, targets: impl IntoIterator<Item = Span<'t>>) -> Self {
+        targets.into_iter().fold(self, |rest, target| {
+            let (part, rest) = rest.split_at(target.len);
+            target.split_at(part.len).0.copy_from(part);
+            rest
+        })
+    }
+
     /// Sets all bytes to zero.
     pub fn zero(&self) {
         // SAFETY: the span is valid for writes of its length.
@@ -120,6 +150,21 @@ impl<'a> Span<'a> {
         self.read_into(0, &mut bytes);
         bytes
     }
+}
+
+/// The first `len` bytes of what lies behind the first `skip` bytes of some spans.
+#[inline]
+pub fn part_of<'a>(
+    spans: impl IntoIterator<Item = Span<'a>>,
+    mut skip: usize,
+    mut len: usize,
+) -> impl Iterator<Item = Span<'a>> {
+    spans.into_iter().map(move |span| {
+        let (skipped, rest) = span.split_at(skip);
+        let (part, _) = rest.split_at(len);
+        (skip, len) = (skip - skipped.len, len - part.len);
+        part
+    })
 }
 
 impl fmt::Debug for Span<'_> {
@@ -364,6 +409,16 @@ impl RemoteRange {
     pub fn slice(&self, offset: u64, len: u64) -> Option<Self> {
         (offset.checked_add(len)? <= self.len).then_some(())?;
         Some(Self { key: self.key, offset: self.offset.checked_add(offset)?, len })
+    }
+
+    /// The smallest range that holds some of one region; `None` where an end lies beyond all memory.
+    pub fn covering(ranges: &[Self]) -> Option<Self> {
+        let (mut from, mut to) = (u64::MAX, 0);
+        for range in ranges {
+            from = from.min(range.offset);
+            to = to.max(range.offset.checked_add(range.len)?);
+        }
+        Some(Self { key: ranges.first()?.key, offset: from, len: to.checked_sub(from)? })
     }
 
     /// The bytes of a region that begins at offset 0, if they are all inside.

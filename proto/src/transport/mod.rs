@@ -55,7 +55,7 @@ pub use completion::{Completion, OpToken};
 pub use error::{ConnectError, PeerFault, PostError, RegionError, RegionFault, TransportError};
 pub use memory::{
     Access, BorrowedMemory, HeapMemory, Memory, MemoryRef, Region, RegionKey, RegionOwner, RemoteRange,
-    SharedFd, Span,
+    SharedFd, Span, part_of,
 };
 
 /// The largest head of a message, bytes. A head is a message header and its fixed-layout body.

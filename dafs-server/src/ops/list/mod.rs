@@ -151,7 +151,7 @@ impl Worker {
         let mut segments = SmallVec::with_capacity(list.ranges.len());
         // Ranges of one region are looked up together: all that lies between two of them is the region's as well.
         for ranges in list.ranges.chunk_by(|one, next| one.key == next.key) {
-            let cover = covering(ranges).ok_or(Status::REMOTE_ACCESS)?;
+            let cover = RemoteRange::covering(ranges).ok_or(Status::REMOTE_ACCESS)?;
             let Some(mapped) = self.remote_memory(call, &cover, access)? else { return Ok(()) };
             segments.extend(ranges.iter().map(|range| Segment {
                 memory: memory.len(),
@@ -546,14 +546,4 @@ impl List {
         at.worker.reply_span(&call, &body, &[], data);
         Fate::Answered
     }
-}
-
-/// The smallest range that holds some of one region; `None` where an end lies beyond all memory.
-fn covering(ranges: &[RemoteRange]) -> Option<RemoteRange> {
-    let (mut from, mut to) = (u64::MAX, 0);
-    for range in ranges {
-        from = from.min(range.offset);
-        to = to.max(range.offset.checked_add(range.len)?);
-    }
-    Some(RemoteRange { key: ranges.first()?.key, offset: from, len: to.checked_sub(from)? })
 }

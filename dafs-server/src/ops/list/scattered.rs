@@ -6,7 +6,7 @@ use dafs_proto::transport::{Access, RemoteRange, Span};
 use smallvec::SmallVec;
 
 use super::super::read::with_remote_memory;
-use super::{Worker, covering};
+use super::Worker;
 use crate::storage::{NodeId, NowError};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
@@ -22,7 +22,9 @@ impl Worker {
         extent: Extent,
         ranges: &[RemoteRange],
     ) -> Result<Option<usize>, Problem> {
-        let (Some(first), Some(cover)) = (ranges.first(), covering(ranges)) else { return Ok(None) };
+        let (Some(first), Some(cover)) = (ranges.first(), RemoteRange::covering(ranges)) else {
+            return Ok(None);
+        };
         let is_one_region = ranges.iter().all(|range| range.key == first.key);
         if !is_one_region || extent.end().is_none() || self.is_divided(extent.len) {
             return Ok(None);

@@ -39,7 +39,7 @@ impl ShmEndpoint {
         let count = remote.iter().take(REMOTE_PARTS_MAX).take_while(fits).count().max(1);
         let run = &remote[..count];
         // Nothing that lies beyond all memory goes together with something else.
-        let (run, cover) = covering(run).map_or((&remote[..1], *first), |cover| (run, cover));
+        let (run, cover) = RemoteRange::covering(run).map_or((&remote[..1], *first), |cover| (run, cover));
         let len = run.iter().map(|range| range.len).sum::<u64>();
         let whole = RemoteRange { len, ..*first };
         let part = usize::try_from(len).ok().and_then(|len| local.slice(0, len));
@@ -183,16 +183,6 @@ impl ShmEndpoint {
         }
         Err(TransportError::Peer(malformed("bytes of registered memory that are there", moved, len)))
     }
-}
-
-/// The smallest range that holds some of one region; `None` where an end lies beyond all memory.
-fn covering(ranges: &[RemoteRange]) -> Option<RemoteRange> {
-    let (mut from, mut to) = (u64::MAX, 0);
-    for range in ranges {
-        from = from.min(range.offset);
-        to = to.max(range.offset.checked_add(range.len)?);
-    }
-    Some(RemoteRange { key: ranges.first()?.key, offset: from, len: to.checked_sub(from)? })
 }
 
 /// Where a range begins in one that covers it, and its length: both are of memory that was found.

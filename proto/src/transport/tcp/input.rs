@@ -7,7 +7,8 @@ use slab::Slab;
 
 use super::super::util::RegionAccess;
 use super::super::{
-    Access, HEAD_SIZE_MAX, Head, LocalSegments, MemoryRef, OpToken, PeerFault, Received, Span, TransportError,
+    Access, HEAD_SIZE_MAX, Head, LocalSegments, MemoryRef, OpToken, PeerFault, Received, Span,
+    TransportError, part_of,
 };
 use super::READ_LISTS_MAX;
 use super::frame::{Frame, HEADER_SIZE, decode_ranges, list_size};
@@ -405,10 +406,8 @@ impl Input {
             Some(Placing::Read { id, left }) => {
                 let source = received(*left);
                 if let Some(read) = self.reads.get_mut(*id) {
-                    let mut done = 0;
-                    for target in rest_of(&read.segments, read.received, source.len()) {
-                        copy_part(target, source, &mut done);
-                    }
+                    let segments = read.segments.iter().map(MemoryRef::span);
+                    source.scatter(part_of(segments, read.received, source.len()));
                     read.received += source.len();
                 }
                 link.counters.bytes_copied += source.len() as u64;
@@ -417,12 +416,12 @@ impl Input {
             }
             Some(Placing::Write { rest, immediate, .. }) => {
                 let source = received(usize::try_from(rest.left()).unwrap_or(usize::MAX));
-                let (len, mut done) = (source.len() as u64, 0);
+                let (len, mut left) = (source.len() as u64, source);
                 // A write of nothing is of one range, whose region is asked for once more.
                 let targets = rest.first(len).filter(|_| len > 0 || rest.left() == 0);
                 let access = link.shared.regions.access();
                 let resolved = access.resolve_each(targets, Access::REMOTE_WRITE, |target| {
-                    copy_part(target, source, &mut done);
+                    left = left.scatter([target]);
                     true
                 });
                 if resolved.is_err() {
@@ -521,9 +520,8 @@ impl Input {
             }
             (Some(Placing::Read { id, left }), _) => {
                 let Some(read) = self.reads.get(*id) else { return Ok(()) };
-                for target in rest_of(&read.segments, read.received, *left) {
-                    vectors.push(target);
-                }
+                let segments = read.segments.iter().map(MemoryRef::span);
+                part_of(segments, read.received, *left).for_each(|target| vectors.push(target));
             }
             _ => {}
         }
@@ -543,25 +541,4 @@ impl Input {
             Some(Placing::Discard { .. }) | None => {}
         }
     }
-}
-
-/// The first `len` bytes of what is behind the first `skip` bytes of `segments`.
-fn rest_of(segments: &LocalSegments, mut skip: usize, len: usize) -> impl Iterator<Item = Span<'_>> {
-    let mut left = len;
-    segments.iter().map(move |segment| {
-        let span = segment.span();
-        let skipped = skip.min(span.len());
-        skip -= skipped;
-        let len = left.min(span.len() - skipped);
-        left -= len;
-        span.slice(skipped, len).unwrap_or(Span::EMPTY)
-    })
-}
-
-/// Copies what of `source` comes after `done`.
-fn copy_part(target: Span<'_>, source: Span<'_>, done: &mut usize) {
-    if let Some(part) = source.slice(*done, target.len()) {
-        target.copy_from(part);
-    }
-    *done += target.len();
 }

@@ -13,6 +13,7 @@ use self::leaving::PAGE_SIZE;
 use super::super::util::check_message;
 use super::super::{
     HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span, TransportError,
+    part_of,
 };
 use super::READ_LISTS_MAX;
 use super::frame::{FaultReason, Frame, FrontBytes, HEADER_SIZE, HeaderBytes, encode_ranges};
@@ -317,19 +318,9 @@ impl Output {
             self.fail(link);
             return Err(PostError::Closed);
         };
-        let (mut skip, mut done) = (sent, 0);
-        let mut keep = |part: Span<'_>| {
-            let skipped = skip.min(part.len());
-            skip -= skipped;
-            let rest = part.len() - skipped;
-            if let (Some(from), Some(to)) = (part.slice(skipped, rest), buffer.span().slice(done, rest)) {
-                to.copy_from(from);
-            }
-            done += rest;
-        };
         let mut front = front.to_vec();
-        keep(Span::from_mut(&mut front));
-        payload.iter().for_each(|part| keep(*part));
+        let message = std::iter::once(Span::from_mut(&mut front)).chain(payload.iter().copied());
+        buffer.span().gather(part_of(message, sent, len));
         self.messages += 1;
         self.message_bytes += buffer.size();
         self.queued_bytes += len;

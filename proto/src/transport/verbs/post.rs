@@ -411,14 +411,9 @@ impl Core {
         let Operation { token, local, read, bounce, bounced, failure, .. } = operation;
         if let Some(bounce) = bounce {
             if read && failure.is_none() {
-                let mut offset = 0;
-                for segment in bounced.iter().filter_map(|index| local.get(*index)) {
-                    if let Some(part) = bounce.span().slice(offset, segment.len()) {
-                        segment.span().copy_from(part);
-                    }
-                    offset += segment.len();
-                    self.counters.bytes_copied += segment.len() as u64;
-                }
+                let segments = bounced.iter().filter_map(|index| local.get(*index)).map(MemoryRef::span);
+                let left = bounce.span().scatter(segments);
+                self.counters.bytes_copied += (bounce.span().len() - left.len()) as u64;
             }
             self.shared.bounce.give_back(bounce);
         }
