@@ -170,24 +170,15 @@ impl Compiler {
                 let of = self.child(*of)?;
                 self.repeat(of, *count, of.extent())
             }
-            Node::Vector { count, block_len, stride, of } => {
+            Node::Vector { count, block_len, stride, in_bytes, of } => {
                 let of = self.child(*of)?;
-                let stride = self.times(*stride, of.extent())?;
+                let stride = if *in_bytes { *stride } else { self.times(*stride, of.extent())? };
                 self.blocks_apart(of, *count, *block_len, stride)
             }
-            Node::Hvector { count, block_len, stride, of } => {
-                let of = self.child(*of)?;
-                self.blocks_apart(of, *count, *block_len, *stride)
-            }
-            Node::Indexed { blocks, of } => self.indexed(blocks.iter().copied(), *of, true),
-            Node::Hindexed { blocks, of } => self.indexed(blocks.iter().copied(), *of, false),
-            Node::IndexedBlock { block_len, displacements, of } => {
+            Node::Indexed { blocks, in_bytes, of } => self.indexed(blocks.iter().copied(), *in_bytes, *of),
+            Node::IndexedBlock { block_len, displacements, in_bytes, of } => {
                 let block = |displacement: &i64| Block { len: *block_len, displacement: *displacement };
-                self.indexed(displacements.iter().map(block), *of, true)
-            }
-            Node::HindexedBlock { block_len, displacements, of } => {
-                let block = |displacement: &i64| Block { len: *block_len, displacement: *displacement };
-                self.indexed(displacements.iter().map(block), *of, false)
+                self.indexed(displacements.iter().map(block), *in_bytes, *of)
             }
             Node::Struct { blocks } => {
                 let placed = |block: &StructBlock| {
@@ -306,11 +297,11 @@ impl Compiler {
     fn indexed(
         &mut self,
         blocks: impl Iterator<Item = Block>,
+        in_bytes: bool,
         of: u32,
-        by_extents: bool,
     ) -> Result<Laid, ViewError> {
         let of = self.child(of)?;
-        let unit = if by_extents { of.extent() } else { 1 };
+        let unit = if in_bytes { 1 } else { of.extent() };
         let placed = blocks.map(|block| {
             let offset = self.times(block.displacement, unit)?;
             Ok(Placed { offset, len: block.len, of })

@@ -96,57 +96,36 @@ pub enum Node {
         /// Of what.
         of: u32,
     },
-    /// Blocks at regular distances, counted in extents.
+    /// Blocks at regular distances.
     Vector {
         /// Blocks.
         count: u64,
         /// Copies in a block.
         block_len: u64,
-        /// From one block to the next, extents.
+        /// From one block to the next: extents, or bytes.
         stride: i64,
+        /// The distance is in bytes.
+        in_bytes: bool,
         /// Of what.
         of: u32,
     },
-    /// As `Vector`, the distance in bytes.
-    Hvector {
-        /// Blocks.
-        count: u64,
-        /// Copies in a block.
-        block_len: u64,
-        /// From one block to the next, bytes.
-        stride: i64,
-        /// Of what.
-        of: u32,
-    },
-    /// Blocks of any length anywhere, counted in extents.
+    /// Blocks of any length anywhere.
     Indexed {
         /// The blocks.
         blocks: Vec<Block>,
+        /// Displacements are in bytes, not in extents.
+        in_bytes: bool,
         /// Of what.
         of: u32,
     },
-    /// As `Indexed`, displacements in bytes.
-    Hindexed {
-        /// The blocks.
-        blocks: Vec<Block>,
-        /// Of what.
-        of: u32,
-    },
-    /// Blocks of one length anywhere, counted in extents.
+    /// Blocks of one length anywhere.
     IndexedBlock {
         /// Copies in a block.
         block_len: u64,
-        /// Where the blocks begin, extents.
+        /// Where the blocks begin: extents, or bytes.
         displacements: Vec<i64>,
-        /// Of what.
-        of: u32,
-    },
-    /// As `IndexedBlock`, displacements in bytes.
-    HindexedBlock {
-        /// Copies in a block.
-        block_len: u64,
-        /// Where the blocks begin, bytes.
-        displacements: Vec<i64>,
+        /// Displacements are in bytes.
+        in_bytes: bool,
         /// Of what.
         of: u32,
     },
@@ -211,32 +190,34 @@ impl Datatype {
 
     /// `count` blocks of `block_len` copies, `stride` extents apart.
     pub fn vector(self, count: u64, block_len: u64, stride: i64) -> Self {
-        self.then(|of| Node::Vector { count, block_len, stride, of })
+        self.then(|of| Node::Vector { count, block_len, stride, in_bytes: false, of })
     }
 
     /// `count` blocks of `block_len` copies, `stride` bytes apart.
     pub fn hvector(self, count: u64, block_len: u64, stride: i64) -> Self {
-        self.then(|of| Node::Hvector { count, block_len, stride, of })
+        self.then(|of| Node::Vector { count, block_len, stride, in_bytes: true, of })
     }
 
     /// Blocks at displacements in extents.
     pub fn indexed(self, blocks: &[Block]) -> Self {
-        self.then(|of| Node::Indexed { blocks: blocks.to_vec(), of })
+        self.then(|of| Node::Indexed { blocks: blocks.to_vec(), in_bytes: false, of })
     }
 
     /// Blocks at displacements in bytes.
     pub fn hindexed(self, blocks: &[Block]) -> Self {
-        self.then(|of| Node::Hindexed { blocks: blocks.to_vec(), of })
+        self.then(|of| Node::Indexed { blocks: blocks.to_vec(), in_bytes: true, of })
     }
 
     /// Blocks of `block_len` copies at displacements in extents.
     pub fn indexed_block(self, block_len: u64, displacements: &[i64]) -> Self {
-        self.then(|of| Node::IndexedBlock { block_len, displacements: displacements.to_vec(), of })
+        let displacements = displacements.to_vec();
+        self.then(|of| Node::IndexedBlock { block_len, displacements, in_bytes: false, of })
     }
 
     /// Blocks of `block_len` copies at displacements in bytes.
     pub fn hindexed_block(self, block_len: u64, displacements: &[i64]) -> Self {
-        self.then(|of| Node::HindexedBlock { block_len, displacements: displacements.to_vec(), of })
+        let displacements = displacements.to_vec();
+        self.then(|of| Node::IndexedBlock { block_len, displacements, in_bytes: true, of })
     }
 
     /// Blocks of different datatypes: copies, displacement in bytes, datatype.
@@ -292,15 +273,9 @@ impl Node {
     /// Entries of its list.
     pub(super) fn entry_count(&self) -> usize {
         match self {
-            Self::Bytes { .. }
-            | Self::Contiguous { .. }
-            | Self::Vector { .. }
-            | Self::Hvector { .. }
-            | Self::Resized { .. } => 0,
-            Self::Indexed { blocks, .. } | Self::Hindexed { blocks, .. } => blocks.len(),
-            Self::IndexedBlock { displacements, .. } | Self::HindexedBlock { displacements, .. } => {
-                displacements.len()
-            }
+            Self::Bytes { .. } | Self::Contiguous { .. } | Self::Vector { .. } | Self::Resized { .. } => 0,
+            Self::Indexed { blocks, .. } => blocks.len(),
+            Self::IndexedBlock { displacements, .. } => displacements.len(),
             Self::Struct { blocks } => blocks.len(),
             Self::Subarray { dimensions, .. } => dimensions.len(),
             Self::Darray { dimensions, .. } => dimensions.len(),
@@ -313,11 +288,8 @@ impl Node {
             Self::Struct { blocks } => blocks.iter_mut().map(|block| &mut block.of).collect(),
             Self::Contiguous { of, .. }
             | Self::Vector { of, .. }
-            | Self::Hvector { of, .. }
             | Self::Indexed { of, .. }
-            | Self::Hindexed { of, .. }
             | Self::IndexedBlock { of, .. }
-            | Self::HindexedBlock { of, .. }
             | Self::Subarray { of, .. }
             | Self::Darray { of, .. }
             | Self::Resized { of, .. } => vec![of],

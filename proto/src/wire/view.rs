@@ -155,19 +155,23 @@ impl Encoder {
             Node::Contiguous { count, of } => {
                 self.head(&NodeHead::new(kind::CONTIGUOUS, *of, 0)).u64(*count);
             }
-            Node::Vector { count, block_len, stride, of } => {
-                self.head(&NodeHead::new(kind::VECTOR, *of, 0)).u64(*count).u64(*block_len).i64(*stride);
+            Node::Vector { count, block_len, stride, in_bytes, of } => {
+                let kind = if *in_bytes { kind::HVECTOR } else { kind::VECTOR };
+                self.head(&NodeHead::new(kind, *of, 0)).u64(*count).u64(*block_len).i64(*stride);
             }
-            Node::Hvector { count, block_len, stride, of } => {
-                self.head(&NodeHead::new(kind::HVECTOR, *of, 0)).u64(*count).u64(*block_len).i64(*stride);
+            Node::Indexed { blocks, in_bytes, of } => {
+                let kind = if *in_bytes { kind::HINDEXED } else { kind::INDEXED };
+                self.head(&NodeHead::new(kind, *of, blocks.len()));
+                for block in blocks {
+                    self.u64(block.len).i64(block.displacement);
+                }
             }
-            Node::Indexed { blocks, of } => self.blocks(kind::INDEXED, blocks, *of),
-            Node::Hindexed { blocks, of } => self.blocks(kind::HINDEXED, blocks, *of),
-            Node::IndexedBlock { block_len, displacements, of } => {
-                self.displacements(kind::INDEXED_BLOCK, *block_len, displacements, *of);
-            }
-            Node::HindexedBlock { block_len, displacements, of } => {
-                self.displacements(kind::HINDEXED_BLOCK, *block_len, displacements, *of);
+            Node::IndexedBlock { block_len, displacements, in_bytes, of } => {
+                let kind = if *in_bytes { kind::HINDEXED_BLOCK } else { kind::INDEXED_BLOCK };
+                self.head(&NodeHead::new(kind, *of, displacements.len())).u64(*block_len);
+                for displacement in displacements {
+                    self.i64(*displacement);
+                }
             }
             Node::Struct { blocks } => {
                 self.head(&NodeHead::new(kind::STRUCT, 0, blocks.len()));
@@ -198,20 +202,6 @@ impl Encoder {
             Node::Resized { lower, extent, of } => {
                 self.head(&NodeHead::new(kind::RESIZED, *of, 0)).i64(*lower).i64(*extent);
             }
-        }
-    }
-
-    fn blocks(&mut self, kind: u8, blocks: &[Block], of: u32) {
-        self.head(&NodeHead::new(kind, of, blocks.len()));
-        for block in blocks {
-            self.u64(block.len).i64(block.displacement);
-        }
-    }
-
-    fn displacements(&mut self, kind: u8, block_len: u64, displacements: &[i64], of: u32) {
-        self.head(&NodeHead::new(kind, of, displacements.len())).u64(block_len);
-        for displacement in displacements {
-            self.i64(*displacement);
         }
     }
 }
@@ -261,20 +251,16 @@ fn decode_node(reader: &mut Reader<'_>) -> Result<Node, WireError> {
         kind::VECTOR | kind::HVECTOR => {
             let (count, block_len) = (reader.u64("count of a node")?, reader.u64("length of a block")?);
             let stride = signed(reader, "stride of a node")?;
-            match head.kind {
-                kind::VECTOR => Node::Vector { count, block_len, stride, of },
-                _ => Node::Hvector { count, block_len, stride, of },
-            }
+            Node::Vector { count, block_len, stride, in_bytes: head.kind == kind::HVECTOR, of }
         }
-        kind::INDEXED => Node::Indexed { blocks: decode_blocks(reader, &head)?, of },
-        kind::HINDEXED => Node::Hindexed { blocks: decode_blocks(reader, &head)?, of },
+        kind::INDEXED | kind::HINDEXED => {
+            let blocks = list(reader, &head, 16, decode_block)?;
+            Node::Indexed { blocks, in_bytes: head.kind == kind::HINDEXED, of }
+        }
         kind::INDEXED_BLOCK | kind::HINDEXED_BLOCK => {
             let block_len = reader.u64("length of a block")?;
             let displacements = list(reader, &head, 8, |reader| signed(reader, "displacement of a block"))?;
-            match head.kind {
-                kind::INDEXED_BLOCK => Node::IndexedBlock { block_len, displacements, of },
-                _ => Node::HindexedBlock { block_len, displacements, of },
-            }
+            Node::IndexedBlock { block_len, displacements, in_bytes: head.kind == kind::HINDEXED_BLOCK, of }
         }
         kind::STRUCT => {
             let block = |reader: &mut Reader<'_>| {
@@ -329,10 +315,6 @@ fn list<T>(
 fn decode_block(reader: &mut Reader<'_>) -> Result<Block, WireError> {
     let len = reader.u64("length of a block")?;
     Ok(Block { len, displacement: signed(reader, "displacement of a block")? })
-}
-
-fn decode_blocks(reader: &mut Reader<'_>, head: &NodeHead) -> Result<Vec<Block>, WireError> {
-    list(reader, head, 16, decode_block)
 }
 
 fn decode_dealt(reader: &mut Reader<'_>) -> Result<DarrayDimension, WireError> {

@@ -20,12 +20,12 @@ fn of_each_kind() -> Datatype {
     Datatype::from_nodes(vec![
         Node::Bytes { len: 4 },
         Node::Contiguous { count: 2, of: 0 },
-        Node::Vector { count: 2, block_len: 3, stride: -4, of: 1 },
-        Node::Hvector { count: 2, block_len: 1, stride: 500, of: 2 },
-        Node::Indexed { blocks: vec![block(1, 0), block(2, -3)], of: 3 },
-        Node::Hindexed { blocks: vec![block(1, 7)], of: 4 },
-        Node::IndexedBlock { block_len: 1, displacements: vec![0, 9], of: 5 },
-        Node::HindexedBlock { block_len: 2, displacements: vec![-1], of: 6 },
+        Node::Vector { count: 2, block_len: 3, stride: -4, in_bytes: false, of: 1 },
+        Node::Vector { count: 2, block_len: 1, stride: 500, in_bytes: true, of: 2 },
+        Node::Indexed { blocks: vec![block(1, 0), block(2, -3)], in_bytes: false, of: 3 },
+        Node::Indexed { blocks: vec![block(1, 7)], in_bytes: true, of: 4 },
+        Node::IndexedBlock { block_len: 1, displacements: vec![0, 9], in_bytes: false, of: 5 },
+        Node::IndexedBlock { block_len: 2, displacements: vec![-1], in_bytes: true, of: 6 },
         Node::Resized { lower: -7, extent: 9000, of: 7 },
         Node::Subarray {
             order: ArrayOrder::Fortran,

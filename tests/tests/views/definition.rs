@@ -31,32 +31,23 @@ impl Told {
                     Self { bytes: (0..len).collect(), lower: 0, upper: len }
                 }
                 Node::Contiguous { count, of } => Self::placed(&child(of), &[(*count, 0)]),
-                Node::Vector { count, block_len, stride, of } => {
+                Node::Vector { count, block_len, stride, in_bytes, of } => {
                     let child = child(of);
-                    let at = |block: u64| (*block_len, block as i64 * stride * child.extent());
+                    let unit = if *in_bytes { 1 } else { child.extent() };
+                    let at = |block: u64| (*block_len, block as i64 * stride * unit);
                     Self::placed(&child, &(0..*count).map(at).collect::<Vec<_>>())
                 }
-                Node::Hvector { count, block_len, stride, of } => {
-                    let at = |block: u64| (*block_len, block as i64 * stride);
-                    Self::placed(&child(of), &(0..*count).map(at).collect::<Vec<_>>())
-                }
-                Node::Indexed { blocks, of } => {
+                Node::Indexed { blocks, in_bytes, of } => {
                     let child = child(of);
-                    let at = |block: &Block| (block.len, block.displacement * child.extent());
+                    let unit = if *in_bytes { 1 } else { child.extent() };
+                    let at = |block: &Block| (block.len, block.displacement * unit);
                     Self::placed(&child, &blocks.iter().map(at).collect::<Vec<_>>())
                 }
-                Node::Hindexed { blocks, of } => {
-                    let at = |block: &Block| (block.len, block.displacement);
-                    Self::placed(&child(of), &blocks.iter().map(at).collect::<Vec<_>>())
-                }
-                Node::IndexedBlock { block_len, displacements, of } => {
+                Node::IndexedBlock { block_len, displacements, in_bytes, of } => {
                     let child = child(of);
-                    let at = |displacement: &i64| (*block_len, displacement * child.extent());
+                    let unit = if *in_bytes { 1 } else { child.extent() };
+                    let at = |displacement: &i64| (*block_len, displacement * unit);
                     Self::placed(&child, &displacements.iter().map(at).collect::<Vec<_>>())
-                }
-                Node::HindexedBlock { block_len, displacements, of } => {
-                    let at = |displacement: &i64| (*block_len, *displacement);
-                    Self::placed(&child(of), &displacements.iter().map(at).collect::<Vec<_>>())
                 }
                 Node::Struct { blocks } => {
                     let copies = blocks.iter().flat_map(|block| {
