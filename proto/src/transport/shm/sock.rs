@@ -84,8 +84,6 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) 
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags));
     match received {
-        // A message of no bytes is nothing that we send: the end, or as good as one.
-        Ok(RecvMsg { bytes: 0, .. }) | Err(Errno::CONNRESET | Errno::PIPE) => Ok(Incoming::End),
         Ok(RecvMsg { bytes: len, flags, .. }) => {
             let cut = flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
             let mut fds = SmallVec::new();
@@ -94,8 +92,14 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) 
                     fds.extend(rights);
                 }
             }
+            // A message of no bytes is nothing that we send: the end, or as good as one. Not where descriptors came, which closing might
+            // wait for: it is for the caller to let go of them.
+            if len == 0 && fds.is_empty() && !cut {
+                return Ok(Incoming::End);
+            }
             Ok(Incoming::Message { len, fds, cut })
         }
+        Err(Errno::CONNRESET | Errno::PIPE) => Ok(Incoming::End),
         Err(Errno::AGAIN) => Ok(Incoming::Nothing),
         Err(errno) => Err(errno.into()),
     }

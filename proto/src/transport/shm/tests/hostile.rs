@@ -151,6 +151,36 @@ fn region_in_a_file_that_could_fault_is_refused() {
     malformed(after_control(&ordinary, &[&good]), "key of a region in a memory file");
 }
 
+/// A descriptor whose close waits for an hour, or until the other end is gone: that takes none of what was sent.
+pub(super) fn lingering() -> (OwnedFd, std::net::TcpStream) {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket2::SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
+    let mut lingers = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    lingers.set_nonblocking(true).unwrap();
+    while lingers.write(&[0; 65_536]).is_ok() {}
+    socket2::SockRef::from(&lingers).set_linger(Some(Duration::from_secs(3600))).unwrap();
+    (lingers.into(), other)
+}
+
+// [PROV-26] [SHM-71]
+#[test]
+fn descriptor_that_comes_with_a_message_of_no_bytes_holds_nobody_up() {
+    let (client, mut server) = pair(small());
+    let (lingers, other) = lingering();
+    sock::send(client.connection.socket.as_fd(), &[], &[lingers.as_fd()]).unwrap();
+    drop(lingers);
+    let (ended, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        server.on_event(1, false);
+        ended.send(server.recv().map(drop)).unwrap();
+    });
+    let end = hears.recv_timeout(LONG).expect("the server does not wait for the close");
+    assert!(matches!(end, Err(TransportError::Peer(PeerFault::Malformed { .. }))), "{end:?}");
+    drop(other);
+}
+
 // [SHM-2] the client cannot cut the segment or a region under the server.
 #[test]
 fn memory_files_cannot_be_truncated() {
