@@ -203,18 +203,19 @@ impl ShmEndpoint {
                     }
                     return;
                 }
-                Ok(Incoming::End) => {
-                    if self.is_open() {
-                        self.state = State::PeerGone;
-                    }
-                    return;
-                }
+                Ok(Incoming::End) => return self.lose_peer(),
                 Err(error) => {
                     tracing::debug!(%error, "shm: the socket failed");
-                    self.state = State::PeerGone;
-                    return;
+                    return self.lose_peer();
                 }
             }
+        }
+    }
+
+    /// The peer is gone. A connection that has ended otherwise stays so.
+    fn lose_peer(&mut self) {
+        if self.is_open() {
+            self.state = State::PeerGone;
         }
     }
 

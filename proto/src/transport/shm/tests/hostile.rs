@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 
 use smallvec::smallvec;
 
-use super::super::handshake::Message;
+use super::super::endpoint::{ShmEndpoint, State};
+use super::super::handshake::{Message, malformed};
 use super::super::layout::{ENTRY_SIZE, Side};
 use super::super::map::create_memory_file;
-use super::super::{endpoint::ShmEndpoint, sock};
+use super::super::sock;
 use super::*;
 
 /// Bytes of control words and rings.
@@ -358,6 +359,21 @@ fn count_of_socket_messages_that_is_wrong_keeps_nobody_awake() {
             other => panic!("{ahead}: {other:?}"),
         }
     }
+}
+
+// What ended a connection stays the reason, and what is closed stays closed, when the socket fails later.
+#[test]
+fn connection_that_has_ended_is_not_changed_by_a_failure_of_its_socket() {
+    let (_client, mut server) = pair(small());
+    let bell = sock::eventfd().unwrap();
+    let socket = server.connection.socket.as_raw_fd();
+    // SAFETY: a plain system call; the connection still owns a descriptor of this number.
+    assert_eq!(unsafe { libc::dup2(bell.as_raw_fd(), socket) }, socket);
+    server.fail(malformed("a test", 1, 0));
+    server.drain_control();
+    assert!(matches!(server.recv(), Err(TransportError::Peer(_))));
+    server.drain_control();
+    assert!(matches!(server.state, State::Closed));
 }
 
 // [SHM-32] [SHM-60] The sum of all lengths is bounded, whatever they are.
