@@ -31,8 +31,10 @@ const NO_BUFFER: u32 = u32::MAX;
 const POLLS_BETWEEN_CPU_LOOKS: u32 = 128;
 /// Polls that find nothing between two looks at the socket, which tells of a peer that died. A multiple of the other.
 pub(super) const POLLS_BETWEEN_SOCKET_LOOKS: u32 = 4096;
-/// Socket messages taken in one go.
-const CONTROL_BATCH_MAX: u32 = 4096;
+/// Socket messages taken in one turn, which may be a system call or two each. What is left waits for the next.
+pub(super) const CONTROL_PER_TURN: u32 = 64;
+/// Socket messages taken before a region is called unknown: as many as an honest peer may have sent.
+pub(super) const CONTROL_BEFORE_VERDICT: u32 = 4096;
 
 /// What this endpoint did, for tests and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub struct ShmEndpoint {
     pub(super) armed: bool,
     /// This side slept, so the socket may have something to say.
     pub(super) socket_due: bool,
+    /// The last look at the socket took as much as it might: there may be more.
+    pub(super) control_left: bool,
     pub(super) control_seen: u32,
     pub(super) polls: u32,
     pub(super) cpu: u32,
@@ -136,6 +140,7 @@ impl ShmEndpoint {
             starved: false,
             armed: false,
             socket_due: false,
+            control_left: false,
             control_seen: 0,
             polls: 0,
             cpu: 0,
@@ -169,13 +174,14 @@ impl ShmEndpoint {
         matches!(self.state, State::Open)
     }
 
-    /// Takes what the peer sent over the socket: registrations, or its end.
+    /// Takes what the peer sent over the socket, registrations or its end: at most so many messages.
     #[cold]
-    pub(super) fn drain_control(&mut self) {
+    pub(super) fn drain_control(&mut self, messages_max: u32) {
         let mut bytes = [0; MESSAGE_SIZE];
         self.counters.socket_looks += 1;
+        self.control_left = false;
         let claimed = self.connection.peer_control_sent();
-        for _ in 0..CONTROL_BATCH_MAX {
+        for _ in 0..messages_max {
             match self.connection.receive(&mut bytes) {
                 Ok(Incoming::Message { len, mut fds, cut }) => {
                     self.control_seen = self.control_seen.wrapping_add(1);
@@ -210,6 +216,7 @@ impl ShmEndpoint {
                 }
             }
         }
+        self.control_left = true;
     }
 
     /// The peer is gone. A connection that has ended otherwise stays so.
@@ -225,7 +232,7 @@ impl ShmEndpoint {
     }
 
     pub(super) fn control_is_due(&self) -> bool {
-        self.is_due(self.connection.peer_control_sent())
+        self.control_left || self.is_due(self.connection.peer_control_sent())
     }
 
     /// Looks at what the peer has taken.
@@ -277,7 +284,7 @@ impl ShmEndpoint {
         }
         if self.socket_due || self.control_is_due() {
             self.socket_due = false;
-            self.drain_control();
+            self.drain_control(CONTROL_PER_TURN);
             if self.connection.has_waiting() {
                 self.connection.send_waiting();
             }

@@ -11,7 +11,7 @@ use super::super::{
     RegionFault, RemoteRange, TransportError,
 };
 use super::cma::{LocalParts, REMOTE_PARTS_MAX, RemotePart, Way, remote_part};
-use super::endpoint::ShmEndpoint;
+use super::endpoint::{CONTROL_BEFORE_VERDICT, ShmEndpoint};
 use super::handshake::malformed;
 use super::map::Mapping;
 use super::remote::{Loan, Resolved, Unreachable};
@@ -87,7 +87,7 @@ impl ShmEndpoint {
         let resolved = match self.remote.resolve(&self.connection, remote, access) {
             Err(Unreachable::Unknown) => {
                 // Regions come over the socket, requests through the ring: look at the socket before judging.
-                self.drain_control();
+                self.drain_control(CONTROL_BEFORE_VERDICT);
                 self.remote.resolve(&self.connection, remote, access)
             }
             resolved => resolved,

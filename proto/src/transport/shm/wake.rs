@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::super::util::current_cpu;
 use super::super::{Endpoint, TransportError, WaitPolicy};
-use super::endpoint::{POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
+use super::endpoint::{CONTROL_PER_TURN, POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
 use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM, Side};
 use super::ring::Arrival;
 use super::sock::{self, Slept};
@@ -196,7 +196,7 @@ impl ShmEndpoint {
                 return;
             }
             if round.is_multiple_of(POLLS_BETWEEN_SOCKET_LOOKS) {
-                self.drain_control();
+                self.drain_control(CONTROL_PER_TURN);
             }
             std::hint::spin_loop();
         }

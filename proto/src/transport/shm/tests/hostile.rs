@@ -370,9 +370,9 @@ fn connection_that_has_ended_is_not_changed_by_a_failure_of_its_socket() {
     // SAFETY: a plain system call; the connection still owns a descriptor of this number.
     assert_eq!(unsafe { libc::dup2(bell.as_raw_fd(), socket) }, socket);
     server.fail(malformed("a test", 1, 0));
-    server.drain_control();
+    server.drain_control(1);
     assert!(matches!(server.recv(), Err(TransportError::Peer(_))));
-    server.drain_control();
+    server.drain_control(1);
     assert!(matches!(server.state, State::Closed));
 }
 
@@ -396,6 +396,32 @@ fn regions_whose_lengths_overflow_together_are_refused() {
         matches!(refused, TransportError::Peer(PeerFault::Malformed { value: u64::MAX, .. })),
         "{refused}"
     );
+}
+
+// [SHM-72] whether they were counted or not; what was left keeps this side awake until it is taken, and the end behind it too.
+#[test]
+fn registrations_without_end_are_taken_a_few_in_a_turn() {
+    for counted in [true, false] {
+        let (mut client, mut server) = pair(small());
+        let file = create_memory_file(c"good", 8192).unwrap();
+        let socket = client.connection.socket.as_fd();
+        let count = client.connection.layout.control_sent(Side::Client);
+        for key in (4096..).step_by(4096).take(70) {
+            let register = Message::Register { key, offset: 0, len: 100, access: ALL };
+            sock::send(socket, &register.encode(), &[file.as_fd()]).unwrap();
+            sock::send(socket, &Message::Unregister { key }.encode(), &[]).unwrap();
+            client.connection.segment.word(count).fetch_add(if counted { 2 } else { 0 }, Ordering::SeqCst);
+        }
+        client.close();
+        server.on_event(1, false);
+        for seen in [64, 128] {
+            assert!(server.recv().unwrap().is_none());
+            assert_eq!(server.control_seen, seen);
+            assert!(!server.arm(), "there is more");
+        }
+        assert!(matches!(server.recv(), Err(TransportError::Closed)));
+        assert_eq!(server.control_seen, 140);
+    }
 }
 
 // [SHM-33] who cannot reach this side's ordinary memory cannot hold up the end of a region either.
