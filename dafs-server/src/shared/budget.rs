@@ -85,6 +85,8 @@ const DESCRIPTORS_KEPT_PART: u64 = 4;
 const MAPPINGS_USUAL: u64 = 65_530;
 /// Address space left to everything else, bytes: where there is a limit of it, half.
 const MAPPED_SIZE_USUAL: u64 = 32 << 40;
+/// Threads that close what clients sent in place of memory files: 16 of one owner. An honest client needs none.
+const CLOSERS: Terms = Terms { limit: 320, share_percent: 5 };
 /// Memory of a machine that does not tell, bytes.
 const MEMORY_SIZE_USUAL: u64 = 4 << 30;
 
@@ -118,6 +120,7 @@ impl Budgets {
                 mappings: budget(mappings_max.unwrap_or_else(mappings_of_process)),
                 mapped: budget(mapped_size_max.unwrap_or_else(address_space_of_process)),
                 sparse: budget(sparse_size_max.unwrap_or_else(sparse_size)),
+                closers: Budget::new(CLOSERS, trusted.clone()),
             },
             handshakes: budget(handshakes_max.into()),
             of_session: Arc::new(SessionLimits {
@@ -129,7 +132,7 @@ impl Budgets {
     }
 
     /// Name and budget of each, for metrics.
-    pub(crate) fn all(&self) -> [(&'static str, &Budget); 8] {
+    pub(crate) fn all(&self) -> [(&'static str, &Budget); 9] {
         [
             ("sessions", &self.sessions),
             ("descriptors", &self.descriptors),
@@ -138,6 +141,7 @@ impl Budgets {
             ("mappings", &self.memory.mappings),
             ("mapped_bytes", &self.memory.mapped),
             ("sparse_bytes", &self.memory.sparse),
+            ("closing_threads", &self.memory.closers),
             ("handshakes", &self.handshakes),
         ]
     }

@@ -45,12 +45,16 @@ pub struct ShmLimits {
     pub mapped: Arc<Budget>,
     /// Bytes of them that had no memory when they were registered: what this process would be charged with as the first to touch it.
     pub sparse: Arc<Budget>,
+    /// Threads that close descriptors of other files, which takes as long as somebody else likes. No descriptor is taken from an owner who
+    /// has as many as it may.
+    pub closers: Arc<Budget>,
 }
 
 impl Default for ShmLimits {
     /// No limits: for a side whose only peer is the one that it chose.
     fn default() -> Self {
-        Self { mappings: Budget::unlimited(), mapped: Budget::unlimited(), sparse: Budget::unlimited() }
+        let [mappings, mapped, sparse, closers] = std::array::from_fn(|_| Budget::unlimited());
+        Self { mappings, mapped, sparse, closers }
     }
 }
 
@@ -115,6 +119,21 @@ impl Unreachable {
 impl RemoteRegions {
     pub(super) fn new(limits: ShmLimits, owner: Owner) -> Self {
         Self { slots: Vec::new(), mapped_size: 0, limits, owner }
+    }
+
+    /// Descriptors may be taken from the peer: there would be a thread to close them.
+    pub(super) fn may_take_descriptors(&self) -> bool {
+        self.limits.closers.has_room(&self.owner, 1)
+    }
+
+    /// Descriptors of the peer were not taken.
+    pub(super) fn count_refused_descriptors(&self) {
+        self.limits.closers.count_refused();
+    }
+
+    /// A thread that closes a descriptor of the peer. There was room when that was taken.
+    pub(super) fn closer(&self) -> Charge {
+        self.limits.closers.count(&self.owner, 1)
     }
 
     /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.

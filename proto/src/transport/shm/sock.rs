@@ -25,6 +25,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::PeerCredentials;
 use super::super::util::poll;
+use crate::budget::Charge;
 
 /// Most descriptors in one message.
 const FDS_MAX: usize = 4;
@@ -105,12 +106,24 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) 
     }
 }
 
-/// Closes descriptors of files that may be anything on a thread of its own: where a program serves the file, closing waits for its answer.
-/// Without a thread they stay open.
+/// The next message is here and brings descriptors. It stays where it is, and they with it.
 #[cold]
-pub(super) fn close_elsewhere(fds: SmallVec<[OwnedFd; FDS_MAX]>) {
+pub(super) fn brings_descriptors(socket: BorrowedFd<'_>) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let mut no_room = RecvAncillaryBuffer::new(&mut []);
+    let looked = retry_on_intr(|| recvmsg(socket, &mut [], &mut no_room, flags));
+    looked.is_ok_and(|message| message.flags.contains(ReturnFlags::CTRUNC))
+}
+
+/// Closes descriptors of files that may be anything on a thread of its own, which is charged to their sender until it ends: where a
+/// program serves the file, closing waits for its answer. Without a thread they stay open.
+#[cold]
+pub(super) fn close_elsewhere(fds: SmallVec<[OwnedFd; FDS_MAX]>, thread: Charge) {
     let fds = std::mem::ManuallyDrop::new(fds);
-    let close = move || drop(std::mem::ManuallyDrop::into_inner(fds));
+    let close = move || {
+        drop(std::mem::ManuallyDrop::into_inner(fds));
+        drop(thread);
+    };
     if let Err(error) = std::thread::Builder::new().name("dafs-shm-close".into()).spawn(close) {
         tracing::warn!(%error, "a peer's descriptors stay open: no thread to close them");
     }

@@ -28,9 +28,12 @@ struct Bed {
 
 impl Bed {
     fn new(params: ConnectParams) -> Self {
+        Self::of(ShmDomain::new(), params)
+    }
+
+    fn of(server: ShmDomain, params: ConnectParams) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = Address::Shm(directory.path().join("socket"));
-        let server = ShmDomain::new();
         let listener = server.listen_at(&address, &params).unwrap();
         Self { listener, address, server, params, _directory: directory }
     }

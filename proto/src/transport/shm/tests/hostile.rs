@@ -507,22 +507,11 @@ fn regions_are_bounded_for_a_connection_and_for_all_of_a_domain() {
 fn memory_of_peers_is_charged_until_it_is_unmapped() {
     use crate::budget::{Budget, Terms};
     let limited = |limit| Budget::new(Terms { limit, share_percent: 50 }, Vec::new());
-    let limits = ShmLimits { mappings: limited(8), mapped: limited(1 << 30), sparse: limited(1 << 20) };
-    let directory = tempfile::tempdir().unwrap();
-    let address = Address::Shm(directory.path().join("socket"));
-    let served = ShmDomain::with_limits(ShmConfig::default(), limits.clone());
-    let mut listener = served.listen_at(&address, &small()).unwrap();
+    let (mappings, mapped, sparse) = (limited(8), limited(1 << 30), limited(1 << 20));
+    let limits = ShmLimits { mappings, mapped, sparse, ..ShmLimits::default() };
+    let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits.clone()), small());
     let domain = ShmDomain::new();
-    let mut server = std::thread::scope(|scope| {
-        let client = scope.spawn(|| domain.connect_endpoint(&address, &small(), LONG).unwrap());
-        let server = loop {
-            if let Some(endpoint) = listener.accept_endpoint().unwrap() {
-                break endpoint;
-            }
-            std::thread::yield_now();
-        };
-        (client.join().unwrap(), server)
-    });
+    let mut server = bed.connect(&domain);
     let page = MemoryRef::new(domain.allocate(4096).unwrap());
     let mut regions: Vec<_> = (0..6).map(|_| domain.register(page.clone(), ALL).unwrap()).collect();
     let mut reach = |region: &Region| server.1.remote_memory(&region.range(), Access::REMOTE_READ).map(drop);
@@ -537,6 +526,51 @@ fn memory_of_peers_is_charged_until_it_is_unmapped() {
     reach(&again).unwrap();
     drop(server);
     assert_eq!((limits.mappings.used(), limits.mapped.used(), limits.sparse.used()), (0, 0, 0));
+}
+
+// [LIMIT-20] [SHM-73]
+#[test]
+fn descriptors_that_do_not_close_are_bounded_for_their_user() {
+    use crate::budget::{Budget, Terms};
+    let closers = Budget::new(Terms { limit: 4, share_percent: 50 }, Vec::new());
+    let limits = ShmLimits { closers: Arc::clone(&closers), ..ShmLimits::default() };
+    let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits), small());
+    let domain = ShmDomain::new();
+    let (_client, mut other_server) = bed.connect(&domain);
+    let send = |client: &ShmEndpoint, file: &OwnedFd| {
+        let register = Message::Register { key: 4096, offset: 0, len: 100, access: ALL }.encode();
+        sock::send(client.connection.socket.as_fd(), &register, &[file.as_fd()]).unwrap();
+    };
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let (client, mut server) = bed.connect(&domain);
+        let (lingers, other_end) = lingering();
+        send(&client, &lingers);
+        drop(lingers);
+        server.on_event(1, false);
+        assert!(matches!(server.recv(), Err(TransportError::Peer(PeerFault::Malformed { .. }))));
+        ends.push(other_end);
+    }
+    assert_eq!((closers.used(), closers.refused()), (2, 0));
+
+    let file = create_memory_file(c"good", 8192).unwrap();
+    let (client, mut server) = bed.connect(&domain);
+    send(&client, &file);
+    server.on_event(1, false);
+    let refused = server.recv().map(drop);
+    assert!(matches!(refused, Err(TransportError::System { what: "take a descriptor", .. })), "{refused:?}");
+    assert_eq!((closers.used(), closers.refused()), (2, 1));
+    other_server.on_event(1, false);
+    assert!(other_server.recv().unwrap().is_none(), "who sends none is served");
+
+    drop(ends);
+    while closers.used() > 0 {
+        std::thread::yield_now();
+    }
+    let (client, mut server) = bed.connect(&domain);
+    send(&client, &file);
+    server.on_event(1, false);
+    assert!(server.recv().unwrap().is_none());
 }
 
 // [SHM-31] Needs root, which could reach the memory of any process.
