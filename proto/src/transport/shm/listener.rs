@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 use socket2::Socket;
 
-use super::super::util::{Waiting, gives_way};
+use super::super::util::{Waiting, gives_way, time_until_one_gives_way};
 use super::super::{
     Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
 };
@@ -29,6 +29,8 @@ const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 /// A handshake that has said nothing for this long makes room for others when there is none: one of the user who has most. A client's
 /// next message takes it microseconds; this is for one that has to wait for a processor.
 const SILENCE_MAX: Duration = Duration::from_millis(250);
+/// Between two searches for a handshake that makes room, at least.
+const ROOM_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Connections taken in one go, so that the handshakes that are in progress are looked at between them.
 const ACCEPTS_AT_ONCE: usize = 64;
 const BACKLOG: i32 = 4096;
@@ -145,7 +147,10 @@ impl ShmListener {
 
     fn accept_sockets(&mut self) -> Result<(), TransportError> {
         for _ in 0..ACCEPTS_AT_ONCE {
-            let Some(room) = self.find_room() else { return self.wait_for_room() };
+            let Some(room) = self.find_room() else {
+                self.wait_for_room();
+                return Ok(());
+            };
             match self.socket.accept() {
                 Ok((socket, _)) => {
                     if let Room::Of(silent) = room {
@@ -175,13 +180,21 @@ impl ShmListener {
         Ok(())
     }
 
-    fn wait_for_room(&mut self) -> Result<(), TransportError> {
+    /// Whoever waits now gets the first place whose handshake stays silent.
+    fn wait_for_room(&mut self) {
         self.pause();
-        // Whoever waits now gets the first place whose handshake stays silent.
-        let due = self.handshakes.iter().map(|(_, handshake)| handshake.heard + SILENCE_MAX).min();
-        let wait = due.map_or(SILENCE_MAX, |due| due.saturating_duration_since(Instant::now()));
-        sock::set_timer(self.timer.as_fd(), wait.max(Duration::from_micros(1)));
-        Ok(())
+        sock::set_timer(self.timer.as_fd(), self.time_until_room());
+    }
+
+    fn time_until_room(&self) -> Duration {
+        time_until_one_gives_way(self.waiting(), SILENCE_MAX)
+            .map_or(SILENCE_MAX, |time| time.max(ROOM_PAUSE_MIN))
+    }
+
+    /// Handshakes, as those who may have to make room.
+    fn waiting(&self) -> impl Iterator<Item = Waiting<usize, u32>> + Clone {
+        let all = self.handshakes.iter();
+        all.map(|(place, handshake)| Waiting { place, whose: handshake.user, age: handshake.heard.elapsed() })
     }
 
     /// Where one more handshake would go: `None` while all that are in progress have said something lately.
@@ -190,12 +203,7 @@ impl ShmListener {
             if self.handshakes.len() < HANDSHAKES_MAX {
                 return Some(Room::Free);
             }
-            let all = self.handshakes.iter().map(|(place, handshake)| Waiting {
-                place,
-                whose: handshake.user,
-                age: handshake.heard.elapsed(),
-            });
-            let index = gives_way(all, None, SILENCE_MAX)?;
+            let index = gives_way(self.waiting(), None, SILENCE_MAX)?;
             let heard = self.handshakes.get(index)?.heard;
             // What it says may be here and not be looked at yet.
             self.step(index);
@@ -377,4 +385,34 @@ fn listen_replacing_stale(path: &Path) -> io::Result<Socket> {
     }
     std::fs::remove_file(path)?;
     sock::listen(path, BACKLOG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [SHM-45] One of another user, who has few, is not waited for again and again.
+    #[test]
+    fn room_is_looked_for_when_a_handshake_of_the_user_who_has_most_falls_silent() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = Address::Shm(directory.path().join("socket"));
+        let mut listener = ShmDomain::new().listen_at(&address, &ConnectParams::default()).unwrap();
+        let clients: Vec<_> =
+            (0..3).map(|_| sock::connect(socket_path(&address).unwrap(), SILENCE_MAX).unwrap()).collect();
+        assert!(listener.accept_endpoint().unwrap().is_none());
+        let now = Instant::now();
+        let mut set = |heard: [Instant; 3]| {
+            for ((_, handshake), (heard, user)) in
+                listener.handshakes.iter_mut().zip(heard.into_iter().zip([1, 2, 2]))
+            {
+                (handshake.heard, handshake.user) = (heard, user);
+            }
+            listener.time_until_room()
+        };
+        let later = now + Duration::from_secs(3600);
+        assert_eq!(set([now, later, later]), SILENCE_MAX);
+        let Some(before) = now.checked_sub(SILENCE_MAX) else { return };
+        assert_eq!(set([later, before, later]), ROOM_PAUSE_MIN, "it was left a moment ago");
+        drop(clients);
+    }
 }

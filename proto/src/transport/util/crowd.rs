@@ -22,28 +22,55 @@ pub fn gives_way<P: Copy, W: Eq + Hash + Copy>(
     newcomer: Option<W>,
     age_min: Duration,
 ) -> Option<P> {
-    let mut counts = HashMap::<W, usize>::new();
-    for one in waiting.clone() {
-        *counts.entry(one.whose).or_default() += 1;
-    }
+    let counts = counts(waiting.clone());
     let most = counts.values().copied().max()?;
     let has_fewer = newcomer.is_some_and(|whose| counts.get(&whose).copied().unwrap_or(0) + 1 < most);
     let age_min = if has_fewer { Duration::ZERO } else { age_min };
-    let old = waiting.filter(|one| counts.get(&one.whose) == Some(&most) && one.age >= age_min);
-    old.max_by_key(|one| one.age).map(|one| one.place)
+    oldest_of_most(waiting, &counts).filter(|one| one.age >= age_min).map(|one| one.place)
+}
+
+/// How long it is until one of them [`gives_way`], where nobody's newcomer waits and nothing changes. `None` where none is there.
+pub fn time_until_one_gives_way<P: Copy, W: Eq + Hash + Copy>(
+    waiting: impl Iterator<Item = Waiting<P, W>> + Clone,
+    age_min: Duration,
+) -> Option<Duration> {
+    let counts = counts(waiting.clone());
+    oldest_of_most(waiting, &counts).map(|one| age_min.saturating_sub(one.age))
+}
+
+fn counts<P, W: Eq + Hash>(waiting: impl Iterator<Item = Waiting<P, W>>) -> HashMap<W, usize> {
+    let mut counts = HashMap::new();
+    for one in waiting {
+        *counts.entry(one.whose).or_default() += 1;
+    }
+    counts
+}
+
+fn oldest_of_most<P, W: Eq + Hash>(
+    waiting: impl Iterator<Item = Waiting<P, W>>,
+    counts: &HashMap<W, usize>,
+) -> Option<Waiting<P, W>> {
+    let most = counts.values().max();
+    waiting.filter(|one| counts.get(&one.whose) == most).max_by_key(|one| one.age)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(waiting: &[(char, u64)], newcomer: char) -> Option<usize> {
-        let all = waiting.iter().enumerate().map(|(place, (whose, age))| Waiting {
+    const AGE_MIN: Duration = Duration::from_millis(100);
+
+    fn all(waiting: &[(char, u64)]) -> impl Iterator<Item = Waiting<usize, char>> + Clone {
+        let numbered = waiting.iter().enumerate();
+        numbered.map(|(place, (whose, age))| Waiting {
             place,
             whose: *whose,
             age: Duration::from_millis(*age),
-        });
-        gives_way(all, Some(newcomer), Duration::from_millis(100))
+        })
+    }
+
+    fn place(waiting: &[(char, u64)], newcomer: char) -> Option<usize> {
+        gives_way(all(waiting), Some(newcomer), AGE_MIN)
     }
 
     // [LIMIT-6] [LIMIT-7]
@@ -54,5 +81,16 @@ mod tests {
         assert_eq!(place(&[('a', 500), ('b', 90), ('b', 80), ('b', 20)], 'a'), Some(1), "has fewer");
         assert_eq!(place(&[('a', 99)], 'c'), None);
         assert_eq!(place(&[], 'c'), None);
+    }
+
+    // Those who have few do not give way, however old they are.
+    #[test]
+    fn time_until_one_gives_way_is_that_of_those_who_have_most() {
+        let time =
+            |waiting: &[_]| time_until_one_gives_way(all(waiting), AGE_MIN).map(|time| time.as_millis());
+        assert_eq!(time(&[('a', 500), ('b', 30), ('b', 20)]), Some(70));
+        assert_eq!(time(&[('a', 90), ('b', 30)]), Some(10), "both have most");
+        assert_eq!(time(&[('a', 500)]), Some(0));
+        assert_eq!(time(&[]), None);
     }
 }

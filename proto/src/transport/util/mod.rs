@@ -26,7 +26,7 @@ pub mod vectors;
 pub use again::connect_again;
 #[cfg(any(feature = "tcp", feature = "shm"))]
 pub use cpu::current_cpu;
-pub use crowd::{Waiting, gives_way};
+pub use crowd::{Waiting, gives_way, time_until_one_gives_way};
 #[cfg(any(feature = "tcp", feature = "verbs"))]
 pub use deadline::deadline_after;
 #[cfg(any(feature = "shm", feature = "verbs"))]
