@@ -466,6 +466,10 @@ fn system_randomness(bytes: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use dafs_proto::transport::{Endpoint, EventFds, Listener, TransportError};
+
     use super::*;
 
     // [WIRE-30]
@@ -478,5 +482,53 @@ mod tests {
                 assert!(write_inline_max(&config, &address) as usize >= PAYLOAD_SIZE_MIN, "{inline_max}");
             }
         }
+    }
+
+    /// Peers whose handshakes fail, one after the other.
+    struct Flood {
+        address: Address,
+        left: u32,
+        ticks: Arc<AtomicU32>,
+        stop: Stop,
+    }
+
+    impl Listener for Flood {
+        fn address(&self) -> &Address {
+            &self.address
+        }
+
+        fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError> {
+            self.left = self.left.saturating_sub(1);
+            if self.left == 0 {
+                self.stop.stop();
+            }
+            Ok(None)
+        }
+
+        fn has_more(&self) -> bool {
+            self.left > 0
+        }
+
+        fn expire_handshakes(&mut self) {
+            self.ticks.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn event_fds(&self) -> EventFds {
+            EventFds::new()
+        }
+    }
+
+    // [PROV-86] Each tick asks once, and is up to a second from the next.
+    #[test]
+    fn listener_that_has_more_is_asked_again_without_an_event_or_a_tick() {
+        let mut loops = prepare(&Config::default(), 1, |storage| storage).unwrap();
+        let event_loop = &mut loops[0];
+        let ticks = Arc::new(AtomicU32::new(0));
+        let (address, stop) = (Address::Sim(1), event_loop.stop_handle());
+        let flood = Flood { address, left: 100, ticks: Arc::clone(&ticks), stop };
+        event_loop.add_listener(Box::new(flood), 0).unwrap();
+        event_loop.run(|_| {}).unwrap();
+        let ticks = ticks.load(Ordering::Relaxed);
+        assert!(ticks < 50, "{ticks} ticks");
     }
 }

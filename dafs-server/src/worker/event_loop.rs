@@ -89,6 +89,8 @@ pub struct EventLoop {
     drain_for: Duration,
     next_tick: Moment,
     accepts: bool,
+    // A listener had an event, or has more than it was asked for in one turn.
+    accept_due: bool,
     // As of the last look at the clock.
     now: Moment,
     // The longest time between two looks since the last tick.
@@ -143,6 +145,7 @@ impl EventLoop {
             drain_for,
             next_tick: Moment::default(),
             accepts: true,
+            accept_due: false,
             now: Moment::default(),
             gap_max: Duration::ZERO,
             work: 0,
@@ -198,7 +201,8 @@ impl EventLoop {
                 let untidy = self.worker.tidy_storage();
                 // Before the clock is looked at to learn how long to sleep.
                 self.note_turn();
-                let timeout = if sleeps && !untidy { self.until_due() } else { Duration::ZERO };
+                let rests = sleeps && !untidy && !self.accept_due;
+                let timeout = if rests { self.until_due() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
@@ -206,6 +210,9 @@ impl EventLoop {
                 }
                 self.look_at_clock();
                 self.on_events(&events);
+                if self.accept_due {
+                    self.accept_all();
+                }
                 if self.worker.window_end().is_some_and(|end| self.now >= end) {
                     self.worker.end_windows();
                 }
@@ -323,7 +330,7 @@ impl EventLoop {
                     let closed = event.is_read_closed() || event.is_error();
                     self.warm(token / TOKENS_PER_CONNECTION, token % TOKENS_PER_CONNECTION, closed);
                 }
-                Token(_) => self.accept_all(),
+                Token(_) => self.accept_due = true,
             }
         }
     }
@@ -366,6 +373,7 @@ impl EventLoop {
         // A new connection may take the place of one that was just closed.
         self.forget_closed();
         let mut accepted = Vec::new();
+        self.accept_due = false;
         for (index, listener) in &mut self.listeners {
             for _ in 0..ACCEPTS_PER_TURN {
                 match listener.accept() {
@@ -377,6 +385,7 @@ impl EventLoop {
                     }
                 }
             }
+            self.accept_due |= listener.has_more();
         }
         for (listener, endpoint) in accepted {
             let to = self.worker.next_host();

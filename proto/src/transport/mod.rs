@@ -222,9 +222,12 @@ pub trait Listener: Send {
     fn address(&self) -> &Address;
 
     /// The next connection whose handshake is complete, or `None` when there is none now. A peer that misbehaves or
-    /// stalls in its handshake costs only itself: it is dropped, logged and never returned. Not blocking; call it
-    /// again until it returns `None`.
+    /// stalls in its handshake costs only itself: it is dropped, logged and never returned. Not blocking, and one call looks at
+    /// a bounded number of peers; call it again until it returns `None` and [`Listener::has_more`] is `false`.
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError>;
+
+    /// The last [`Listener::accept`] has left something that it could look at now, of which no event tells: call it again soon.
+    fn has_more(&self) -> bool;
 
     /// Drops handshakes that have lasted longer than the provider's limit. Called from the loop about once a second.
     fn expire_handshakes(&mut self);

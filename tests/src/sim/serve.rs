@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{NodeId, SimNet};
-use dafs_proto::transport::{Address, ConnectParams, Domain, Listener};
+use dafs_proto::transport::{Address, ConnectParams, Domain, Endpoint, Listener};
 use dafs_proto::wire::{Crossovers, GatherSwitches, Statistics, Thresholds};
 use dafs_server::shared::settings::{ListenerInfo, Pipelining};
 use dafs_server::worker::ids::ConnectionKey;
@@ -100,11 +100,20 @@ impl SimServer {
         self.workers.iter().map(|served| served.worker.buffers_lent()).sum()
     }
 
+    fn accept(&mut self) -> Option<Box<dyn Endpoint>> {
+        loop {
+            let accepted = self.listener.accept().expect("a simulated listener does not fail");
+            if accepted.is_some() || !self.listener.has_more() {
+                return accepted;
+            }
+        }
+    }
+
     /// Handles all that is there now; the network wakes for the next tick.
     pub(crate) fn step(&mut self, net: &SimNet) {
         let now = Moment::default().after(net.now());
         self.workers.iter_mut().for_each(|served| served.worker.set_now(now));
-        while let Some(endpoint) = self.listener.accept().expect("a simulated listener does not fail") {
+        while let Some(endpoint) = self.accept() {
             let is_seen = endpoint.capabilities().peer.address != Some(World::BESIDE.address());
             let endpoint = match &self.script {
                 Some(script) if is_seen => script.wrap(endpoint),

@@ -27,6 +27,22 @@ pub fn connect_to_nobody_answers_an_error(fixture: &dyn Fixture) {
     let (_client, _server) = connect(&*domain, &mut *listener, &params());
 }
 
+/// [PROV-86]
+pub fn listener_says_whether_it_has_more(fixture: &dyn Fixture) {
+    let domain = fixture.domain();
+    let mut listener = domain.listen(&fixture.address(), &params()).unwrap();
+    assert!(!listener.has_more(), "nobody asked it yet");
+    let pairs = [(); 3].map(|()| {
+        let pair = connect(&*domain, &mut *listener, &params());
+        assert!(listener.has_more(), "there may be another");
+        pair
+    });
+    while listener.has_more() {
+        assert!(listener.accept().unwrap().is_none());
+    }
+    drop(pairs);
+}
+
 /// [PROV-22] [PROV-49] [PROV-66]
 pub fn close_is_seen_by_the_peer_after_what_was_flushed(fixture: &dyn Fixture) {
     for count in [0usize, 1, 10] {

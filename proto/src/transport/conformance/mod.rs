@@ -78,6 +78,7 @@ macro_rules! conformance_suite {
             region_of_another_domain_is_out_of_reach
 
             connect_to_nobody_answers_an_error
+            listener_says_whether_it_has_more
             close_is_seen_by_the_peer_after_what_was_flushed
             drop_of_an_endpoint_closes_it
             close_completes_what_was_posted_exactly_once

@@ -33,6 +33,8 @@ const SILENCE_MAX: Duration = Duration::from_millis(250);
 const ROOM_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Connections taken in one go, so that the handshakes that are in progress are looked at between them.
 const ACCEPTS_AT_ONCE: usize = 64;
+/// An accept ends when it has looked at so many connections and handshakes, whatever became of them.
+const STEPS_MAX: usize = 64;
 const BACKLOG: i32 = 4096;
 /// Token of the listening socket; handshakes use their place in the slab.
 const LISTENING: u64 = u64::MAX;
@@ -55,6 +57,8 @@ pub struct ShmListener {
     pub(super) handshake_time_max: Duration,
     /// The listening socket is not watched: no descriptors left, or too many handshakes.
     paused: bool,
+    /// As [`Listener::has_more`].
+    has_more: bool,
     /// No descriptors were left at the last accept: only time tells when there are some again.
     out_of_descriptors: bool,
 }
@@ -109,28 +113,29 @@ impl ShmListener {
             accepted: VecDeque::new(),
             handshake_time_max: HANDSHAKE_TIME_MAX,
             paused: false,
+            has_more: false,
             out_of_descriptors: false,
         })
     }
 
     /// [`Listener::accept`], answering the endpoint itself.
     pub fn accept_endpoint(&mut self) -> Result<Option<ShmEndpoint>, TransportError> {
-        loop {
-            if let Some(endpoint) = self.accepted.pop_front() {
-                return Ok(Some(endpoint));
-            }
+        self.has_more = false;
+        let mut steps = 0;
+        while self.accepted.is_empty() && steps < STEPS_MAX {
             let ready =
                 self.epoll.ready().map_err(|error| TransportError::system("watch handshakes", error))?;
             if ready.is_empty() {
                 return Ok(None);
             }
+            steps += ready.len();
             for token in ready {
                 match (token, usize::try_from(token)) {
                     (TIMER, _) => {
                         sock::set_timer(self.timer.as_fd(), Duration::ZERO);
                         self.resume();
                     }
-                    (LISTENING, _) | (_, Err(_)) => self.accept_sockets()?,
+                    (LISTENING, _) | (_, Err(_)) => steps += self.accept_sockets()?,
                     (_, Ok(index)) => self.step(index),
                 }
             }
@@ -138,6 +143,8 @@ impl ShmListener {
                 self.resume();
             }
         }
+        self.has_more = true;
+        Ok(self.accepted.pop_front())
     }
 
     /// Handshakes in progress.
@@ -145,11 +152,12 @@ impl ShmListener {
         self.handshakes.len()
     }
 
-    fn accept_sockets(&mut self) -> Result<(), TransportError> {
-        for _ in 0..ACCEPTS_AT_ONCE {
+    /// Takes connections; returns how many.
+    fn accept_sockets(&mut self) -> Result<usize, TransportError> {
+        for taken in 0..ACCEPTS_AT_ONCE {
             let Some(room) = self.find_room() else {
                 self.wait_for_room();
-                return Ok(());
+                return Ok(taken);
             };
             match self.socket.accept() {
                 Ok((socket, _)) => {
@@ -162,7 +170,7 @@ impl ShmListener {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {
                         self.out_of_descriptors = false;
-                        return Ok(());
+                        return Ok(taken);
                     }
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
@@ -170,14 +178,14 @@ impl ShmListener {
                             tracing::warn!(%error, address = %self.address, "cannot accept connections now; trying again every second");
                         }
                         self.pause();
-                        return Ok(());
+                        return Ok(taken);
                     }
                     _ => return Err(TransportError::system("accept a connection", error)),
                 },
             }
         }
         // More may wait: the socket stays readable.
-        Ok(())
+        Ok(ACCEPTS_AT_ONCE)
     }
 
     /// Whoever waits now gets the first place whose handshake stays silent.
@@ -320,6 +328,10 @@ impl Listener for ShmListener {
 
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError> {
         Ok(self.accept_endpoint()?.map(|endpoint| Box::new(endpoint) as Box<dyn Endpoint>))
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn expire_handshakes(&mut self) {

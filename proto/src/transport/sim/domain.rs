@@ -149,7 +149,8 @@ impl Domain for SimDomain {
         let listener = ListenerState { domain: self.shared.id, params: *params, backlog: Default::default() };
         state.listeners.insert(port, listener);
         drop(state);
-        Ok(Box::new(SimListener { domain: Arc::clone(&self.shared), address: address.clone(), port }))
+        let (domain, address) = (Arc::clone(&self.shared), address.clone());
+        Ok(Box::new(SimListener { domain, address, port, has_more: false }))
     }
 }
 
@@ -158,7 +159,11 @@ pub struct SimListener {
     domain: Arc<DomainShared>,
     address: Address,
     port: u32,
+    has_more: bool,
 }
+
+/// An accept ends when it has looked at so many connections, whatever became of them.
+const STEPS_MAX: usize = 64;
 
 impl SimListener {
     /// The listener still stands for this domain: after a crash, another domain may listen on the port.
@@ -173,7 +178,9 @@ impl Listener for SimListener {
     }
 
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError> {
-        loop {
+        self.has_more = false;
+        let mut accepted = None;
+        for _ in 0..STEPS_MAX {
             let next = {
                 let mut state = self.domain.net.lock();
                 let listener = self.own(&mut state).ok_or_else(|| {
@@ -183,10 +190,17 @@ impl Listener for SimListener {
             };
             let Some(connection) = next else { return Ok(None) };
             // The connector may have given up meanwhile.
-            if let Some(endpoint) = SimEndpoint::new(Arc::clone(&self.domain), Link { connection, side: 1 }) {
-                return Ok(Some(Box::new(endpoint)));
+            accepted = SimEndpoint::new(Arc::clone(&self.domain), Link { connection, side: 1 });
+            if accepted.is_some() {
+                break;
             }
         }
+        self.has_more = true;
+        Ok(accepted.map(|endpoint| Box::new(endpoint) as Box<dyn Endpoint>))
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn expire_handshakes(&mut self) {}

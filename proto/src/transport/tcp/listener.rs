@@ -28,6 +28,9 @@ const BACKLOG: i32 = 1024;
 /// Connections taken from the kernel between two looks at the handshakes.
 const ACCEPTS_AT_ONCE: usize = 64;
 
+/// An accept ends when it has looked at so many connections and handshakes, whatever became of them.
+const STEPS_MAX: usize = 64;
+
 const LISTENING: Token = Token(usize::MAX - 1);
 
 /// A listening socket and the handshakes that came in through it, behind one descriptor.
@@ -41,6 +44,8 @@ pub struct TcpListener {
     ready: VecDeque<TcpEndpoint>,
     // The kernel may have more connections for us than were taken.
     backlog_waiting: bool,
+    // As `Listener::has_more`.
+    has_more: bool,
     // No descriptors were left at the last accept: `expire_handshakes` tries again, since no event will come for those that wait.
     out_of_descriptors: bool,
     shared: Arc<Shared>,
@@ -85,6 +90,7 @@ impl TcpListener {
             handshakes: Slab::new(),
             ready: VecDeque::new(),
             backlog_waiting: false,
+            has_more: false,
             out_of_descriptors: false,
             shared,
             hello: Hello::new(params),
@@ -94,10 +100,9 @@ impl TcpListener {
 
     /// As [`Listener::accept`], with the provider's own type.
     pub fn accept_tcp(&mut self) -> Result<Option<TcpEndpoint>, TransportError> {
-        loop {
-            if let Some(endpoint) = self.ready.pop_front() {
-                return Ok(Some(endpoint));
-            }
+        self.has_more = false;
+        let mut steps = 0;
+        while self.ready.is_empty() && steps < STEPS_MAX {
             let failed = |error| TransportError::system("watch the listener", error);
             match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(failed(error)),
@@ -108,6 +113,7 @@ impl TcpListener {
             if tokens.is_empty() && !self.backlog_waiting {
                 return Ok(None);
             }
+            steps += tokens.len();
             for token in tokens {
                 match token {
                     LISTENING => self.backlog_waiting = true,
@@ -115,9 +121,11 @@ impl TcpListener {
                 }
             }
             if self.backlog_waiting {
-                self.accept_some(false);
+                steps += self.accept_some(false);
             }
         }
+        self.has_more = true;
+        Ok(self.ready.pop_front())
     }
 
     /// Handshakes in progress.
@@ -125,16 +133,17 @@ impl TcpListener {
         self.handshakes.len()
     }
 
-    fn accept_some(&mut self, by_event: bool) {
+    /// Takes connections; returns how many, those among them that had died.
+    fn accept_some(&mut self, by_event: bool) -> usize {
         // Until the kernel says otherwise.
         self.backlog_waiting = true;
-        for _ in 0..ACCEPTS_AT_ONCE {
+        for taken in 0..ACCEPTS_AT_ONCE {
             match self.socket.accept() {
                 Ok((stream, peer)) => self.begin(stream, peer, by_event),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         self.backlog_waiting = false;
-                        return;
+                        return taken;
                     }
                     _ if is_exhaustion(&error) => {
                         if !self.out_of_descriptors {
@@ -142,13 +151,14 @@ impl TcpListener {
                         }
                         self.out_of_descriptors = true;
                         self.backlog_waiting = false;
-                        return;
+                        return taken;
                     }
                     // A connection that died in the queue, or a network error of it: accept(2) says to go on.
                     _ => tracing::debug!(%error, "accept"),
                 },
             }
         }
+        ACCEPTS_AT_ONCE
     }
 
     /// Takes a new connection. `by_event`: the caller of `accept` is to learn of it by an event, even when its hello is here.
@@ -274,6 +284,10 @@ impl Listener for TcpListener {
 
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError> {
         Ok(self.accept_tcp()?.map(|endpoint| Box::new(endpoint) as Box<dyn Endpoint>))
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn expire_handshakes(&mut self) {

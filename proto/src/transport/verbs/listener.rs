@@ -31,6 +31,9 @@ const HANDSHAKE_TIME_SAFE: Duration = Duration::from_millis(250);
 /// A peer that does not finish its handshake by then is dropped.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// An accept ends when it has taken so many events, whatever became of the handshakes that they are about.
+const STEPS_MAX: usize = 64;
+
 /// A listening id, and the handshakes that came in through it. All their events arrive on one channel.
 pub struct VerbsListener {
     // Dropped before the listening id.
@@ -43,6 +46,8 @@ pub struct VerbsListener {
     policy: WaitPolicy,
     /// The last connection was refused for want of room.
     is_full: bool,
+    /// As [`Listener::has_more`].
+    has_more: bool,
     /// Watches the connection manager's channel and, once it is known, the device.
     poll: Poll,
     events: Events,
@@ -76,6 +81,7 @@ impl VerbsListener {
             hello: Hello::new(params),
             policy: params.wait,
             is_full: false,
+            has_more: false,
             poll,
             events: Events::with_capacity(2),
             watches_device: false,
@@ -84,11 +90,12 @@ impl VerbsListener {
 
     /// As [`Listener::accept`], with the provider's own type.
     pub fn accept_verbs(&mut self) -> Result<Option<VerbsEndpoint>, TransportError> {
+        self.has_more = false;
         self.look_at_device()
             .map_err(|error| TransportError::system("watch the RDMA device for events", error))?;
-        loop {
-            if let Some(endpoint) = self.ready.pop_front() {
-                return Ok(Some(endpoint));
+        for _ in 0..STEPS_MAX {
+            if !self.ready.is_empty() {
+                break;
             }
             match self.id.channel().next() {
                 Ok(None) => return Ok(None),
@@ -101,6 +108,8 @@ impl VerbsListener {
                 }
             }
         }
+        self.has_more = true;
+        Ok(self.ready.pop_front())
     }
 
     /// Takes what the device says: the connections on the listener's loop learn of it from here.
@@ -240,6 +249,10 @@ impl Listener for VerbsListener {
 
     fn accept(&mut self) -> Result<Option<Box<dyn Endpoint>>, TransportError> {
         Ok(self.accept_verbs()?.map(|endpoint| Box::new(endpoint) as Box<dyn Endpoint>))
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn expire_handshakes(&mut self) {

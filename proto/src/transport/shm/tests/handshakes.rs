@@ -21,12 +21,36 @@ fn accept_by_events(bed: &mut Bed, connecting: impl FnOnce(&Address, &ConnectPar
                 break;
             }
             assert!(bed.listener.handshake_count() <= 256);
+            if bed.listener.has_more() {
+                continue;
+            }
             // SAFETY: as above.
             let event = sock::readable(unsafe { BorrowedFd::borrow_raw(watched.as_raw_fd()) }, LONG);
             assert!(event.unwrap(), "no event tells that a silent handshake makes room");
         }
         connecting.join().unwrap();
     });
+}
+
+/// Accepts until all is looked at that is here.
+fn accept_nobody(bed: &mut Bed) {
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    while bed.listener.has_more() {
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    }
+}
+
+// [PROV-85] [PROV-86]
+#[test]
+fn one_accept_looks_at_a_bounded_number_of_peers_and_says_that_there_are_more() {
+    let mut bed = Bed::new(small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let silent: Vec<_> = (0..200).map(|_| sock::connect(&path, LONG).unwrap()).collect();
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    assert!(bed.listener.handshake_count() < 200 && bed.listener.has_more());
+    accept_nobody(&mut bed);
+    assert_eq!(bed.listener.handshake_count(), 200);
+    drop(silent);
 }
 
 // [SHM-7] [SHM-45] silent peers cannot keep others out.
@@ -71,7 +95,7 @@ fn handshake_that_makes_progress_keeps_its_place() {
     let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
     let slow = sock::connect(&path, LONG).unwrap();
     let silent: Vec<_> = (0..255).map(|_| sock::connect(&path, LONG).unwrap()).collect();
-    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    accept_nobody(&mut bed);
     assert_eq!(bed.listener.handshake_count(), 256);
     // The oldest of all says hello, which nobody has looked at when the time of all others is over and one more comes.
     sock::send(slow.as_fd(), &hello, &[]).unwrap();

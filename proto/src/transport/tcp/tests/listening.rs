@@ -146,6 +146,28 @@ fn handshake_that_had_no_time_yet_is_not_dropped_for_a_newer_one() {
     }
 }
 
+// [PROV-85] [PROV-86]
+#[test]
+fn one_accept_looks_at_a_bounded_number_of_peers_and_says_that_there_are_more() {
+    const COUNT: usize = 200;
+    let mut listener = listen();
+    let mut peers: Vec<_> = (0..COUNT).map(|_| TcpStream::connect(at(&listener)).unwrap()).collect();
+    assert!(listener.accept_tcp().unwrap().is_none());
+    assert!(listener.handshakes_count() < COUNT && listener.has_more());
+    while listener.has_more() {
+        assert!(listener.accept_tcp().unwrap().is_none());
+    }
+    assert_eq!(listener.handshakes_count(), COUNT);
+    // The tail of a burst, too.
+    peers.iter_mut().for_each(|peer| peer.write_all(&hello()).unwrap());
+    for _ in 0..COUNT {
+        accept(&mut listener);
+        assert!(listener.has_more());
+    }
+    assert!(listener.accept_tcp().unwrap().is_none());
+    assert!(!listener.has_more());
+}
+
 // [TCP-2] [TCP-16]
 #[test]
 fn peer_of_another_version_is_refused_on_both_sides() {
