@@ -41,7 +41,16 @@ struct Chain {
     answered: u16,
     closed: bool,
     failed: bool,
+    // A link will never be answered.
+    given_up: bool,
     saved: Option<FileHandle>,
+}
+
+impl Chain {
+    /// Nothing more comes for it or of it.
+    fn is_over(&self) -> bool {
+        self.closed && (self.given_up || self.answered == self.arrived)
+    }
 }
 
 impl Chains {
@@ -68,6 +77,7 @@ impl Chains {
                 answered: 0,
                 closed: false,
                 failed: false,
+                given_up: false,
                 saved: None,
             });
             self.next_id
@@ -89,12 +99,13 @@ impl Chains {
         if let Some(chain) = self.active.iter_mut().find(|chain| chain.id == left) {
             chain.closed = true;
         }
-        self.active.retain(|chain| !(chain.closed && chain.answered == chain.arrived));
+        self.active.retain(|chain| !chain.is_over());
     }
 
     /// Whether the link may run now.
     pub(super) fn step(&self, link: ChainLink) -> ChainStep {
         match self.active.iter().find(|chain| chain.id == link.chain) {
+            Some(chain) if chain.given_up => ChainStep::Abort,
             Some(chain) if chain.answered < link.position => ChainStep::Wait,
             Some(chain) if chain.failed => ChainStep::Abort,
             Some(chain) => ChainStep::Execute(chain.saved),
@@ -111,9 +122,27 @@ impl Chains {
             chain.failed |= status != Status::OK;
             chain.saved = handle.or(chain.saved);
         }
+        self.forget_ended();
+    }
+
+    /// A link that was abandoned does not come again. Returns the chain that ends with it, whose links need not wait any more.
+    #[cold]
+    pub(super) fn on_given_up(&mut self, link: ChainLink) -> Option<u64> {
+        let unanswered = |chain: &&mut Chain| chain.id == link.chain && chain.answered <= link.position;
+        self.active.iter_mut().find(unanswered)?.given_up = true;
+        self.forget_ended();
+        Some(link.chain)
+    }
+
+    /// Chains that are not finished.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.active.len()
+    }
+
+    fn forget_ended(&mut self) {
         let open = self.open;
-        self.active
-            .retain(|chain| !(chain.closed && chain.answered == chain.arrived) || open == Some(chain.id));
+        self.active.retain(|chain| !chain.is_over() || open == Some(chain.id));
     }
 }
 
@@ -182,6 +211,29 @@ mod tests {
         chains.on_reply(last, Status::OK, None);
         chains.on_reply(behind, Status::OK, None);
         assert_eq!(chains.active.len(), 1);
+    }
+
+    // [SESS-127]
+    #[test]
+    fn chain_with_a_link_that_was_given_up_aborts_all_that_wait_and_is_forgotten() {
+        let mut chains = Chains::default();
+        let flags = [Flags::CHAIN_FORWARD, Flags::CHAIN_FORWARD | Flags::CHAIN_BACK, Flags::CHAIN_BACK];
+        let links = flags.map(|flags| chains.on_request(&header(flags), 8).unwrap().unwrap());
+        chains.on_reply(links[0], Status::OK, None);
+        assert_eq!(chains.on_given_up(links[0]), None, "it was answered, and abandoned when it came again");
+        assert_eq!(chains.step(links[2]), ChainStep::Wait);
+        assert_eq!(chains.on_given_up(links[1]), Some(links[1].chain));
+        assert_eq!(chains.step(links[2]), ChainStep::Abort);
+        assert!(chains.active.is_empty());
+        chains.on_reply(links[2], Status::CHAIN_ABORTED, None);
+
+        // One that is open stays until it is continued, or another begins.
+        let first = chains.on_request(&header(Flags::CHAIN_FORWARD), 8).unwrap().unwrap();
+        chains.on_given_up(first);
+        let last = chains.on_request(&header(Flags::CHAIN_BACK), 8).unwrap().unwrap();
+        assert_eq!(chains.step(last), ChainStep::Abort);
+        chains.on_reply(last, Status::CHAIN_ABORTED, None);
+        assert!(chains.active.is_empty());
     }
 
     // [SESS-32]

@@ -66,6 +66,8 @@ pub struct ServerSession {
     slots_max: u16,
     credits: ServerCredits,
     chains: Chains,
+    // As `ServerSession::take_ended_chain`.
+    ended_chain: Option<u64>,
     callbacks: u32,
 }
 
@@ -121,6 +123,7 @@ impl ServerSession {
             slots_max,
             credits: ServerCredits::new(credits, slots_max),
             chains: Chains::default(),
+            ended_chain: None,
             callbacks: 0,
         }
     }
@@ -179,6 +182,10 @@ impl ServerSession {
     #[inline]
     fn admit_new(&mut self, index: usize, header: &Header) -> Result<Admission, SessionFault> {
         self.take_credit(header)?;
+        let slot = &self.slots[index];
+        if let (SlotState::Idle, Some(abandoned)) = (slot.state, slot.link) {
+            self.ended_chain = self.chains.on_given_up(abandoned);
+        }
         let link = self.chains.on_request(header, self.slots_max)?;
         self.slots[index].begin(header, link);
         Ok(Admission::Execute(link))
@@ -208,6 +215,12 @@ impl ServerSession {
             outstanding: self.credits.executing().saturating_add(1),
             granted,
         })
+    }
+
+    /// The chain that the last request has ended, because the client gave up a link of it: links that wait go on, to be aborted.
+    #[inline]
+    pub fn take_ended_chain(&mut self) -> Option<u64> {
+        self.ended_chain.take()
     }
 
     /// Whether a link of a chain may run now.
@@ -441,6 +454,30 @@ mod tests {
         session.on_abandoned(Slot(0), Some(Effect::Bytes(9, Verifier(1))));
         session.admit(&request(Opcode::Write, 0, 2)).unwrap();
         assert_eq!(session.take_effect(Slot(0)), None, "another request begins at the beginning");
+    }
+
+    // [SESS-127] A client whose connection breaks while the first link is under way, and that goes on with something else.
+    #[test]
+    fn chains_whose_links_are_given_up_leave_nothing() {
+        let mut session = ServerSession::new(2, 2);
+        let link = |slot, sequence, flags| Header { flags, ..request(Opcode::Read, slot, sequence) };
+        let mut ended = None;
+        for sequence in 1..100 {
+            let first = session.admit(&link(0, sequence, Flags::CHAIN_FORWARD)).unwrap();
+            let Admission::Execute(Some(first)) = first else { panic!("{first:?}") };
+            assert_eq!(session.take_ended_chain(), ended, "the one before ends");
+            let second = session.admit(&link(1, sequence, Flags::CHAIN_BACK)).unwrap();
+            let Admission::Execute(Some(second)) = second else { panic!("{second:?}") };
+            assert_eq!(session.take_ended_chain(), None, "it has ended");
+            assert_eq!(session.chain_step(second), ChainStep::Wait);
+            assert_eq!(session.chains.count(), 1);
+            session.on_abandoned(Slot(0), None);
+            session.on_abandoned(Slot(1), None);
+            ended = Some(first.chain);
+        }
+        session.admit(&request(Opcode::Read, 0, 100)).unwrap();
+        assert_eq!(session.take_ended_chain(), ended);
+        assert_eq!(session.chains.count(), 0);
     }
 
     #[test]

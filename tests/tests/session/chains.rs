@@ -23,6 +23,43 @@ mod broken {
     dafs_tests::on_sockets! { links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage }
 }
 
+mod given_up {
+    use dafs_proto::transport::Access;
+    use dafs_proto::wire::{Flags, Header, Opcode, Resume};
+    use dafs_tests::raw::{Raw, introduction, request, write_body};
+
+    use super::{Harness, On, Status};
+
+    // [SESS-91] [SESS-127] The first link is abandoned with its connection, and something else comes in its slot.
+    #[test]
+    fn link_that_waits_for_one_that_never_comes_again_is_aborted() {
+        let harness = Harness::start(On::Tcp);
+        let watcher = harness.session();
+        let (mut raw, welcome) = Raw::session(harness.address(), 4);
+        let root = raw.mount("mem");
+        let file = raw.create(root, b"f");
+        let region = raw.region(4096, Access::all());
+        let segment = [region.range().key.0, region.range().offset, 4096];
+        let mut write = request(Opcode::Write, 0, 3);
+        (write.handle, write.flags) = (file, Flags::CHAIN_FORWARD);
+        let waiting = Header { flags: Flags::CHAIN_BACK, ..request(Opcode::Null, 1, 1) };
+        // The server asks for the data, and hears nothing.
+        raw.send(write, &write_body(0, 4096, Some(segment)), &[]);
+        raw.send(waiting, &[], &[]);
+        while watcher.statistics().unwrap().in_flight < 2 {}
+        drop(raw);
+
+        let mut raw = Raw::connect(harness.address());
+        let resume = Resume { session: welcome.session, secret: welcome.secret };
+        assert!(raw.shake(&introduction(harness.address(), 4, Some(resume))).unwrap().resumed);
+        raw.send(Header { flags: waiting.flags | Flags::REPLAY, ..waiting }, &[], &[]);
+        raw.send(request(Opcode::Null, 0, 4), &[], &[]);
+        let mut replies = [(); 2].map(|()| raw.receive().unwrap().header);
+        replies.sort_by_key(|reply| reply.slot.0);
+        assert_eq!(replies.map(|reply| reply.status), [Status::OK, Status::CHAIN_ABORTED]);
+    }
+}
+
 // [SESS-30] [SESS-92]
 fn links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});

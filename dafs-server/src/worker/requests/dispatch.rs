@@ -44,6 +44,9 @@ impl Worker {
             Ok(admission) => admission,
             Err(fault) => return self.end_for_fault(key, fault),
         };
+        if let Some(chain) = session.core.take_ended_chain() {
+            self.wakeups.push_back(Wakeup::Chain(session_key, chain));
+        }
         let deadline = std::time::Duration::from_millis(u64::from(header.deadline_ms));
         let expires = (header.deadline_ms != 0).then(|| now.after(deadline));
         match admission {
