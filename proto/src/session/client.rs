@@ -144,13 +144,7 @@ impl ClientSession {
 
     /// The session was resumed on a new connection: unanswered requests keep their slots and are sent again; credits begin anew.
     pub fn on_resumed(&mut self, welcome: &Welcome) {
-        let outstanding = self.credits.outstanding();
-        self.credits = ClientCredits::new(welcome.credits, self.slots_max);
-        for _ in 0..outstanding {
-            if self.credits.available() {
-                self.credits.on_request();
-            }
-        }
+        self.credits = ClientCredits::resumed(welcome.credits, self.slots_max, self.credits.outstanding());
         self.callbacks = 0;
     }
 
@@ -213,6 +207,24 @@ pub(super) mod tests {
         assert_eq!(session.begin(&mut request(), 4), None);
         session.on_reply(&Header { credits: 2, ..second.reply(Status::OK) }).unwrap();
         assert!(session.begin(&mut request(), 4).is_some());
+    }
+
+    // [SESS-21] However few are granted, what was sent again counts: no new request goes before enough of it is answered.
+    #[test]
+    fn session_resumed_with_fewer_credits_than_requests_sends_nothing_new_until_they_are_answered() {
+        let mut session = ClientSession::new(&welcome(8, 8));
+        let mut sent = [request(); 6];
+        for header in &mut sent {
+            session.begin(header, 8).unwrap();
+        }
+        session.on_resumed(&welcome(8, 2));
+        assert_eq!(session.outstanding(), 6);
+        for (answered, header) in sent.iter().enumerate() {
+            assert_eq!(session.can_send(), 6 - answered < 2, "{answered} are answered");
+            session.on_reply(&Header { credits: 2, ..header.reply(Status::OK) }).unwrap();
+        }
+        assert_eq!(session.outstanding(), 0);
+        assert!(session.begin(&mut request(), 8).is_some());
     }
 
     #[test]

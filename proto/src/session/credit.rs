@@ -8,6 +8,7 @@ pub struct ClientCredits {
     // Invariant: 1 <= limit <= slots
     limit: u16,
     slots: u16,
+    // More than the limit where that has fallen, or where so many are sent again.
     outstanding: u16,
 }
 
@@ -16,6 +17,11 @@ impl ClientCredits {
     pub fn new(granted: u16, slots: u16) -> Self {
         let slots = slots.max(1);
         Self { limit: granted.clamp(1, slots), slots, outstanding: 0 }
+    }
+
+    /// Begins anew with what the welcome of a resumed session grants. Requests that are sent again are outstanding, be they more than that.
+    pub fn resumed(granted: u16, slots: u16, outstanding: u16) -> Self {
+        Self { outstanding, ..Self::new(granted, slots) }
     }
 
     /// Another request may be sent.
