@@ -303,8 +303,12 @@ impl Caller<'_> {
                     if let Some(answer) = self.answer(&head, payload_len, &header)? {
                         return Ok(answer);
                     }
+                    // Callbacks without end do not hold it up.
+                    self.time_left()?;
                 }
-                Some(Received::Immediate { .. }) => {}
+                Some(Received::Immediate { .. }) => {
+                    return Err(misplaced(Opcode::Read, "as a frame where none is awaited"));
+                }
                 None => self.wait()?,
             }
         }
@@ -314,12 +318,18 @@ impl Caller<'_> {
         Error::lost(self.server, &error)
     }
 
-    fn wait(&mut self) -> Result<()> {
+    /// Until the deadline, which has not passed.
+    fn time_left(&self) -> Result<Duration> {
         let left = self.deadline.since(self.clock.now());
         if left.is_zero() {
             let cause = "no reply in time".to_owned();
             return Err(Error::Connection { server: self.server.to_owned(), cause });
         }
+        Ok(left)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let left = self.time_left()?;
         self.endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(|error| self.lost(error))
     }
 
@@ -327,11 +337,12 @@ impl Caller<'_> {
     fn answer(&mut self, head: &Head, payload_len: u32, request: &Header) -> Result<Option<Answer>> {
         let (header, _) = Header::decode(head.as_bytes(), payload_len)?;
         if header.flags.contains(Flags::CALLBACK) {
-            if let Some(session) = &mut self.session {
-                session.on_callback(&header)?;
-                if header.opcode == Opcode::CreditTarget {
-                    session.on_credit_target(header.credits);
-                }
+            let Some(session) = &mut self.session else {
+                return Err(misplaced(header.opcode, "in the handshake"));
+            };
+            session.on_callback(&header)?;
+            if header.opcode == Opcode::CreditTarget {
+                session.on_credit_target(header.credits);
             }
             return Ok(None);
         }
@@ -344,5 +355,125 @@ impl Caller<'_> {
             session.on_reply(&header)?;
         }
         Ok(Some(Answer { header, payload: self.endpoint.payload().to_vec() }))
+    }
+}
+
+fn misplaced(opcode: Opcode, place: &'static str) -> Error {
+    SessionFault::Misplaced { opcode, place }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
+    use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, OpToken, Region};
+    use dafs_proto::wire::{Crossovers, SessionId, Thresholds};
+
+    use super::*;
+
+    /// Time stands still at the deadline.
+    struct Late;
+
+    impl Clock for Late {
+        fn now(&self) -> Moment {
+            Moment::default()
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    /// A client and its server, which has said something before it was asked.
+    struct Connected {
+        net: SimNet,
+        client: Box<dyn Endpoint>,
+        server: Box<dyn Endpoint>,
+        /// Of the client, for its server to write.
+        region: Region,
+    }
+
+    impl Connected {
+        fn new() -> Self {
+            let net = SimNet::new(1, FaultPlan::calm());
+            let (client_domain, server_domain) = (net.domain(NodeId(1)), net.domain(NodeId(2)));
+            let (address, params) = (Address::Sim(1), ConnectParams::default());
+            let mut listener = server_domain.listen(&address, &params).unwrap();
+            let client = client_domain.connect(&address, &params, Duration::from_secs(1)).unwrap();
+            let server = listener.accept().unwrap().unwrap();
+            let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(8).unwrap()));
+            let region = client_domain.register(memory, Access::REMOTE_WRITE).unwrap();
+            Self { net, client, server, region }
+        }
+
+        fn call_back(&mut self, times: u32) {
+            for sequence in 1..=times {
+                let mut header = Header::callback(Opcode::CreditTarget, sequence);
+                (header.credits, header.head_len) = (1, u16::try_from(HEADER_SIZE).unwrap());
+                let mut head = [0; HEADER_SIZE];
+                header.encode(&mut head);
+                self.server.send_copy(&head, &[]).unwrap();
+            }
+            self.server.flush().unwrap();
+        }
+
+        /// What the client makes of it, whose deadline is now.
+        fn call(&mut self, session: Option<&mut ClientSession>) -> Result<Answer> {
+            let (endpoint, clock, deadline) = (&mut *self.client, &Late, Moment::default());
+            while self.net.step() {}
+            let mut caller = Caller { endpoint, session, server: "it", clock, deadline };
+            caller.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[])
+        }
+    }
+
+    fn welcome() -> Welcome {
+        let crossovers = Crossovers {
+            read_registered: 1,
+            read_unregistered: 1,
+            write_registered: 1,
+            write_unregistered: 1,
+        };
+        Welcome {
+            session: SessionId(1),
+            secret: [0; 16],
+            resumed: false,
+            server_epoch: 1,
+            features: 0,
+            slots: 4,
+            credits: 4,
+            keep_alive_ms: 1000,
+            lease_ms: 3000,
+            thresholds: Thresholds { read_inline_max: 8192, write_inline_max: 8192, crossovers },
+            transfer_size_max: 1 << 20,
+            handles_max: 100,
+            slot_reports: Vec::new(),
+            gather: None,
+        }
+    }
+
+    // [CLI-166]
+    #[test]
+    fn callbacks_past_the_deadline_are_not_waited_through() {
+        let mut connected = Connected::new();
+        connected.call_back(5);
+        let end = connected.call(Some(&mut ClientSession::new(&welcome())));
+        assert!(matches!(end, Err(Error::Connection { .. })));
+        assert!(connected.client.recv().unwrap().is_some(), "it ended at the first");
+    }
+
+    // [SESS-128]
+    #[test]
+    fn callback_in_the_handshake_is_a_fault() {
+        let mut connected = Connected::new();
+        connected.call_back(1);
+        assert!(matches!(connected.call(None), Err(Error::Peer(SessionFault::Misplaced { .. }))));
+    }
+
+    // [SESS-128]
+    #[test]
+    fn frame_where_none_is_awaited_is_a_fault() {
+        let mut connected = Connected::new();
+        let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(8).unwrap()));
+        let (local, range) = (LocalSegments::from_iter([memory]), connected.region.range());
+        connected.server.rdma_write(OpToken(1), local, range, Some(7)).unwrap();
+        connected.server.flush().unwrap();
+        assert!(matches!(connected.call(None), Err(Error::Peer(SessionFault::Misplaced { .. }))));
     }
 }
