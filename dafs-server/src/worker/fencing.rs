@@ -92,12 +92,15 @@ impl Worker {
         }
     }
 
-    /// An operation of a client that is fenced off the export is still in flight.
+    /// An operation of a client that is fenced off the export is still in flight. What has not begun meets the fence when it does.
     fn fenced_in_flight(&self, export: usize) -> bool {
         self.operations.iter().any(|(_, operation)| {
             let session = self.sessions.find(operation.call.session);
-            !(matches!(operation.state, State::FenceDrain { .. } | State::Lock { .. })
-                || operation.state.is_answered())
+            let is_idle = matches!(
+                operation.state,
+                State::FenceDrain { .. } | State::Lock { .. } | State::Chain { .. }
+            );
+            !(is_idle || operation.state.is_answered())
                 && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.subject()))
         })
     }

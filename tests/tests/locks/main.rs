@@ -7,8 +7,10 @@ use std::time::Duration;
 use dafs_client::{
     Config, Error, Export, FenceList, File, LockKind, LockOptions, OpenOptions, Session, Status,
 };
+use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, LockFlags, LockRequest, Opcode};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::raw::{Raw, introduction, write_body};
 use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
 
 mod histories;
@@ -33,6 +35,7 @@ on_each_provider_and_two_workers! {
     range_that_cannot_be_is_refused,
     chain_locks_writes_and_unlocks_in_one_round_trip,
     lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
+    chain_whose_lock_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
 }
 
 fn open(session: &Session) -> (Export, File) {
@@ -353,4 +356,47 @@ fn lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting(on: O
     export.set_fence_list(&FenceList::default()).unwrap();
     harness.stop();
     drop(waits);
+}
+
+// [LOCK-21] [LOCK-22] [ACC-107]
+fn chain_whose_lock_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting(on: On) {
+    let mut harness = Harness::start_with(on, |config| config.drain_ms = u32::MAX);
+    let session = harness.session();
+    let (export, held) = open(&session);
+    held.lock(0..1, Shared).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    let lock_and_write = |raw: &mut Raw, file: FileHandle| {
+        let flags = LockFlags::WAIT;
+        let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+        LockRequest { offset: 0, len: 1, owner: 1, kind: Exclusive, flags }.encode(&mut body);
+        let mut lock = Header { flags: Flags::CHAIN_FORWARD, ..Header::request(Opcode::Lock, file) };
+        raw.begin(&mut lock);
+        raw.send(lock, &body, &[]);
+        let mut write = Header { flags: Flags::CHAIN_BACK, ..Header::request(Opcode::Write, file) };
+        raw.begin(&mut write);
+        raw.send(write, &write_body(0, 1, None), b"x");
+        // Both are there once a request behind them is answered, and the lock waits.
+        raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+    };
+    lock_and_write(&mut raw, file);
+    let client = introduction(harness.address(), 1, None).client_id;
+    export.set_fence_list(&FenceList::of_clients(&[client])).unwrap();
+    // It goes on, and meets the fence.
+    held.unlock(0..1).unwrap();
+    let statuses = [Status::OK, Status::FENCED].map(|expected| {
+        let reply = raw.receive().unwrap();
+        raw.end(&reply);
+        (reply.header.status, expected)
+    });
+    assert!(statuses.iter().all(|(found, expected)| found == expected), "{statuses:?}");
+    assert_eq!(export.metadata("f").unwrap().size, 0);
+    export.set_fence_list(&FenceList::default()).unwrap();
+    // What the chain has locked it gives back with its handle.
+    raw.call(Header::request(Opcode::Close, file), &[], &[]);
+    let file = raw.create(root, b"f");
+    held.lock(0..1, Shared).unwrap();
+    lock_and_write(&mut raw, file);
+    harness.stop();
 }

@@ -1,5 +1,7 @@
 //! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
 
+use std::collections::HashSet;
+
 use dafs_proto::session::ChainStep;
 use dafs_proto::transport::{Head, OpToken, Span, TransportError};
 use dafs_proto::wire::{Header, Status};
@@ -305,9 +307,17 @@ impl Worker {
         }
     }
 
-    /// An operation is in flight that ends by itself. A lock that others hold is asked for again in the next session.
+    /// An operation is in flight that ends by itself. A lock that others hold is asked for again in the next session, with the rest of its
+    /// chain.
     pub(crate) fn has_unfinished(&self) -> bool {
-        self.operations.iter().any(|(_, operation)| !matches!(operation.state, State::Lock { .. }))
+        let chain_of = |call: &Call| call.link.map(|link| (call.session, link.chain));
+        let locks = self.operations.iter().filter(|(_, other)| matches!(other.state, State::Lock { .. }));
+        let waiting: HashSet<_> = locks.filter_map(|(_, lock)| chain_of(&lock.call)).collect();
+        self.operations.iter().any(|(_, operation)| match operation.state {
+            State::Lock { .. } => false,
+            State::Chain { .. } => chain_of(&operation.call).is_none_or(|chain| !waiting.contains(&chain)),
+            _ => true,
+        })
     }
 
     /// Looks at what became possible during this turn.
