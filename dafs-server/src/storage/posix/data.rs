@@ -169,7 +169,7 @@ pub(super) fn write_now(
     // Into the page cache without a promise not to wait (ext4): only where no page must be read first, and not while
     // writers are slowed down.
     let begun = Instant::now();
-    if throttle.active(begun) || !edges_at_hand(fd, offset, len as u64) {
+    if throttle.active(begun) || !edges_at_hand(node, offset, len as u64) {
         return Err(NowError::WouldBlock);
     }
     let result = write_all(fd, &mut segments, offset, 0);
@@ -178,15 +178,16 @@ pub(super) fn write_now(
 }
 
 /// Pages that a write fills in part are in the page cache, or lie beyond the end of the file.
-fn edges_at_hand(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+fn edges_at_hand(node: &Node, offset: u64, len: u64) -> bool {
     let end = offset + len;
     let (head, tail) = (!offset.is_multiple_of(PAGE_SIZE), !end.is_multiple_of(PAGE_SIZE));
     if !head && !tail {
         return true;
     }
-    let Ok(size) = sys::seek_end(fd) else { return false };
+    let Some(size) = node.end_now() else { return false };
     let page = |at: u64| at - at % PAGE_SIZE;
-    let at_hand = |start: u64| start >= size || sys::cached_pages(fd, start, PAGE_SIZE) == Ok(1);
+    let is_cached = |start: u64| sys::cached_pages(node.buffered_fd(), start, PAGE_SIZE) == Ok(1);
+    let at_hand = |start: u64| start >= size || is_cached(start);
     (!head || at_hand(page(offset))) && (!tail || page(end) == page(offset) && head || at_hand(page(end)))
 }
 
@@ -283,6 +284,7 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             if *offset > OFFSET_MAX {
                 return Err(Status::NO_DEVICE);
             }
+            let _position = scope.lock(&node.position).ok_or(Status::AGAIN)?;
             let found = retry(|| match what {
                 SeekWhat::Data => seek(fd, SeekFrom::Data(*offset)),
                 SeekWhat::Hole => seek(fd, SeekFrom::Hole(*offset)),

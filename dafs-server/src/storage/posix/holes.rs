@@ -1,8 +1,6 @@
 //! Where a file has no holes, at a cost that its size does not decide.
 
-use std::os::fd::BorrowedFd;
-
-use super::sys;
+use super::{Node, sys};
 
 const PAGE_SIZE: u64 = 4096;
 
@@ -11,14 +9,15 @@ const SEARCHED_SIZE_MAX: u64 = 64 << 20;
 
 /// Bytes from `start`, the beginning of a page, that are in memory without a hole, at most `wanted`, on a file system that lives in memory.
 /// Pages that were swapped out count as holes.
-pub(super) fn held_from(fd: BorrowedFd<'_>, start: u64, wanted: u64, file_size: u64) -> Option<u64> {
+pub(super) fn held_from(node: &Node, start: u64, wanted: u64, file_size: u64) -> Option<u64> {
     let pages = wanted.div_ceil(PAGE_SIZE);
-    let whole = |pages: u64| Some(sys::cached_pages(fd, start, pages * PAGE_SIZE).ok()? == pages);
+    let cached = |pages: u64| sys::cached_pages(node.buffered_fd(), start, pages * PAGE_SIZE).ok();
+    let whole = |pages: u64| Some(cached(pages)? == pages);
     match whole(pages) {
         Some(true) => return Some(wanted),
         Some(false) => {}
         None if file_size <= SEARCHED_SIZE_MAX => {
-            return Some(sys::seek_hole(fd, start).ok()?.checked_sub(start)?.min(wanted));
+            return Some(node.hole_now(start)?.checked_sub(start)?.min(wanted));
         }
         None => return None,
     }

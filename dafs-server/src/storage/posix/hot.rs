@@ -17,7 +17,6 @@
 //! cut, and looked after now and then for what other processes do.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use dafs_proto::transport::Span;
@@ -287,11 +286,11 @@ impl Window {
         }
         let fd = node.buffered_fd();
         let start = number.checked_mul(WINDOW_SIZE as u64)?;
-        let file_size = file_size(fd)?;
+        let file_size = node.end_now()?;
         let rest = file_size.checked_sub(start)?;
         let wanted = rest.min((WINDOW_SIZE + PAGE_SIZE) as u64);
         let attributes = sys::fstat(fd).ok()?;
-        let held = usize::try_from(held_from(fd, start, wanted, file_size)?).ok()?;
+        let held = usize::try_from(held_from(node, start, wanted, file_size)?).ok()?;
         let last_page = held.checked_sub(1)? / PAGE_SIZE * PAGE_SIZE;
         let mapping = Mapping::new(fd, start, held)?;
         mapping.populate();
@@ -379,7 +378,7 @@ impl Window {
         if count < into.len() && !self.to_end {
             return None;
         }
-        let unchanged = || Some(file_size(node.buffered_fd())? == self.file_size);
+        let unchanged = || Some(node.end_now()? == self.file_size);
         let copied = unchanged()?
             && (count == 0
                 || self.mapping.copy_out(at, into.slice(0, count)?, count >= BULK_MIN) && unchanged()?);
@@ -397,10 +396,6 @@ impl Window {
 
 fn is_mappable(node: &Node) -> bool {
     node.readable && node.kind == FileKind::File && node.direct_io.is_none()
-}
-
-fn file_size(fd: BorrowedFd<'_>) -> Option<u64> {
-    sys::seek_end(fd).ok()
 }
 
 /// Windows of a file that follow each other have places that follow each other.

@@ -91,7 +91,7 @@ fn at_hand(node: &Node, fd: BorrowedFd<'_>, sparse: Option<u64>, offset: u64, le
     if node.class.memory {
         let start = offset - offset % PAGE_SIZE;
         let wanted = offset + len - start;
-        return sparse.is_none_or(|size| held_from(fd, start, wanted, size) == Some(wanted));
+        return sparse.is_none_or(|size| held_from(node, start, wanted, size) == Some(wanted));
     }
     let first = offset / PAGE_SIZE;
     let end = (offset + len).div_ceil(PAGE_SIZE);

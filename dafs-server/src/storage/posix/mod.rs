@@ -38,6 +38,7 @@ use dafs_proto::wire::{AccessPattern, Attributes, FileKind, OpenFlags, Status};
 use super::fair::Place;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::nodes::NodeTable;
+use super::pool::try_lock;
 use super::{
     ExportConfig, ExportId, FsOp, FsReply, Identity, LocalLocks, LockKey, NodeId, NowError, StorageError,
     Traits,
@@ -93,7 +94,7 @@ pub(super) struct Node {
     hot: AtomicBool,
     /// Of a file that may be written by this.
     gate: Option<Arc<WriteGate>>,
-    /// Held while the descriptor's own position is in use (directories, appends).
+    /// Held while the descriptor's own position is in use: by directories and appends, and by whatever moves it.
     position: Mutex<()>,
 }
 
@@ -138,6 +139,18 @@ impl Node {
     /// Serves everything but aligned direct I/O.
     fn buffered_fd(&self) -> BorrowedFd<'_> {
         self.direct_io.as_ref().map_or(self.fd.as_fd(), |direct| direct.buffered.as_fd())
+    }
+
+    /// The end of the file, by the descriptor's own position; `None` also while somebody else uses that.
+    fn end_now(&self) -> Option<u64> {
+        let _position = try_lock(&self.position)?;
+        sys::seek_end(self.buffered_fd()).ok()
+    }
+
+    /// The first hole at or after `offset`, likewise.
+    fn hole_now(&self, offset: u64) -> Option<u64> {
+        let _position = try_lock(&self.position)?;
+        sys::seek_hole(self.buffered_fd(), offset).ok()
     }
 }
 

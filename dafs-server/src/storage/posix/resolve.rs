@@ -1,7 +1,7 @@
 //! From a client's path to a descriptor, never leaving the export.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dafs_proto::transport::MemoryRef;
 use dafs_proto::wire::{OpenFlags, Status};
@@ -9,7 +9,7 @@ use rustix::fs::{OFlags, ResolveFlags};
 
 use super::super::fair;
 use super::super::paths::{check_path, split_last};
-use super::super::pool::lock;
+use super::super::pool::{lock, try_lock};
 use super::super::{At, FsOp};
 use super::class::FsClass;
 use super::sys::{self, Errno, FdPath};
@@ -118,14 +118,7 @@ impl Scope<'_> {
 
     /// Locks; `None` where that would keep the loop waiting for a thread.
     pub(super) fn lock<'m, T>(&self, mutex: &'m Mutex<T>) -> Option<MutexGuard<'m, T>> {
-        if self.place.on_thread() {
-            return Some(lock(mutex));
-        }
-        match mutex.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        if self.place.on_thread() { Some(lock(mutex)) } else { try_lock(mutex) }
     }
 
     /// Opens the directory of `path`'s last part, which must be a plain name; returns both.

@@ -1,6 +1,6 @@
 //! What every backend does alike.
 
-use dafs_proto::wire::{FileKind, OpenFlags, Stability, Status};
+use dafs_proto::wire::{FileKind, OpenFlags, SeekWhat, Stability, Status};
 
 use super::harness::*;
 use crate::storage::*;
@@ -153,6 +153,36 @@ fn append_of_several_nodes_keeps_every_piece_whole() {
     });
 }
 
+// [STOR-11] [STOR-61] All of these use the position of the file's descriptor.
+#[test]
+fn append_beside_seeks_and_writes_says_where_it_went() {
+    const ROUNDS: usize = 300;
+    each(|f| {
+        let node = f.open("log", RWC).unwrap();
+        f.write(node, 0, &[7; 100]).unwrap();
+        for round in 0..ROUNDS {
+            let piece = |n: usize| vec![(round + n) as u8; 1 + n];
+            let mut appends = Vec::new();
+            let mut seeks = Vec::new();
+            for n in 0..8 {
+                let (from, stability) = (vec![memory_of(&piece(n))], Stability::Unstable);
+                appends.push((n, f.start(FsOp::Append { node, from, stability })));
+                for what in [SeekWhat::Data, SeekWhat::Hole] {
+                    seeks.push(f.start(FsOp::Seek { node, offset: 0, what }));
+                }
+                f.write(node, 3, b"x").unwrap();
+            }
+            for (n, token) in appends {
+                let result = f.finish(token);
+                let Ok(FsReply::Appended(offset, count)) = result else { panic!("append {n}: {result:?}") };
+                assert_eq!(f.read(node, offset, count).unwrap(), piece(n), "append {n} at {offset}");
+            }
+            seeks.into_iter().for_each(|token| drop(f.finish(token).unwrap()));
+        }
+        assert_eq!(f.stat("log").unwrap().size, 100 + ROUNDS as u64 * 36);
+    });
+}
+
 // [STOR-62]
 #[test]
 fn append_that_fails_after_a_part_tells_of_the_part() {
@@ -197,7 +227,7 @@ fn hole_punched_and_sought_stays_a_hole() {
             Err(status) => Err(status),
             other => panic!("{other:?}"),
         };
-        use dafs_proto::wire::SeekWhat::{Data, Hole};
+        use SeekWhat::{Data, Hole};
         assert_eq!(seek(f, 0, Data), Ok(4 * CHUNK));
         assert_eq!(seek(f, 4 * CHUNK, Hole), Ok(5 * CHUNK));
         assert_eq!(seek(f, 5 * CHUNK, Data), Ok(8 * CHUNK));
