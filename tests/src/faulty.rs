@@ -44,6 +44,8 @@ pub enum Kind {
 pub enum Fault {
     /// It fails with this status and has no effect. A commit that fails so has lost what it covered: the verifier changes.
     Fail(Status),
+    /// It waits until [`Faults::release`], and fails then.
+    FailLate(Status),
     /// A write stops after half of its bytes.
     Short,
     /// It waits until [`Faults::release`].
@@ -161,7 +163,7 @@ impl Faults {
     /// The next `count` operations of this kind meet the fault.
     pub fn next(&self, kind: Kind, fault: Fault, count: usize) {
         let mut inside = self.lock();
-        inside.released &= !matches!(fault, Fault::Hold | Fault::Late);
+        inside.released &= !matches!(fault, Fault::Hold | Fault::Late | Fault::FailLate(_));
         inside.rules.push((kind, fault, count));
     }
 
@@ -364,6 +366,11 @@ impl Storage for FaultyStorage {
             None | Some(Fault::Pass) => {}
             Some(Fault::Stall(time)) => std::thread::sleep(time),
             Some(Fault::Late) => drop(self.late.insert(token)),
+            Some(Fault::FailLate(status)) => {
+                self.late_results.push((token, Err(status)));
+                self.held_changed();
+                return Submitted::Pending;
+            }
             Some(Fault::Fail(status)) => {
                 if kind == Kind::Commit {
                     self.faults.lock().lost += 1;

@@ -26,6 +26,7 @@ mod together {
     dafs_tests::on_sockets! {
         what_lies_side_by_side_is_moved_by_few_calls,
         group_whose_connections_break_writes_nothing_again,
+        group_whose_mover_goes_is_told_what_storage_did,
     }
 }
 
@@ -352,4 +353,47 @@ fn group_whose_connections_break_writes_nothing_again(on: On) {
         }
     }
     assert!(met > 0, "no group had written its first bytes when its connections broke");
+}
+
+// [VIEW-15] The session of the member that moves them ends while storage writes, and then storage fails.
+fn group_whose_mover_goes_is_told_what_storage_did(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let watcher = harness.session();
+    // Through buffers, over tcp, nothing waits for others.
+    let config = Config { method: MethodOverride::Inline, ..Config::default() };
+    let member = || Member::of(harness.session_with(&config), "data");
+    let mut members = vec![member(), member(), member()];
+    // A request of each carries all of its data.
+    let mesh = Mesh { row: 8, columns: (0..4).map(|place| (2 * place, 2)).collect(), rows: 4200 };
+    let mut met = 0;
+    for group in 1..1000 {
+        members.push(member());
+        faults.next(Kind::Write, Fault::FailLate(Status::NO_SPACE), 1);
+        let mut writes = mesh.write(&members, 0, group, 100 * group);
+        faults.wait_for_held(1);
+        // It came last.
+        let mover = members.pop().unwrap();
+        mover.session.close();
+        drop((mover, writes.pop()));
+        while watcher.statistics().unwrap().sessions > 4 {
+            std::thread::yield_now();
+        }
+        faults.release();
+        let written: Vec<_> = writes.into_iter().map(Pending::wait).collect();
+        if written.iter().any(|write| write.result.as_ref().ok() != Some(&mesh.len(0))) {
+            // They were not moved together: one of them met the fault itself.
+            continue;
+        }
+        let mut found = vec![0; 8 * 4200];
+        let count = members[0].file.read_at(&mut found, 0).unwrap();
+        for (index, write) in written.iter().enumerate() {
+            let what = format!("member {index} of group {group}");
+            assert_same(&mesh.take(&found[..count], 0, index), &write.buffer, &what);
+        }
+        met += 1;
+        if met == 5 {
+            return;
+        }
+    }
+    assert!(met > 0, "no group was moved together");
 }

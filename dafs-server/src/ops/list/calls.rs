@@ -107,17 +107,17 @@ impl List {
         }
         match at.submit(token_with_slot(at.token, slot), op) {
             None => at.worker.enters_storage(at.call.session, len),
-            Some(result) => drop(self.call_ended(slot, result)),
+            Some(result) => drop(self.call_ended(slot, &result)),
         }
     }
 
     /// Storage has finished a call, of so many bytes.
-    pub(super) fn call_ended(&mut self, slot: u8, result: FsResult) -> Option<u64> {
+    pub(super) fn call_ended(&mut self, slot: u8, result: &FsResult) -> Option<u64> {
         let call = self.calls.end(slot)?;
         match result {
-            Ok(FsReply::Count(count)) => self.on_moved(&call, count),
+            Ok(FsReply::Count(count)) => self.on_moved(&call, *count),
             Ok(_) => self.on_failed(&call, Status::IO),
-            Err(status) => self.on_failed(&call, status),
+            Err(status) => self.on_failed(&call, *status),
         }
         if let Some(account) = self.account.as_mut().filter(|_| self.calls.is_empty()) {
             account.on_idle();

@@ -192,7 +192,7 @@ impl Work for Joint {
 
     fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
         let Some(round) = &mut self.round else { return self.own.on_storage(at, slot, result) };
-        if let Some(len) = round.list.call_ended(slot, result) {
+        if let Some(len) = round.list.call_ended(slot, &result) {
             at.worker.leaves_storage(at.call.session, len);
         }
         if at.connection().is_none() {
@@ -210,10 +210,11 @@ impl Work for Joint {
         self.go_on(at)
     }
 
-    fn on_forgotten_step(&mut self, slot: u8) {
+    fn on_forgotten_step(&mut self, slot: u8, result: &FsResult) {
         match &mut self.round {
-            Some(round) => drop(round.list.calls.end(slot)),
-            None => self.own.on_forgotten_step(slot),
+            // The others go on from what is written.
+            Some(round) => drop(round.list.call_ended(slot, result)),
+            None => self.own.on_forgotten_step(slot, result),
         }
     }
 

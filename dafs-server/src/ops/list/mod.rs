@@ -253,7 +253,7 @@ impl Work for List {
             return self.committed(at, &result);
         }
         let is_alive = at.connection().is_some();
-        if let Some(len) = self.call_ended(slot, result) {
+        if let Some(len) = self.call_ended(slot, &result) {
             at.worker.leaves_storage(at.call.session, len);
         }
         if (!is_alive || self.is_broken) && !self.calls.is_empty() {
@@ -274,7 +274,7 @@ impl Work for List {
         self.advance(at)
     }
 
-    fn on_forgotten_step(&mut self, slot: u8) {
+    fn on_forgotten_step(&mut self, slot: u8, _: &FsResult) {
         self.calls.end(slot);
     }
 

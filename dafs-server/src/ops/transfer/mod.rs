@@ -121,7 +121,7 @@ impl Work for Transfer {
         }
     }
 
-    fn on_forgotten_step(&mut self, slot: u8) {
+    fn on_forgotten_step(&mut self, slot: u8, _: &FsResult) {
         self.is_final = false;
         // To be given back with the others.
         let ended = self.pipeline.failed(slot, Status::CANCELLED);

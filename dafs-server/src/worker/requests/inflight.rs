@@ -68,7 +68,7 @@ impl Worker {
         let (call, forgotten) = (operation.call, operation.forgotten);
         let mut is_over = matches!(operation.state, State::Storage(_));
         if let (State::Work(work), true) = (&mut operation.state, forgotten) {
-            work.on_forgotten_step(slot_of(token));
+            work.on_forgotten_step(slot_of(token), &result);
             is_over = !work.in_storage();
         }
         self.mark_dirty(call.connection);

@@ -128,8 +128,8 @@ pub(crate) trait Work: Debug + Send {
     /// Storage has finished a step.
     fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate;
 
-    /// Storage has finished a step that nobody waits for any more.
-    fn on_forgotten_step(&mut self, slot: u8);
+    /// Storage has finished a step that its own client waits for no more.
+    fn on_forgotten_step(&mut self, slot: u8, result: &FsResult);
 
     /// RDMA has finished something.
     fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate;
