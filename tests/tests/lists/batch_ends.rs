@@ -12,7 +12,7 @@ use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::raw::{Message, Raw, write_body};
-use dafs_tests::suite::bytes;
+use dafs_tests::suite::{EXPORTS, assert_same, bytes};
 
 use crate::batch_requests::operation;
 use crate::batches::tell_all;
@@ -23,6 +23,7 @@ on_each_provider! {
     batch_in_flight_is_hurried_when_it_is_expedited,
     notices_hold_as_many_ends_as_the_hints_say,
     silent_client_gets_eight_notices_and_the_others_when_it_speaks,
+    batch_whose_writes_overlap_says_only_of_what_is_there_that_it_is,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -329,5 +330,29 @@ mod sim {
             assert!(world.net().now() - began >= held, "storage had the read until then");
             assert!(pending.wait().results.is_ok());
         }
+    }
+}
+
+// [BATCH-3] [BATCH-13]
+fn batch_whose_writes_overlap_says_only_of_what_is_there_that_it_is(on: On) {
+    const PLACES: [u64; 3] = [0, 1 << 20, 0];
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let session = harness.session();
+    for export in EXPORTS {
+        let file = session.mount(export).unwrap().create("f").unwrap();
+        let data = [1, 2, 3].map(|seed| bytes(seed, 10));
+        // Together, and then two of them by themselves.
+        faults.next(Kind::Write, Fault::Fail(Status::NO_SPACE), 3);
+        let mut batch = session.batch_io();
+        for (data, place) in data.iter().zip(PLACES) {
+            batch.write_at(&file, data, place);
+        }
+        let outcomes = batch.run().unwrap();
+        assert_eq!(faults.left(), 0);
+        let written: Vec<usize> = (0..3).filter(|index| outcomes[*index].is_ok()).collect();
+        let [written] = written[..] else { panic!("{outcomes:?}") };
+        let mut found = [0; 10];
+        assert_eq!(file.read_at(&mut found, PLACES[written]).unwrap(), 10, "{export}");
+        assert_same(&found, &data[written], "what was said to be written");
     }
 }

@@ -21,6 +21,7 @@ on_each_provider! {
     list_written_durably_is_there_and_commits,
     list_without_room_tells_what_was_written,
     list_whose_first_place_is_not_written_is_written_again_or_fails,
+    list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is,
     list_whose_extents_overlap_leaves_the_last_of_them_without_registration,
 }
 
@@ -342,6 +343,32 @@ fn list_whose_first_place_is_not_written_is_written_again_or_fails(on: On) {
             faults.next(Kind::Write, Fault::Short, 100);
             assert_status(file.write_list(&list, &[IoSlice::new(&data)]), Status::NO_SPACE, "no room");
             faults.release();
+        }
+    }
+}
+
+// [LIST-4] [LIST-6]
+fn list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is(on: On) {
+    for export in EXPORTS {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        for method in METHODS {
+            let session = harness.session_with(&Config { method, ..Config::default() });
+            let file = session.mount(export).unwrap().create("f").unwrap();
+            // The first is not written: the last goes there.
+            let list = [(0, 10), (1 << 20, 10), (0, 10)].map(|(offset, len)| Extent::new(offset, len));
+            let data = bytes(9, 30);
+            faults.next(Kind::Write, Fault::Fail(Status::NO_SPACE), 1);
+            let result = file.write_list(&list, &[IoSlice::new(&data)]);
+            assert_status(result, Status::NO_SPACE, &format!("{method:?}"));
+            assert_eq!(file.metadata().unwrap().size, 0, "{method:?}");
+            faults.next(Kind::Write, Fault::Short, 1);
+            let count = file.write_list(&list, &[IoSlice::new(&data)]).unwrap();
+            // Where the client has taken out what is written over, the first place is missing, and all is written again.
+            assert!(count == 5 || count == 30, "{method:?}: {count}");
+            let mut found = [0; 10];
+            let counted = count.min(10);
+            assert!(file.read_at(&mut found, 0).unwrap() >= counted, "{method:?}");
+            assert_same(&found[..counted], &data[20..20 + counted], "what was counted");
         }
     }
 }

@@ -17,7 +17,7 @@ use super::transfer::{TransferKind, range};
 use crate::storage::{FsOp, NodeId};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
-    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, join, next_call, posts, unwritten_from,
+    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, first_unwritten, join, next_call, posts,
 };
 use crate::worker::sched::costs::{Costs, Tally, has_gaps};
 
@@ -154,11 +154,18 @@ impl List {
         let until = if !is_moving || self.calls.has_stopped() || parts.is_empty() {
             self.done
         } else {
-            let left = parts.get(self.next..).unwrap_or_default();
-            let places = left.iter().map(|part| self.chunk.start + part.place as u64);
-            places.filter(|place| range.contains(place)).min().unwrap_or(self.chunk.end)
+            let places = range.start.max(self.chunk.start)..range.end.min(self.chunk.end);
+            self.first_unwritten(&places, self.next, 0).unwrap_or(self.chunk.end)
         };
         until.clamp(range.start, range.end) - range.start
+    }
+
+    /// Writes: the first of these places of the chunk that is not in the file, when the parts from `next` on are not, as far as they lie at
+    /// `stopped` or behind.
+    fn first_unwritten(&self, places: &Range<u64>, next: usize, stopped: u64) -> Option<u64> {
+        let parts = self.parts.as_slice().get(next..).unwrap_or_default();
+        let extents = self.layout.slice(places.start, places.end.saturating_sub(places.start));
+        Some(places.start + first_unwritten(parts, stopped, extents)?)
     }
 
     /// Passes over the memory of what is done.
@@ -398,8 +405,8 @@ impl List {
     }
 
     fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
-        let place = unwritten_from(self.parts.as_slice(), call, count as u64) as u64;
-        let done = self.chunk.start + place;
+        let stopped = call.offset + count as u64;
+        let done = self.first_unwritten(&self.chunk, call.parts.start, stopped).unwrap_or(self.chunk.start);
         // Of several that stopped the first counts.
         self.done = if self.calls.has_stopped() { self.done.min(done) } else { done };
         self.calls.stop(failure);

@@ -47,17 +47,23 @@ pub(crate) fn next_call(parts: &[Part], from: usize, gap_max: u64) -> Option<Cal
     Some(Call { parts: from..to, offset: first.offset, len: end - first.offset })
 }
 
-/// The first place of the list that was not written, when storage stopped `written` bytes into a call; places are counted from the
-/// beginning of the parts.
-pub(crate) fn unwritten_from(parts: &[Part], call: &Call, written: u64) -> usize {
-    let stopped = call.offset + written;
-    let rest = &parts[call.parts.start..];
-    let cut = rest.iter().filter(|part| part.end() > stopped);
-    let places = cut.map(|part| {
-        // Inside a part, so it fits.
-        part.place + usize::try_from(stopped.saturating_sub(part.offset)).unwrap_or(0)
-    });
-    places.min().unwrap_or(0)
+/// The first place of a list whose byte of the file is not written, when these `parts` of a write are not, as far as they lie at `stopped`
+/// or behind. `extents` are those of the list, from place 0 on. A place that a later one is to be written over has no part, and is not in
+/// the file before that one is.
+pub(crate) fn first_unwritten(
+    parts: &[Part],
+    stopped: u64,
+    mut extents: impl Iterator<Item = Extent>,
+) -> Option<u64> {
+    let mut place = 0;
+    extents.find_map(|extent| {
+        let begin = place;
+        place += extent.len;
+        let from = extent.offset.max(stopped);
+        let part = parts.get(parts.partition_point(|part| part.end() <= from))?;
+        let met = from.max(part.offset);
+        (met < extent.offset + extent.len).then(|| begin + (met - extent.offset))
+    })
 }
 
 /// RDMA for one range of the client's memory.
@@ -222,20 +228,39 @@ mod tests {
         }
     }
 
+    /// The first place that is missing of a list that storage stopped `written` bytes into the call of part `from`.
+    fn missing(list: &[(u64, u64)], from: usize, written: u64) -> Option<u64> {
+        let list = extents(list);
+        let total = usize::try_from(list.iter().map(|extent| extent.len).sum::<u64>()).unwrap_or(usize::MAX);
+        let parts = Parts::of_write(list.iter().copied(), std::iter::once(total));
+        let rest = parts.as_slice().get(from..).unwrap_or_default();
+        first_unwritten(rest, rest.first().map_or(0, |part| part.offset) + written, list.into_iter())
+    }
+
     #[test]
     fn write_that_stops_is_counted_up_to_the_first_place_missing() {
-        // In the list: 20..24 first, then 0..4, then 10..14.
-        let parts = Parts::of_write(extents(&[(20, 4), (0, 4), (10, 4)]).into_iter(), std::iter::once(12));
-        let parts = parts.as_slice();
-        let call = |from| next_call(parts, from, 0).unwrap_or(Call { parts: 0..0, offset: 0, len: 0 });
-        assert_eq!(unwritten_from(parts, &call(0), 2), 0, "20..24 is missing");
-        assert_eq!(unwritten_from(parts, &call(2), 0), 0);
-        assert_eq!(unwritten_from(parts, &call(2), 3), 3, "the others are there");
-        let parts = Parts::of_write(extents(&[(0, 4), (10, 4)]).into_iter(), std::iter::once(8));
-        let parts = parts.as_slice();
-        let second = next_call(parts, 1, 0).unwrap_or(Call { parts: 0..0, offset: 0, len: 0 });
+        let list = [(20, 4), (0, 4), (10, 4)];
+        assert_eq!(missing(&list, 0, 2), Some(0), "20..24 is missing");
+        assert_eq!(missing(&list, 2, 0), Some(0));
+        assert_eq!(missing(&list, 2, 3), Some(3), "the others are there");
+        assert_eq!(missing(&list, 2, 4), None);
+        assert_eq!(missing(&list, 3, 0), None);
         for (written, place) in [(0, 4), (1, 5), (3, 7)] {
-            assert_eq!(unwritten_from(parts, &second, written), place);
+            assert_eq!(missing(&[(0, 4), (10, 4)], 1, written), Some(place));
+        }
+    }
+
+    // [LIST-6] [LIST-4]
+    #[test]
+    fn place_that_is_to_be_written_over_is_missing_as_long_as_what_goes_there() {
+        let list = [(0, 10), (100, 10), (0, 10)];
+        assert_eq!(missing(&list, 0, 0), Some(0), "nothing is there");
+        assert_eq!(missing(&list, 0, 4), Some(4), "of the first, with the bytes of the last");
+        assert_eq!(missing(&list, 1, 0), Some(10));
+        // Each has a part of its own, but for what the next covers.
+        let list = [(0, 10), (5, 10), (12, 10)];
+        for (written, place) in [(0, 0), (5, 5), (7, 7), (12, 17), (21, 29)] {
+            assert_eq!(missing(&list, 0, written), Some(place), "{written}");
         }
     }
 
