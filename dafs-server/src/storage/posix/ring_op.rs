@@ -28,7 +28,8 @@ pub(in crate::storage) struct RingOp {
     write: bool,
     stability: Stability,
     interrupted_count: u32,
-    _writing: Option<Writing<Arc<WriteGate>>>,
+    /// Until it is over.
+    writing: Option<Writing<Arc<WriteGate>>>,
 }
 
 // SAFETY: the segments point into memory that the operation owns, and which is Send.
@@ -87,7 +88,7 @@ impl TryFrom<Task> for RingOp {
             write,
             stability,
             interrupted_count,
-            _writing: writing,
+            writing,
         })
     }
 }
@@ -108,6 +109,15 @@ impl RingOp {
 
     /// Takes a completion's result: bytes, or a negative errno.
     pub(in crate::storage) fn complete(&mut self, result: i32) -> RingNext {
+        let next = self.next(result);
+        if matches!(next, RingNext::End(_)) {
+            // It may be left to a thread to be dropped, and all threads may wait for writers to end.
+            self.writing = None;
+        }
+        next
+    }
+
+    fn next(&mut self, result: i32) -> RingNext {
         match usize::try_from(result) {
             Ok(count) => {
                 self.done += count;

@@ -85,3 +85,31 @@ fn ring_dropped_with_reads_in_the_kernel_waits_until_their_memory_is_its_own_aga
         }
     }
 }
+
+// [LIST-40] What was the last to have its file open is dropped by a thread, and there is one, which waits for that write.
+#[test]
+fn write_that_outlives_its_node_keeps_no_thread_waiting_that_rewrites_a_window() {
+    let config = StorageConfig { pool_threads: 1, ..StorageConfig::default() };
+    for kind in ring_kinds() {
+        let mut f = Fixture::with(kind, |_| {}, &config);
+        let node = f.open("f", RWC).unwrap();
+        assert_eq!(f.write_submitted(node, 0, &[&[7; 10_000]], Stability::DataSync), Ok(10_000));
+        let met = (0..1000).any(|_| {
+            let closed = f.open("f", RW).unwrap();
+            let before = f.storage.disposals();
+            let (offset, from) = (0, vec![memory_of(&[8; 4096])]);
+            let write = f.start(FsOp::Write { node: closed, offset, from, stability: Stability::Unstable });
+            f.storage.close(closed);
+            let parts = vec![(1, memory_of(&[9; 10])), (5000, memory_of(&[9; 10]))];
+            let sieve = f.start(FsOp::Sieve { node, offset: 1, len: 5009, parts });
+            // The thread drops the node, and waits for the write.
+            std::thread::yield_now();
+            assert_eq!(count(f.finish(write)), Ok(4096), "{kind:?}");
+            let was_last = f.storage.disposals() == before + 2;
+            assert_eq!(count(f.finish(sieve)), Ok(5009), "{kind:?}");
+            assert_eq!(f.read(node, 0, 12).unwrap(), [8, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 8], "{kind:?}");
+            was_last
+        });
+        assert!(met, "{kind:?}: the write never was the last to have the file open");
+    }
+}
