@@ -333,6 +333,7 @@ fn stored_export(config: &Config, export: &ExportConfig) -> storage::ExportConfi
         kind: export.kind.clone(),
         read_only: export.read_only,
         direct_io: export.direct_io || config.direct_io,
+        local_locks: export.local_locks,
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ExportConfig {
     pub read_only: bool,
     /// Files bypass the page cache (O_DIRECT) where requests are aligned for it.
     pub direct_io: bool,
+    /// Locks are shown to the host's processes: the storage sets none of its own on files that are open in it.
+    pub local_locks: bool,
 }
 
 /// Where an export's files are.

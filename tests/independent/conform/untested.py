@@ -22,7 +22,8 @@ _IDS_BY_REASON = {
         SESS-98 SESS-54 STOR-62 STOR-25 STOR-29 STOR-30 STOR-175 LOCK-35""",
     "needs a server that shuts down": "SESS-46 SESS-100 SESS-101 LOCK-21",
     "needs an export in memory, which no message tells from a directory": "STOR-145",
-    "needs a process on the server's host that locks": "LIST-45 LOCK-50 LOCK-51 LOCK-52 LOCK-53 LOCK-54 LOCK-55",
+    "needs a process on the server's host that locks": """
+        LIST-45 LOCK-50 LOCK-51 LOCK-52 LOCK-53 LOCK-54 LOCK-55 LOCK-57""",
     "needs many sessions, or a load that a test should not make": """
         SESS-95 SESS-96 SESS-61 SESS-104 LOCK-10 LIMIT-1 LIMIT-2 LIMIT-12 LIMIT-6 LIMIT-7 LIMIT-8 VIEW-15""",
     "needs another user, or one that is not root": "ACC-31 ACC-90 ACC-91 ACC-32",

@@ -47,6 +47,7 @@ impl FaultyStorage {
             kind: ExportKind::Memory { size_max: 8 << 20 },
             read_only: false,
             direct_io: false,
+            local_locks: false,
         };
         let config = StorageConfig { engine: Engine::Pool, seed: Some(1), ..StorageConfig::default() };
         let exports =

@@ -36,6 +36,7 @@ impl SharedStorage {
             kind: ExportKind::Memory { size_max: 1 << 30 },
             read_only: false,
             direct_io: false,
+            local_locks: false,
         };
         let config = StorageConfig { engine: Engine::Pool, seed: Some(seed), ..StorageConfig::default() };
         let exports = Exports::new(vec![export], &config).expect("memory needs nothing");

@@ -66,6 +66,8 @@ pub(super) struct Shared {
     verifier: AtomicU64,
     direct_io: bool,
     direct_io_noted: AtomicBool,
+    /// Files that are open in it are locked for the host's processes.
+    local_locks: bool,
 }
 
 /// Something open. The descriptors close when the last operation on it has finished.
@@ -92,7 +94,7 @@ pub(super) struct Node {
     named_in: Mutex<Option<OwnedFd>>,
     /// Windows of it may be mapped ([`HotWindows`]).
     hot: AtomicBool,
-    /// Of a file that may be written by this.
+    /// Of a file that may be written by this, or is locked by it for the host's processes.
     gate: Option<Arc<WriteGate>>,
     /// Held while the descriptor's own position is in use: by directories and appends, and by whatever moves it.
     position: Mutex<()>,
@@ -310,6 +312,7 @@ impl PosixExport {
             verifier: AtomicU64::new(verifier),
             direct_io: config.direct_io,
             direct_io_noted: AtomicBool::new(false),
+            local_locks: config.local_locks,
         };
         Ok(Self::view(Arc::new(shared), id, loop_keeps_identity))
     }
@@ -485,6 +488,9 @@ impl FileSystem for PosixExport {
         let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
         if node.place().is_some() {
             return Err(Status::NOT_SUPPORTED);
+        }
+        if let Some(gate) = &node.gate {
+            gate.wait_for_window();
         }
         self.shared.identities.act_as_itself()?;
         Ok(Box::new(FileLocks::open(node)?))

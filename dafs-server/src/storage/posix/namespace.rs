@@ -177,7 +177,9 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     let mut node = scope.node(fd, &attributes, true);
     node.readable = flags.contains(OpenFlags::READ);
     node.writable = flags.contains(OpenFlags::WRITE);
-    node.gate = node.writable.then(|| WriteGate::of(node.key()));
+    let shows_locks = scope.shared.local_locks;
+    node.gate = (node.writable || shows_locks).then(|| WriteGate::of(node.key()));
+    node.gate.iter().filter(|_| shows_locks).for_each(|gate| gate.show_locks());
     node.name_unsynced = AtomicBool::new(flags.contains(OpenFlags::CREATE));
     node.unnamed = flags.contains(OpenFlags::UNNAMED);
     if let Some((direct_fd, memory_alignment, offset_alignment)) = direct {

@@ -2,8 +2,8 @@
 //! Gropp and Lusk, 1999).
 //!
 //! What lies between the parts is written as it was read. So nobody else may write there meanwhile: others of this process are kept out by
-//! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. A write that
-//! is torn leaves between the parts what was there.
+//! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. So is all of a
+//! file whose locks are shown to them: to those this one would be a process's. A write that is torn leaves between the parts what was there.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -44,7 +44,7 @@ pub(super) fn write_now(
     if !node.class.local {
         return Err(NowError::WouldBlock);
     }
-    let Some(gate) = &node.gate else { return Ok(None) };
+    let Some(gate) = node.gate.as_ref().filter(|gate| !gate.shows_locks()) else { return Ok(None) };
     // Somebody waits for storage there.
     let Some(_alone) = gate.keep_out() else { return Err(NowError::WouldBlock) };
     let Some(file) = gate.file(node) else { return Ok(None) };
@@ -74,10 +74,10 @@ pub(super) fn write_waiting(
     if !fits {
         return Err(Status::INVALID);
     }
-    if let Some(gate) = node.gate.as_ref().filter(|_| node.class.local)
+    if let Some(gate) = node.gate.as_ref().filter(|gate| node.class.local && !gate.shows_locks())
         && let Some(file) = gate.file(node)
+        && let Some(_alone) = gate.wait_and_keep_out()
     {
-        let _alone = gate.wait_and_keep_out();
         let mut change = || {
             for (at, memory) in parts {
                 if let Some(place) = place(*at, memory.len()) {

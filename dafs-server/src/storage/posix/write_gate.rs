@@ -14,6 +14,10 @@ use super::local_locks::FileLocks;
 
 /// Somebody rewrites a window, or waits for the writers there are: no others begin.
 const REWRITING: u32 = 1 << 31;
+/// The file is locked for the host's processes. Nobody rewrites a window: the lock that this takes would be in the way of those.
+const SHOWN: u32 = 1 << 30;
+/// How many write.
+const WRITERS: u32 = SHOWN - 1;
 
 /// The gates of all files that somebody may write: one for each, in all exports.
 static GATES: Mutex<BTreeMap<FileKey, Weak<WriteGate>>> = Mutex::new(BTreeMap::new());
@@ -24,7 +28,7 @@ const FORGET_EVERY: usize = 1024;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct WriteGate {
-    /// Writers, and [`REWRITING`].
+    /// Writers, [`REWRITING`], and [`SHOWN`].
     state: AtomicU32,
     /// Held to change what others wait for, and to look at it before waiting.
     turn: Mutex<()>,
@@ -81,14 +85,36 @@ impl WriteGate {
         none.ok().map(|_| Rewriting(self))
     }
 
-    /// Keeps writers out, and waits for those there are. Blocks.
-    pub(super) fn wait_and_keep_out(&self) -> Rewriting<'_> {
+    /// Keeps writers out, and waits for those there are. `None` where no window is to be rewritten. Blocks.
+    pub(super) fn wait_and_keep_out(&self) -> Option<Rewriting<'_>> {
+        if self.shows_locks() {
+            return None;
+        }
         while self.state.fetch_or(REWRITING, Ordering::Acquire) & REWRITING != 0 {
             self.wait_while(|state| state & REWRITING != 0);
         }
         let alone = Rewriting(self);
-        self.wait_while(|state| state & !REWRITING != 0);
-        alone
+        self.wait_while(|state| state & WRITERS != 0);
+        // That may have begun meanwhile.
+        (!self.shows_locks()).then_some(alone)
+    }
+
+    /// The file's locks are shown to the host's processes from now on, as long as somebody has it open.
+    pub(super) fn show_locks(&self) {
+        self.state.fetch_or(SHOWN, Ordering::AcqRel);
+    }
+
+    /// That is so.
+    pub(super) fn shows_locks(&self) -> bool {
+        self.state.load(Ordering::Acquire) & SHOWN != 0
+    }
+
+    /// Waits for a window that was begun before [`WriteGate::show_locks`], by an export that shows none. Blocks, and not for long: whoever
+    /// waits for writers yet will begin none.
+    pub(super) fn wait_for_window(&self) {
+        if self.shows_locks() {
+            self.wait_while(|state| state & !SHOWN == REWRITING);
+        }
     }
 
     fn wait_while(&self, is_so: impl Fn(u32) -> bool) {
@@ -119,7 +145,7 @@ impl AsRef<Self> for WriteGate {
 impl<G: AsRef<WriteGate>> Drop for Writing<G> {
     fn drop(&mut self) {
         let gate = self.0.as_ref();
-        if gate.state.fetch_sub(1, Ordering::Release) == REWRITING | 1 {
+        if gate.state.fetch_sub(1, Ordering::Release) & !SHOWN == REWRITING | 1 {
             gate.tell();
         }
     }
@@ -153,6 +179,36 @@ mod tests {
         assert!(WriteGate::begin(&gate).is_none(), "asking changes nothing");
         drop(alone);
         assert!(WriteGate::begin(&gate).is_some() && gate.keep_out().is_some());
+    }
+
+    // [LOCK-57]
+    #[test]
+    fn nobody_rewrites_what_is_locked_for_processes_and_writers_go_on() {
+        let gate = WriteGate::default();
+        let alone = gate.keep_out().unwrap();
+        gate.show_locks();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| gate.wait_and_begin());
+            let shown = scope.spawn(|| gate.wait_for_window());
+            drop(alone);
+            shown.join().unwrap();
+            drop(waits.join().unwrap());
+        });
+        assert!(gate.keep_out().is_none() && gate.wait_and_keep_out().is_none());
+        drop(WriteGate::begin(&gate).unwrap());
+        gate.wait_for_window();
+        // Whoever waits to be alone is told so when it begins to be shown.
+        let gate = WriteGate::default();
+        let writing = WriteGate::begin(&gate).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| gate.wait_and_keep_out().is_none());
+            while WriteGate::begin(&gate).is_some() {
+                std::thread::yield_now();
+            }
+            gate.show_locks();
+            drop(writing);
+            assert!(waits.join().unwrap());
+        });
     }
 
     #[test]

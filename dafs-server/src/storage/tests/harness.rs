@@ -98,6 +98,7 @@ impl Fixture {
             },
             read_only: false,
             direct_io: matches!(kind, Kind::Direct(_)),
+            local_locks: false,
         };
         change(&mut export);
         let storage = Exports::new(vec![export], &config)?;

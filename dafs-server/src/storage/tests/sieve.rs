@@ -253,6 +253,40 @@ fn window_of_which_another_process_has_locked_a_part_is_written_part_by_part() {
     }
 }
 
+// [LOCK-57] [LOCK-51]
+#[test]
+fn file_whose_locks_are_shown_to_processes_is_written_part_by_part() {
+    for kind in on_files() {
+        let mut f = Fixture::new(kind);
+        let root = f.directory.as_ref().unwrap().path().join("root");
+        let export = |name: &str, local_locks| ExportConfig {
+            name: name.into(),
+            kind: ExportKind::Directory(root.clone()),
+            read_only: false,
+            direct_io: matches!(kind, Kind::Direct(_)),
+            local_locks,
+        };
+        let exports = vec![export("data", false), export("shown", true)];
+        f.storage = Exports::new(exports, &StorageConfig::default()).unwrap();
+        let node = f.open("f", RWC).unwrap();
+        f.write(node, 0, &[7; 10_000]).unwrap();
+        let parts = [(0, vec![1; 10]), (100, vec![2; 10]), (500, vec![3; 10])];
+        assert!(!matches!(f.sieve_now(node, &parts), Ok(None)), "{kind:?}: nothing is in the way");
+        // By either export, for it is one file.
+        let at = At { node: f.storage.root(ExportId(1)), path: b"f".to_vec() };
+        let shown = f.open_at(at, RW).unwrap();
+        let locks = f.storage.local_locks(shown).unwrap();
+        for (node, byte) in [(node, 8), (shown, 9)] {
+            let parts = parts.clone().map(|(at, bytes)| (at, vec![byte; bytes.len()]));
+            assert!(matches!(f.sieve_now(node, &parts), Ok(None)), "{kind:?}");
+            assert_eq!(f.sieve(node, &parts), Ok(510), "{kind:?}");
+            let found = f.read(node, 0, 510).unwrap();
+            assert_eq!(found.iter().filter(|found| **found == byte).count(), 30, "{kind:?}");
+        }
+        assert_eq!(locks.lock(&(0..u64::MAX), LockKind::Exclusive), Ok(true), "{kind:?}");
+    }
+}
+
 #[test]
 fn parts_that_do_not_fit_their_window_are_refused() {
     for kind in on_files() {

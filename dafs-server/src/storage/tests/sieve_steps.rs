@@ -99,7 +99,8 @@ fn directories() -> impl Iterator<Item = PathBuf> {
 /// A server, and another worker of it.
 fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
     let kind = ExportKind::Directory(directory.to_owned());
-    let config = ExportConfig { name: "data".into(), kind, read_only: false, direct_io: false };
+    let name = "data".into();
+    let config = ExportConfig { name, kind, read_only: false, direct_io: false, local_locks: false };
     let server = PosixExport::open(ExportId(0), directory, &config, 1, false).unwrap();
     let worker = server.another();
     [Box::new(server), worker].map(|mut files: Box<dyn FileSystem>| {
