@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use dafs_client::{Background, Config, DurableWriter, Error, Export, File, OpenOptions, Session, Status};
+use dafs_client::{
+    Background, Config, DurableWriter, Error, Export, FenceList, File, OpenOptions, Session, Stability,
+    Status,
+};
 use dafs_proto::transport::{Access, WaitPolicy};
 use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, ReaddirReply, ReaddirRequest};
 use dafs_server::config::ExportKind;
@@ -27,6 +30,7 @@ on_each_provider! {
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
+    operation_that_meets_a_fence_on_its_way_is_answered_fenced,
 }
 
 /// What a server measures of itself depends on no provider's transfers.
@@ -408,4 +412,27 @@ fn sessions_whose_leases_end_together_are_closed_in_parts(on: On) {
     let at_once = faults.closed_at_once_max();
     assert!(at_once <= 5 * 256, "{at_once} were closed at once");
     drop(files);
+}
+
+// [ACC-107]
+fn operation_that_meets_a_fence_on_its_way_is_answered_fenced(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let named = || harness.session_with(&Config { client_id: Some([1; 16]), ..Config::default() });
+    let (administrator, session, other) = (harness.session(), named(), named());
+    for export in EXPORTS {
+        let root = administrator.mount(export).unwrap();
+        let file = session.mount(export).unwrap().create("f").unwrap();
+        faults.next(Kind::Write, Fault::Hold, 1);
+        let write = file.submit_write_at_with(bytes(1, 300_000), 0, Stability::DataSync);
+        session.flush();
+        faults.wait_for_held(1);
+        let fence = root.submit_set_fence_list(&FenceList::of_clients(&[[1; 16]]));
+        administrator.flush();
+        wait_for("the fence is up", || other.mount(export).is_err());
+        faults.release();
+        // What it has written is to be made durable.
+        assert_status(write.wait().result, Status::FENCED, export);
+        fence.wait().unwrap();
+        root.set_fence_list(&FenceList::default()).unwrap();
+    }
 }

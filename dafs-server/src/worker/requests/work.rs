@@ -189,7 +189,10 @@ impl Context<'_> {
 
     /// Hands a step to storage; `None` where that has to be waited for.
     pub(crate) fn submit(&mut self, token: OpToken, op: FsOp) -> Option<FsResult> {
-        let Ok(identity) = self.worker.identity(&self.call) else { return Some(Err(Status::BAD_HANDLE)) };
+        let identity = match self.worker.identity(&self.call) {
+            Ok(identity) => identity,
+            Err(status) => return Some(Err(status)),
+        };
         self.worker.storage.for_client(self.call.session.0 as u64);
         match self.worker.storage.submit(token, &identity, op) {
             Submitted::Done(result) => Some(result),
