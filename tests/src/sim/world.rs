@@ -54,8 +54,12 @@ struct Inside {
     found: Option<Vec<u8>>,
     epoch: u64,
     features: Features,
+    change: Change,
     script: Option<Script>,
 }
+
+/// What a world's server is set to, other than others'.
+type Change = Box<dyn Fn(&mut ServerConfig) + Send>;
 
 impl World {
     /// Where the server is.
@@ -65,15 +69,20 @@ impl World {
 
     /// A world whose chances are drawn from `seed`. Its server has one worker, or two where the seed is odd.
     pub fn new(seed: u64, plan: WorldPlan) -> Self {
-        Self::start(seed, plan, Features::all(), None)
+        Self::start(seed, plan, Features::all(), Box::new(|_| {}), None)
+    }
+
+    /// The same, whose server has changed settings.
+    pub fn with(seed: u64, plan: WorldPlan, change: impl Fn(&mut ServerConfig) + Send + 'static) -> Self {
+        Self::start(seed, plan, Features::all(), Box::new(change), None)
     }
 
     /// The same, whose server offers these features, and gets its requests as the script has it.
     pub fn scripted(seed: u64, plan: WorldPlan, features: Features, script: Script) -> Self {
-        Self::start(seed, plan, features, Some(script))
+        Self::start(seed, plan, features, Box::new(|_| {}), Some(script))
     }
 
-    fn start(seed: u64, plan: WorldPlan, features: Features, script: Option<Script>) -> Self {
+    fn start(seed: u64, plan: WorldPlan, features: Features, change: Change, script: Option<Script>) -> Self {
         let net = SimNet::new(seed, plan.network);
         let mut inside = Inside {
             net: net.clone(),
@@ -87,6 +96,7 @@ impl World {
             found: None,
             epoch: 0,
             features,
+            change,
             script,
         };
         inside.start();
@@ -214,7 +224,7 @@ fn storages(seed: u64) -> Vec<SharedStorage> {
 impl Inside {
     fn start(&mut self) {
         self.epoch += 1;
-        let settings = ServerConfig {
+        let mut settings = ServerConfig {
             exports: vec![ExportConfig::new("data", ExportKind::Memory { size_max: 1 << 30 })],
             slots_max: 16,
             operations_max: 64,
@@ -225,7 +235,9 @@ impl Inside {
             buffers_size_max: 4 << 20,
             ..ServerConfig::default()
         };
-        let shared = Shared::new(settings, self.epoch, self.storages.len());
+        (self.change)(&mut settings);
+        let shared = Shared::open(settings, self.epoch, self.storages.len());
+        let shared = shared.expect("what the server keeps can be opened");
         let parts = shared.workers().zip(&self.storages).map(|(id, storage)| {
             let mut random = Random::new(self.random.number());
             Parts {

@@ -298,3 +298,52 @@ fn guard_of_a_persistent_lock_leaves_it_to_a_panic(on: On) {
     a.ping().unwrap();
     assert_status(other.lock(0..1, Shared), Status::LOCK_BROKEN, "half done");
 }
+
+mod sim {
+    use std::sync::Arc;
+
+    use dafs_proto::transport::sim::{FaultPlan, NodeId};
+    use dafs_tests::raw::introduction;
+    use dafs_tests::sim::{PORT, World, WorldPlan};
+
+    use super::*;
+
+    // [LOCK-11] [LOCK-31] [SESS-44] A thread writes the file, and time passes here while it does.
+    #[test]
+    fn first_lock_of_a_session_whose_deadline_passes_while_that_is_written_is_not_granted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        let plan = WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 };
+        let world = World::with(0, plan, move |config| {
+            (config.lock_file, config.lease_ms) = (Some(path.clone()), u32::MAX);
+        });
+        let session = |node: u32| {
+            let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(node))), &PORT);
+            raw.shake(&introduction(&PORT, 8, None)).unwrap();
+            let root = raw.mount("data");
+            let file = raw.create(root, b"f");
+            (raw, file)
+        };
+        let lock = |raw: &mut Raw, file: FileHandle, deadline_ms| {
+            let flags = LockFlags::empty();
+            let request = LockRequest { offset: 0, len: 1, owner: 1, kind: Exclusive, flags };
+            let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
+            request.encode(&mut body);
+            let header = Header { deadline_ms, ..Header::request(Opcode::Lock, file) };
+            raw.call(header, &body, &[]).header.status
+        };
+        let mut late = (1..50).map(session).find_map(|(mut raw, file)| {
+            let status = lock(&mut raw, file, 1);
+            // It was written before any time had passed.
+            assert!(status == Status::OK || status == Status::TIMED_OUT, "{status:?}");
+            if status == Status::OK {
+                raw.call(Header::request(Opcode::Close, file), &[], &[]);
+            }
+            (status == Status::TIMED_OUT).then_some((raw, file))
+        });
+        let (raw, file) = late.as_mut().expect("one whose time was over");
+        let (mut other, same) = session(60);
+        assert_eq!(lock(&mut other, same, 0), Status::OK, "nobody has it");
+        assert_eq!(lock(raw, *file, 1), Status::LOCKED, "the session is written by now");
+    }
+}

@@ -109,6 +109,9 @@ impl Worker {
                 if let Some(session) = self.sessions.find_mut(call.session) {
                     session.lock_record = LockRecord::Written;
                 }
+                if self.expired(&call) {
+                    return self.reply_status(&call, Status::TIMED_OUT);
+                }
                 if let Err(problem) = self.lock(&call, &request) {
                     self.end_with(&call, problem);
                 }
