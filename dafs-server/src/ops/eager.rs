@@ -263,6 +263,15 @@ impl Worker {
         true
     }
 
+    /// The client has got others on the connection since: it looks for the data of a read where that is not.
+    pub(super) fn is_eager_buffer_replaced(&mut self, read: &Reading) -> bool {
+        let (of, eager_buffer) = read.eager_buffer;
+        self.connection(of).is_some_and(|connection| {
+            let now = connection.eager_buffers.data(eager_buffer.into(), read.memory.len() as u32);
+            now.is_none_or(|now| now.span().as_ptr() != read.memory.span().as_ptr())
+        })
+    }
+
     fn eager_buffer_data(&mut self, call: &Call, eager_buffer: u64, len: u32) -> Result<MemoryRef, Problem> {
         let connection = self.connection(call.connection).ok_or(Status::NO_SESSION)?;
         Ok(connection.eager_buffers.data(eager_buffer, len).ok_or(Status::REMOTE_ACCESS)?)

@@ -85,6 +85,9 @@ impl Worker {
 
     /// Storage has read so many bytes.
     pub(super) fn answer_read(&mut self, call: &Call, read: &Reading, count: usize) {
+        if read.method != Method::Inline && self.is_eager_buffer_replaced(read) {
+            return self.reply_status(call, Status::REMOTE_ACCESS);
+        }
         self.count_moved(call, false, read.export, read.method, count);
         let body = read_reply(count, read.memory.len());
         if read.method == Method::Eager {

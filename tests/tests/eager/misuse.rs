@@ -6,9 +6,10 @@ use dafs_proto::wire::{
     EAGER_BUFFER_ROOM, EAGER_REQUEST_HEAD_SIZE, EagerBufferTerms, FileHandle, HEADER_SIZE, Header, Method,
     Opcode, ReadRequest, WriteRequest, decode_segments, encode_segments,
 };
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::raw::{Message, Raw};
+use dafs_tests::raw::{Message, Raw, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 use super::SIZE;
@@ -20,6 +21,7 @@ on_each_provider! {
     request_that_names_no_eager_buffer_is_refused,
     eager_buffers_end_with_their_connection,
     eager_buffers_asked_for_again_replace_the_first,
+    read_whose_eager_buffer_is_replaced_meanwhile_is_refused,
     eager_buffers_with_buffers_of_another_size_are_refused,
     eager_buffer_that_was_lent_to_be_written_is_not_read,
 }
@@ -240,6 +242,37 @@ fn eager_buffers_asked_for_again_replace_the_first(on: On) {
     assert_eq!(watcher.statistics().unwrap().eager_buffers_size, before, "the first are given back");
     lent.put(0, &[1; 8], 0, None);
     assert_eq!(lent.raw.ending(), None, "what was lent before is out of reach");
+}
+
+// [WIRE-47]
+fn read_whose_eager_buffer_is_replaced_meanwhile_is_refused(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    for method in [Method::Eager, Method::ClientInitiated] {
+        // Others in their place, and fewer.
+        for count in [2, 1] {
+            let mut lent = Lent::new(&harness, 2).unwrap();
+            let written = lent.raw.call(
+                Header::request(Opcode::Write, lent.handle),
+                &write_body(0, 300, None),
+                &bytes(5, 300),
+            );
+            assert_eq!(written.header.status, Status::OK);
+            faults.next(Kind::Read, Fault::Hold, 1);
+            let mut body = vec![0; ReadRequest::HEAD_SIZE - HEADER_SIZE];
+            ReadRequest { offset: 0, len: 300, method, segment_count: 0, segment: [1, 0, 0] }
+                .encode(&mut body);
+            let mut header = Header::request(Opcode::Read, lent.handle);
+            lent.raw.begin(&mut header);
+            lent.raw.send(header, &body, &[]);
+            faults.wait_for_held(1);
+            let _others = ask(&mut lent.raw, count);
+            faults.release();
+            let reply = lent.raw.receive().unwrap();
+            lent.raw.end(&reply);
+            let answered = (reply.header.opcode, reply.header.status);
+            assert_eq!(answered, (Opcode::Read, Status::REMOTE_ACCESS), "{method:?} {count}");
+        }
+    }
 }
 
 // [WIRE-46]
