@@ -117,9 +117,11 @@ impl Worker {
                 }
                 return;
             }
-            AfterKept::Granted(file, request) if status != Status::OK => {
-                self.take_lock_back(&call, file, &request);
-                self.note_not_kept(file);
+            AfterKept::Granted(file, request) => {
+                self.settle_lock(&call, file, &request, status == Status::OK);
+                if status != Status::OK {
+                    self.note_not_kept(file);
+                }
             }
             AfterKept::Unlocked(file) if status != Status::OK => self.note_not_kept(file),
             _ => {}
@@ -131,10 +133,14 @@ impl Worker {
         self.shared.locks.with(|table| table.on_not_written(file));
     }
 
-    fn take_lock_back(&mut self, call: &Call, file: LockKey, request: &LockRequest) {
+    /// A lock was written or not: it is granted, or its owner has again what it had before.
+    fn settle_lock(&mut self, call: &Call, file: LockKey, request: &LockRequest, is_written: bool) {
         let Some(session) = self.sessions.find(call.session) else { return };
-        let owner = Owner { session: session.id, id: request.owner };
-        let freed = self.shared.locks.with(|table| table.take_back(file, &request.range(), owner));
+        let (range, owner) = (request.range(), Owner { session: session.id, id: request.owner });
+        if is_written {
+            return self.shared.locks.with(|table| table.on_written(file, &range, owner));
+        }
+        let freed = self.shared.locks.with(|table| table.put_back(file, &range, owner));
         self.tell_of_freed(freed);
     }
 

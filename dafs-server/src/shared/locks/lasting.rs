@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use dafs_proto::wire::{LockKind, SessionId, Status};
 
-use super::LockTable;
 use super::held::{Held, Lasting, Owner};
 use super::restart::Restart;
+use super::{Freed, LockTable};
 use crate::shared::lock_file::{Changed, FileName, Record};
 use crate::storage::LockKey;
 
@@ -28,6 +28,11 @@ pub(super) struct Lastings {
 impl Lastings {
     pub(super) fn note_change(&mut self, file: LockKey) {
         self.changed.insert(file);
+    }
+
+    /// A file has changed since.
+    pub(super) fn is_changed(&self, file: LockKey) -> bool {
+        self.changed.contains(&file)
     }
 
     /// Some are in the file of locks alone.
@@ -106,6 +111,26 @@ impl LockTable {
     /// What was to be written was not.
     pub(crate) fn on_not_written(&mut self, file: LockKey) {
         self.lasting.note_change(file);
+    }
+
+    /// A lock is written: it is granted.
+    pub(crate) fn on_written(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) {
+        if let Some(locks) = self.files.get_mut(&file) {
+            locks.segments.on_written(range, owner);
+        }
+    }
+
+    /// A lock could not be written, and is not granted: its owner has what it had before of the range.
+    pub(crate) fn put_back(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
+        let locks = self.files.get_mut(&file);
+        let broken = locks.and_then(|locks| locks.segments.put_back(range, owner, &mut self.counts));
+        let Some(broken) = broken else { return self.take_back(file, range, owner) };
+        self.lasting.note_change(file);
+        self.local.show(file, range, self.files.get(&file));
+        let mut freed = Freed { granted: self.serve(file, range), ended: Vec::new() };
+        self.end_waits_for_broken(file, broken, &mut freed);
+        self.forget_if_free(file);
+        freed
     }
 
     /// A session has all of its locks again that it wants. Returns the sessions of before when it was the last.

@@ -230,8 +230,9 @@ impl LockTable {
 
     /// Locks a range of which nothing is in the way.
     fn take(&mut self, file: LockKey, range: &Range<u64>, held: Held, claim: Claim) {
+        let is_changed = self.lasting.is_changed(file);
         let locks = self.files.entry(file).or_default();
-        if locks.segments.take(range, held, claim, &mut self.counts) {
+        if locks.segments.take(range, held, claim, is_changed, &mut self.counts) {
             self.lasting.note_change(file);
         }
         if !claim.is_reclaim() {
@@ -243,6 +244,9 @@ impl LockTable {
     pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
         if self.unlock_alone(file, range, owner) {
             return Vec::new();
+        }
+        if let Some(locks) = self.files.get_mut(&file) {
+            locks.segments.forget_unwritten(range, owner);
         }
         self.release(file, range, |held| held.owner == owner && !held.is_broken())
     }
@@ -317,16 +321,20 @@ impl LockTable {
 
     /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on, and whoever waits for it is told.
     fn end(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
-        let broken = self
-            .files
-            .get_mut(&file)
-            .map_or_else(Vec::new, |locks| locks.segments.break_lasting(range, &is_meant, &mut self.counts));
+        let broken = self.files.get_mut(&file).map_or_else(Vec::new, |locks| {
+            locks.segments.end_unwritten(range, &is_meant);
+            locks.segments.break_lasting(range, &is_meant, &mut self.counts)
+        });
         let granted = self.release(file, range, |held| is_meant(held) && !held.is_broken());
         let mut freed = Freed { granted, ended: Vec::new() };
+        self.end_waits_for_broken(file, broken, &mut freed);
+        freed
+    }
+
+    fn end_waits_for_broken(&mut self, file: LockKey, broken: Vec<Range<u64>>, freed: &mut Freed) {
         for part in broken {
             freed.add(self.end_waits(file, Status::LOCK_BROKEN, |waiter| overlap(&waiter.range, &part)));
         }
-        freed
     }
 
     /// The wait of an owner for this very lock, by this handle, of which its session will be told.
@@ -433,6 +441,7 @@ impl LockTable {
 
     /// The requests of one pass over those that wait, which stay among them.
     fn grant(&mut self, file: LockKey, freed: &Range<u64>) -> Vec<WaiterId> {
+        let is_changed = self.lasting.is_changed(file);
         let Some(locks) = self.files.get_mut(&file).filter(|_| !self.restart.is_grace()) else {
             return Vec::new();
         };
@@ -452,7 +461,8 @@ impl LockTable {
                 && locks.segments.in_way(range, held, *claim) == InWay::Nothing
                 && self.local.take_in_turn(file, *id, range, held.kind);
             if free {
-                lasts |= locks.segments.take(range, *held, *claim, &mut self.counts);
+                let is_changed = is_changed || lasts;
+                lasts |= locks.segments.take(range, *held, *claim, is_changed, &mut self.counts);
                 self.restart.note(file, range, held.kind);
                 granted.push(*id);
             } else if !awaited.iter().any(|(other, by)| covers(other, range) && by.kind >= held.kind) {

@@ -502,6 +502,89 @@ fn repair_that_is_taken_back_has_repaired_nothing() {
     assert_eq!(table.lock(FILE, 50..60, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
 }
 
+/// How each offset of a range is held by somebody: by nobody `.`, shared `s`, exclusively `x`, so that it lasts `P`, broken `B`.
+fn shown(table: &LockTable, range: Range<u64>, owner: Owner) -> String {
+    let held = |at: u64| {
+        let locks = table.files.get(&FILE);
+        let found = locks.and_then(|locks| {
+            let mut holders = locks.segments.overlapping(&(at..at + 1)).map(|(_, held)| held);
+            holders.find(|held| held.owner == owner || held.is_broken()).copied()
+        });
+        match found {
+            None => '.',
+            Some(held) => match (held.lasting, held.kind) {
+                (Lasting::Broken, _) => 'B',
+                (Lasting::Persistent | Lasting::Repairing, _) => 'P',
+                (Lasting::No, Kind::Shared) => 's',
+                (Lasting::No, Kind::Exclusive) => 'x',
+            },
+        }
+    };
+    range.map(held).collect()
+}
+
+// [LOCK-35] [LOCK-1] [LOCK-46]
+#[test]
+fn owner_of_a_lock_that_is_not_written_has_what_it_had() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    let owner = owner_of(2);
+    for (range, kind) in [(0..4, Kind::Exclusive), (6..12, Kind::Shared)] {
+        assert_eq!(table.lock(FILE, range, held(2, kind), Claim::New, None), Ok(NOW));
+    }
+    assert_eq!(table.lock(FILE, 2..10, lasts(2), Claim::New, None), Ok(NOW));
+    assert_eq!(shown(&table, 0..13, owner), "xxPPPPPPPPss.");
+    let wish = table.lock(FILE, 5..8, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    let freed = table.put_back(FILE, &(2..10), owner);
+    assert_eq!(shown(&table, 0..13, owner), "xxxx..ssssss.");
+    assert_eq!((numbers(&freed.granted), freed.ended), ([4].into(), Vec::new()));
+    table.unlock(FILE, &(5..8), owner_of(4));
+    // What was written stays when the same is asked for again.
+    assert_eq!(table.lock(FILE, 20..24, lasts(2), Claim::New, None), Ok(NOW));
+    table.on_written(FILE, &(20..24), owner);
+    assert_eq!(table.lock(FILE, 20..24, lasts(2), Claim::New, None), Ok(NOW));
+    table.put_back(FILE, &(20..24), owner);
+    assert_eq!(shown(&table, 19..25, owner), ".PPPP.");
+    // What others have come to share by then is shared.
+    assert_eq!(table.lock(FILE, 20..24, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 21..22, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
+    table.put_back(FILE, &(20..24), owner);
+    assert_eq!(shown(&table, 19..25, owner), ".PsPP.");
+    assert_eq!(shown(&table, 19..25, owner_of(4)), "..s...");
+    // What is given back meanwhile does not come back.
+    assert_eq!(table.lock(FILE, 0..4, lasts(2), Claim::New, None), Ok(NOW));
+    table.unlock(FILE, &(0..4), owner);
+    table.put_back(FILE, &(0..4), owner);
+    assert_eq!(shown(&table, 0..4, owner), "....");
+    // What is to be repaired is what was.
+    assert_eq!(table.lock(FILE, 30..34, lasts(6), Claim::New, None), Ok(NOW));
+    table.on_written(FILE, &(30..34), owner_of(6));
+    table.unlock_handle(FILE, lasts(6).owner.session, lasts(6).handle);
+    assert_eq!(table.lock(FILE, 32..38, lasts(2), Claim::Repair, None), Ok(NOW));
+    assert_eq!(shown(&table, 30..39, owner), "BBPPPPPP.");
+    table.put_back(FILE, &(32..38), owner);
+    assert_eq!(shown(&table, 30..39, owner), "BBBB.....");
+}
+
+// [LOCK-35] [LOCK-28]
+#[test]
+fn lock_that_was_waited_for_and_is_not_written_when_it_is_asked_for_again_is_not_held() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..4, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 2..8, held(4, Kind::Exclusive), Claim::New, None), Err(Status::LOCKED));
+    assert_eq!(table.lock(FILE, 4..8, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
+    let wish = table.lock(FILE, 2..8, lasts(2), Claim::New, Some(waiting(2)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(numbers(&table.unlock(FILE, &(4..8), owner_of(4))), [2].into());
+    assert_eq!(table.lock(FILE, 2..8, lasts(2), Claim::New, Some(waiting(2))), Ok(NOW));
+    table.put_back(FILE, &(2..8), owner_of(2));
+    assert_eq!(shown(&table, 0..9, owner_of(2)), "ssss.....");
+}
+
 #[test]
 fn memory_of_one_file_at_most_is_kept_for_who_locks_it_again() {
     let mut table = LockTable::default();
