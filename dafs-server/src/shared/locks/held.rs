@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{LockKind, LockTurn, SessionId};
+use smallvec::SmallVec;
 
 /// Who holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,6 +129,71 @@ fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
         *count.get_mut() -= 1;
         if *count.get() == 0 {
             count.remove();
+        }
+    }
+}
+
+/// How many parts of a file each session holds and awaits. They are ordered, and few: one that has nothing any more stays until somebody
+/// looks for those, so that it is found again quickly.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    counts: SmallVec<[(SessionId, usize); 1]>,
+    /// Those that have nothing.
+    absent: usize,
+}
+
+impl Sessions {
+    fn place(&self, session: SessionId) -> Result<usize, usize> {
+        self.counts.binary_search_by_key(&session, |(other, _)| *other)
+    }
+
+    /// It is there, whether it has something now or not.
+    pub(super) fn knows(&self, session: SessionId) -> bool {
+        self.place(session).is_ok()
+    }
+
+    pub(super) fn add(&mut self, session: SessionId) {
+        match self.place(session) {
+            Ok(place) => {
+                let count = &mut self.counts[place].1;
+                self.absent -= usize::from(*count == 0);
+                *count += 1;
+            }
+            Err(place) => self.counts.insert(place, (session, 1)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, session: SessionId) {
+        if let Ok(place) = self.place(session) {
+            let count = &mut self.counts[place].1;
+            *count -= 1;
+            self.absent += usize::from(*count == 0);
+        }
+    }
+
+    /// Some have nothing any more.
+    pub(super) fn has_absent(&self) -> bool {
+        self.absent > 0
+    }
+
+    /// Takes those out.
+    pub(super) fn take_absent(&mut self) -> Vec<SessionId> {
+        if self.absent == 0 {
+            return Vec::new();
+        }
+        let gone = self.counts.iter().filter(|(_, count)| *count == 0).map(|(session, _)| *session).collect();
+        self.counts.retain(|(_, count)| *count > 0);
+        self.absent = 0;
+        gone
+    }
+
+    /// Takes this one out, if it has nothing.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        if let Ok(place) = self.place(session)
+            && self.counts[place].1 == 0
+        {
+            self.counts.remove(place);
+            self.absent -= 1;
         }
     }
 }

@@ -85,7 +85,7 @@ struct FileLocks {
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     files: BTreeMap<LockKey, FileLocks>,
-    /// Files in which a session has locks or waits, and from which offset on, while it ends.
+    /// Files in which a session has locks or waits, and from which offset on, while it ends. It may have none in the file in `free`.
     by_session: BTreeMap<SessionId, BTreeMap<LockKey, u64>>,
     /// What each owner waits for.
     waits: BTreeMap<Owner, Vec<(LockKey, WaiterId)>>,
@@ -130,7 +130,9 @@ impl LockTable {
         let session = held.owner.session;
         let checked = self.check(file, &range, &held, claim);
         let outcome = checked.and_then(|()| self.grant_or_wait(file, range, held, claim, waiting));
-        if outcome.is_ok() {
+        if outcome.is_ok()
+            && self.files.get(&file).is_some_and(|locks| locks.segments.sessions.knows(session))
+        {
             self.by_session.entry(session).or_default().insert(file, 0);
         }
         self.forget_if_free(file);
@@ -151,11 +153,14 @@ impl LockTable {
         else {
             return false;
         };
+        let is_known = locks.segments.sessions.knows(session);
         if !locks.segments.lock_alone(range, held, &mut self.counts) {
             return false;
         }
         self.restart.note(file, range, held.kind);
-        self.by_session.entry(session).or_default().insert(file, 0);
+        if !is_known {
+            self.by_session.entry(session).or_default().insert(file, 0);
+        }
         true
     }
 
@@ -219,6 +224,7 @@ impl LockTable {
         let held_nothing = !locks.segments.has_part(&range, held.owner);
         let id = WaiterId { held_nothing, number: self.last };
         locks.waiters.insert(id, Waiter { range, held, claim, waiting });
+        locks.segments.sessions.add(held.owner.session);
         self.waits.entry(held.owner).or_default().push((file, id));
         self.counts.add_waiter(held.owner);
         if self.closes_circle(held.owner) {
@@ -259,7 +265,8 @@ impl LockTable {
             return false;
         };
         let is_unlocked = locks.segments.unlock_alone(range, owner, &mut self.counts);
-        if is_unlocked && self.free != Some(file) && locks.segments.is_empty() {
+        let is_over = locks.segments.is_empty() || locks.segments.sessions.has_absent();
+        if is_unlocked && self.free != Some(file) && is_over {
             self.forget_if_free(file);
         }
         is_unlocked
@@ -316,6 +323,9 @@ impl LockTable {
         let mut freed = self.end_waits(file, Status::NO_SESSION, |waiter| is_own(&waiter.held));
         freed.ended.clear();
         freed.add(self.end(file, &(from..end), is_own));
+        if let Some(locks) = self.files.get_mut(&file) {
+            locks.segments.sessions.forget(session);
+        }
         Some(freed)
     }
 
@@ -478,8 +488,10 @@ impl LockTable {
     }
 
     fn remove_waiter(&mut self, file: LockKey, id: WaiterId) -> Option<Waiter> {
-        let waiter = self.files.get_mut(&file)?.waiters.remove(&id)?;
+        let locks = self.files.get_mut(&file)?;
+        let waiter = locks.waiters.remove(&id)?;
         let owner = waiter.held.owner;
+        locks.segments.sessions.remove(owner.session);
         if let Some(waits) = self.waits.get_mut(&owner) {
             waits.retain(|wait| *wait != (file, id));
             if waits.is_empty() {
@@ -539,20 +551,37 @@ impl LockTable {
         blockers
     }
 
+    /// Forgets who has nothing of a file any more, and the file where nobody has: it takes the place of the one in `free`.
     fn forget_if_free(&mut self, file: LockKey) {
-        match self.files.get(&file) {
-            Some(locks) if !locks.is_free() => return,
+        match self.files.get_mut(&file) {
+            Some(locks) if !locks.is_free() => {
+                let gone = locks.segments.sessions.take_absent();
+                return self.forget_sessions(file, gone);
+            }
             Some(_) if self.free != Some(file) => {
                 let before = self.free.replace(file);
                 if let Some(before) =
                     before.filter(|before| self.files.get(before).is_some_and(FileLocks::is_free))
+                    && let Some(mut locks) = self.files.remove(&before)
                 {
-                    self.files.remove(&before);
+                    self.forget_sessions(before, locks.segments.sessions.take_absent());
                 }
             }
             _ => {}
         }
         self.local.forget(file);
+    }
+
+    /// These have nothing of a file any more.
+    fn forget_sessions(&mut self, file: LockKey, gone: Vec<SessionId>) {
+        for session in gone {
+            if let Some(files) = self.by_session.get_mut(&session) {
+                files.remove(&file);
+                if files.is_empty() {
+                    self.by_session.remove(&session);
+                }
+            }
+        }
     }
 }
 

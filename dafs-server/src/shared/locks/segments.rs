@@ -8,7 +8,7 @@ use std::ops::Range;
 use dafs_proto::wire::LockKind as Kind;
 use smallvec::SmallVec;
 
-use super::held::{Claim, Counts, Held, Lasting, Owner, conflict};
+use super::held::{Claim, Counts, Held, Lasting, Owner, Sessions, conflict};
 
 /// Who holds a segment. All hold it shared, or one holds it exclusively.
 type Holders = SmallVec<[Held; 1]>;
@@ -41,6 +41,8 @@ struct Unwritten {
 pub(super) struct Segments {
     by_start: BTreeMap<u64, Segment>,
     unwritten: Vec<Unwritten>,
+    /// Who has how much of it; what is awaited the table counts.
+    pub(super) sessions: Sessions,
 }
 
 impl Segments {
@@ -153,6 +155,7 @@ impl Segments {
                 }
             }
             counts.add(&held);
+            self.sessions.add(held.owner.session);
         }
         self.join(range, counts);
     }
@@ -255,6 +258,7 @@ impl Segments {
         }
         self.by_start.insert(range.start, Segment { end: range.end, holders: SmallVec::from_buf([held]) });
         counts.add(&held);
+        self.sessions.add(held.owner.session);
         true
     }
 
@@ -270,6 +274,7 @@ impl Segments {
             return false;
         }
         counts.remove(held);
+        self.sessions.remove(held.owner.session);
         found.remove();
         true
     }
@@ -292,6 +297,7 @@ impl Segments {
                 let goes = is_meant(held);
                 if goes {
                     counts.remove(held);
+                    self.sessions.remove(held.owner.session);
                 }
                 !goes
             });
@@ -314,7 +320,10 @@ impl Segments {
         }
         let behind = Segment { end: segment.end, holders: segment.holders.clone() };
         segment.end = at;
-        behind.holders.iter().for_each(|held| counts.add(held));
+        for held in &behind.holders {
+            counts.add(held);
+            self.sessions.add(held.owner.session);
+        }
         self.by_start.insert(at, behind);
     }
 
@@ -331,7 +340,10 @@ impl Segments {
                 && let Some(next) = self.by_start.remove(&end)
                 && let Some(segment) = self.by_start.get_mut(&start)
             {
-                next.holders.iter().for_each(|held| counts.remove(held));
+                for held in &next.holders {
+                    counts.remove(held);
+                    self.sessions.remove(held.owner.session);
+                }
                 segment.end = next.end;
                 at = start;
             }

@@ -624,3 +624,42 @@ fn lock_behind_the_last_offset_is_of_nothing() {
     assert_eq!(table.unlock(FILE, &nothing, owner_of(2)), []);
     assert!(!table.has_any(owner_of(2).session) && table.counts.all == 0);
 }
+
+// [LOCK-10] What a session has had is no burden.
+#[test]
+fn session_is_remembered_only_where_it_has_something() {
+    let mut table = LockTable::default();
+    let key = |file| LockKey { file, ..FILE };
+    let lock = |table: &mut LockTable, file, id, at: u64| {
+        let held = held(id, Kind::Exclusive);
+        assert_eq!(table.lock(key(file), at..at + 1, held, Claim::New, None), Ok(NOW));
+    };
+    let files = |table: &LockTable, id| table.by_session.get(&owner_of(id).session).map_or(0, BTreeMap::len);
+    for file in 0..1000 {
+        lock(&mut table, file, 0, 0);
+        assert_eq!(table.unlock(key(file), &(0..1), owner_of(0)), []);
+    }
+    assert_eq!((files(&table, 0), table.by_session.len()), (1, 1), "where it finds its memory");
+    // Beside another that stays, by itself and next to it; and where it gives up waiting.
+    for file in 0..1000 {
+        lock(&mut table, file, 4, 10);
+        for at in [0, 11] {
+            lock(&mut table, file, 0, at);
+            assert_eq!(table.unlock(key(file), &(at..at + 1), owner_of(0)), []);
+        }
+        let wish = table.lock(key(file), 10..11, held(0, Kind::Shared), Claim::New, Some(waiting(file)));
+        let Ok(Outcome::Waits(waiter)) = wish else { panic!("{wish:?}") };
+        assert!((1..=2).contains(&files(&table, 0)), "while it waits");
+        assert_eq!(table.cancel(key(file), waiter), Some(Vec::new()));
+    }
+    assert_eq!((files(&table, 0), files(&table, 4)), (0, 1000));
+    // Those who come and go leave nothing.
+    for id in 10..1000 {
+        lock(&mut table, 2000, id, 0);
+        table.unlock(key(2000), &(0..1), owner_of(id));
+        while table.end_some_of(owner_of(id).session).is_some() {}
+    }
+    assert_eq!(table.by_session.len(), 1);
+    let kept = table.files.get_mut(&key(2000)).map(|locks| locks.segments.sessions.take_absent());
+    assert_eq!(kept, Some(Vec::new()));
+}
