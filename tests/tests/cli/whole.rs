@@ -1,7 +1,7 @@
 //! `dafs cp`: what has a name is whole. A copy that is interrupted or fails leaves what stood there before, and nothing beside it.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -24,6 +24,8 @@ on_sockets! {
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
     copy_of_a_file_that_became_stale_is_made_once_more,
+    copy_of_a_pipe_to_a_file_that_became_stale_fails,
+    copy_to_a_pipe_of_a_file_that_became_stale_fails,
     copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole,
     copy_in_place_keeps_links_and_reaches_devices,
     listing_without_end_ends,
@@ -208,6 +210,54 @@ fn copy_of_a_file_that_became_stale_is_made_once_more(on: On) {
     let (code, said) = ended(copy);
     assert_eq!(code, Some(0), "{said}");
     assert_same(&fs::read(down).unwrap(), &bytes(2, SIZES[1]), "the file that is there now");
+}
+
+// [CMD-18]
+fn copy_of_a_pipe_to_a_file_that_became_stale_fails(on: On) {
+    let mut world = World::start(on);
+    let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut source = copy.stdin.take().unwrap();
+    // More than the pipe holds: the copy has read the beginning.
+    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    world.kill();
+    let [draft] = &names(&world.data())[..] else { panic!("{:?}", names(&world.data())) };
+    fs::remove_file(world.data().join(draft)).unwrap();
+    world.restart();
+    // Nobody reads this any more, when the copy has failed by then.
+    let _ = source.write_all(&bytes(2, SIZES[1]));
+    drop(source);
+    let (code, said) = ended(copy);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot ") && said.contains("the server forgot the session"), "{said}");
+    assert_eq!(names(&world.data()), [""; 0], "{said}");
+}
+
+// [CMD-18]
+fn copy_to_a_pipe_of_a_file_that_became_stale_fails(on: On) {
+    let mut world = World::start(on);
+    // More than is read ahead.
+    let size = 8 * SIZES[1];
+    fs::write(world.data().join("f"), bytes(1, size)).unwrap();
+    let mut copy = command(["cp", &world.url("data/f"), "/dev/stdout"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut shown = vec![0];
+    copy.stdout.as_mut().unwrap().read_exact(&mut shown).unwrap();
+    fs::write(world.local("other"), bytes(2, size)).unwrap();
+    fs::rename(world.local("other"), world.data().join("f")).unwrap();
+    world.crash_and_restart();
+    copy.stdout.take().unwrap().read_to_end(&mut shown).unwrap();
+    let (code, said) = ended(copy);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot ") && said.contains("the server forgot the session"), "{said}");
+    assert!(shown.len() < size, "{} bytes", shown.len());
+    assert_same(&shown, &bytes(1, size)[..shown.len()], "the beginning");
 }
 
 // [CMD-18]

@@ -37,10 +37,16 @@ pub(super) fn copy_reported(account: &Account, item: &Item) {
     let mut rounds = 0;
     let copied = loop {
         rounds += 1;
-        match copy(account, item, &mut counted) {
+        // A pipe gives nothing twice, and takes nothing back.
+        let mut can_repeat = item.meta.kind == FileKind::File;
+        let copied = Copy::begin(account, item).and_then(|copy| {
+            can_repeat &= !copy.sink.is_stream();
+            copy.run(&mut counted)
+        });
+        match copied {
             // What was opened is not there any more: all of it once more.
             Err(Fault::Source(_, cause) | Fault::Sink(_, cause))
-                if cause.is_passing() && rounds < ROUNDS_MAX =>
+                if cause.is_passing() && can_repeat && rounds < ROUNDS_MAX =>
             {
                 counted.begin_again();
             }
@@ -102,26 +108,26 @@ pub(super) struct Copy<'a> {
     seeks: bool,
 }
 
-/// Copies one file.
-fn copy(account: &Account, item: &Item, counted: &mut Counted) -> Result<Outcome, Fault> {
-    let roots = &item.roots;
-    let seeks = item.meta.kind == FileKind::File;
-    let opened = match seeks {
-        true => OpenFile::begin_open(&roots.source, &item.path, item.follow).wait(),
-        false => OpenFile::open_stream(&roots.source, &item.path),
-    };
-    let (source, meta) = opened.map_err(|cause| Fault::Source("open", cause))?;
-    if meta.kind != item.meta.kind {
-        return Err(Fault::Source("copy", Cause::Text("it was replaced while the tree was copied".into())));
+impl<'a> Copy<'a> {
+    /// Opens both sides.
+    fn begin(account: &'a Account, item: &'a Item) -> Result<Self, Fault> {
+        let roots = &item.roots;
+        let seeks = item.meta.kind == FileKind::File;
+        let opened = match seeks {
+            true => OpenFile::begin_open(&roots.source, &item.path, item.follow).wait(),
+            false => OpenFile::open_stream(&roots.source, &item.path),
+        };
+        let (source, meta) = opened.map_err(|cause| Fault::Source("open", cause))?;
+        if meta.kind != item.meta.kind {
+            let cause = Cause::Text("it was replaced while the tree was copied".into());
+            return Err(Fault::Source("copy", cause));
+        }
+        let existing = Sink::begin_look(item).wait().map_err(|cause| Fault::Sink("create", cause))?;
+        let sink =
+            Sink::begin_create(item, &meta, existing).wait().map_err(|cause| Fault::Sink("create", cause))?;
+        Ok(Self { account, item, source, meta, sink, seeks })
     }
-    let existing = Sink::begin_look(item).wait().map_err(|cause| Fault::Sink("create", cause))?;
-    let sink =
-        Sink::begin_create(item, &meta, existing).wait().map_err(|cause| Fault::Sink("create", cause))?;
-    let copy = Copy { account, item, source, meta, sink, seeks };
-    copy.run(counted)
-}
 
-impl Copy<'_> {
     fn run(self, counted: &mut Counted) -> Result<Outcome, Fault> {
         let in_place = !self.sink.is_new();
         self.sink.begin_empty().wait().map_err(|cause| Fault::Sink("empty", cause))?;
