@@ -1,9 +1,15 @@
 //! `dafs lock`.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Error, File, LockConflict, LockKind, LockOptions, OpenOptions, Status};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::flags::Lock;
 use crate::quote;
@@ -24,7 +30,7 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
         .map_err(|error| target.failed(if flags.shared { "open" } else { "open or make" }, &error))?;
     take(flags, &target, &file, kind)?;
     let Some((program, arguments)) = flags.command.split_first() else { return Ok(ExitCode::SUCCESS) };
-    let ended = Command::new(program).args(arguments).status();
+    let ended = carried_out(Command::new(program).args(arguments));
     let is_good = matches!(&ended, Ok(status) if status.success());
     // Nothing was begun where there is no program.
     let is_whole = is_good || ended.is_err() || !(flags.persistent || flags.repair);
@@ -46,6 +52,52 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
             Ok(exit_of(status))
         }
     }
+}
+
+/// Runs a program to its end, which no signal to this process is: SIGTERM and SIGHUP go on to the program, and a terminal sends SIGINT and
+/// SIGQUIT to it by itself. What this process was started to ignore it ignores, and so does the program.
+fn carried_out(command: &mut Command) -> io::Result<ExitStatus> {
+    let ignored = ignored_signals();
+    let mut caught = vec![SIGINT, SIGQUIT, SIGTERM, SIGHUP];
+    caught.retain(|signal| ignored & (1 << (signal - 1)) == 0);
+    // Afterwards they end this process as ever: the server may not answer any more.
+    let is_over = Arc::<AtomicBool>::default();
+    for signal in &caught {
+        signal_hook::flag::register_conditional_default(*signal, Arc::clone(&is_over))?;
+    }
+    caught.push(SIGCHLD);
+    // Before the program begins, which gets none of the handlers.
+    let ended = Signals::new(caught).and_then(|signals| waited_for(command, signals));
+    is_over.store(true, Ordering::Relaxed);
+    ended
+}
+
+fn waited_for(command: &mut Command, mut signals: Signals) -> io::Result<ExitStatus> {
+    let mut program = command.spawn()?;
+    let id = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
+    loop {
+        for signal in signals.wait() {
+            let signal = match signal {
+                SIGTERM => Signal::TERM,
+                SIGHUP => Signal::HUP,
+                _ => continue,
+            };
+            // The number is its own until its end is asked for.
+            if let Some(Err(error)) = id.map(|id| kill_process(id, signal)) {
+                tracing::debug!("cannot pass on a signal: {error}");
+            }
+        }
+        if let Some(status) = program.try_wait()? {
+            return Ok(status);
+        }
+    }
+}
+
+/// Of each signal one bit, the first the lowest.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()> {

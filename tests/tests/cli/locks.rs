@@ -8,13 +8,16 @@ use std::process::{Command, Stdio};
 use dafs_tests::harness::On;
 use dafs_tests::locking_process::LockingProcess;
 use dafs_tests::on_each_provider;
+use dafs_tests::program::{Signal, signal};
 
 use crate::full::mount;
-use crate::programs::{World, command, dafs};
+use crate::programs::{World, command, dafs, program};
 
 on_each_provider! {
     program_runs_while_the_file_is_locked,
     program_that_ends_badly_is_told_of,
+    program_keeps_the_lock_through_signals_and_gets_those_that_end_it,
+    program_ignores_what_dafs_was_started_to_ignore,
     lock_of_a_program_that_failed_is_broken_until_it_is_repaired,
     persistent_lock_that_nothing_would_keep_says_what_to_do,
     process_of_the_servers_host_keeps_programs_out,
@@ -140,4 +143,56 @@ fn program_that_ends_badly_is_told_of(on: On) {
     dafs(["lock", &url, "/no/such/program"]).failed(127, &["cannot run", "/no/such/program", "no such file"]);
     dafs(["lock", "-s", &world.url("data/missing"), "true"]).failed(1, &["cannot open", "no such file"]);
     dafs(["lock", "-n", &url, "true"]).succeeded();
+}
+
+// [CMD-71] [CMD-74]
+fn program_keeps_the_lock_through_signals_and_gets_those_that_end_it(on: On) {
+    let world = World::start(on);
+    let url = world.url("data/lock");
+    let id = "0b".repeat(16);
+    for (last, number) in [(Signal::TERM, 15), (Signal::HUP, 1)] {
+        let mut holder = command(["lock", &url, "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdin = holder.stdin.take().unwrap();
+        let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+        let mut answers = |line: &str| {
+            writeln!(stdin, "{line}").unwrap();
+            assert_eq!(said.next().unwrap().unwrap(), line);
+        };
+        answers("runs");
+        // As a terminal sends them, but not to the program.
+        for only in [Signal::INT, Signal::QUIT] {
+            signal(holder.id(), only).unwrap();
+        }
+        answers("still runs");
+        dafs(["--client-id", &id, "lock", "-n", &url, "true"]).failed(1, &["cannot lock", "has it"]);
+        signal(holder.id(), last).unwrap();
+        assert_eq!(holder.wait().unwrap().code(), Some(128 + number));
+        dafs(["--client-id", &id, "lock", "-n", &url, "true"]).succeeded();
+    }
+}
+
+// [CMD-75]
+fn program_ignores_what_dafs_was_started_to_ignore(on: On) {
+    let world = World::start(on);
+    let (outer, inner) = (world.url("data/outer"), world.url("data/inner"));
+    let shown = |ignored: &str, by: &[&str]| {
+        let script = format!("trap '' {ignored}; exec \"$@\"");
+        let words = ["lock", &outer, "sh", "-c", &script, "sh"];
+        dafs([&words[..], by, &["sed", "-n", "/^Sig[BIC]/p", "/proc/self/status"]].concat())
+            .succeeded()
+            .text()
+    };
+    let lock = program("dafs");
+    for ignored in ["HUP INT", "TERM QUIT", "USR1"] {
+        assert_eq!(
+            shown(ignored, &[lock.to_str().unwrap(), "lock", &inner]),
+            shown(ignored, &[]),
+            "{ignored}"
+        );
+    }
 }
