@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -23,6 +23,7 @@ on_sockets! {
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
+    copy_of_a_file_that_shrinks_in_a_hole_fails_and_says_so,
     copy_of_a_file_that_became_stale_is_made_once_more,
     copy_of_a_pipe_to_a_file_that_became_stale_fails,
     copy_to_a_pipe_of_a_file_that_became_stale_fails,
@@ -193,6 +194,27 @@ fn copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so(on: On) {
         assert!(said.contains(&format!("it shrank from {size} to 1000 bytes")), "{said}");
         assert!(!down.exists());
     }
+}
+
+// [CMD-3] [CMD-14]
+fn copy_of_a_file_that_shrinks_in_a_hole_fails_and_says_so(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let (source, down) = (harness.data().join("f"), harness.scratch().join("down"));
+    let file = fs::File::create(&source).unwrap();
+    for offset in [0, 4 << 20] {
+        file.write_all_at(&bytes(1, SIZES[0]), offset).unwrap();
+    }
+    file.set_len(8 << 20).unwrap();
+    faults.next(Kind::Read, Fault::Hold, usize::MAX);
+    let copy = begin(["cp", &url(&harness, "data/f"), text(&down)]);
+    faults.wait_for_held(1);
+    // All that was asked for is still there.
+    file.set_len(1 << 20).unwrap();
+    faults.release();
+    let (code, said) = ended(copy);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("it shrank from 8388608 to 1048576 bytes"), "{said}");
+    assert!(!down.exists());
 }
 
 // [CMD-18]

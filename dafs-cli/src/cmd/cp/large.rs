@@ -77,15 +77,16 @@ pub(super) fn copy_reported(account: &Account, item: &Item) {
 /// Why a source that gave `delivered` bytes is not copied: it has more, or had when it was opened. `now` is what it is afterwards.
 /// Files of this machine that take no space, as in /sys, may say a size that means nothing.
 pub(super) fn short(source: &OpenFile, meta: &Meta, now: Option<&Meta>, delivered: u64) -> Option<Cause> {
-    let is_pseudo = matches!(source, OpenFile::Local(_)) && meta.allocated == 0;
+    let shrunk = now.filter(|now| now.size < meta.size);
+    let is_pseudo = matches!(source, OpenFile::Local(_)) && meta.allocated == 0 && shrunk.is_none();
     if delivered >= meta.size || is_pseudo {
         return None;
     }
-    let text = match now {
-        Some(now) if now.size < meta.size => {
+    let text = match shrunk {
+        Some(now) => {
             format!("it shrank from {} to {} bytes while it was copied: copy it again", meta.size, now.size)
         }
-        _ => format!("it is said to have {} bytes, and gave only {delivered}", meta.size),
+        None => format!("it is said to have {} bytes, and gave only {delivered}", meta.size),
     };
     Some(Cause::Text(text))
 }
@@ -128,6 +129,11 @@ impl<'a> Copy<'a> {
         Ok(Self { account, item, source, meta, sink, seeks })
     }
 
+    /// Holes of the source are looked for, and become holes of the copy.
+    pub(super) fn leaves_holes(&self) -> bool {
+        self.meta.allocated < self.meta.size && !self.sink.is_stream()
+    }
+
     fn run(self, counted: &mut Counted) -> Result<Outcome, Fault> {
         let in_place = !self.sink.is_new();
         self.sink.begin_empty().wait().map_err(|cause| Fault::Sink("empty", cause))?;
@@ -138,7 +144,9 @@ impl<'a> Copy<'a> {
                 Some(lost) => lost,
             };
             let now = self.source.metadata().map_err(|cause| Fault::Source("look at", cause))?;
-            if let Some(cause) = short(&self.source, &self.meta, Some(&now), end) {
+            // What was cut off meanwhile looks like a hole.
+            let delivered = if self.leaves_holes() { end.min(now.size) } else { end };
+            if let Some(cause) = short(&self.source, &self.meta, Some(&now), delivered) {
                 return Err(Fault::Source("copy", cause));
             }
             match self.finish(end, lost)? {

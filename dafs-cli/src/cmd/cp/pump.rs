@@ -165,10 +165,9 @@ impl<'a> Pump<'a> {
     /// Copies the data in a range, which may have holes. Returns as [`Pump::copy_range`].
     fn copy_spans(&mut self, range: Range<u64>) -> Result<Option<u64>, Fault> {
         let copy = self.copy;
-        let is_sparse = copy.meta.allocated < copy.meta.size && !copy.sink.is_stream();
         let mut offset = range.start;
         while offset < range.end {
-            let data = match is_sparse {
+            let data = match copy.leaves_holes() {
                 false => Some((offset, range.end)),
                 true => copy
                     .source
