@@ -150,6 +150,17 @@ pub(crate) fn join(base: &Path, name: &Path) -> PathBuf {
     }
 }
 
+pub(crate) fn ends_with_slash(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+/// A path without the slashes at its end, which would follow a symbolic link there.
+pub(crate) fn without_slashes(path: &Path) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    PathBuf::from(OsStr::from_bytes(&bytes[..end]))
+}
+
 /// A name of a directory entry as a path of one part. A server, or a broken one, could send others, which would lead elsewhere.
 pub(crate) fn entry_name(name: &[u8]) -> Option<&Path> {
     let usable =

@@ -2,14 +2,12 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use dafs_client::{Error, FileKind, Status};
 
 use crate::flags::Mv;
-use crate::remote::{Remotes, Target, join, normal, sure};
+use crate::remote::{Remotes, Target, ends_with_slash, join, normal, sure, without_slashes};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
@@ -56,18 +54,12 @@ pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
 /// A directory is the same with a slash at its end, which no server takes in a name that it is to move. What is none stays as it was
 /// written: the server then says that it is no directory.
 fn strip_slashes(from: &mut Target, to: &mut Target) {
-    let ends = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
-    let stripped = |path: &Path| {
-        let bytes = path.as_os_str().as_bytes();
-        let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-        PathBuf::from(OsStr::from_bytes(&bytes[..end]))
-    };
-    if !ends(&from.path) && !ends(&to.path) {
+    if !ends_with_slash(&from.path) && !ends_with_slash(&to.path) {
         return;
     }
-    let source = stripped(&from.path);
+    let source = without_slashes(&from.path);
     if matches!(from.export.symlink_metadata(&source), Ok(found) if found.kind == FileKind::Directory) {
-        (from.path, to.path) = (source, stripped(&to.path));
+        (from.path, to.path) = (source, without_slashes(&to.path));
     }
 }
 
@@ -108,11 +100,10 @@ fn not_moved(from: &Target, to: &Target, why: &str) -> Failure {
 
 /// Why a server takes no part in a move: it has one status for all of this.
 fn invalid(flags: &Mv, from: &Target, to: &Target) -> &'static str {
-    let ends = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
     if normal(&to.path).starts_with(normal(&from.path)) {
         return "a directory cannot be moved into itself";
     }
-    match (ends(&from.path) || ends(&to.path), flags.no_clobber) {
+    match (ends_with_slash(&from.path) || ends_with_slash(&to.path), flags.no_clobber) {
         (true, _) => "only a directory can have a name that ends with a slash",
         (false, true) => {
             "a directory cannot be moved into itself, and some file systems cannot move without replacing; try it without -n"

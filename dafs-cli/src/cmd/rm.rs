@@ -2,13 +2,14 @@
 //! that listed it, which stays open. A path could come to lead elsewhere, where another user may rename what is in the tree.
 
 use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use dafs_client::{Dir, FileKind, Pending, ReadDir};
 
 use crate::flags::Rm;
-use crate::remote::{Remotes, Target, entry_name, join, normal, sure};
+use crate::remote::{Remotes, Target, ends_with_slash, entry_name, join, normal, sure, without_slashes};
 use crate::report::{Failure, Failures, Result};
 use crate::signals::{Interrupt, progressed};
 
@@ -54,11 +55,15 @@ struct Remover<'a> {
 
 impl Remover<'_> {
     fn operand(&self, target: &Target) -> Result<()> {
+        let (had_slash, target) = (ends_with_slash(&target.path), &target.at(without_slashes(&target.path)));
         let failed = |error| target.failed("remove", &error);
         let attributes = match target.export.symlink_metadata(&target.path) {
             Err(error) if error.is_not_found() && self.flags.force => return Ok(()),
             result => result.map_err(failed)?,
         };
+        if attributes.kind != FileKind::Directory && had_slash {
+            return Err(Failure::text(format!("cannot remove '{}/': not a directory", target.url())));
+        }
         if attributes.kind != FileKind::Directory {
             let remove = || target.export.remove_file(&target.path);
             let mut goes_missing = self.flags.force;
@@ -75,6 +80,13 @@ impl Remover<'_> {
         if normal(&target.path).as_os_str().is_empty() {
             return Err(Failure::usage(format!(
                 "cannot remove '{}': it is the root of an export; remove what is in it",
+                target.url()
+            )));
+        }
+        // It may be what a link leads to.
+        if ends_with_dots(&target.path) {
+            return Err(Failure::text(format!(
+                "cannot remove '{}': its path ends with . or ..; give the directory's own name",
                 target.url()
             )));
         }
@@ -237,6 +249,12 @@ impl Level {
             self.opening.push_back((path, pending));
         }
     }
+}
+
+/// Not by its components: those of `a/.` are those of `a`.
+fn ends_with_dots(path: &Path) -> bool {
+    let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').next();
+    matches!(last, Some(b"." | b".."))
 }
 
 // In the directory that listed it, by its name alone.

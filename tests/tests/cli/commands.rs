@@ -220,6 +220,7 @@ fn mkdir_p_takes_paths_as_mkdir_does(on: On) {
     assert_eq!((mode("m") & 0o700, mode("m/n") & 0o700), (0o700, 0o700));
 }
 
+// [CMD-76]
 fn rm_removes_trees_and_never_follows_links(on: On) {
     let world = World::start(on);
     let tree = world.data().join("tree");
@@ -233,8 +234,13 @@ fn rm_removes_trees_and_never_follows_links(on: On) {
     symlink("../../kept/file", tree.join("a/link")).unwrap();
     let url = world.url("data/tree");
     dafs(["rm", &url]).failed(1, &["is a directory; ", "-r"]);
+    for end in ["/", "//", "/.", "/./", "/../kept/."] {
+        dafs(["rm", "-rf", &world.url(&format!("data/tree/link{end}"))]).failed(1, &["cannot remove"]);
+    }
+    assert!(world.data().join("kept/file").exists());
+    dafs(["rm", "-r", &world.url("data/kept/file/")]).failed(1, &["file/': not a directory"]);
     dafs(["rm", "-r", &world.url("data/tree/link")]).succeeded();
-    dafs(["rm", "-r", &url]).succeeded();
+    dafs(["rm", "-r", &format!("{url}//")]).succeeded();
     assert!(!tree.exists() && world.data().join("kept/file").exists());
     dafs(["rm", &url]).failed(1, &["cannot remove", "no such file or directory"]);
     dafs(["rm", "-f", &url]).succeeded();
