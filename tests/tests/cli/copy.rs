@@ -21,6 +21,7 @@ on_each_provider![
     copy_with_something_in_the_way_reports_it_and_goes_on,
     copy_onto_itself_is_refused_and_loses_nothing,
     copy_without_owners_keeps_all_else,
+    copy_down_to_where_root_gives_nothing_away_keeps_all_else,
     copy_from_a_server_makes_nobody_s_program_run_as_another,
     copy_of_special_files_skips_them_and_fails,
     copy_by_each_method_is_the_same,
@@ -341,6 +342,49 @@ fn copy_without_owners_keeps_all_else(on: On) {
         (fs::read(&replaced).unwrap(), fs::metadata(&replaced).unwrap().uid()),
         (b"7".to_vec(), owner)
     );
+}
+
+// [CMD-5] [CMD-16]
+fn copy_down_to_where_root_gives_nothing_away_keeps_all_else(on: On) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let world = World::start(on);
+    let (tree, copy) = (world.data().join("tree"), world.local("copy"));
+    if fs::metadata(world.data()).unwrap().uid() != 0 {
+        // Who is not root is not asked for more.
+        return;
+    }
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("large"), dafs_tests::suite::bytes(1, 600_000)).unwrap();
+    fs::write(tree.join("below/small"), "small").unwrap();
+    symlink("nowhere", tree.join("link")).unwrap();
+    for (name, mode) in [("large", 0o6751), ("below/small", 0o4640), ("below", 0o2750)] {
+        chown(tree.join(name), Some(1234), Some(4321)).unwrap();
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::lchown(tree.join("link"), Some(1234), Some(4321)).unwrap();
+    let expected = look(&tree);
+    // As on a file system without owners: the right to change them is not there.
+    let cp = command(["cp", "-pr", &world.url("data/tree"), copy.to_str().unwrap()]);
+    let mut without = std::process::Command::new("setpriv");
+    without.args(["--bounding-set=-chown", "--inh-caps=-chown"]).arg(cp.get_program()).args(cp.get_args());
+    for (name, value) in cp.get_envs() {
+        match value {
+            Some(value) => without.env(name, value),
+            None => without.env_remove(name),
+        };
+    }
+    let output = without.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*said), (Some(0), ""));
+    assert_same_data(&copy, &tree, &expected);
+    let found = |root: &std::path::Path, name: &str| fs::symlink_metadata(root.join(name)).unwrap();
+    for name in ["large", "below/small", "below", "link"] {
+        let (there, here) = (found(&tree, name), found(&copy, name));
+        assert_eq!((here.mtime(), here.mtime_nsec()), (there.mtime(), there.mtime_nsec()), "{name}");
+        // No program runs as somebody that it was not given to.
+        let mode = if name == "link" { here.mode() } else { there.mode() & !0o6000 };
+        assert_eq!((here.uid(), here.mode()), (0, mode), "{name}");
+    }
 }
 
 fn copy_of_special_files_skips_them_and_fails(on: On) {

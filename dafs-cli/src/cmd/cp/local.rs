@@ -79,7 +79,7 @@ pub(super) fn set_blocking(file: &File) -> io::Result<()> {
 pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: bool) -> Result<(), Cause> {
     if meta.kind == FileKind::Symlink {
         if keep_owner {
-            std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid))?;
+            is_given(std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)))?;
         }
         utimensat(CWD, path, &times(meta), AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         return Ok(());
@@ -97,14 +97,23 @@ pub(super) fn set_file_attributes(
     keep_owner: bool,
     owner: Option<Owner>,
 ) -> io::Result<()> {
-    if keep_owner {
-        std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid))?;
-    } else if let Some((uid, gid)) = owner {
+    let is_kept = keep_owner && is_given(std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid)))?;
+    if let Some((uid, gid)) = owner
+        && !keep_owner
+    {
         // Only root can, and all others have made a file of their own.
         let _ = std::os::unix::fs::fchown(file, Some(uid), Some(gid));
     }
-    file.set_permissions(fs::Permissions::from_mode(meta.mode_of_copy(keep_owner)))?;
+    file.set_permissions(fs::Permissions::from_mode(meta.mode_of_copy(is_kept)))?;
     Ok(futimens(file, &times(meta))?)
+}
+
+/// Whether a file could be given to its owner. Some file systems know no owners, and some users none but a few.
+fn is_given(changed: io::Result<()>) -> io::Result<bool> {
+    match changed {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => Ok(false),
+        changed => changed.map(|()| true),
+    }
 }
 
 /// Where data begins at or after `offset`, and where it ends; `None` when none follows. Where the file system cannot tell, all is data.
