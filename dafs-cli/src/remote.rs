@@ -47,17 +47,7 @@ impl Remotes {
 
     /// The export and path of a URL.
     pub(crate) fn target(&self, url: &OsStr) -> Result<Target> {
-        let url = parse(url)?;
-        let Some(export) = &url.export else {
-            return Err(Failure::usage(format!(
-                "cannot use {url}: it names no export; write {url}/EXPORT/PATH, with an export that `dafs exports {url}` lists"
-            )));
-        };
-        let name = std::str::from_utf8(export).map_err(|_| {
-            Failure::usage(format!(
-                "cannot use {url}: the name of its export is not UTF-8; `dafs exports` lists the exports"
-            ))
-        })?;
+        let (url, name) = parse_path(url)?;
         let session = self.session(&url)?;
         let base = Url { path: Vec::new(), ..url.clone() };
         let mut mounted = lock(&self.mounted);
@@ -65,7 +55,7 @@ impl Remotes {
         let export = match known {
             Some(export) => export,
             None => {
-                let export = session.mount(name).map_err(|error| Failure::at("mount", &base, &error))?;
+                let export = session.mount(&name).map_err(|error| Failure::at("mount", &base, &error))?;
                 mounted.push((base.clone(), export.clone()));
                 export
             }
@@ -73,13 +63,14 @@ impl Remotes {
         Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
     }
 
-    /// Does something with what each of the URLs names. What fails is reported, and the rest is done.
+    /// Does something with what each of the URLs names. What fails is reported, and the rest is done; nothing is, where one is no URL.
     pub(crate) fn each(
         &self,
         urls: &[OsString],
         failures: &Failures,
         mut act: impl FnMut(Target) -> Result<()>,
     ) -> Result<()> {
+        check_paths(urls)?;
         urls.iter().try_for_each(|url| failures.keep_going(self.target(url).and_then(&mut act)))
     }
 }
@@ -132,6 +123,27 @@ impl Target {
 /// Reads a URL, with advice where it is none.
 pub(crate) fn parse(url: &OsStr) -> Result<Url> {
     Url::parse(url).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// As [`parse`], where an export is to be named; returns its name too.
+pub(crate) fn parse_path(url: &OsStr) -> Result<(Url, String)> {
+    let url = parse(url)?;
+    let Some(export) = &url.export else {
+        return Err(Failure::usage(format!(
+            "cannot use {url}: it names no export; write {url}/EXPORT/PATH, with an export that `dafs exports {url}` lists"
+        )));
+    };
+    let name = String::from_utf8(export.clone()).map_err(|_| {
+        Failure::usage(format!(
+            "cannot use {url}: the name of its export is not UTF-8; `dafs exports` lists the exports"
+        ))
+    })?;
+    Ok((url, name))
+}
+
+/// Whether all of these name something in an export. Nothing shall be done with some of them where others are wrong.
+pub(crate) fn check_paths(urls: &[OsString]) -> Result<()> {
+    urls.iter().try_for_each(|url| parse_path(url).map(drop))
 }
 
 /// What is meant is on a server: it begins like a URL of dafs.

@@ -11,7 +11,7 @@ use crate::flags::Ls;
 use crate::format::{self, Owners};
 use crate::local_time;
 use crate::output::Output;
-use crate::remote::{Remotes, Target, join};
+use crate::remote::{Remotes, Target, check_paths, join};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
@@ -24,6 +24,7 @@ pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
         headed: flags.recursive || flags.urls.len() > 1,
         blocks: 0,
     };
+    check_paths(&flags.urls)?;
     for url in &flags.urls {
         let listed = remotes.target(url).and_then(|target| listing.operand(&target));
         listing.failures.keep_going(listed)?;

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use dafs_client::{Error, FileKind, Status};
 
 use crate::flags::Mv;
-use crate::remote::{Remotes, Target, ends_with_slash, join, normal, sure, without_slashes};
+use crate::remote::{Remotes, Target, check_paths, ends_with_slash, join, normal, sure, without_slashes};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
     let Some((destination, sources)) = flags.operands.split_last() else {
         return Err(Failure::usage("give what to move and where to"));
     };
+    check_paths(&flags.operands)?;
     let failures = Failures::default();
     let destination = remotes.target(destination)?;
     let is_directory = match destination.export.metadata(&destination.path) {

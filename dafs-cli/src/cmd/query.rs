@@ -14,7 +14,7 @@ use crate::format::Owners;
 use crate::output::Output;
 use crate::quote::quoted;
 use crate::remote::{Remotes, parse};
-use crate::report::{Failure, Result};
+use crate::report::{Failure, INTERRUPTED, Result};
 use crate::signals::Interrupt;
 
 pub(crate) fn exports(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
@@ -37,8 +37,10 @@ pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
     let (url, session) = connect(&flags.url, remotes)?;
     let (interrupt, mut out) = (Interrupt::catch(|| {}), Output::new());
     let mut times = Vec::with_capacity(flags.count as usize);
+    let mut is_interrupted = false;
     for number in 1..=flags.count {
-        if interrupt.is_set() {
+        is_interrupted = interrupt.is_set();
+        if is_interrupted {
             break;
         }
         let time = session.ping().map_err(|error| Failure::at("ping", &url, &error))?;
@@ -54,7 +56,7 @@ pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
         out.line(&summary)?;
     }
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 /// What round trips took, in ascending order; `None` of none.

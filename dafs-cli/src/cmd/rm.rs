@@ -2,6 +2,7 @@
 //! that listed it, which stays open. A path could come to lead elsewhere, where another user may rename what is in the tree.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +10,9 @@ use std::process::ExitCode;
 use dafs_client::{Dir, FileKind, Pending, ReadDir};
 
 use crate::flags::Rm;
-use crate::remote::{Remotes, Target, ends_with_slash, entry_name, join, normal, sure, without_slashes};
+use crate::remote::{
+    Remotes, Target, ends_with_slash, entry_name, join, normal, parse_path, sure, without_slashes,
+};
 use crate::report::{Failure, Failures, Result};
 use crate::signals::{Interrupt, progressed};
 
@@ -25,6 +28,15 @@ const AHEAD_LEVELS: usize = 32;
 const BELOW_MAX: usize = 4096;
 
 pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
+    // Before any of them is removed.
+    for url in &flags.urls {
+        let (url, _) = parse_path(url)?;
+        if normal(Path::new(OsStr::from_bytes(&url.path))).as_os_str().is_empty() {
+            return Err(Failure::usage(format!(
+                "cannot remove '{url}': it is the root of an export; remove what is in it"
+            )));
+        }
+    }
     let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|| {}) };
     remotes.each(&flags.urls, &remover.failures, |target| remover.operand(&target))?;
     Ok(remover.failures.exit())
@@ -76,12 +88,6 @@ impl Remover<'_> {
                 Err(error) if error.is_not_found() && goes_missing => Ok(()),
                 result => result.map_err(failed),
             };
-        }
-        if normal(&target.path).as_os_str().is_empty() {
-            return Err(Failure::usage(format!(
-                "cannot remove '{}': it is the root of an export; remove what is in it",
-                target.url()
-            )));
         }
         // It may be what a link leads to.
         if ends_with_dots(&target.path) {

@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
+use dafs_tests::program::{Signal, signal};
 
 use crate::programs::{World, command, dafs};
 
@@ -17,6 +18,8 @@ on_each_provider![
     server_that_is_killed_ends_the_command_with_a_reason,
     path_out_of_the_export_is_refused,
     what_cannot_be_is_said_in_words,
+    nothing_is_done_where_one_of_several_is_no_url,
+    ping_that_is_interrupted_tells_so,
 ];
 
 #[test]
@@ -182,6 +185,57 @@ fn what_cannot_be_is_said_in_words(on: On) {
     dafs(["readlink", &world.url("data/file")]).failed(1, &["not a symbolic link"]);
     dafs(["mv", &world.url("data/tree"), &world.url("data/tree/below/new")]).failed(1, &["into itself"]);
     dafs(["cat", &world.url("data/tree")]).failed(1, &["directory"]);
+}
+
+// [CMD-20]
+fn nothing_is_done_where_one_of_several_is_no_url(on: On) {
+    let world = World::start(on);
+    for name in ["a", "b"] {
+        fs::write(world.data().join(name), name).unwrap();
+    }
+    fs::create_dir(world.data().join("dir")).unwrap();
+    let [a, b, dir, new] = ["a", "b", "dir", "new"].map(|name| world.url(&format!("data/{name}")));
+    for wrong in ["data/c", world.server()] {
+        for words in [
+            &["rm", &a, wrong, &b][..],
+            &["mv", &a, wrong, &b, &dir],
+            &["mkdir", &new, wrong],
+            &["cat", &a, wrong],
+            &["stat", &a, wrong],
+            &["ls", &a, wrong],
+            &["cp", &a, "dafs://h", &b, &dir],
+        ] {
+            let ran = dafs(words).failed(2, &["dafs"]);
+            assert_eq!(ran.text(), "", "{words:?}");
+        }
+    }
+    dafs(["rm", "-r", &a, &world.url("data/."), &b]).failed(2, &["the root of an export"]);
+    for name in ["a", "b"] {
+        assert_eq!(fs::read(world.data().join(name)).unwrap(), name.as_bytes());
+    }
+    assert!(
+        !world.data().join("new").exists()
+            && fs::read_dir(world.data().join("dir")).unwrap().next().is_none()
+    );
+}
+
+// [CMD-20]
+fn ping_that_is_interrupted_tells_so(on: On) {
+    let world = World::start(on);
+    // Far more than come before the signal.
+    let ping = command(["ping", "-c", "10000000", world.server()]).stdout(Stdio::piped()).spawn().unwrap();
+    let catches_signals = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", ping.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        // SIGTERM, which is the last.
+        u64::from_str_radix(caught, 16).unwrap() & (1 << 14) != 0
+    };
+    while !catches_signals() {
+        std::thread::yield_now();
+    }
+    signal(ping.id(), Signal::INT).unwrap();
+    let output = ping.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
 }
 
 /// Passes on what both sides say, but for these words of the server's.
