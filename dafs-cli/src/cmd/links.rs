@@ -9,7 +9,7 @@ use dafs_client::{Attributes, Error, FileKind, Status};
 
 use crate::flags::{Ln, Urls};
 use crate::output::Output;
-use crate::remote::{Remotes, Target, join, normal, sure};
+use crate::remote::{Remotes, Target, join, sure};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
@@ -44,7 +44,7 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
                 None if Path::new(&flags.target).is_absolute() => None,
                 None => link.export.metadata(&pointed().path).ok().map(|found| (pointed(), found)),
             };
-            replace(&link, first_metadata, make)?;
+            replace(&link, first_metadata, flags.symbolic, make)?;
         }
         result => result.map_err(|error| link.failed("make the link", &error))?,
     }
@@ -63,6 +63,7 @@ fn made_once(make: impl Fn() -> dafs_client::Result<()>) -> dafs_client::Result<
 fn replace(
     link: &Target,
     first: Option<(Target, Attributes)>,
+    is_symbolic: bool,
     make: impl Fn(&Path) -> dafs_client::Result<()>,
 ) -> Result<()> {
     let failed = |error: &Error| link.failed("replace", error);
@@ -70,16 +71,17 @@ fn replace(
     if let Some((first, attributes)) = first
         && (attributes.fs_id, attributes.file_id) == (existing.fs_id, existing.file_id)
     {
-        // Two names of one file may be of one directory that links lead to: then removing one removes both.
-        return match existing.links == 1 || normal(&first.path) == normal(&link.path) {
-            true => Err(Failure::text(format!(
+        if existing.links == 1 || is_one_name(&first, link) {
+            return Err(Failure::text(format!(
                 "cannot make the link '{}': it and '{}' are the same file",
                 link.url(),
                 first.url()
-            ))),
+            )));
+        }
+        if !is_symbolic {
             // It stands for that file already.
-            false => Ok(()),
-        };
+            return Ok(());
+        }
     }
     if existing.kind == FileKind::Directory {
         return Err(Failure::text(format!("cannot replace '{}': is a directory", link.url())));
@@ -96,6 +98,20 @@ fn replace(
         let _ = link.export.remove_file(&temporary);
         failed(&error)
     })
+}
+
+/// Whether two paths to one file end in one name, by links to its directory: then removing one removes both.
+fn is_one_name(one: &Target, other: &Target) -> bool {
+    let directory = |target: &Target| {
+        let found = target.export.metadata(target.path.parent().unwrap_or(Path::new("")));
+        found.map(|found| (found.fs_id, found.file_id))
+    };
+    one.path.file_name() == other.path.file_name()
+        && match (directory(one), directory(other)) {
+            (Ok(one), Ok(other)) => one == other,
+            // It could be.
+            _ => true,
+        }
 }
 
 /// Makes the link under a name of its own in the directory where it shall be.

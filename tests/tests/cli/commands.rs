@@ -346,6 +346,14 @@ fn ln_f_loses_nothing_when_no_link_is_made(on: On) {
     // A second name that is there already.
     dafs(["ln", "-f", &url("file"), &url("other")]).succeeded();
     dafs(["ln", "-f", &url("other"), &url("file")]).succeeded();
+    // A symbolic link replaces such a name, unless it would point to itself.
+    fs::hard_link(at("file"), at("dir/file")).unwrap();
+    dafs(["ln", "-sf", "file", &url("dir/../file")]).failed(1, &["are the same file"]);
+    dafs(["ln", "-sf", "../dir/file", &url("way/file")]).failed(1, &["are the same file"]);
+    dafs(["ln", "-sf", "../file", &url("dir/file")]).succeeded();
+    assert_eq!(fs::read_link(at("dir/file")).unwrap(), OsStr::new("../file"));
+    assert_eq!(fs::read(at("dir/file")).unwrap(), b"file");
+    fs::remove_file(at("dir/file")).unwrap();
     dafs(["ln", "-sf", "other", &url("dir/x")]).succeeded();
     assert_eq!(fs::read_link(at("dir/x")).unwrap(), OsStr::new("other"));
     let left = |path: &str| fs::read_dir(at(path)).unwrap().count();
