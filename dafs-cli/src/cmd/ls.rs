@@ -127,10 +127,17 @@ impl Listing<'_> {
             if !self.flags.all && entry.name.first() == Some(&b'.') {
                 continue;
             }
-            // Without attributes where it vanished meanwhile, as ls shows it.
-            let attributes = match wants_attributes {
-                true => dir.entry_metadata(&entry).ok(),
-                false => None,
+            // Shown without attributes where they cannot be had, as ls does.
+            let attributes = match wants_attributes.then(|| dir.entry_metadata(&entry)) {
+                Some(Ok(attributes)) => Some(attributes),
+                Some(Err(error)) if error.status().is_none() => return Err(failed(error)),
+                Some(Err(error)) if !error.is_not_found() => {
+                    let own = join(path, Path::new(OsStr::from_bytes(&entry.name)));
+                    self.failures.report(&target.failed_at("look at", &own, &error));
+                    None
+                }
+                // Not wanted, or it vanished meanwhile.
+                _ => None,
             };
             if attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
                 && let Some(name) = crate::remote::entry_name(&entry.name)

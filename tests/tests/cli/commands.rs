@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
@@ -14,6 +14,7 @@ on_each_provider![
     ls_lists_names_sorted_and_byte_for_byte,
     ls_long_shows_what_ls_shows,
     ls_of_a_large_directory_lists_every_name_once,
+    ls_names_what_it_cannot_look_at_and_fails,
     stat_shows_attributes_of_links_and_what_they_point_to,
     cat_writes_any_range,
     mkdir_makes_missing_parents_only_with_p,
@@ -98,6 +99,26 @@ fn ls_of_a_large_directory_lists_every_name_once(on: On) {
     let mut found: Vec<_> = unsorted.lines().filter_map(|line| line.split_whitespace().next_back()).collect();
     found.sort_unstable();
     assert!(found.iter().eq(&names));
+}
+
+// [CMD-20]
+fn ls_names_what_it_cannot_look_at_and_fails(on: On) {
+    let world = World::start_with(on, |server, directory| {
+        let data = directory.join("data");
+        let squash = if fs::metadata(&data).unwrap().uid() == 0 { "1000:1000" } else { "server" };
+        server.arg("--export").arg(format!("squashed={},squash={squash}", data.display()));
+    });
+    let closed = world.data().join("closed");
+    fs::create_dir_all(closed.join("below")).unwrap();
+    // Its names may be read, and nothing else of what is in it.
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o444)).unwrap();
+    for way in ["-R", "-l", "-lU"] {
+        let listed = dafs(["ls", way, &world.url("squashed/closed")]);
+        let listed = listed.failed(1, &["cannot look at", "closed/below", "permission denied"]);
+        assert!(listed.text().ends_with("below\n"), "{}", listed.text());
+    }
+    assert_eq!(dafs(["ls", &world.url("squashed/closed")]).succeeded().text(), "below\n");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 fn stat_shows_attributes_of_links_and_what_they_point_to(on: On) {
