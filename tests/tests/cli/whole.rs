@@ -28,6 +28,8 @@ on_sockets! {
     copy_of_a_pipe_to_a_file_that_became_stale_fails,
     copy_to_a_pipe_of_a_file_that_became_stale_fails,
     copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole,
+    copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again,
+    copy_whose_name_a_crash_of_the_machine_loses_fails,
     copy_in_place_keeps_links_and_reaches_devices,
     listing_without_end_ends,
 }
@@ -44,7 +46,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn begin(words: [&str; 3]) -> Child {
+fn begin<const N: usize>(words: [&str; N]) -> Child {
     command(words).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -297,6 +299,65 @@ fn copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole(on: On) {
         assert_eq!(code, Some(0), "{said}");
         assert_same(&fs::read(&there).unwrap(), &bytes(1, size), "the copy");
         assert_eq!(names(harness.data().as_path()), ["f"], "{said}");
+    }
+}
+
+// [CMD-12] [CMD-77]
+fn copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again(on: On) {
+    for size in SIZES {
+        loop {
+            let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
+            let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
+            fs::write(&source, bytes(1, size)).unwrap();
+            // That of the file; the next is of its directory.
+            faults.next(Kind::Commit, Fault::Pass, 1);
+            faults.next(Kind::Commit, Fault::Hold, usize::MAX);
+            let copy = begin(["cp", text(&source), &url(&harness, "data/f")]);
+            let mut draft = None;
+            while faults.held() == 0 {
+                draft = names(&harness.data()).into_iter().find(|name| name.starts_with(".dafs-")).or(draft);
+            }
+            let Some(draft) = draft else {
+                // It was there too shortly to be seen.
+                faults.release();
+                ended(copy);
+                continue;
+            };
+            harness.stop();
+            fs::rename(&there, harness.data().join(draft)).unwrap();
+            fs::write(&there, "old").unwrap();
+            harness.restart();
+            let (code, said) = ended(copy);
+            assert_eq!(code, Some(0), "{said}");
+            assert_same(&fs::read(&there).unwrap(), &bytes(1, size), "the copy");
+            assert_eq!(names(&harness.data()), ["f"], "{said}");
+            break;
+        }
+    }
+}
+
+// [CMD-12] [CMD-77]
+fn copy_whose_name_a_crash_of_the_machine_loses_fails(on: On) {
+    for lost in ["f", "link", "below"] {
+        let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
+        let (tree, there) = (harness.scratch().join("tree"), harness.data().join("tree"));
+        fs::create_dir_all(tree.join("below")).unwrap();
+        fs::write(tree.join("f"), "content").unwrap();
+        symlink("nowhere", tree.join("link")).unwrap();
+        // Those of the file, and of the directory below; the next is of the tree.
+        faults.next(Kind::Commit, Fault::Pass, 2);
+        faults.next(Kind::Commit, Fault::Hold, usize::MAX);
+        let copy = begin(["cp", "-r", text(&tree), &url(&harness, "data/tree")]);
+        faults.wait_for_held(1);
+        harness.stop();
+        let path = there.join(lost);
+        let removed = if lost == "below" { fs::remove_dir(path) } else { fs::remove_file(path) };
+        removed.unwrap();
+        harness.restart();
+        let (code, said) = ended(copy);
+        assert_eq!(code, Some(1), "{said}");
+        let words = format!("tree/{lost}': a restart of the server lost it: copy it again");
+        assert!(said.contains(&words), "{said}");
     }
 }
 

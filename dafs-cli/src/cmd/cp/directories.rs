@@ -7,6 +7,7 @@ use dafs_client::{Dir, Error, FileKind};
 
 use super::account::Account;
 use super::item::{BATCH_COUNT, Item};
+use super::names::Made;
 use super::open_file::ROUNDS_MAX;
 use super::place::{Cause, Later, Place};
 use crate::remote::{Target, sure};
@@ -22,6 +23,7 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
             // Opened before its mode may forbid that.
             let opening: Vec<_> = chunk.iter().map(|item| begin_open(account, item)).collect();
             let opened: Vec<_> = opening.into_iter().map(|opening| opening.map(Later::wait)).collect();
+            let made: Vec<_> = chunk.iter().map(|item| made_in(account, item)).collect();
             let setting: Vec<_> = chunk
                 .iter()
                 .map(|item| {
@@ -34,7 +36,7 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
                     account.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
                 }
             }
-            commit(account, chunk, opened);
+            commit(account, chunk, opened, made);
         }
     }
 }
@@ -43,14 +45,105 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
 pub(super) fn commit_names(account: &Account, tops: &[Item]) {
     let mut parents = BTreeSet::new();
     for item in tops {
-        if let Place::Remote(target) = &item.roots.destination
+        let destination = &item.roots.destination;
+        if let Place::Remote(target) = destination
             && let Some(parent) = target.path.parent()
             && parents.insert((target.url_of(parent).to_os_string(), parent.to_owned()))
-            && let Err(cause) = commit_directory(target, parent)
-            // A file is whole, and only its name is as durable as the server's file system makes it by itself.
-            && !(item.meta.kind == FileKind::File && cause.is_denied())
         {
-            account.failed(&item.roots.destination, "make the name durable of", Path::new(""), &cause);
+            let made = account.drafts.names.as_ref().and_then(|names| names.take(parent));
+            if let Err(cause) = commit_made(account, target, parent, made)
+                // A file is whole, and only its name is as durable as the server's file system makes it by itself.
+                && !(item.meta.kind == FileKind::File && cause.is_denied())
+            {
+                account.failed(destination, "make the name durable of", Path::new(""), &cause);
+            }
+        }
+    }
+}
+
+/// Makes the directory durable that the copy of an item is in, where too many names were made in it to remember more.
+pub(super) fn commit_full(account: &Account, item: &Item) {
+    let (destination, own) = (&item.roots.destination, item.roots.destination.path(&item.path));
+    if let (Place::Remote(target), Some(names), Some(directory)) =
+        (destination, &account.drafts.names, own.parent())
+        && let Some(made) = names.take_full(directory)
+        && let Err(cause) = commit_made(account, target, directory, Some(made))
+        && !cause.is_denied()
+    {
+        account.failed(&destination.export(), "make durable", directory, &cause);
+    }
+}
+
+/// Makes a directory durable, with these names in it.
+fn commit_made(account: &Account, target: &Target, path: &Path, made: Option<Made>) -> Result<(), Cause> {
+    commit_directory(target, path)?;
+    match made {
+        None => Ok(()),
+        Some(made) => {
+            let place = Place::Remote(target.clone());
+            settle(account, &place, made, || commit_directory(target, path))
+        }
+    }
+}
+
+/// The names in a directory, before its attributes may forbid to rename any. After a restart of the server they are looked at.
+fn made_in(account: &Account, item: &Item) -> Option<Made> {
+    let destination = &item.roots.destination;
+    let (session, names) = (destination.session()?, account.drafts.names.as_ref()?);
+    let mut made = names.take(&destination.path(&item.path)).unwrap_or_else(|| Made::nothing(session));
+    if made.session != Some(session) {
+        made.session = Some(session);
+        renew(account, destination, &mut made);
+    }
+    Some(made)
+}
+
+/// Does once more what the server's machine may have forgotten, where the server was restarted before the directory of these names was
+/// durable. `again` makes it so.
+fn settle(
+    account: &Account,
+    place: &Place,
+    mut made: Made,
+    again: impl Fn() -> Result<(), Cause>,
+) -> Result<(), Cause> {
+    for _ in 0..ROUNDS_MAX {
+        let session = place.session();
+        if session == made.session {
+            return Ok(());
+        }
+        made.session = session;
+        renew(account, place, &mut made);
+        again()?;
+    }
+    Err(Cause::Text("the server was restarted again and again".into()))
+}
+
+/// Looks at names. A copy that has its temporary name again is renamed; what is not there is reported, and left out.
+fn renew(account: &Account, place: &Place, made: &mut Made) {
+    let export = place.export();
+    for chunk in std::mem::take(&mut made.names).chunks(BATCH_COUNT) {
+        let looking: Vec<_> = chunk
+            .iter()
+            .map(|name| {
+                let draft = name.draft.as_ref().map(|draft| export.begin_symlink_metadata(draft));
+                (draft, export.begin_symlink_metadata(&name.own))
+            })
+            .collect();
+        for (name, (draft, own)) in chunk.iter().zip(looking) {
+            let has_draft = draft.is_some_and(|draft| draft.wait().is_ok());
+            let found = match (own.wait(), &name.draft) {
+                (_, Some(draft)) if has_draft => export.begin_rename_own(draft, &name.own).wait(),
+                (found, _) => found.map(drop),
+            };
+            match found {
+                Ok(()) => made.names.push(name.clone()),
+                Err(cause) => {
+                    let is_lost = cause.is_not_found();
+                    let lost = || Cause::Text("a restart of the server lost it: copy it again".into());
+                    let cause = if is_lost { lost() } else { cause };
+                    account.failed(&export, "make the name durable of", &name.own, &cause);
+                }
+            }
         }
     }
 }
@@ -80,19 +173,32 @@ fn begin_open(account: &Account, item: &Item) -> Option<Later<Dir>> {
     Some(Later::Wait(Box::new(move || Ok(sure(pending.wait(), || export.open_dir(&path))?))))
 }
 
-fn commit(account: &Account, items: &[Item], opened: Vec<Option<Result<Dir, Cause>>>) {
+fn commit(
+    account: &Account,
+    items: &[Item],
+    opened: Vec<Option<Result<Dir, Cause>>>,
+    made: Vec<Option<Made>>,
+) {
     let committing: Vec<_> = opened
         .into_iter()
         .map(|opened| opened.map(|opened| opened.map(|dir| (dir.submit_commit(), dir))))
         .collect();
-    for (item, committing) in items.iter().zip(committing) {
-        let durable = match committing {
-            None => Ok(()),
-            Some(Ok((pending, dir))) => sure(pending.wait(), || dir.commit()).map_err(Cause::from),
-            Some(Err(cause)) => Err(cause),
+    for ((item, committing), made) in items.iter().zip(committing).zip(made) {
+        let (roots, path) = (&item.roots, &item.path);
+        let durable = match (committing, made) {
+            (None, _) | (_, None) => Ok(()),
+            (Some(Ok((pending, dir))), Some(made)) => {
+                sure(pending.wait(), || dir.commit()).map_err(Cause::from).and_then(|()| {
+                    settle(account, &roots.destination, made, || {
+                        roots.destination.begin_set_attributes(path, &item.meta, &roots.keep_owner).wait()?;
+                        Ok(sure(dir.commit(), || dir.commit())?)
+                    })
+                })
+            }
+            (Some(Err(cause)), _) => Err(cause),
         };
         if let Err(cause) = durable {
-            account.failed(&item.roots.destination, "make durable", &item.path, &cause);
+            account.failed(&roots.destination, "make durable", path, &cause);
         }
     }
 }

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use dafs_client::FileKind;
+use dafs_proto::wire::SessionId;
 
 use super::item::{Item, Roots};
+use super::names::Names;
 use super::place::{Cause, Later, Meta, Place};
 use crate::report::lock;
 
@@ -21,9 +23,10 @@ const PREFIX: &str = ".dafs-cp-";
 const NAMED_MAX: usize = 4;
 
 /// Temporary names that there are now, of the whole command.
-#[derive(Default)]
 pub(super) struct Drafts {
     state: Mutex<State>,
+    /// What they were renamed to; `None` where that is not made durable.
+    pub(super) names: Option<Names>,
 }
 
 #[derive(Default)]
@@ -40,6 +43,8 @@ pub(super) struct Draft {
     /// Below no root: as the place has it.
     own: PathBuf,
     target: PathBuf,
+    /// The session in which it began.
+    session: Option<SessionId>,
     is_gone: bool,
 }
 
@@ -66,6 +71,18 @@ impl Manner {
 }
 
 impl Drafts {
+    /// None yet. Names that are made `sync` are made durable.
+    pub(super) fn new(sync: bool) -> Self {
+        Self { state: Mutex::default(), names: sync.then(Names::default) }
+    }
+
+    /// A name was made on the server of this session, in that or a later one.
+    pub(super) fn made(&self, session: Option<SessionId>, own: &Path, draft: Option<&Path>) {
+        if let (Some(names), Some(session)) = (&self.names, session) {
+            names.add(session, own, draft);
+        }
+    }
+
     /// The command ends now: removes what is on this machine, and returns what is left behind, for people.
     pub(super) fn abandon(&self) -> Vec<String> {
         let mut state = lock(&self.state);
@@ -111,7 +128,8 @@ impl Draft {
         let own = beside(&target, &format!("{PREFIX}{:016x}", chance.finish()));
         state.open.insert(number, (roots.destination.clone(), own.clone()));
         drop(state);
-        Self { roots, number, own, target, is_gone: false }
+        let session = roots.destination.session();
+        Self { roots, number, own, target, session, is_gone: false }
     }
 
     /// The temporary name, as its place has it.
@@ -125,7 +143,10 @@ impl Draft {
         Later::Wait(Box::new(move || {
             let renamed = renaming.wait();
             match renamed {
-                Ok(()) => self.forget(),
+                Ok(()) => {
+                    self.note_placed();
+                    self.forget();
+                }
                 Err(_) => drop(self),
             }
             renamed
@@ -135,7 +156,13 @@ impl Draft {
     /// As [`Draft::begin_place`], of a name of a file that may have the other name already: then there is one to remove.
     pub(super) fn place_name(self) -> Result<(), Cause> {
         // It is removed, where it is still there.
-        self.roots.destination.begin_rename_own(&self.own, &self.target).wait()
+        self.roots.destination.begin_rename_own(&self.own, &self.target).wait()?;
+        self.note_placed();
+        Ok(())
+    }
+
+    fn note_placed(&self) {
+        self.roots.drafts.made(self.session, &self.target, Some(&self.own));
     }
 
     /// There is nothing that has the name.

@@ -140,6 +140,7 @@ impl Engine {
                     None => group::copy_one(&self.account, item),
                 }
             }
+            directories::commit_full(&self.account, &chunk[0]);
         }
     }
 
@@ -174,6 +175,7 @@ impl Engine {
         match task {
             Task::Directory(listing) => self.list(listing),
             Task::Files(mut items) => {
+                let first = items.first().cloned();
                 let links: Vec<Item> =
                     items.extract_if(.., |item| item.meta.kind == FileKind::Symlink).collect();
                 if !links.is_empty() {
@@ -183,6 +185,9 @@ impl Engine {
                     [] => {}
                     [item] if is_large(&item.meta) => large::copy_reported(&self.account, item),
                     _ => group::copy_files(&self.account, items),
+                }
+                if let Some(item) = first {
+                    directories::commit_full(&self.account, &item);
                 }
             }
         }
@@ -227,6 +232,7 @@ impl Engine {
         }
         for chunk in directories.chunks(BATCH_COUNT) {
             self.make_directories(chunk.to_vec());
+            directories::commit_full(&self.account, &chunk[0]);
         }
     }
 
@@ -263,14 +269,16 @@ impl Engine {
             .into_iter()
             .map(|item| {
                 // Others may use it when all of it is there.
+                let session = item.roots.destination.session();
                 let later = item.roots.destination.begin_make_dir(&item.path, 0o700);
-                (item, later)
+                (item, session, later)
             })
             .collect();
-        for (item, later) in making {
+        for (item, session, later) in making {
             match later.wait() {
                 Ok(_) => {
                     self.account.tally.directory();
+                    self.account.drafts.made(session, &item.roots.destination.path(&item.path), None);
                     if item.path.as_os_str().is_empty()
                         && let Ok(copy) = item.roots.destination.metadata(&item.path, false)
                     {

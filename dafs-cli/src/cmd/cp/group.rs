@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dafs_client::FileKind;
+use dafs_proto::wire::SessionId;
 
 use super::account::Account;
 use super::draft::Draft;
@@ -154,8 +155,13 @@ fn store(account: &Account, loaded: Vec<Loaded>) {
     placed.for_each(|(item, size, ())| account.copied(&item, size));
 }
 
-/// A name that was made, or again where another was in the way, which is replaced when the new one is there.
-fn made(item: &Item, first: Later<()>, again: impl FnOnce(&Place, &Path) -> Later<()>) -> Result<(), Cause> {
+/// A name that was made, or again where another was in the way, which is replaced when the new one is there. It began in this session.
+fn made(
+    item: &Item,
+    session: Option<SessionId>,
+    first: Later<()>,
+    again: impl FnOnce(&Place, &Path) -> Later<()>,
+) -> Result<(), Cause> {
     match first.wait() {
         Err(cause) if cause.already_exists() => {
             let draft = Draft::new(item);
@@ -168,7 +174,11 @@ fn made(item: &Item, first: Later<()>, again: impl FnOnce(&Place, &Path) -> Late
                 _ => draft.place_name(),
             }
         }
-        result => result,
+        Ok(()) => {
+            item.roots.drafts.made(session, &item.roots.destination.path(&item.path), None);
+            Ok(())
+        }
+        Err(cause) => Err(cause),
     }
 }
 
@@ -182,14 +192,15 @@ pub(super) fn copy_symlinks(account: &Account, items: Vec<Item>) {
     let making: Begun<_, _> = read
         .map(|(item, (), target)| {
             let place = &item.roots.destination;
+            let session = place.session();
             let later = place.begin_symlink_own(&target, &place.path(&item.path));
-            (item, target, later)
+            (item, (target, session), later)
         })
         .collect();
     let mut setting = Vec::with_capacity(making.len());
-    for (item, target, later) in making {
+    for (item, (target, session), later) in making {
         let place = &item.roots.destination;
-        match made(&item, later, |place, own| place.begin_symlink_own(&target, own)) {
+        match made(&item, session, later, |place, own| place.begin_symlink_own(&target, own)) {
             Ok(()) => {
                 let later = place.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner);
                 setting.push((item, (), later));
@@ -206,12 +217,13 @@ pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, PathBuf)>) {
         .into_iter()
         .map(|(item, first)| {
             let place = &item.roots.destination;
+            let session = place.session();
             let later = place.begin_link_own(&first, &place.path(&item.path));
-            (item, first, later)
+            (item, (first, session), later)
         })
         .collect();
-    for (item, first, later) in making {
-        match made(&item, later, |place, own| place.begin_link_own(&first, own)) {
+    for (item, (first, session), later) in making {
+        match made(&item, session, later, |place, own| place.begin_link_own(&first, own)) {
             Ok(()) => account.tally.file(0),
             // The file system has no more links, or none at all: then it is a file of its own.
             Err(_) => copy_one(account, &item),

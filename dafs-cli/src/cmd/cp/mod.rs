@@ -9,6 +9,7 @@ mod group;
 mod item;
 mod large;
 mod local;
+mod names;
 mod open_file;
 mod place;
 mod pump;
@@ -122,7 +123,7 @@ impl Plan {
         };
         let keep_owner = KeepOwner::new(flags.preserve && !flags.no_owner && may_give_files_away(&place)?);
         let slash = destination.as_bytes().ends_with(b"/");
-        let (claims, drafts) = <(Arc<Claims>, Arc<Drafts>)>::default();
+        let (claims, drafts) = (Arc::<Claims>::default(), Arc::new(Drafts::new(!flags.no_sync)));
         let plan = Self { place, existing, slash, keep_owner, claims, drafts };
         if !plan.is_directory() && (flags.operands.len() > 2 || plan.slash && plan.existing.is_some()) {
             return Err(plan.no_directory());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Attributes, Error, FileKind, Pending, ReadDir, SetAttributes, SetTime, Status, Timestamp};
+use dafs_proto::wire::SessionId;
 
 use super::local;
 use crate::remote::{Target, entry_name, join, sure};
@@ -277,6 +278,22 @@ impl Place {
         match self {
             Self::Local(root) => join(root, path),
             Self::Remote(target) => join(&target.path, path),
+        }
+    }
+
+    /// The root of its export, where it is on a server: paths of that are the place's own.
+    pub(super) fn export(&self) -> Self {
+        match self {
+            Self::Local(root) => Self::Local(root.clone()),
+            Self::Remote(target) => Self::Remote(target.at(PathBuf::new())),
+        }
+    }
+
+    /// The session with its server, another one after a restart of that; `None` for this machine.
+    pub(super) fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(target) => Some(target.session.agreed().session),
         }
     }
 
