@@ -79,7 +79,7 @@ fn compare(
                         lists.run_sieved(*sieve, pieces, bench.file, budget, &mut bench.samples)?;
                     }
                     None => {
-                        plans[turn - MODES.len()].1.run(pieces, bench.file, budget, &mut bench.samples)?
+                        plans[turn - MODES.len()].1.run(pieces, bench.file, budget, &mut bench.samples)?;
                     }
                 }
             }
