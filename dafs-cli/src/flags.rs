@@ -351,7 +351,8 @@ pub(crate) struct Lock {
 
 const LOCK_HELP: &str = "\
 The lock covers the whole file, and is exclusive unless --shared is given. It ends with the program, whose exit status is
-that of dafs lock. SIGTERM and SIGHUP are passed on to the program. Persistent locks need a server with --lock-file.
+that of dafs lock; 127 where it cannot be run. SIGTERM and SIGHUP are passed on to the program. Persistent locks need a
+server with --lock-file.
 
 Examples:
   dafs lock dafs://localhost/data/lock ./nightly-job
