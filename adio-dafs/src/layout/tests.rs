@@ -131,7 +131,8 @@ proptest! {
         let instances = (at / of.size().min(view.2 as u64) + 4) as i64;
         let places = bytes_of(&view.0, &view.1, view.2, instances);
         let view = View { displacement, of };
-        let places = places.iter().map(|place| displacement.checked_add_signed(*place).unwrap()).collect::<Vec<_>>();
+        let places: Vec<u64> =
+            places.iter().map(|place| displacement.checked_add_signed(*place).unwrap()).collect();
         prop_assert_eq!(view.offset_of(at).unwrap(), places[at as usize]);
         // What lies before the displacement is not asked for.
         let before = places.iter().filter(|place| **place < at).count();
