@@ -19,6 +19,7 @@ pub(crate) mod reconnect;
 pub(crate) mod sleep;
 pub(crate) mod transfer;
 pub(crate) mod uncontended;
+mod waiting;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult, Weak};
@@ -44,10 +45,6 @@ use crate::op::request::Broken;
 
 /// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads, which wait that long.
 pub(crate) const SLICE: Duration = Duration::from_millis(2);
-/// As [`SLICE`], without the lock and with a deadline: nobody waits for this one.
-const DEADLINE_SLICE: Duration = Duration::from_millis(50);
-/// Longest sleep of a leader without the lock.
-const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a session that ends waits for the server to hear of it.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
@@ -267,150 +264,6 @@ impl Shared {
         if core.uncontended.lasts() {
             self.contended.store(false, Ordering::Relaxed);
         }
-    }
-
-    /// Waits until `ready`; the lock is given back meanwhile where others need it.
-    pub(crate) fn wait_until<'a>(
-        &'a self,
-        mut core: Guard<'a>,
-        ready: impl Fn(&Driven) -> bool,
-    ) -> Guard<'a> {
-        let mut spins = 0;
-        loop {
-            if ready(&core) {
-                break;
-            }
-            if core.leader {
-                core = self.follow(core);
-                continue;
-            }
-            let outcome = core.receive().and_then(|received| {
-                if received {
-                    spins = 0;
-                    self.tell(&core);
-                }
-                core.send_some()
-            });
-            self.check(&mut core, outcome);
-            if ready(&core) {
-                break;
-            }
-            core = self.wait_once(core, &mut spins, None);
-        }
-        if core.followers > 0 && !core.leader {
-            self.wake.notify_all();
-        }
-        core
-    }
-
-    /// Waits, as the leader, until something may have arrived.
-    fn wait_once<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
-        if core.endpoint.is_none() {
-            return self.connect_again(core);
-        }
-        if self.contended.load(Ordering::Relaxed) {
-            return self.wait_shared(core, spins, limit);
-        }
-        let slice = limit.unwrap_or(SLICE).min(SLICE);
-        let before = core.deadlines;
-        core.unflushed = false;
-        let waited = match core.endpoint.as_mut() {
-            Some(endpoint) => endpoint.wait(Some(slice)),
-            None => Ok(()),
-        };
-        *spins += 1;
-        // The clock is read when something is amiss or a deadline is set, not for every reply.
-        let amiss = *spins > 1 || before > 0;
-        let outcome = waited
-            .map_err(Broken::from)
-            .and_then(|()| if amiss { core.tick(self.clock.now()) } else { Ok(()) });
-        self.check(&mut core, outcome);
-        core
-    }
-
-    fn wait_shared<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
-        core.leader = true;
-        let outcome = core
-            .flush()
-            .and_then(|()| if spins.is_multiple_of(256) { core.tick(self.clock.now()) } else { Ok(()) });
-        self.check(&mut core, outcome);
-        *spins += 1;
-        let spin = *spins < SPINS_MAX && core.endpoint.as_ref().is_some_and(|endpoint| endpoint.spin_pays());
-        if spin {
-            drop(core);
-            for _ in 0..16 {
-                std::hint::spin_loop();
-            }
-            core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        } else {
-            core = self.sleep(core, limit);
-        }
-        core.leader = false;
-        core
-    }
-
-    /// Sleeps without the lock until the endpoint's descriptors tell of something.
-    fn sleep<'a>(&'a self, mut core: Guard<'a>, limit: Option<Duration>) -> Guard<'a> {
-        let timeout = limit.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
-        let epoch = core.reconnects;
-        let Some(endpoint) = core.endpoint.as_mut() else { return core };
-        let fds = endpoint.event_fds();
-        if fds.is_empty() {
-            // Nothing to sleep on: wait in the endpoint, briefly.
-            let waited = endpoint.wait(Some(timeout.min(Duration::from_millis(1))));
-            self.check(&mut core, waited.map_err(Broken::Lost));
-            return core;
-        }
-        if !endpoint.arm() {
-            return core;
-        }
-        core.leader_sleeps = true;
-        let timeout = if core.deadlines > 0 { timeout.min(DEADLINE_SLICE) } else { timeout };
-        drop(core);
-        {
-            let mut sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);
-            match Sleeper::prepared(&mut sleeper, epoch, &fds) {
-                Ok(sleeper) => sleeper.sleep(timeout),
-                Err(error) => {
-                    tracing::warn!("cannot watch the connection's descriptors: {error}");
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-        }
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.leader_sleeps = false;
-        let outcome = core.tick(self.clock.now());
-        self.check(&mut core, outcome);
-        core
-    }
-
-    /// Connects again, or has it done by another thread where an operation may end before that: this one looks at the time.
-    fn connect_again<'a>(&'a self, core: Guard<'a>) -> Guard<'a> {
-        match self.itself.upgrade() {
-            Some(itself) if core.deadlines > 0 && self.threads.may_connect_again() => {
-                let core = self.reconnect_elsewhere(itself, core);
-                self.follow(core)
-            }
-            _ => reconnect::reconnect(self, core),
-        }
-    }
-
-    /// Another thread leads: sleeps until it tells of something.
-    fn follow<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
-        let outcome = core.flush();
-        self.check(&mut core, outcome);
-        core.uncontended.on_company();
-        // Whoever leads from here on, after a new connection is made, must not keep the lock while it waits.
-        self.contended.store(true, Ordering::Relaxed);
-        core.followers += 1;
-        let limit = if core.deadlines > 0 { DEADLINE_SLICE } else { SLEEP_MAX };
-        let (mut core, _) = self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner);
-        core.followers -= 1;
-        // Who connects again looks at no deadline.
-        if core.deadlines > 0 && core.endpoint.is_none() {
-            core.expire(self.clock.now());
-        }
-        core
     }
 
     /// Something arrived, or ended: others look whether it is theirs.
