@@ -18,8 +18,8 @@ pub fn device_address(wanted: Option<IpAddr>) -> anyhow::Result<IpAddr> {
 fn device_address_in(devices: &Path, wanted: Option<IpAddr>) -> anyhow::Result<IpAddr> {
     if cfg!(not(feature = "verbs")) {
         bail!(
-            "cannot use RDMA: this dafs-bench was built without it; install libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config, and build with \
-             --features dafs-bench/verbs,dafs-server/verbs"
+            "cannot use RDMA: this dafs-bench was built without it; install libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config, \
+             and build with --features dafs-bench/verbs,dafs-server/verbs"
         );
     }
     ensure!(

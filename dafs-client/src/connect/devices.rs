@@ -56,7 +56,8 @@ pub fn rdma_devices() -> Result<Vec<RdmaDevice>, String> {
 /// The RDMA devices of this machine, or why none can be used: what is missing, and what to do about it. Does not block.
 #[cfg(not(feature = "verbs"))]
 pub fn rdma_devices() -> Result<Vec<RdmaDevice>, String> {
-    Err("this program was built without RDMA; install libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config, and build it with --features verbs"
+    Err("this program was built without RDMA; install libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config, and build it with \
+         --features verbs"
         .to_owned())
 }
 

@@ -2,8 +2,9 @@
 //! Gropp and Lusk, 1999).
 //!
 //! What lies between the parts is written as it was read. So nobody else may write there meanwhile: others of this process are kept out by
-//! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. So is all of a
-//! file whose locks are shown to them: to those this one would be a process's. A write that is torn leaves between the parts what was there.
+//! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. So is all of
+//! a file whose locks are shown to them, among which this one would be a process's. A write that is torn leaves between the parts what
+//! was there.
 
 use std::ops::Range;
 use std::os::fd::AsFd;

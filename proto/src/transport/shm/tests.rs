@@ -1,5 +1,6 @@
 //! The provider end to end: two endpoints in one process, on a real socket and real shared memory.
 
+mod bounds;
 mod handshakes;
 mod hostile;
 mod listening;
