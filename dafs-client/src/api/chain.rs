@@ -263,7 +263,7 @@ impl<'a> Chain<'a> {
         let mut unclosed = work.unclosed();
         if self.at_file {
             // Whatever became of the others.
-            note_written(&self.node, work.unstable_writes());
+            note_written(self.node, work.unstable_writes());
         }
         let result = outcome.and_then(|()| collect(self, work, &mut unclosed));
         if !unclosed.is_empty() {
