@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::budget::{Budget, Owner, Terms};
-use dafs_proto::transport::shm::ShmLimits;
+use dafs_proto::transport::shm::{Closers, ShmLimits};
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::{Config, LimitConfig};
@@ -120,7 +120,7 @@ impl Budgets {
                 mappings: budget(mappings_max.unwrap_or_else(mappings_of_process)),
                 mapped: budget(mapped_size_max.unwrap_or_else(address_space_of_process)),
                 sparse: budget(sparse_size_max.unwrap_or_else(sparse_size)),
-                closers: Budget::new(CLOSERS, trusted.clone()),
+                closers: Closers::new(Budget::new(CLOSERS, trusted.clone())),
             },
             handshakes: budget(handshakes_max.into()),
             of_session: Arc::new(SessionLimits {
@@ -141,7 +141,7 @@ impl Budgets {
             ("mappings", &self.memory.mappings),
             ("mapped_bytes", &self.memory.mapped),
             ("sparse_bytes", &self.memory.sparse),
-            ("closing_threads", &self.memory.closers),
+            ("closing_threads", self.memory.closers.threads()),
             ("handshakes", &self.handshakes),
         ]
     }

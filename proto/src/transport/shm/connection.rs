@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use socket2::Socket;
-
 use super::super::util::lock;
 use super::super::{MemoryRef, PeerCredentials};
+use super::closing::PeerSocket;
 use super::cma::Process;
 use super::handshake::Message;
 use super::layout::{Layout, OWN_REGIONS_MAX, REGIONS_MAX, Side};
@@ -30,7 +29,7 @@ pub(super) struct Connection {
     pub(super) side: Side,
     pub(super) layout: Layout,
     pub(super) segment: Mapping,
-    pub(super) socket: Socket,
+    pub(super) socket: PeerSocket,
     /// Where this side listens for its doorbell, and where it rings the peer's.
     pub(super) bell_in: OwnedFd,
     pub(super) bell_out: OwnedFd,
@@ -56,7 +55,7 @@ impl Connection {
     pub(super) fn new(
         side: Side,
         (layout, segment): (Layout, Mapping),
-        socket: Socket,
+        socket: PeerSocket,
         (bell_in, bell_out): (OwnedFd, OwnedFd),
         peer: PeerCredentials,
         peer_process: Option<Process>,
@@ -148,7 +147,7 @@ impl Connection {
 
     /// The next message from the socket.
     pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Incoming> {
-        sock::receive(self.socket.as_fd(), bytes, true)
+        sock::receive(self.socket.as_fd(), bytes)
     }
 
     /// The peer, and every loan it had of our memory, is gone.

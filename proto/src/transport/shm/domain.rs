@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use socket2::Socket;
-
 use super::super::util::connect_again;
 use super::super::{
     Access, Address, Capabilities, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory,
     MemoryRef, PeerIdentity, Provider, Region, RegionError,
 };
+use super::closing::{Closers, PeerSocket};
 use super::cma::Process;
 use super::connection::Connection;
 use super::endpoint::ShmEndpoint;
@@ -89,7 +88,7 @@ impl ShmDomain {
         let failed = |source| ConnectError::connecting(address, timeout, source);
         let at_fault = |fault| ConnectError::peer(address, fault);
         let deadline = Instant::now().checked_add(left);
-        let socket = sock::connect(path, left).map_err(failed)?;
+        let socket = PeerSocket::new(sock::connect(path, left).map_err(failed)?, self.closers());
         let nonce = Nonce::new().map_err(failed)?;
         sock::send(socket.as_fd(), &Message::hello(params, &nonce).encode(), &[]).map_err(failed)?;
         let left = deadline.map_or(left, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -97,7 +96,7 @@ impl ShmDomain {
             return Err(failed(io::ErrorKind::TimedOut.into()));
         }
         let mut bytes = [0; MESSAGE_SIZE];
-        let incoming = sock::receive(socket.as_fd(), &mut bytes, true).map_err(failed)?;
+        let incoming = sock::receive(socket.as_fd(), &mut bytes).map_err(failed)?;
         let (len, fds) = match incoming {
             Incoming::Message { len, fds, cut: false } => (len, fds),
             Incoming::Message { .. } => return Err(at_fault(malformed("descriptors of a welcome", 0, 3))),
@@ -139,6 +138,11 @@ impl ShmDomain {
     #[cfg(test)]
     pub(super) fn connection_counts(&self) -> (usize, usize) {
         self.registry.connection_counts()
+    }
+
+    /// Who closes what peers send.
+    pub(super) fn closers(&self) -> &Arc<Closers> {
+        &self.registry.limits().closers
     }
 
     /// The mode of a listener's socket file.
@@ -194,7 +198,7 @@ pub(super) struct Parts {
     pub(super) side: Side,
     pub(super) layout: Layout,
     pub(super) segment: Mapping,
-    pub(super) socket: Socket,
+    pub(super) socket: PeerSocket,
     /// (in, out)
     pub(super) bells: (std::os::fd::OwnedFd, std::os::fd::OwnedFd),
 }

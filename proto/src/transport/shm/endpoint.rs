@@ -1,7 +1,6 @@
 //! One connection: messages through the rings, RDMA by copies, sleep and wake.
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -183,15 +182,11 @@ impl ShmEndpoint {
         self.control_left = false;
         let claimed = self.connection.peer_control_sent();
         for _ in 0..messages_max {
-            if !self.remote.may_take_descriptors() && sock::brings_descriptors(self.connection.socket.as_fd())
-            {
-                return self.refuse_descriptors();
-            }
             match self.connection.receive(&mut bytes) {
                 Ok(Incoming::Message { len, mut fds, cut }) => {
                     self.control_seen = self.control_seen.wrapping_add(1);
                     if !fds.iter().all(|file| is_sealable(file.as_fd())) {
-                        sock::close_elsewhere(fds, self.remote.closer());
+                        self.remote.close(fds);
                         return self.fail(malformed("seals of a region's memory file", 0, 1));
                     }
                     let file = (fds.len() == 1).then(|| fds.remove(0));
@@ -222,14 +217,6 @@ impl ShmEndpoint {
             }
         }
         self.control_left = true;
-    }
-
-    /// As many descriptors of the peer's user as may be are being closed and are not.
-    #[cold]
-    fn refuse_descriptors(&mut self) {
-        self.remote.count_refused_descriptors();
-        let full = io::Error::other("too many descriptors that the peer's user sent do not close");
-        self.fail(TransportError::system("take a descriptor", full));
     }
 
     /// The peer is gone. A connection that has ended otherwise stays so.

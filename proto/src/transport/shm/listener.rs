@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,13 +14,15 @@ use super::super::util::{Waiting, gives_way, time_until_one_gives_way};
 use super::super::{
     Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
 };
+use super::closing::PeerSocket;
 use super::connection::Connection;
 use super::domain::{Parts, ShmDomain, socket_path};
 use super::endpoint::ShmEndpoint;
 use super::handshake::{MESSAGE_SIZE, Message, Nonce, malformed, receives};
 use super::layout::{Layout, Side};
 use super::map::{Mapping, create_memory_file};
-use super::sock::{self, Epoll, Incoming};
+use super::sock::{self, Epoll, Incoming, Next};
+use crate::budget::Owner;
 
 /// Handshakes in progress at once; more wait in the backlog.
 const HANDSHAKES_MAX: usize = 256;
@@ -47,7 +49,8 @@ pub struct ShmListener {
     params: ConnectParams,
     address: Address,
     file: SocketFile,
-    socket: Socket,
+    /// Whoever is not accepted yet may have sent something, which closes with it.
+    socket: PeerSocket,
     epoll: Epoll,
     /// Set while connections wait for the place of a handshake that is silent.
     timer: OwnedFd,
@@ -66,7 +69,7 @@ pub struct ShmListener {
 struct Handshake {
     stage: Stage,
     /// The peer's user.
-    user: u32,
+    user: Owner,
     started: Instant,
     /// When its last message came; until the first, when it began.
     heard: Instant,
@@ -74,9 +77,18 @@ struct Handshake {
 
 enum Stage {
     /// Connected; Hello comes next.
-    Hello(Socket),
+    Hello(PeerSocket),
     /// Welcomed; Ready comes next. The nonce stays where the client was told to look.
     Ready(Box<Connection>, Nonce),
+}
+
+impl Handshake {
+    fn socket(&self) -> BorrowedFd<'_> {
+        match &self.stage {
+            Stage::Hello(socket) => socket.as_fd(),
+            Stage::Ready(connection, _) => connection.socket.as_fd(),
+        }
+    }
 }
 
 /// Where a handshake goes.
@@ -95,7 +107,7 @@ impl ShmListener {
     ) -> Result<Self, ConnectError> {
         let path = socket_path(address)?;
         let failed = |source| ConnectError::listening(address, source);
-        let socket = listen_replacing_stale(path).map_err(failed)?;
+        let socket = PeerSocket::new(listen_replacing_stale(path).map_err(failed)?, domain.closers());
         let file = SocketFile::of(path, domain.socket_mode()).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(socket.as_fd(), LISTENING).map_err(failed)?;
@@ -139,7 +151,7 @@ impl ShmListener {
                     (_, Ok(index)) => self.step(index),
                 }
             }
-            if self.paused && !self.out_of_descriptors && self.handshakes.len() < HANDSHAKES_MAX {
+            if self.paused && !self.out_of_descriptors && self.has_place() {
                 self.resume();
             }
         }
@@ -200,15 +212,24 @@ impl ShmListener {
     }
 
     /// Handshakes, as those who may have to make room.
-    fn waiting(&self) -> impl Iterator<Item = Waiting<usize, u32>> + Clone {
+    fn waiting(&self) -> impl Iterator<Item = Waiting<usize, &Owner>> + Clone {
         let all = self.handshakes.iter();
-        all.map(|(place, handshake)| Waiting { place, whose: handshake.user, age: handshake.heard.elapsed() })
+        all.map(|(place, handshake)| Waiting {
+            place,
+            whose: &handshake.user,
+            age: handshake.heard.elapsed(),
+        })
+    }
+
+    /// One more handshake has a place of its own. What is left of peers and does not close keeps theirs.
+    fn has_place(&self) -> bool {
+        self.handshakes.len() + self.domain.closers().waiting() < HANDSHAKES_MAX
     }
 
     /// Where one more handshake would go: `None` while all that are in progress have said something lately.
     fn find_room(&mut self) -> Option<Room> {
         loop {
-            if self.handshakes.len() < HANDSHAKES_MAX {
+            if self.has_place() {
                 return Some(Room::Free);
             }
             let index = gives_way(self.waiting(), None, SILENCE_MAX)?;
@@ -222,53 +243,67 @@ impl ShmListener {
     }
 
     fn begin(&mut self, socket: Socket) {
+        let socket = PeerSocket::new(socket, self.domain.closers());
+        let now = Instant::now();
+        let user = socket.peer().clone();
+        let begun = self.watch(Handshake { stage: Stage::Hello(socket), user, started: now, heard: now });
+        // Its first message is usually here already.
+        if let Some(index) = begun {
+            self.step(index);
+        }
+    }
+
+    /// Waits for the next message of a handshake. Every call on its socket says that it must not block.
+    fn watch(&mut self, handshake: Handshake) -> Option<usize> {
         let entry = self.handshakes.vacant_entry();
         let index = entry.key();
-        let watched = socket
-            .set_nonblocking(true)
-            .and_then(|()| self.epoll.add(socket.as_fd(), u64::try_from(index).unwrap_or(LISTENING)));
-        if let Err(error) = watched {
-            tracing::warn!(%error, "shm: a connection was dropped");
-            return;
+        match self.epoll.add(handshake.socket(), u64::try_from(index).unwrap_or(LISTENING)) {
+            Ok(()) => {
+                entry.insert(handshake);
+                Some(index)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "shm: a connection was dropped");
+                None
+            }
         }
-        let now = Instant::now();
-        let user = sock::peer_credentials(socket.as_fd()).map_or(u32::MAX, |peer| peer.uid);
-        entry.insert(Handshake { stage: Stage::Hello(socket), user, started: now, heard: now });
-        // Its first message is usually here already.
-        self.step(index);
+    }
+
+    /// Nobody watches it any more: its socket may stay open for long.
+    fn unwatch(&mut self, index: usize) -> Option<Handshake> {
+        let handshake = self.handshakes.try_remove(index)?;
+        self.epoll.remove(handshake.socket());
+        Some(handshake)
     }
 
     fn step(&mut self, index: usize) {
         let Some(handshake) = self.handshakes.get(index) else { return };
-        let socket = match &handshake.stage {
-            Stage::Hello(socket) => socket,
-            Stage::Ready(connection, _) => &connection.socket,
-        };
+        let socket = handshake.socket();
         let mut bytes = [0; MESSAGE_SIZE];
-        let outcome = match sock::receive(socket.as_fd(), &mut bytes, false) {
-            Ok(Incoming::Nothing) => return,
-            Ok(Incoming::Message { len, fds, cut }) => {
-                if cut || !fds.is_empty() {
-                    Err(malformed("size of a socket message", len as u64, MESSAGE_SIZE as u64).into())
-                } else {
-                    Message::decode(&bytes, len).map_err(TransportError::from)
-                }
+        let outcome = match sock::look(socket).and_then(|next| match next {
+            // Not taken: who has sent them is charged with them by the kernel.
+            Next::Descriptors => Ok(None),
+            Next::Nothing | Next::Message => sock::receive(socket, &mut bytes).map(Some),
+        }) {
+            Ok(Some(Incoming::Nothing)) => return,
+            Ok(Some(Incoming::Message { len, cut: false, .. })) => {
+                Message::decode(&bytes, len).map_err(TransportError::from)
             }
-            Ok(Incoming::End) => Err(TransportError::Closed),
+            Ok(None | Some(Incoming::Message { .. })) => {
+                Err(malformed("size or descriptors of a socket message", 0, MESSAGE_SIZE as u64).into())
+            }
+            Ok(Some(Incoming::End)) => Err(TransportError::Closed),
             Err(error) => Err(TransportError::system("receive", error)),
         };
-        let handshake = self.handshakes.remove(index);
+        let Some(handshake) = self.unwatch(index) else { return };
         let outcome = outcome.and_then(|message| match (handshake.stage, message) {
             (Stage::Hello(socket), Message::Hello { .. }) => {
                 let stage = self.welcome(socket, &message)?;
-                // The place that was just vacated, so that the token stays right.
                 let (user, started) = (handshake.user, handshake.started);
-                let place = self.handshakes.insert(Handshake { stage, user, started, heard: Instant::now() });
-                debug_assert_eq!(place, index);
+                self.watch(Handshake { stage, user, started, heard: Instant::now() });
                 Ok(())
             }
             (Stage::Ready(connection, _nonce), Message::Ready { cma }) => {
-                self.epoll.remove(connection.socket.as_fd());
                 connection.set_peer_reaches_us(cma);
                 self.accepted.push_back(self.domain.endpoint(*connection, &self.params));
                 Ok(())
@@ -281,7 +316,7 @@ impl ShmListener {
     }
 
     /// Makes the segment and the doorbells, and sends them.
-    fn welcome(&self, socket: Socket, hello: &Message) -> Result<Stage, TransportError> {
+    fn welcome(&self, socket: PeerSocket, hello: &Message) -> Result<Stage, TransportError> {
         let Message::Hello { receives: client_receives, nonce: claim } = *hello else {
             return Err(malformed("kind of a socket message", 0, 1).into());
         };
@@ -303,7 +338,7 @@ impl ShmListener {
     }
 
     fn abandon(&mut self, index: usize, limit: Duration) {
-        drop(self.handshakes.remove(index));
+        drop(self.unwatch(index));
         let fault = PeerFault::handshake_timeout(limit);
         tracing::debug!(%fault, address = %self.address, "a connection failed in its handshake");
     }
@@ -417,7 +452,7 @@ mod tests {
             for ((_, handshake), (heard, user)) in
                 listener.handshakes.iter_mut().zip(heard.into_iter().zip([1, 2, 2]))
             {
-                (handshake.heard, handshake.user) = (heard, user);
+                (handshake.heard, handshake.user) = (heard, Owner::User(user));
             }
             listener.time_until_room()
         };

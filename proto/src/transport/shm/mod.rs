@@ -9,6 +9,7 @@
 //! `ring` and `layout` are pure arithmetic; `map`, `sock` and `cma` are the layers over system calls, and the
 //! only ones with pointers in them.
 
+mod closing;
 mod cma;
 mod connection;
 mod domain;
@@ -27,6 +28,7 @@ mod sock;
 mod tests;
 mod wake;
 
+pub use closing::Closers;
 pub use domain::{ShmConfig, ShmDomain};
 pub use endpoint::{Counters, ShmEndpoint};
 pub use listener::ShmListener;

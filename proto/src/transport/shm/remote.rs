@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::{Access, PeerFault, RegionError, RegionFault, RegionKey, RemoteRange, Span};
+use super::closing::Closers;
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
 use super::map::{BadFile, Mapping, check_memory_file, sparse_size};
+use super::sock::Files;
 use crate::budget::{Budget, Charge, Owner};
 
 // A region record, one cache line, at `Layout::record(owner, slot)`. The owner writes the first part, the other side the last.
@@ -45,16 +47,15 @@ pub struct ShmLimits {
     pub mapped: Arc<Budget>,
     /// Bytes of them that had no memory when they were registered: what this process would be charged with as the first to touch it.
     pub sparse: Arc<Budget>,
-    /// Threads that close descriptors of other files, which takes as long as somebody else likes. No descriptor is taken from an owner who
-    /// has as many as it may.
-    pub closers: Arc<Budget>,
+    /// Threads that close descriptors of other files, which takes as long as somebody else likes.
+    pub closers: Arc<Closers>,
 }
 
 impl Default for ShmLimits {
     /// No limits: for a side whose only peer is the one that it chose.
     fn default() -> Self {
-        let [mappings, mapped, sparse, closers] = std::array::from_fn(|_| Budget::unlimited());
-        Self { mappings, mapped, sparse, closers }
+        let [mappings, mapped, sparse, threads] = std::array::from_fn(|_| Budget::unlimited());
+        Self { mappings, mapped, sparse, closers: Closers::new(threads) }
     }
 }
 
@@ -121,19 +122,9 @@ impl RemoteRegions {
         Self { slots: Vec::new(), mapped_size: 0, limits, owner }
     }
 
-    /// Descriptors may be taken from the peer: there would be a thread to close them.
-    pub(super) fn may_take_descriptors(&self) -> bool {
-        self.limits.closers.has_room(&self.owner, 1)
-    }
-
-    /// Descriptors of the peer were not taken.
-    pub(super) fn count_refused_descriptors(&self) {
-        self.limits.closers.count_refused();
-    }
-
-    /// A thread that closes a descriptor of the peer. There was room when that was taken.
-    pub(super) fn closer(&self) -> Charge {
-        self.limits.closers.count(&self.owner, 1)
+    /// The peer sent descriptors that are of no use here.
+    pub(super) fn close(&self, files: Files) {
+        self.limits.closers.close(&self.owner, files);
     }
 
     /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.

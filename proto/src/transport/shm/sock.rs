@@ -25,10 +25,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::PeerCredentials;
 use super::super::util::poll;
-use crate::budget::Charge;
-
 /// Most descriptors in one message.
 const FDS_MAX: usize = 4;
+
+/// Descriptors that came with a message.
+pub(super) type Files = SmallVec<[OwnedFd; FDS_MAX]>;
+
 /// Room for more than are ever sent: a message with too many is told from one for which this process had no descriptors left.
 const CONTROL_SPACE: [MaybeUninit<u8>; CONTROL_SIZE] = [MaybeUninit::uninit(); CONTROL_SIZE];
 const CONTROL_SIZE: usize = cmsg_space!(ScmRights(3 * FDS_MAX));
@@ -36,7 +38,7 @@ const CONTROL_SIZE: usize = cmsg_space!(ScmRights(3 * FDS_MAX));
 /// What [`receive`] found.
 pub(super) enum Incoming {
     /// A message of this many bytes, with the descriptors that arrived; `cut` when bytes or descriptors were lost.
-    Message { len: usize, fds: SmallVec<[OwnedFd; FDS_MAX]>, cut: bool },
+    Message { len: usize, fds: Files, cut: bool },
     /// None now.
     Nothing,
     /// The peer closed.
@@ -77,11 +79,10 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     Ok(())
 }
 
-/// Receives one message into `bytes`. Never blocks. Every descriptor that arrives is owned by the answer; where none is awaited
-/// (`with_fds`), the kernel forgets those that came, which closing them might wait for, and the message is cut.
-pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) -> io::Result<Incoming> {
+/// Receives one message into `bytes`. Never blocks. Every descriptor that arrives is owned by the answer.
+pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Incoming> {
     let mut space = CONTROL_SPACE;
-    let mut control = RecvAncillaryBuffer::new(if with_fds { &mut space } else { &mut [] });
+    let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags));
     match received {
@@ -106,26 +107,28 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], with_fds: bool) 
     }
 }
 
-/// The next message is here and brings descriptors. It stays where it is, and they with it.
-#[cold]
-pub(super) fn brings_descriptors(socket: BorrowedFd<'_>) -> bool {
-    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-    let mut no_room = RecvAncillaryBuffer::new(&mut []);
-    let looked = retry_on_intr(|| recvmsg(socket, &mut [], &mut no_room, flags));
-    looked.is_ok_and(|message| message.flags.contains(ReturnFlags::CTRUNC))
+/// What a socket has for [`receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing yet, the end, or a message of no bytes and no descriptors.
+    Nothing,
+    /// A message without descriptors.
+    Message,
+    /// A message with descriptors, or with something else that it cannot be received without.
+    Descriptors,
 }
 
-/// Closes descriptors of files that may be anything on a thread of its own, which is charged to their sender until it ends: where a
-/// program serves the file, closing waits for its answer. Without a thread they stay open.
-#[cold]
-pub(super) fn close_elsewhere(fds: SmallVec<[OwnedFd; FDS_MAX]>, thread: Charge) {
-    let fds = std::mem::ManuallyDrop::new(fds);
-    let close = move || {
-        drop(std::mem::ManuallyDrop::into_inner(fds));
-        drop(thread);
-    };
-    if let Err(error) = std::thread::Builder::new().name("dafs-shm-close".into()).spawn(close) {
-        tracing::warn!(%error, "a peer's descriptors stay open: no thread to close them");
+/// Looks at the next message. It stays where it is, and its descriptors with it. Never blocks.
+pub(super) fn look(socket: BorrowedFd<'_>) -> io::Result<Next> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let mut no_room = RecvAncillaryBuffer::new(&mut []);
+    let mut byte = [0; 1];
+    let looked = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut no_room, flags));
+    match looked {
+        Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => Ok(Next::Descriptors),
+        Ok(message) if message.bytes > 0 => Ok(Next::Message),
+        Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => Ok(Next::Nothing),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -330,18 +333,6 @@ mod tests {
         assert!(waiting.join().unwrap());
     }
 
-    // [SHM-62] Descriptors that nobody awaits are not taken, and the message says that there were some.
-    #[test]
-    fn message_with_descriptors_that_nobody_awaits_is_cut() {
-        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-        let bell = eventfd().unwrap();
-        send(one.as_fd(), b"hello", &[bell.as_fd()]).unwrap();
-        match receive(other.as_fd(), &mut [0; 64], false).unwrap() {
-            Incoming::Message { len: 5, fds, cut: true } => assert!(fds.is_empty()),
-            _ => panic!("not cut"),
-        }
-    }
-
     #[test]
     fn message_with_descriptors_arrives_whole() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
@@ -350,8 +341,7 @@ mod tests {
         let sent = [sleeper.as_fd(), ringer.as_fd(), eventfd.as_fd()];
         send(one.as_fd(), b"hello", &sent).unwrap();
         let mut bytes = [0; 16];
-        let Ok(Incoming::Message { len: 5, fds, cut: false }) = receive(other.as_fd(), &mut bytes, true)
-        else {
+        let Ok(Incoming::Message { len: 5, fds, cut: false }) = receive(other.as_fd(), &mut bytes) else {
             panic!("no message");
         };
         assert_eq!(&bytes[..5], b"hello");
@@ -373,7 +363,7 @@ mod tests {
         let name = format!("\0{:x<107}", format!("dafs-{}-", std::process::id()));
         one.bind(&SockAddr::unix(&name).unwrap()).unwrap();
         send(one.as_fd(), b"hello", &[]).unwrap();
-        let received = receive(other.as_fd(), &mut [0; 64], true).unwrap();
+        let received = receive(other.as_fd(), &mut [0; 64]).unwrap();
         assert!(matches!(received, Incoming::Message { len: 5, cut: false, .. }));
     }
 
@@ -381,13 +371,10 @@ mod tests {
     fn message_longer_than_expected_is_told_as_cut() {
         let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         send(one.as_fd(), &[7; 17], &[]).unwrap();
-        assert!(matches!(
-            receive(other.as_fd(), &mut [0; 16], true),
-            Ok(Incoming::Message { cut: true, .. })
-        ));
-        assert!(matches!(receive(other.as_fd(), &mut [0; 16], true), Ok(Incoming::Nothing)));
+        assert!(matches!(receive(other.as_fd(), &mut [0; 16]), Ok(Incoming::Message { cut: true, .. })));
+        assert!(matches!(receive(other.as_fd(), &mut [0; 16]), Ok(Incoming::Nothing)));
         drop(one);
-        assert!(matches!(receive(other.as_fd(), &mut [0; 16], true), Ok(Incoming::End)));
+        assert!(matches!(receive(other.as_fd(), &mut [0; 16]), Ok(Incoming::End)));
     }
 
     // [SHM-19] [SHM-57] whatever the other side does to a doorbell, neither ringing nor silencing blocks.

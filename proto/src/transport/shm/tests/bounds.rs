@@ -1,15 +1,14 @@
 //! What connections may have of memory and of threads, each and together.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::super::endpoint::ShmEndpoint;
-use super::super::handshake::Message;
-use super::super::map::create_memory_file;
+use super::super::closing::Closers;
+use super::super::handshake::{Message, Nonce};
 use super::super::sock;
 use super::hostile::lingering;
 use super::*;
-use crate::budget::{Budget, Terms};
+use crate::budget::{Budget, Owner, Terms};
 
 #[test]
 fn regions_are_bounded_for_a_connection_and_for_all_of_a_domain() {
@@ -58,46 +57,149 @@ fn memory_of_peers_is_charged_until_it_is_unmapped() {
     assert_eq!((limits.mappings.used(), limits.mapped.used(), limits.sparse.used()), (0, 0, 0));
 }
 
-// [LIMIT-20] [SHM-73]
-#[test]
-fn descriptors_that_do_not_close_are_bounded_for_their_user() {
-    let closers = Budget::new(Terms { limit: 4, share_percent: 50 }, Vec::new());
+/// A domain whose threads that close are bounded, and their budget.
+fn bounded_closers(limit: u64) -> (ShmDomain, Arc<Closers>) {
+    let closers = Closers::new(Budget::new(Terms { limit, share_percent: 50 }, Vec::new()));
     let limits = ShmLimits { closers: Arc::clone(&closers), ..ShmLimits::default() };
-    let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits), small());
-    let domain = ShmDomain::new();
-    let (_client, mut other_server) = bed.connect(&domain);
-    let send = |client: &ShmEndpoint, file: &OwnedFd| {
-        let register = Message::Register { key: 4096, offset: 0, len: 100, access: ALL }.encode();
-        sock::send(client.connection.socket.as_fd(), &register, &[file.as_fd()]).unwrap();
-    };
-    let mut ends = Vec::new();
-    for _ in 0..2 {
-        let (client, mut server) = bed.connect(&domain);
-        let (lingers, other_end) = lingering();
-        send(&client, &lingers);
-        drop(lingers);
-        server.on_event(1, false);
-        assert!(matches!(server.recv(), Err(TransportError::Peer(PeerFault::Malformed { .. }))));
-        ends.push(other_end);
-    }
-    assert_eq!((closers.used(), closers.refused()), (2, 0));
+    (ShmDomain::with_limits(ShmConfig::default(), limits), closers)
+}
 
-    let file = create_memory_file(c"good", 8192).unwrap();
-    let (client, mut server) = bed.connect(&domain);
-    send(&client, &file);
-    server.on_event(1, false);
-    let refused = server.recv().map(drop);
-    assert!(matches!(refused, Err(TransportError::System { what: "take a descriptor", .. })), "{refused:?}");
-    assert_eq!((closers.used(), closers.refused()), (2, 1));
-    other_server.on_event(1, false);
-    assert!(other_server.recv().unwrap().is_none(), "who sends none is served");
-
-    drop(ends);
-    while closers.used() > 0 {
+fn closed(closers: &Closers) {
+    while closers.threads().used() > 0 || closers.waiting() > 0 {
         std::thread::yield_now();
     }
-    let (client, mut server) = bed.connect(&domain);
-    send(&client, &file);
-    server.on_event(1, false);
-    assert!(server.recv().unwrap().is_none());
+}
+
+/// Sends a descriptor whose close waits until what this answers is dropped.
+fn send_lingering(socket: BorrowedFd<'_>, bytes: &[u8]) -> std::net::TcpStream {
+    let (lingers, other_end) = lingering();
+    sock::send(socket, bytes, &[lingers.as_fd()]).unwrap();
+    other_end
+}
+
+// [LIMIT-20] [SHM-71]
+#[test]
+fn descriptors_that_do_not_close_are_bounded_for_their_user() {
+    let (domain, closers) = bounded_closers(4);
+    let mut bed = Bed::of(domain, small());
+    let domain = ShmDomain::new();
+    let (_client, mut other_server) = bed.connect(&domain);
+    let register = Message::Register { key: 4096, offset: 0, len: 100, access: ALL }.encode();
+    let mut ends = Vec::new();
+    for _ in 0..4 {
+        let (client, mut server) = bed.connect(&domain);
+        ends.push(send_lingering(client.connection.socket.as_fd(), &register));
+        server.on_event(1, false);
+        assert!(matches!(server.recv(), Err(TransportError::Peer(PeerFault::Malformed { .. }))));
+    }
+    assert_eq!((closers.threads().used(), closers.waiting(), closers.threads().refused()), (2, 2, 2));
+    other_server.on_event(1, false);
+    assert!(other_server.recv().unwrap().is_none(), "who sends none is served");
+    drop(ends);
+    closed(&closers);
+}
+
+// [SHM-71] [SHM-74] whatever comes before it.
+#[test]
+fn connection_with_a_descriptor_that_nobody_took_ends_at_once() {
+    type Before = fn(BorrowedFd<'_>);
+    let many: Before = |socket| (0..100).for_each(|_| sock::send(socket, b"much", &[]).unwrap());
+    let empty: Before = |socket| sock::send(socket, &[], &[]).unwrap();
+    for before in [(|_| {}) as Before, empty, many] {
+        for closes_first in [false, true] {
+            let (domain, closers) = bounded_closers(4);
+            let mut bed = Bed::of(domain, small());
+            let (client, server) = bed.connect(&ShmDomain::new());
+            before(client.connection.socket.as_fd());
+            let end = send_lingering(client.connection.socket.as_fd(), b"not taken");
+            let client = (!closes_first).then_some(client);
+            drop(server);
+            assert_eq!(closers.threads().used(), 1);
+            drop((client, end));
+            closed(&closers);
+        }
+    }
+}
+
+// [SHM-74] No thread for those who leave nothing.
+#[test]
+fn connection_that_ends_without_descriptors_closes_here() {
+    let threads = Budget::new(Terms { limit: 1, share_percent: 100 }, Vec::new());
+    // What would be closed elsewhere would wait.
+    let _taken = threads.count(&Owner::Unknown, 1);
+    let closers = Closers::new(threads);
+    let limits = ShmLimits { closers: Arc::clone(&closers), ..ShmLimits::default() };
+    let domain = ShmDomain::with_limits(ShmConfig::default(), limits);
+    let mut bed = Bed::of(domain, small());
+    for closes_first in [false, true] {
+        for messages in [0, 1, 60] {
+            let (client, server) = bed.connect(&ShmDomain::new());
+            (0..messages).for_each(|_| sock::send(client.connection.socket.as_fd(), b"more", &[]).unwrap());
+            let client = (!closes_first).then_some(client);
+            drop(server);
+            drop(client);
+            assert_eq!(closers.waiting(), 0);
+        }
+    }
+}
+
+// [SHM-47] [SHM-62] [SHM-71]
+#[test]
+fn handshake_with_a_descriptor_holds_nobody_up() {
+    let (domain, closers) = bounded_closers(4);
+    let mut bed = Bed::of(domain, small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+    for empty_first in [false, true] {
+        let socket = sock::connect(&path, LONG).unwrap();
+        if empty_first {
+            sock::send(socket.as_fd(), &[], &[]).unwrap();
+        }
+        let end = send_lingering(socket.as_fd(), &hello);
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        assert_eq!((bed.listener.handshake_count(), closers.threads().used()), (0, 1));
+        assert!(bed.listener.accept_endpoint().unwrap().is_none() && !bed.listener.has_more());
+        drop(end);
+        closed(&closers);
+    }
+}
+
+// [SHM-71]
+#[test]
+fn listener_that_ends_does_not_wait_for_what_was_not_accepted() {
+    let (domain, closers) = bounded_closers(4);
+    let bed = Bed::of(domain, small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let socket = sock::connect(&path, LONG).unwrap();
+    let end = send_lingering(socket.as_fd(), b"hello");
+    drop(bed.listener);
+    assert_eq!(closers.threads().used(), 1);
+    assert!(sock::connect(&path, LONG).is_err());
+    drop(end);
+    closed(&closers);
+}
+
+// [SHM-75]
+#[test]
+fn what_does_not_close_keeps_the_place_of_a_handshake() {
+    let (domain, closers) = bounded_closers(2);
+    let mut bed = Bed::of(domain, small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let mut ends = Vec::new();
+    while closers.waiting() < 256 {
+        let socket = sock::connect(&path, LONG).unwrap();
+        ends.push(send_lingering(socket.as_fd(), b"hello"));
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        assert!(ends.len() <= 257, "all are kept");
+    }
+    let _socket = sock::connect(&path, LONG).unwrap();
+    for _ in 0..3 {
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        assert_eq!(bed.listener.handshake_count(), 0);
+    }
+    drop(ends);
+    closed(&closers);
+    bed.listener.expire_handshakes();
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    assert_eq!(bed.listener.handshake_count(), 1);
 }

@@ -63,8 +63,8 @@ fn silent_peers_beyond_the_bound_do_not_keep_others_out() {
         ShmDomain::new().connect_endpoint(address, params, LONG).unwrap();
     });
     // The oldest were given up, those that nobody had to make room for were not.
-    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64], true), Ok(sock::Incoming::End)));
-    assert!(matches!(sock::receive(silent[399].as_fd(), &mut [0; 64], true), Ok(sock::Incoming::Nothing)));
+    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64]), Ok(sock::Incoming::End)));
+    assert!(matches!(sock::receive(silent[399].as_fd(), &mut [0; 64]), Ok(sock::Incoming::Nothing)));
     assert_eq!(bed.listener.handshake_count(), 255);
 }
 
@@ -103,6 +103,6 @@ fn handshake_that_makes_progress_keeps_its_place() {
         ShmDomain::new().connect_endpoint(address, params, LONG).unwrap();
     });
     let mut answer = [0; 64];
-    assert!(matches!(sock::receive(slow.as_fd(), &mut answer, true), Ok(sock::Incoming::Message { .. })));
+    assert!(matches!(sock::receive(slow.as_fd(), &mut answer), Ok(sock::Incoming::Message { .. })));
     drop(silent);
 }

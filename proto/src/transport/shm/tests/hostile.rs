@@ -159,6 +159,7 @@ pub(super) fn lingering() -> (OwnedFd, std::net::TcpStream) {
     socket2::SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
     let mut lingers = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
+    socket2::SockRef::from(&lingers).set_send_buffer_size(4096).unwrap();
     lingers.set_nonblocking(true).unwrap();
     while lingers.write(&[0; 65_536]).is_ok() {}
     socket2::SockRef::from(&lingers).set_linger(Some(Duration::from_secs(3600))).unwrap();

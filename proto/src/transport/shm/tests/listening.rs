@@ -29,7 +29,7 @@ fn handshake_that_breaks_the_rules_costs_only_itself() {
         assert!(bed.listener.accept_endpoint().unwrap().is_none());
         assert_eq!(bed.listener.handshake_count(), 0);
         let mut answer = [0; 64];
-        assert!(matches!(sock::receive(socket.as_fd(), &mut answer, true), Ok(sock::Incoming::End)));
+        assert!(matches!(sock::receive(socket.as_fd(), &mut answer), Ok(sock::Incoming::End)));
     }
     // Descriptors that nobody asked for are closed, and so is the connection.
     let socket = sock::connect(&path, LONG).unwrap();
@@ -53,7 +53,7 @@ fn silent_handshakes_are_expired() {
     bed.listener.handshake_time_max = Duration::ZERO;
     bed.listener.expire_handshakes();
     assert_eq!(bed.listener.handshake_count(), 0);
-    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64], true), Ok(sock::Incoming::End)));
+    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64]), Ok(sock::Incoming::End)));
 }
 
 // [SHM-6] [SHM-41] [SHM-42] [SHM-43]

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use socket2::{Socket, Type};
 
+use super::super::closing::PeerSocket;
 use super::super::domain::Parts;
 use super::super::handshake::{Message, NonceClaim};
 use super::super::layout::{Layout, RingTerms, Side};
@@ -86,6 +87,7 @@ fn claim_to_reach_this_side_is_believed_of_its_own_user_and_root_only() {
     let segment = Mapping::new(file.as_fd(), 0, layout.size(), true).unwrap();
     let (socket, _peer) = Socket::pair(socket2::Domain::UNIX, Type::SEQPACKET, None).unwrap();
     let bells = (sock::eventfd().unwrap(), sock::eventfd().unwrap());
+    let socket = PeerSocket::new(socket, ShmDomain::new().closers());
     let parts = Parts { side: Side::Server, layout, segment, socket, bells };
     let claim = NonceClaim { address: 0, bytes: [0; 16] };
     let mut connection = ShmDomain::new().connection(parts, claim).unwrap();

@@ -219,7 +219,7 @@ fn client_made_by_hand_from_the_page_exchanges_messages() {
     assert!(bed.listener.accept_endpoint().unwrap().is_none());
     let mut welcome = [0; MESSAGE_SIZE];
     let Ok(Incoming::Message { len: MESSAGE_SIZE, fds, cut: false }) =
-        sock::receive(socket.as_fd(), &mut welcome, true)
+        sock::receive(socket.as_fd(), &mut welcome)
     else {
         panic!("no welcome");
     };

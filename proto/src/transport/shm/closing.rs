@@ -1,0 +1,135 @@
+//! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves.
+
+#![allow(unsafe_code, reason = "a socket that is given away when it is dropped")]
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::net::{Shutdown, sockopt};
+use smallvec::smallvec;
+use socket2::Socket;
+
+use super::super::util::lock;
+use super::sock::{self, Files, Next};
+use crate::budget::{Budget, Charge, Owner};
+
+/// Messages that are forgotten before a socket closes. An honest peer leaves few.
+const FORGOTTEN_MAX: u32 = 64;
+
+/// Threads that close files of peers: nobody else waits for that. A budget bounds them, and what one owner has of them; what they have no
+/// time for waits, open.
+#[derive(Debug)]
+pub struct Closers {
+    threads: Arc<Budget>,
+    /// In the order in which they came; taken from when a thread of their owner ends with something.
+    waiting: Mutex<VecDeque<(Owner, Files)>>,
+}
+
+impl Closers {
+    /// As many threads as the budget allows, none of which runs without need.
+    pub fn new(threads: Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self { threads, waiting: Mutex::default() })
+    }
+
+    /// Threads that close something now.
+    pub fn threads(&self) -> &Budget {
+        &self.threads
+    }
+
+    /// How many times something waits for a thread.
+    pub fn waiting(&self) -> usize {
+        lock(&self.waiting).len()
+    }
+
+    /// Closes files that came from this owner. Not blocking.
+    #[cold]
+    pub(super) fn close(self: &Arc<Self>, owner: &Owner, files: Files) {
+        let mut waiting = lock(&self.waiting);
+        waiting.push_back((owner.clone(), files));
+        let Some(thread) = self.threads.take(owner, 1) else { return };
+        drop(waiting);
+        let closers = Arc::clone(self);
+        let spawned =
+            std::thread::Builder::new().name("dafs-shm-close".into()).spawn(move || closers.run(thread));
+        if let Err(error) = spawned {
+            tracing::warn!(%error, %owner, "a peer's descriptors stay open: no thread to close them");
+        }
+    }
+
+    fn run(&self, mut thread: Charge) {
+        while let Some((next, files)) = self.next(thread) {
+            drop(files);
+            thread = next;
+        }
+    }
+
+    /// What a thread that is done closes next.
+    fn next(&self, thread: Charge) -> Option<(Charge, Files)> {
+        let mut waiting = lock(&self.waiting);
+        drop(thread);
+        let at = waiting.iter().position(|(owner, _)| self.threads.has_room(owner, 1))?;
+        let (owner, files) = waiting.remove(at)?;
+        Some((self.threads.count(&owner, 1), files))
+    }
+}
+
+/// A unix socket to which peers may have sent descriptors that nobody has taken: they close with the socket. Dropping it waits for none.
+#[derive(Debug)]
+pub(super) struct PeerSocket {
+    socket: ManuallyDrop<Socket>,
+    peer: Owner,
+    closers: Arc<Closers>,
+}
+
+impl PeerSocket {
+    /// A socket that is connected, or listens. Its peer's user is charged with what has to be closed elsewhere.
+    pub(super) fn new(socket: Socket, closers: &Arc<Closers>) -> Self {
+        let peer =
+            sock::peer_credentials(socket.as_fd()).map_or(Owner::Unknown, |peer| Owner::User(peer.uid));
+        Self { socket: ManuallyDrop::new(socket), peer, closers: Arc::clone(closers) }
+    }
+
+    /// Whom its peer is charged to.
+    pub(super) fn peer(&self) -> &Owner {
+        &self.peer
+    }
+}
+
+impl Deref for PeerSocket {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+impl Drop for PeerSocket {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
+        // From here on the peer adds nothing to what there is.
+        let _ = rustix::net::shutdown(&socket, Shutdown::Read);
+        if !closes_at_once(socket.as_fd()) {
+            self.closers.close(&self.peer, smallvec![socket.into()]);
+        }
+    }
+}
+
+/// No descriptor is left in a socket that receives nothing more. Forgets messages before it can tell.
+fn closes_at_once(socket: BorrowedFd<'_>) -> bool {
+    for _ in 0..FORGOTTEN_MAX {
+        match sock::look(socket) {
+            Ok(Next::Message) => drop(sock::receive(socket, &mut [])),
+            // A message of no bytes looks like the end. With credentials, which it has no room for, it does not.
+            Ok(Next::Nothing) => {
+                let credentials = sockopt::set_socket_passcred(socket, true);
+                return credentials.is_ok() && matches!(sock::look(socket), Ok(Next::Nothing));
+            }
+            Ok(Next::Descriptors) | Err(_) => return false,
+        }
+    }
+    false
+}
