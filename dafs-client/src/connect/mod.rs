@@ -14,7 +14,9 @@ use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession, Mo
 use dafs_proto::transport::{
     ConnectParams, Domain, Endpoint, Head, PostError, Provider, Reach, Received, TransportError,
 };
-use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Welcome};
+use dafs_proto::wire::{
+    FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Slot, Welcome,
+};
 
 use crate::clock::Clock;
 use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config};
@@ -276,9 +278,12 @@ impl Caller<'_> {
         reason = "heads and the payloads of names and handshakes are small"
     )]
     pub(crate) fn call(&mut self, mut header: Header, body: &[u8], payload: &[u8]) -> Result<Answer> {
-        if let Some(session) = &mut self.session {
-            // One after the other: a credit is always there.
-            session.begin(&mut header, 1);
+        match &mut self.session {
+            // The connection before this one ended without its answer.
+            Some(session) if session.outstanding() > 0 => session.again(&mut header, Slot(0)),
+            // One after the other: a credit is always there, and the slot is the first.
+            Some(session) => drop(session.begin(&mut header, 1)),
+            None => {}
         }
         let mut head = [0; dafs_proto::wire::HEAD_SIZE_MAX];
         let head_len = HEADER_SIZE + body.len();

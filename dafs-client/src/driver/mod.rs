@@ -15,6 +15,7 @@ pub(crate) mod fast_path;
 pub(crate) mod give_up;
 pub(crate) mod outlet;
 pub(crate) mod pending;
+mod rebuild;
 pub(crate) mod reconnect;
 pub(crate) mod sleep;
 pub(crate) mod transfer;

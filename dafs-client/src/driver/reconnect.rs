@@ -1,25 +1,21 @@
 //! After the connection broke: connect again, take the session up, and send again what was not answered; or, when the
 //! server forgot the session, build it anew.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use dafs_proto::session::{ClientSession, HandshakeError};
+use dafs_proto::session::HandshakeError;
 use dafs_proto::transport::ConnectError;
-use dafs_proto::wire::{
-    Attributes, FileHandle, FileIdentity, Header, LockFlags, MountReply, NameRequest, Opcode, OpenRequest,
-    Resume, Status, decode_message_pack,
-};
+use dafs_proto::wire::{Resume, Status};
 
-use crate::connect::{Answer, Caller, Established, establish};
+use crate::connect::{Established, establish};
 use crate::driver::driven::Driven;
 use crate::driver::give_up::GIVE_UP_AFTER;
+use crate::driver::rebuild::Rebuild;
 use crate::driver::{Guard, Shared};
 use crate::engine::recovery::Renewed;
-use crate::error::{Error, StaleCause};
-use crate::handle::node::{Node, Reopen};
-use crate::handle::view::set_requests;
+use crate::error::Error;
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
 pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a> {
@@ -70,11 +66,10 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
     core
 }
 
-/// A new connection, and the nodes that were opened again on it.
+/// A new connection: of the same session, or of a new one.
 struct Fresh {
     established: Established,
-    session: ClientSession,
-    nodes: Vec<Renewed>,
+    renewed: Option<Renewed>,
 }
 
 fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
@@ -83,10 +78,11 @@ fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
     let given_up = began.after(policy.time_max);
     let mut pause = policy.backoff_min;
     let mut attempt = 0;
+    let mut begun = None;
     loop {
         attempt += 1;
         let left = given_up.since(shared.clock.now());
-        let error = match attempt_once(shared, resume.clone(), shared.config.connect_timeout.min(left)) {
+        let error = match attempt_once(shared, &resume, &mut begun, shared.config.connect_timeout.min(left)) {
             Ok(fresh) => return Ok(fresh),
             Err(error) => error,
         };
@@ -122,171 +118,38 @@ fn is_final(error: &Error) -> bool {
     }
 }
 
-fn attempt_once(shared: &Shared, resume: Resume, timeout: Duration) -> Result<Fresh, Error> {
-    let client_id = shared.config.client_id.unwrap_or_default();
+/// Takes the session up again, or the new one that the last attempt began to open everything in.
+fn attempt_once(
+    shared: &Shared,
+    resume: &Resume,
+    begun: &mut Option<Rebuild>,
+    timeout: Duration,
+) -> Result<Fresh, Error> {
     let (config, clock) = (&shared.config, &*shared.clock);
-    let mut established =
-        establish(&*shared.domain, &shared.server, (config, timeout), client_id, Some(resume), clock)?;
-    let welcome = &established.terms.welcome;
-    let mut session = ClientSession::new(welcome);
-    let mut nodes = Vec::new();
-    if !welcome.resumed {
+    let client_id = config.client_id.unwrap_or_default();
+    let connect = |resume: &Resume| {
+        let resume = Some(resume.clone());
+        establish(&*shared.domain, &shared.server, (config, timeout), client_id, resume, clock)
+    };
+    let mut established = connect(begun.as_ref().map_or(resume, Rebuild::session))?;
+    let resumed = established.terms.welcome.resumed;
+    if resumed && begun.is_none() {
+        return Ok(Fresh { established, renewed: None });
+    }
+    if !resumed {
+        // Locks are taken again by who proves to have had them: that is not yet the session that was begun.
+        if begun.take().is_some_and(|lost| !lost.has_locks()) {
+            established = connect(resume)?;
+        }
         tracing::warn!(server = %shared.server.name, "the server forgot the session; opening its files again");
-        let (endpoint, session) = (&mut *established.endpoint, Some(&mut session));
-        let (server, deadline) = (&*shared.server.name, clock.now());
-        let caller = Caller { endpoint, session, server, clock, deadline };
-        let part_max = established.terms.send_payload_max as usize;
-        let mut rebuild = Rebuild { shared, caller, reclaims_left: 0 };
-        nodes = rebuild.reopen_all()?;
-        rebuild.describe_views(part_max)?;
     }
-    Ok(Fresh { established, session, nodes })
-}
-
-/// The root of an export in the new session, and what it is.
-type Root = Result<(FileHandle, FileIdentity), StaleCause>;
-
-/// A new session, on which everything is opened again.
-struct Rebuild<'a> {
-    shared: &'a Shared,
-    caller: Caller<'a>,
-    /// Locks of the nodes behind this one, which are still to be taken again.
-    reclaims_left: usize,
-}
-
-impl Rebuild<'_> {
-    /// Opens everything that the lost session had open.
-    fn reopen_all(&mut self) -> Result<Vec<Renewed>, Error> {
-        let open: Vec<Arc<Node>> = {
-            let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-            // From here on handles of the lost session are refused: none can slip in between this look and the new session.
-            core.epoch += 1;
-            let nodes = core.nodes.iter().filter_map(|(_, node)| node.upgrade());
-            nodes.filter(|node| !node.is_stale()).collect()
-        };
-        self.reclaims_left = open.iter().map(|node| node.locks().reclaims().len()).sum();
-        let mut roots: Vec<(String, Root)> = Vec::new();
-        let mut renewed = Vec::with_capacity(open.len());
-        for node in open {
-            self.reclaims_left -= node.locks().reclaims().len().min(self.reclaims_left);
-            let root = match roots.iter().find(|(export, _)| *export == node.export) {
-                Some((_, root)) => *root,
-                None => {
-                    let root = self.remount(&node.export)?;
-                    roots.push((node.export.clone(), root));
-                    root
-                }
-            };
-            let handle = match (root, node.reopen) {
-                (Err(cause), _) => Err(cause),
-                (Ok(_), Reopen::Mount) => {
-                    let again = self.remount(&node.export)?;
-                    self.check(again, &node)?
-                }
-                (Ok((root, _)), Reopen::Lookup { follow }) => {
-                    self.reopen(Opcode::Lookup, root, &NameRequest { follow, mode: 0 }.bytes(), &node)?
-                }
-                (Ok((root, _)), Reopen::Open { flags }) => {
-                    self.reopen(Opcode::Open, root, &OpenRequest { flags, mode: 0 }.bytes(), &node)?
-                }
-            };
-            if let Err(cause) = handle {
-                let path = String::from_utf8_lossy(&node.path);
-                tracing::warn!(export = node.export, ?path, "cannot open a file again: {cause}");
-            }
-            renewed.push((node, handle));
-        }
-        Ok(renewed)
-    }
-
-    /// Describes all views again, under their old numbers. A transfer that uses one which is refused fails.
-    fn describe_views(&mut self, part_max: usize) -> Result<(), Error> {
-        let views = {
-            let core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-            core.views.living()
-        };
-        for view in views {
-            for (body, part) in set_requests(view.number, &view.description, part_max) {
-                let status = self.call(Opcode::ViewSet, FileHandle(0), &body, part)?.header.status;
-                if status != Status::OK {
-                    tracing::warn!(view = view.number, "cannot describe a view again: {status}");
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn remount(&mut self, export: &str) -> Result<Root, Error> {
-        let answer = self.call(Opcode::Mount, FileHandle(0), &[], export.as_bytes())?;
-        if answer.header.status != Status::OK {
-            return Ok(Err(StaleCause::Export(answer.header.status)));
-        }
-        let mounted = decode_message_pack::<MountReply>("mount reply", &answer.payload)?;
-        Ok(Ok((answer.header.handle, mounted.attributes.identity())))
-    }
-
-    /// Opens one file again.
-    fn reopen(
-        &mut self,
-        opcode: Opcode,
-        root: FileHandle,
-        body: &[u8],
-        node: &Node,
-    ) -> Result<Result<FileHandle, StaleCause>, Error> {
-        let answer = self.call(opcode, root, body, &node.present_path())?;
-        if answer.header.status != Status::OK {
-            return Ok(Err(StaleCause::Path(answer.header.status)));
-        }
-        let attributes = decode_message_pack::<Attributes>("attributes", &answer.payload)?;
-        self.check(Ok((answer.header.handle, attributes.identity())), node)
-    }
-
-    /// The handle, if it is of the very file that the node is of; else that is given back.
-    fn check(&mut self, opened: Root, node: &Node) -> Result<Result<FileHandle, StaleCause>, Error> {
-        let (handle, identity) = match opened {
-            Ok(opened) => opened,
-            Err(cause) => return Ok(Err(cause)),
-        };
-        if identity.is_same(&node.identity) {
-            return match self.lock_again(handle, node)? {
-                Status::OK => Ok(Ok(handle)),
-                status => {
-                    self.call(Opcode::Close, handle, &[], &[])?;
-                    Ok(Err(StaleCause::Locks(status)))
-                }
-            };
-        }
-        self.call(Opcode::Close, handle, &[], &[])?;
-        let is_known = identity.generation != 0 && node.identity.generation != 0;
-        let other = !is_known && identity.file_id == node.identity.file_id;
-        Ok(Err(if other { StaleCause::Unnamed } else { StaleCause::Replaced }))
-    }
-
-    /// Takes the locks of a node again. Without one of them what its program does next would be wrong.
-    fn lock_again(&mut self, handle: FileHandle, node: &Node) -> Result<Status, Error> {
-        let reclaims = node.locks().reclaims();
-        let count = reclaims.len();
-        for (number, mut request) in reclaims.into_iter().enumerate() {
-            request.flags.set(LockFlags::LAST, self.reclaims_left == 0 && number + 1 == count);
-            let status = self.call(Opcode::Lock, handle, &request.bytes(), &[])?.header.status;
-            if status != Status::OK {
-                return Ok(status);
-            }
-        }
-        Ok(Status::OK)
-    }
-
-    fn call(
-        &mut self,
-        opcode: Opcode,
-        handle: FileHandle,
-        body: &[u8],
-        payload: &[u8],
-    ) -> Result<Answer, Error> {
-        self.caller.deadline = self.shared.clock.now().after(self.shared.config.connect_timeout);
-        self.caller.call(Header::request(opcode, handle), body, payload)
-    }
+    let rebuild = match begun {
+        Some(rebuild) => rebuild.resumed(&established.terms.welcome),
+        None => begun.insert(Rebuild::new(shared, &established.terms)),
+    };
+    let nodes = rebuild.run(shared, &mut *established.endpoint)?;
+    let renewed = begun.take().map(|rebuild| Renewed { session: rebuild.into_session(), nodes });
+    Ok(Fresh { established, renewed })
 }
 
 impl Driven {
@@ -297,10 +160,10 @@ impl Driven {
 
     /// Takes a new connection into use.
     fn install(&mut self, fresh: Fresh, shared: &Shared) {
-        let Fresh { established, session, nodes } = fresh;
+        let Fresh { established, renewed } = fresh;
         self.reconnects += 1;
         self.endpoint = Some(established.endpoint);
-        self.core.reconnected(established.terms, session, nodes, shared.clock.now());
+        self.core.reconnected(established.terms, renewed, shared.clock.now());
         self.give_up.on_connected(self.core.session.replies());
         let config = &shared.config;
         shared.registrar.set_useful_min(self.useful_sizes_min(config));

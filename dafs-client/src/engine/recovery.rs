@@ -12,18 +12,17 @@ use crate::handle::node::Node;
 use crate::op::terms::Terms;
 
 /// A node, and its new handle if its file is still there.
-pub(crate) type Renewed = (Arc<Node>, Result<FileHandle, StaleCause>);
+pub(crate) type RenewedNode = (Arc<Node>, Result<FileHandle, StaleCause>);
+
+/// A new session, with the nodes that were opened again in it.
+pub(crate) struct Renewed {
+    pub(crate) session: ClientSession,
+    pub(crate) nodes: Vec<RenewedNode>,
+}
 
 impl Core {
-    /// There is a new connection: of the same session, which goes on where it was, or of a new one, with the nodes that were opened again
-    /// in it.
-    pub(crate) fn reconnected(
-        &mut self,
-        terms: Terms,
-        session: ClientSession,
-        nodes: Vec<Renewed>,
-        now: Moment,
-    ) {
+    /// There is a new connection: of the same session, which goes on where it was, or of a new one.
+    pub(crate) fn reconnected(&mut self, terms: Terms, renewed: Option<Renewed>, now: Moment) {
         self.signs = Signs::new(&terms.welcome, now);
         self.draining = false;
         for (_, op) in &mut self.ops {
@@ -36,10 +35,7 @@ impl Core {
             sent.filter_map(|(slot, request)| Some((request.as_ref()?.order, Slot(slot)))).collect();
         unanswered.sort_unstable_by_key(|(order, _)| *order);
         let unanswered = unanswered.into_iter().map(|(_, slot)| slot);
-        if terms.welcome.resumed {
-            self.session.on_resumed(&terms.welcome);
-            self.resend = unanswered.collect();
-        } else {
+        if let Some(Renewed { session, nodes }) = renewed {
             let lapsed = terms.welcome.server_epoch == self.terms.welcome.server_epoch;
             self.session = session;
             for (node, handle) in nodes {
@@ -49,6 +45,9 @@ impl Core {
             self.forget_closes();
             self.repeat(unanswered, lapsed);
             self.repeat_chains(lapsed);
+        } else {
+            self.session.on_resumed(&terms.welcome);
+            self.resend = unanswered.collect();
         }
         self.terms = terms;
         self.ask_for_locks_again();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dafs_client::{Config, DurableWriter, Error, Opcode, OpenOptions, Stability, Status};
+use dafs_client::{Config, Datatype, DurableWriter, Error, LockKind, Opcode, OpenOptions, Stability, Status};
 use dafs_proto::wire::{HEADER_SIZE, Header};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::{assert_same, bytes};
@@ -35,6 +35,53 @@ fn server_restarted_leaves_a_request_that_is_not_idempotent_in_doubt_and_sends_t
     assert!(matches!(sent.wait(), Err(Error::InDoubt { operation: Opcode::Mkdir })));
     unsent.wait().unwrap();
     assert!(world.exists("unsent"));
+}
+
+// [CLI-167] Locks and deny modes of the session that was begun would keep out another.
+#[test]
+fn session_that_is_begun_anew_survives_the_end_of_its_connection_at_every_step() {
+    for executed in [false, true] {
+        let mut steps = 0;
+        for at in 0.. {
+            let world = ScriptedWorld::new(6);
+            world.put("f", &bytes(1, 100));
+            world.put("g", &bytes(2, 100));
+            let (session, other) = (world.session(), world.session());
+            let export = session.mount("data").unwrap();
+            let mut denies = OpenOptions::new();
+            denies.read(true).write(true).deny_write(true);
+            let files = ["f", "g"].map(|name| export.open_with(name, &denies).unwrap());
+            files.iter().for_each(|file| file.lock(10..20, LockKind::Exclusive).unwrap());
+            let view = session.view(&Datatype::bytes(1).resized(0, 2)).unwrap();
+            world.restart();
+            let (mut seen, log) = (0, Arc::new(Mutex::new(0)));
+            let counted = Arc::clone(&log);
+            world.hook(move |_| {
+                seen += 1;
+                *counted.lock().unwrap() = seen;
+                match (seen == at + 1, executed) {
+                    (false, _) => Action::Serve,
+                    (true, false) => Action::CutBefore,
+                    (true, true) => Action::CutAfter,
+                }
+            });
+            for (file, number) in files.iter().zip([1, 2]) {
+                let mut back = [0; 50];
+                assert_eq!(file.read_view(&view.at(0, 0), &mut back).unwrap().count, 50, "cut at {at}");
+                assert!(bytes(number, 100).iter().step_by(2).eq(&back));
+            }
+            steps = *log.lock().unwrap();
+            world.hook(|_| Action::Serve);
+            let elsewhere = other.mount("data").unwrap().open("f").unwrap();
+            assert!(!elsewhere.try_lock(0..100, LockKind::Shared).unwrap(), "cut at {at}: the lock is gone");
+            files[0].unlock(10..20).unwrap();
+            elsewhere.lock(0..100, LockKind::Shared).unwrap();
+            if steps <= at {
+                break;
+            }
+        }
+        assert!(steps >= 8, "mount, two files with their locks, the view and the reads");
+    }
 }
 
 // [CLI-32]
