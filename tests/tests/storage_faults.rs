@@ -7,8 +7,12 @@ use dafs_client::{
     Background, Config, DurableWriter, Error, Export, FenceList, File, OpenOptions, Session, Stability,
     Status,
 };
+use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, WaitPolicy};
-use dafs_proto::wire::{HEADER_SIZE, Header, Opcode, OpenFlags, ReaddirReply, ReaddirRequest};
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, ListFlags, ListRequest, Method, Opcode, OpenFlags, ReaddirReply,
+    ReaddirRequest, Sieve, encode_lists, lists_size,
+};
 use dafs_server::config::ExportKind;
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -31,6 +35,7 @@ on_each_provider! {
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
     operation_that_meets_a_fence_on_its_way_is_answered_fenced,
+    list_whose_session_ends_while_it_is_made_durable_is_over,
 }
 
 /// What a server measures of itself depends on no provider's transfers.
@@ -433,6 +438,42 @@ fn operation_that_meets_a_fence_on_its_way_is_answered_fenced(on: On) {
         // What it has written is to be made durable.
         assert_status(write.wait().result, Status::FENCED, export);
         fence.wait().unwrap();
+        root.set_fence_list(&FenceList::default()).unwrap();
+    }
+}
+
+// [ACC-107] A fence waits for nobody who is gone.
+fn list_whose_session_ends_while_it_is_made_durable_is_over(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let patient = Config { operation_timeout: Some(Duration::from_secs(60)), ..Config::default() };
+    let administrator = harness.session_with(&patient);
+    let list = ListRequest {
+        len: 2,
+        method: Method::Inline,
+        stability: Stability::FileSync,
+        sieve: Sieve::Auto,
+        flags: ListFlags::empty(),
+        extent_count: 2,
+        segment_count: 0,
+    };
+    let mut payload = vec![7; lists_size(2, 0) + 2];
+    encode_lists([0, 100].into_iter().map(|at| Extent::new(at, 1)), &[], &mut payload[..lists_size(2, 0)]);
+    for export in EXPORTS {
+        let (mut raw, _) = Raw::session(harness.address(), 8);
+        let root = raw.mount(export);
+        let file = raw.create(root, b"f");
+        faults.next(Kind::Commit, Fault::Hold, 1);
+        let mut header = Header::request(Opcode::WriteList, file);
+        raw.begin(&mut header);
+        raw.send(header, &list.bytes(), &payload);
+        faults.wait_for_held(1);
+        let mut bye = Header::request(Opcode::Bye, FileHandle(0));
+        raw.begin(&mut bye);
+        raw.send(bye, &[], &[]);
+        while raw.receive().is_some() {}
+        faults.release();
+        let root = administrator.mount(export).unwrap();
+        root.set_fence_list(&FenceList::of_clients(&[[1; 16]])).unwrap();
         root.set_fence_list(&FenceList::default()).unwrap();
     }
 }

@@ -25,6 +25,7 @@ on_each_provider_and_two_workers! {
     grant_that_is_ignored_is_taken_back,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
+    waits_whose_deadlines_pass_together_end_together,
 }
 
 fn by(owner: u64) -> LockOptions {
@@ -285,4 +286,35 @@ fn client_that_says_nothing_is_called_back_eight_times(on: On) {
     came.sort_by_key(|message| message.header.opcode == Opcode::LockTurn);
     assert_eq!(came[0].header.opcode, Opcode::Null);
     assert_eq!(owner(came.remove(1)), 8);
+}
+
+// [LOCK-11] The second waits behind the first, and would have the lock by its end.
+fn waits_whose_deadlines_pass_together_end_together(on: On) {
+    let harness = Harness::start(on);
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    for round in 0..20 {
+        for (owner, kind, flags, deadline_ms) in [
+            (1, Shared, LockFlags::empty(), 0),
+            (2, Exclusive, LockFlags::WAIT, 5),
+            (3, Shared, LockFlags::WAIT, 5),
+        ] {
+            let mut header = Header { deadline_ms, ..Header::request(Opcode::Lock, file) };
+            raw.begin(&mut header);
+            let request = LockRequest { offset: round, len: 1, owner, kind, flags };
+            raw.send(header, &request.bytes(), &[]);
+        }
+        let mut statuses: Vec<_> = (0..3)
+            .map(|_| {
+                let reply = raw.receive().expect("the server goes on");
+                raw.end(&reply);
+                (reply.header.slot.0, reply.header.status)
+            })
+            .collect();
+        statuses.sort_unstable_by_key(|(slot, _)| *slot);
+        let of = |status| statuses.iter().filter(|(_, other)| *other == status).count();
+        // A turn of the server's clock may lie between the two.
+        assert!(of(Status::TIMED_OUT) >= 1 && of(Status::OK) + of(Status::TIMED_OUT) == 3, "{statuses:?}");
+    }
 }

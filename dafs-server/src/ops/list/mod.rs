@@ -276,6 +276,10 @@ impl Work for List {
 
     fn on_forgotten_step(&mut self, slot: u8, _: &FsResult) {
         self.calls.end(slot);
+        if self.step == Step::Commit {
+            // It has ended.
+            self.step = Step::Begin;
+        }
     }
 
     fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {

@@ -11,7 +11,7 @@ use dafs_proto::wire::{LockFlags, LockRequest, SessionId, Status};
 use super::super::Worker;
 use crate::config::{ExportKind, millis};
 use crate::shared::lock_file::{Tell, proof_of};
-use crate::shared::locks::{Claim, Lasting, Owner};
+use crate::shared::locks::{Claim, Held, Lasting};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
@@ -65,28 +65,24 @@ impl Worker {
         true
     }
 
-    /// Answers when what lasts of a file's locks is written, at once where nothing of that has changed.
+    /// Answers when a lock that was granted is written, at once where it need not be.
     #[inline]
-    pub(super) fn reply_when_kept(
-        &mut self,
-        call: &Call,
-        file: LockKey,
-        after: impl FnOnce(LockKey) -> AfterKept,
-    ) {
-        match self.shared.locks.are_kept() {
-            true => self.reply_once_kept(call, file, after(file)),
-            false => self.reply(call, Status::OK, Answer::default()),
+    pub(super) fn reply_granted(&mut self, call: &Call, file: LockKey, request: &LockRequest, held: &Held) {
+        let range = request.range();
+        let number = match self.shared.locks.are_kept() {
+            true => self.shared.locks.with(|table| table.begin_writing(file, &range, held)),
+            false => None,
+        };
+        match number {
+            Some(number) => self.reply_once_kept(call, file, AfterKept::Granted(file, *request, number)),
+            None => self.reply(call, Status::OK, Answer::default()),
         }
     }
 
-    fn reply_once_kept(&mut self, call: &Call, file: LockKey, after: AfterKept) {
+    /// Answers when what lasts of a file's locks is written.
+    pub(super) fn reply_once_kept(&mut self, call: &Call, file: LockKey, after: AfterKept) {
         let waiter = self.park(*call, State::LocksKept(after));
-        if self.shared.locks.keep(file, self.teller(waiter)).is_err() {
-            if let Some(index) = self.operation_index(waiter) {
-                self.unpark(index);
-            }
-            self.reply_status(call, Status::OK);
-        }
+        self.shared.locks.keep(file, Some(self.teller(waiter)));
     }
 
     fn teller(&self, waiter: OpToken) -> Tell {
@@ -117,31 +113,18 @@ impl Worker {
                 }
                 return;
             }
-            AfterKept::Granted(file, request) => {
-                self.settle_lock(&call, file, &request, status == Status::OK);
-                if status != Status::OK {
-                    self.note_not_kept(file);
-                }
+            AfterKept::Granted(file, _, number) if status == Status::OK => {
+                self.shared.locks.with(|table| table.on_written(file, number));
             }
-            AfterKept::Unlocked(file) if status != Status::OK => self.note_not_kept(file),
-            _ => {}
+            AfterKept::Granted(file, request, number) => {
+                let freed = self.shared.locks.with(|table| table.put_back(file, &request.range(), number));
+                self.tell_of_freed(freed);
+                // The file may say otherwise: what came later may have been written.
+                self.shared.locks.keep(file, None);
+            }
+            AfterKept::Lock(_) | AfterKept::Unlocked => {}
         }
         self.reply_status(&call, status);
-    }
-
-    fn note_not_kept(&self, file: LockKey) {
-        self.shared.locks.with(|table| table.on_not_written(file));
-    }
-
-    /// A lock was written or not: it is granted, or its owner has again what it had before.
-    fn settle_lock(&mut self, call: &Call, file: LockKey, request: &LockRequest, is_written: bool) {
-        let Some(session) = self.sessions.find(call.session) else { return };
-        let (range, owner) = (request.range(), Owner { session: session.id, id: request.owner });
-        if is_written {
-            return self.shared.locks.with(|table| table.on_written(file, &range, owner));
-        }
-        let freed = self.shared.locks.with(|table| table.put_back(file, &range, owner));
-        self.tell_of_freed(freed);
     }
 
     /// A client may have taken the last of its locks again.

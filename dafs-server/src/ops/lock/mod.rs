@@ -18,9 +18,9 @@ use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Payload, Problem, Served};
+use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::lock::AfterKept;
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::{Operation, State};
 
 /// A lock that is asked for.
 struct Asked<'a> {
@@ -51,15 +51,7 @@ impl Worker {
         }
         let (node, file) = (open.node, self.storage.lock_key(open.node)?);
         let lasting = self.lasting_of(node, request).map_err(Problem::refused(Status::NOT_SUPPORTED))?;
-        let (owner, client) = self.lock_owner(call, request.owner)?;
-        let held = Held {
-            owner,
-            client,
-            handle: call.header.handle.0,
-            kind: request.kind,
-            is_mandatory: request.flags.contains(LockFlags::MANDATORY),
-            lasting,
-        };
+        let held = self.held_of(call, request, lasting)?;
         if request.flags.contains(LockFlags::CANCEL) {
             return self.cancel_lock(call, file, request, &held);
         }
@@ -69,6 +61,19 @@ impl Worker {
         let outcome = self.lock_or_wait(call, &Asked { node, file, request, held });
         self.note_reclaimed(call, request);
         outcome
+    }
+
+    /// The lock that a request asks for.
+    fn held_of(&self, call: &Call, request: &LockRequest, lasting: Lasting) -> Result<Held, Status> {
+        let (owner, client) = self.lock_owner(call, request.owner)?;
+        Ok(Held {
+            owner,
+            client,
+            handle: call.header.handle.0,
+            kind: request.kind,
+            is_mandatory: request.flags.contains(LockFlags::MANDATORY),
+            lasting,
+        })
     }
 
     fn lock_or_wait(&mut self, call: &Call, asked: &Asked<'_>) -> Served {
@@ -120,7 +125,7 @@ impl Worker {
     }
 
     fn end_lock(&mut self, call: &Call, asked: &Asked<'_>, outcome: Outcome) -> Served {
-        self.reply_when_kept(call, asked.file, |file| AfterKept::Granted(file, *asked.request));
+        self.reply_granted(call, asked.file, asked.request, &asked.held);
         if let Outcome::Granted(others) = outcome {
             self.tell_of_locks(others);
         }
@@ -130,18 +135,27 @@ impl Worker {
     fn unlock(&mut self, call: &Call, request: &UnlockRequest) -> Served {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;
-        let granted = self.shared.locks.with(|table| table.unlock(file, &request.range(), owner));
-        self.reply_when_kept(call, file, AfterKept::Unlocked);
+        let (range, are_kept) = (request.range(), self.shared.locks.are_kept());
+        let (lasts, granted) = self.shared.locks.with(|table| {
+            let lasts = are_kept && table.has_lasting(file, &range, owner);
+            (lasts, table.unlock(file, &range, owner))
+        });
+        match lasts {
+            true => self.reply_once_kept(call, file, AfterKept::Unlocked),
+            false => self.reply(call, Status::OK, Answer::default()),
+        }
         self.tell_of_locks(granted);
         Ok(())
     }
 
     fn test_lock(&mut self, call: &Call, request: &LockRequest) -> Served {
-        let node = self.handle(call)?.node;
+        let open = self.handle(call)?;
+        let (node, is_opened) = (open.node, open.readable || open.writable);
         let file = self.storage.lock_key(node)?;
         let (owner, _) = self.lock_owner(call, request.owner)?;
         let range = request.range();
-        let node = self.node_shown_locally(node);
+        // What was only looked up may be a device, which opening acts on.
+        let node = self.node_shown_locally(node).filter(|_| is_opened);
         let found = self.shared.locks.with(|table| {
             if let Some(node) = node {
                 table.show(file, || self.storage.local_locks(node))?;
@@ -235,7 +249,13 @@ impl Worker {
         let call = self.unpark(index).call;
         self.mark_dirty(call.connection);
         match status {
-            Status::OK => self.reply_when_kept(&call, file, |file| AfterKept::Granted(file, request)),
+            Status::OK => {
+                let lasts = request.flags.contains(LockFlags::PERSISTENT);
+                let lasting = if lasts { Lasting::Persistent } else { Lasting::No };
+                if let Ok(held) = self.held_of(&call, &request, lasting) {
+                    self.reply_granted(&call, file, &request, &held);
+                }
+            }
             refused => self.reply_status(&call, refused),
         }
     }
@@ -253,19 +273,23 @@ impl Worker {
         if !self.shared.locks.is_used() {
             return;
         }
-        let overdue = self.places_of(|operation| {
-            matches!(operation.state, State::Lock { .. }) && self.expired(&operation.call)
-        });
-        for index in overdue {
-            let State::Lock { file, waiter, .. } = self.operations[index].state else { continue };
-            // Where it is granted meanwhile, the word of that is under way.
-            if let Some(granted) = self.shared.locks.with(|table| table.cancel(file, waiter)) {
-                let call = self.unpark(index).call;
-                self.mark_dirty(call.connection);
-                self.reply_status(&call, Status::TIMED_OUT);
-                self.tell_of_locks(granted);
-            }
+        let waits = |operation: &Operation| match operation.state {
+            State::Lock { file, waiter, .. } if self.expired(&operation.call) => Some((file, waiter)),
+            _ => None,
+        };
+        let overdue: Vec<_> = self.operations.iter().filter_map(|(_, operation)| waits(operation)).collect();
+        if overdue.is_empty() {
+            return;
         }
+        // Where one is granted meanwhile, the word of that is under way.
+        let (ended, granted) = self.shared.locks.with(|table| table.cancel(overdue));
+        let is_ended = |operation: &Operation| matches!(operation.state, State::Lock { waiter, .. } if ended.contains(&waiter));
+        for index in self.places_of(is_ended) {
+            let call = self.unpark(index).call;
+            self.mark_dirty(call.connection);
+            self.reply_status(&call, Status::TIMED_OUT);
+        }
+        self.tell_of_locks(granted);
     }
 
     /// A mandatory lock of another session keeps a request from its data.

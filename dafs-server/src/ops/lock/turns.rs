@@ -44,14 +44,14 @@ impl Worker {
         let (range, owner) = (request.range(), held.owner);
         let (granted, freed) = self.shared.locks.with(|table| {
             let waiter = table.wait_for(file, &range, held);
-            let granted = waiter.and_then(|waiter| table.cancel(file, waiter));
+            let (_, granted) = table.cancel(waiter.map(|waiter| (file, waiter)));
             (granted, table.give_repair_up(file, &range, owner))
         });
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.lock_turns.claim(turn_of(call, request), request.kind);
         }
         self.reply_status(call, Status::OK);
-        self.tell_of_locks(granted.unwrap_or_default());
+        self.tell_of_locks(granted);
         self.tell_of_freed(freed);
         Ok(())
     }
@@ -121,9 +121,14 @@ impl Worker {
         // A handle that was closed meanwhile has taken the lock with it.
         let Ok(open) = session.handles.find(dafs_proto::wire::FileHandle(turn.handle)) else { return };
         let Ok(file) = self.storage.lock_key(open.node) else { return };
-        let freed = self.shared.locks.with(|table| table.take_back(file, &turn.range(), owner));
-        // Nobody waits for what lasts of it: where it is not written now, it is with the next change.
-        let _ = self.shared.locks.keep(file, Box::new(drop));
+        let (lasts, freed) = self.shared.locks.with(|table| {
+            let lasts = table.has_lasting(file, &turn.range(), owner);
+            (lasts, table.take_back(file, &turn.range(), owner))
+        });
+        if lasts {
+            // Nobody waits for that.
+            self.shared.locks.keep(file, None);
+        }
         self.tell_of_freed(freed);
     }
 }

@@ -100,15 +100,12 @@ impl Locks {
         }
     }
 
-    /// Has it written what lasts of a file, if that has changed; else returns what was to be told.
-    pub(crate) fn keep(&self, of: LockKey, tell: Tell) -> Result<(), Tell> {
-        let Some(file) = &self.file else { return Err(tell) };
-        // In the order of the changes, whichever worker made them.
-        self.with(|table| {
-            let Some(changed) = table.take_change(of) else { return Err(tell) };
-            file.write(Change::File(changed), Some(tell));
-            Ok(())
-        })
+    /// Has it written what lasts of a file, also where another worker may have: whether that could be written it does not know yet.
+    pub(crate) fn keep(&self, of: LockKey, tell: Option<Tell>) {
+        if let Some(file) = &self.file {
+            // In the order of the changes, whichever worker made them.
+            self.with(|table| file.write(Change::File(table.records_of(of)), tell));
+        }
     }
 
     /// Writes what there is to be written, and closes the file. Blocks.

@@ -14,27 +14,17 @@ use crate::storage::LockKey;
 /// Parts of one file that may be locked so, at most: all of them are written with each change.
 pub(super) const LASTING_MAX: usize = 1024;
 
-/// Which files have changed since they were written, and which are in the file of locks alone.
+/// What is in the file of locks alone.
 #[derive(Debug, Default)]
 pub(super) struct Lastings {
     /// There is a file for them.
     are_kept: bool,
-    changed: HashSet<LockKey>,
     kept: HashMap<FileName, Vec<Record>>,
     /// Of those, the mandatory ones.
     mandatory: usize,
 }
 
 impl Lastings {
-    pub(super) fn note_change(&mut self, file: LockKey) {
-        self.changed.insert(file);
-    }
-
-    /// A file has changed since.
-    pub(super) fn is_changed(&self, file: LockKey) -> bool {
-        self.changed.contains(&file)
-    }
-
     /// Some are in the file of locks alone.
     pub(super) fn has_kept(&self) -> bool {
         !self.kept.is_empty()
@@ -90,11 +80,8 @@ impl LockTable {
         }
     }
 
-    /// What is to be written of a file, if that has changed.
-    pub(crate) fn take_change(&mut self, file: LockKey) -> Option<Changed> {
-        if self.lasting.changed.is_empty() || !self.lasting.changed.remove(&file) {
-            return None;
-        }
+    /// What is to be written of a file.
+    pub(crate) fn records_of(&self, file: LockKey) -> Changed {
         let record = |(range, held): (Range<u64>, &Held)| Record {
             start: range.start,
             end: range.end,
@@ -105,27 +92,26 @@ impl LockTable {
         };
         let locks = self.files.get(&file);
         let records = locks.map_or_else(Vec::new, |locks| locks.segments.lasting().map(record).collect());
-        Some(((file.file, file.generation), records))
+        ((file.file, file.generation), records)
     }
 
-    /// What was to be written was not.
-    pub(crate) fn on_not_written(&mut self, file: LockKey) {
-        self.lasting.note_change(file);
+    /// A request for a lock is answered once that is written: the number of it. `None` where it need not be.
+    pub(crate) fn begin_writing(&mut self, file: LockKey, range: &Range<u64>, held: &Held) -> Option<u64> {
+        self.files.get_mut(&file)?.segments.unwritten.begin(range, held)
     }
 
     /// A lock is written: it is granted.
-    pub(crate) fn on_written(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) {
+    pub(crate) fn on_written(&mut self, file: LockKey, number: u64) {
         if let Some(locks) = self.files.get_mut(&file) {
-            locks.segments.on_written(range, owner);
+            locks.segments.unwritten.on_written(number);
         }
     }
 
     /// A lock could not be written, and is not granted: its owner has what it had before of the range.
-    pub(crate) fn put_back(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
+    pub(crate) fn put_back(&mut self, file: LockKey, range: &Range<u64>, number: u64) -> Freed {
         let locks = self.files.get_mut(&file);
-        let broken = locks.and_then(|locks| locks.segments.put_back(range, owner, &mut self.counts));
-        let Some(broken) = broken else { return self.take_back(file, range, owner) };
-        self.lasting.note_change(file);
+        let broken = locks.and_then(|locks| locks.segments.put_back(number, &mut self.counts));
+        let Some(broken) = broken else { return Freed::default() };
         self.local.show(file, range, self.files.get(&file));
         let mut freed = Freed { granted: self.serve(file, range), ended: Vec::new() };
         self.end_waits_for_broken(file, broken, &mut freed);

@@ -13,6 +13,7 @@ mod restart;
 mod segments;
 #[cfg(test)]
 mod tests;
+mod unwritten;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -236,11 +237,8 @@ impl LockTable {
 
     /// Locks a range of which nothing is in the way.
     fn take(&mut self, file: LockKey, range: &Range<u64>, held: Held, claim: Claim) {
-        let is_changed = self.lasting.is_changed(file);
         let locks = self.files.entry(file).or_default();
-        if locks.segments.take(range, held, claim, is_changed, &mut self.counts) {
-            self.lasting.note_change(file);
-        }
+        locks.segments.take(range, held, claim, &mut self.counts);
         if !claim.is_reclaim() {
             self.restart.note(file, range, held.kind);
         }
@@ -252,7 +250,7 @@ impl LockTable {
             return Vec::new();
         }
         if let Some(locks) = self.files.get_mut(&file) {
-            locks.segments.forget_unwritten(range, owner);
+            locks.segments.unwritten.forget(range, owner);
         }
         self.release(file, range, |held| held.owner == owner && !held.is_broken())
     }
@@ -332,7 +330,7 @@ impl LockTable {
     /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on, and whoever waits for it is told.
     fn end(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
         let broken = self.files.get_mut(&file).map_or_else(Vec::new, |locks| {
-            locks.segments.end_unwritten(range, &is_meant);
+            locks.segments.unwritten.end(range, &is_meant);
             locks.segments.break_lasting(range, &is_meant, &mut self.counts)
         });
         let granted = self.release(file, range, |held| is_meant(held) && !held.is_broken());
@@ -360,12 +358,33 @@ impl LockTable {
         })
     }
 
-    /// Ends a wait. Returns whose turn has come by that; `None` where it waits no more.
-    pub(crate) fn cancel(&mut self, file: LockKey, waiter: WaiterId) -> Option<Vec<Waiting>> {
-        let waiter = self.remove_waiter(file, waiter)?;
-        let granted = self.serve(file, &waiter.range);
-        self.forget_if_free(file);
-        Some(granted)
+    /// Ends waits, all of them before anybody is served: none of them gets its turn by that. Returns which of them waited still, and whose
+    /// turn has come.
+    pub(crate) fn cancel(
+        &mut self,
+        waits: impl IntoIterator<Item = (LockKey, WaiterId)>,
+    ) -> (HashSet<WaiterId>, Vec<Waiting>) {
+        let (mut ended, mut freed, mut granted) = (HashSet::new(), Vec::new(), Vec::new());
+        for (file, id) in waits {
+            if let Some(waiter) = self.remove_waiter(file, id) {
+                ended.insert(id);
+                freed.push((file, waiter.range));
+            }
+        }
+        for (file, range) in freed {
+            granted.extend(self.serve(file, &range));
+            self.forget_if_free(file);
+        }
+        (ended, granted)
+    }
+
+    /// An owner has a part of a range locked so that it lasts.
+    pub(crate) fn has_lasting(&self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let locks = self.files.get(&file);
+        locks.is_some_and(|locks| {
+            let mut held = locks.segments.overlapping(range);
+            held.any(|(_, held)| held.owner == owner && held.lasting != Lasting::No)
+        })
     }
 
     /// Who keeps an owner from locking a range: the first part, and its holder.
@@ -420,12 +439,8 @@ impl LockTable {
         is_meant: impl Fn(&Held) -> bool,
     ) -> Vec<Waiting> {
         let Some(locks) = self.files.get_mut(&file) else { return Vec::new() };
-        let lasts = locks.segments.has_lasting(range);
         if !locks.segments.unlock(range, is_meant, &mut self.counts) {
             return Vec::new();
-        }
-        if lasts {
-            self.lasting.note_change(file);
         }
         self.local.show(file, range, self.files.get(&file));
         let granted = self.serve(file, range);
@@ -451,12 +466,11 @@ impl LockTable {
 
     /// The requests of one pass over those that wait, which stay among them.
     fn grant(&mut self, file: LockKey, freed: &Range<u64>) -> Vec<WaiterId> {
-        let is_changed = self.lasting.is_changed(file);
         let Some(locks) = self.files.get_mut(&file).filter(|_| !self.restart.is_grace()) else {
             return Vec::new();
         };
         self.local.begin_pass(file);
-        let (mut granted, mut lasts) = (Vec::new(), false);
+        let mut granted = Vec::new();
         // What earlier requests wait for, so that no later one passes them.
         let mut awaited: Vec<(Range<u64>, Held)> = Vec::new();
         let mut is_taken = false;
@@ -471,8 +485,7 @@ impl LockTable {
                 && locks.segments.in_way(range, held, *claim) == InWay::Nothing
                 && self.local.take_in_turn(file, *id, range, held.kind);
             if free {
-                let is_changed = is_changed || lasts;
-                lasts |= locks.segments.take(range, *held, *claim, is_changed, &mut self.counts);
+                locks.segments.take(range, *held, *claim, &mut self.counts);
                 self.restart.note(file, range, held.kind);
                 granted.push(*id);
             } else if !awaited.iter().any(|(other, by)| covers(other, range) && by.kind >= held.kind) {
@@ -481,9 +494,6 @@ impl LockTable {
             is_taken |= held.kind == Kind::Exclusive && covers(range, freed);
         }
         self.local.end_pass(file);
-        if lasts {
-            self.lasting.note_change(file);
-        }
         granted
     }
 

@@ -9,6 +9,7 @@ use dafs_proto::wire::LockKind as Kind;
 use smallvec::SmallVec;
 
 use super::held::{Claim, Counts, Held, Lasting, Owner, Sessions, conflict};
+use super::unwritten::Unwritten;
 
 /// Who holds a segment. All hold it shared, or one holds it exclusively.
 type Holders = SmallVec<[Held; 1]>;
@@ -28,19 +29,11 @@ pub(super) enum InWay {
     Broken,
 }
 
-/// A lock that is to be written to the file of locks, and what it has replaced.
-#[derive(Debug)]
-struct Unwritten {
-    range: Range<u64>,
-    held: Held,
-    replaced: Vec<(Range<u64>, Held)>,
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     by_start: BTreeMap<u64, Segment>,
-    unwritten: Vec<Unwritten>,
+    pub(super) unwritten: Unwritten,
     /// Who has how much of it; what is awaited the table counts.
     pub(super) sessions: Sessions,
 }
@@ -160,94 +153,18 @@ impl Segments {
         self.join(range, counts);
     }
 
-    /// As [`Segments::lock`], also in place of broken locks; whether something of what lasts has changed. What it replaces is remembered
-    /// until it is written: for that, or `is_changed` by others before.
-    pub(super) fn take(
-        &mut self,
-        range: &Range<u64>,
-        mut held: Held,
-        claim: Claim,
-        is_changed: bool,
-        counts: &mut Counts,
-    ) -> bool {
+    /// As [`Segments::lock`], also in place of broken locks. Where something of what lasts changes by that, what it replaces is remembered
+    /// until it is written.
+    pub(super) fn take(&mut self, range: &Range<u64>, mut held: Held, claim: Claim, counts: &mut Counts) {
         let lasts = held.lasting != Lasting::No || self.has_lasting(range);
         if lasts && claim == Claim::Repair && self.overlapping(range).any(|(_, by)| by.is_broken()) {
             held.lasting = Lasting::Repairing;
         }
-        if lasts || is_changed {
-            self.remember(range, held);
-        }
         if lasts {
+            self.remember(range, held);
             self.unlock(range, Held::is_broken, counts);
         }
         self.lock(range, held, counts);
-        lasts
-    }
-
-    fn remember(&mut self, range: &Range<u64>, held: Held) {
-        let is_again = |one: &Unwritten| one.range == *range && is_same(&one.held, &held);
-        if self.unwritten.iter().any(is_again) {
-            // Nobody was told yet that it is there.
-            return;
-        }
-        let goes = |by: &Held| by.owner == held.owner || by.is_broken();
-        let replaced = self.overlapping(range).filter(|(_, by)| goes(by));
-        let replaced = replaced.map(|(part, by)| (both(&part, range), *by)).collect();
-        self.unwritten.push(Unwritten { range: range.clone(), held, replaced });
-    }
-
-    /// A lock of an owner is written.
-    pub(super) fn on_written(&mut self, range: &Range<u64>, owner: Owner) {
-        if let Some(place) = self.unwritten_at(range, owner) {
-            self.unwritten.remove(place);
-        }
-    }
-
-    /// It could not be written. What it has replaced is there again, as far as it still stands itself and nobody came in the way. Which
-    /// parts of that are broken; `None` where nothing is remembered.
-    pub(super) fn put_back(
-        &mut self,
-        range: &Range<u64>,
-        owner: Owner,
-        counts: &mut Counts,
-    ) -> Option<Vec<Range<u64>>> {
-        let Unwritten { held, replaced, .. } = self.unwritten.remove(self.unwritten_at(range, owner)?);
-        let stands = self.overlapping(range).filter(|(_, by)| is_same(by, &held));
-        let stands: Vec<Range<u64>> = stands.map(|(part, _)| both(&part, range)).collect();
-        let mut broken = Vec::new();
-        for part in stands {
-            self.unlock(&part, |by| is_same(by, &held), counts);
-            for (before, by) in &replaced {
-                let part = both(before, &part);
-                if part.is_empty() {
-                    continue;
-                }
-                // Where it was less than before, others may share it by now.
-                let fits = self.in_way(&part, by, Claim::New) == InWay::Nothing;
-                self.lock(&part, if fits { *by } else { held }, counts);
-                broken.extend((fits && by.is_broken()).then_some(part));
-            }
-        }
-        Some(broken)
-    }
-
-    /// An owner gives a range back, written or not.
-    pub(super) fn forget_unwritten(&mut self, range: &Range<u64>, owner: Owner) {
-        self.unwritten.retain(|one| both(&one.range, range).is_empty() || one.held.owner != owner);
-    }
-
-    /// Those that are meant end. Of what they would be put back to only what lasts is left, broken.
-    pub(super) fn end_unwritten(&mut self, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) {
-        self.unwritten.retain(|one| both(&one.range, range).is_empty() || !is_meant(&one.held));
-        for one in &mut self.unwritten {
-            one.replaced.retain(|(_, by)| by.lasting != Lasting::No || !is_meant(by));
-            let ended = one.replaced.iter_mut().filter(|(_, by)| is_meant(by));
-            ended.for_each(|(_, by)| by.lasting = Lasting::Broken);
-        }
-    }
-
-    fn unwritten_at(&self, range: &Range<u64>, owner: Owner) -> Option<usize> {
-        self.unwritten.iter().position(|one| one.range == *range && one.held.owner == owner)
     }
 
     /// Locks a range of which nobody has a part, and which becomes one with no other; whether it was that.
@@ -355,15 +272,6 @@ impl Segments {
 }
 
 /// What is in both, if anything.
-fn both(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+pub(super) fn both(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     a.start.max(b.start)..a.end.min(b.end)
-}
-
-/// It is one lock, whether it has something to repair or not.
-fn is_same(a: &Held, b: &Held) -> bool {
-    let plain = |held: &Held| match held.lasting {
-        Lasting::Repairing => Held { lasting: Lasting::Persistent, ..*held },
-        _ => *held,
-    };
-    plain(a) == plain(b)
 }

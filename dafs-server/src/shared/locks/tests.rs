@@ -6,6 +6,8 @@ use dafs_proto::transport::OpToken;
 use proptest::prelude::*;
 
 use super::*;
+
+mod unwritten;
 use crate::metrics::BudgetState;
 use crate::shared::lock_file::Record;
 
@@ -347,8 +349,8 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     let lasts = |id| Held { lasting: Lasting::Persistent, is_mandatory: true, ..held(id, Kind::Exclusive) };
     let repair = |table: &mut LockTable, range| table.lock(FILE, range, lasts(6), Claim::Repair, None);
     assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
-    assert_eq!(table.take_change(FILE).map(|(name, records)| (name, records.len())), Some(((2, 3), 1)));
-    assert_eq!(table.take_change(FILE), None, "nothing has changed");
+    let (name, records) = table.records_of(FILE);
+    assert_eq!((name, records.len()), ((2, 3), 1));
     let wish = table.lock(FILE, 8..9, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
     assert!(matches!(wish, Ok(Outcome::Waits(_))));
     let mut ended = Vec::new();
@@ -360,7 +362,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     assert_eq!(asked, Err(Status::LOCK_BROKEN), "nobody waits for who is gone");
     assert!(table.keeps_out(FILE, &(0..1), SessionId(9), true) && table.has_mandatory());
     assert_eq!(repair(&mut table, 4..8), Ok(NOW));
-    let (_, records) = table.take_change(FILE).unwrap();
+    let (_, records) = table.records_of(FILE);
     let parts: Vec<_> = records.iter().map(|record| (record.start, record.end, record.session)).collect();
     assert_eq!(parts, [(0, 4, 1), (4, 8, 3), (8, 10, 1)]);
     assert_eq!(table.unlock(FILE, &(4..8), owner_of(6)), []);
@@ -370,7 +372,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     assert_eq!(repair(&mut table, 8..10), Ok(NOW));
     table.unlock(FILE, &(0..10), owner_of(6));
     table.unlock(FILE, &(0..10), owner_of(4));
-    assert_eq!(table.take_change(FILE), Some(((2, 3), Vec::new())));
+    assert_eq!(table.records_of(FILE), ((2, 3), Vec::new()));
     assert!(knows_no_file(&table) && !table.has_mandatory());
 }
 
@@ -502,87 +504,19 @@ fn repair_that_is_taken_back_has_repaired_nothing() {
     assert_eq!(table.lock(FILE, 50..60, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
 }
 
-/// How each offset of a range is held by somebody: by nobody `.`, shared `s`, exclusively `x`, so that it lasts `P`, broken `B`.
-fn shown(table: &LockTable, range: Range<u64>, owner: Owner) -> String {
-    let held = |at: u64| {
-        let locks = table.files.get(&FILE);
-        let found = locks.and_then(|locks| {
-            let mut holders = locks.segments.overlapping(&(at..at + 1)).map(|(_, held)| held);
-            holders.find(|held| held.owner == owner || held.is_broken()).copied()
-        });
-        match found {
-            None => '.',
-            Some(held) => match (held.lasting, held.kind) {
-                (Lasting::Broken, _) => 'B',
-                (Lasting::Persistent | Lasting::Repairing, _) => 'P',
-                (Lasting::No, Kind::Shared) => 's',
-                (Lasting::No, Kind::Exclusive) => 'x',
-            },
-        }
-    };
-    range.map(held).collect()
-}
-
-// [LOCK-35] [LOCK-1] [LOCK-46]
+// [LOCK-11] Nobody has it by the end of another wait whose deadline has passed too.
 #[test]
-fn owner_of_a_lock_that_is_not_written_has_what_it_had() {
+fn waits_that_end_together_are_not_granted_by_each_other() {
     let mut table = LockTable::default();
-    table.restore([].into(), Vec::new());
-    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
-    let owner = owner_of(2);
-    for (range, kind) in [(0..4, Kind::Exclusive), (6..12, Kind::Shared)] {
-        assert_eq!(table.lock(FILE, range, held(2, kind), Claim::New, None), Ok(NOW));
-    }
-    assert_eq!(table.lock(FILE, 2..10, lasts(2), Claim::New, None), Ok(NOW));
-    assert_eq!(shown(&table, 0..13, owner), "xxPPPPPPPPss.");
-    let wish = table.lock(FILE, 5..8, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
-    assert!(matches!(wish, Ok(Outcome::Waits(_))));
-    let freed = table.put_back(FILE, &(2..10), owner);
-    assert_eq!(shown(&table, 0..13, owner), "xxxx..ssssss.");
-    assert_eq!((numbers(&freed.granted), freed.ended), ([4].into(), Vec::new()));
-    table.unlock(FILE, &(5..8), owner_of(4));
-    // What was written stays when the same is asked for again.
-    assert_eq!(table.lock(FILE, 20..24, lasts(2), Claim::New, None), Ok(NOW));
-    table.on_written(FILE, &(20..24), owner);
-    assert_eq!(table.lock(FILE, 20..24, lasts(2), Claim::New, None), Ok(NOW));
-    table.put_back(FILE, &(20..24), owner);
-    assert_eq!(shown(&table, 19..25, owner), ".PPPP.");
-    // What others have come to share by then is shared.
-    assert_eq!(table.lock(FILE, 20..24, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
-    assert_eq!(table.lock(FILE, 21..22, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
-    table.put_back(FILE, &(20..24), owner);
-    assert_eq!(shown(&table, 19..25, owner), ".PsPP.");
-    assert_eq!(shown(&table, 19..25, owner_of(4)), "..s...");
-    // What is given back meanwhile does not come back.
-    assert_eq!(table.lock(FILE, 0..4, lasts(2), Claim::New, None), Ok(NOW));
-    table.unlock(FILE, &(0..4), owner);
-    table.put_back(FILE, &(0..4), owner);
-    assert_eq!(shown(&table, 0..4, owner), "....");
-    // What is to be repaired is what was.
-    assert_eq!(table.lock(FILE, 30..34, lasts(6), Claim::New, None), Ok(NOW));
-    table.on_written(FILE, &(30..34), owner_of(6));
-    table.unlock_handle(FILE, lasts(6).owner.session, lasts(6).handle);
-    assert_eq!(table.lock(FILE, 32..38, lasts(2), Claim::Repair, None), Ok(NOW));
-    assert_eq!(shown(&table, 30..39, owner), "BBPPPPPP.");
-    table.put_back(FILE, &(32..38), owner);
-    assert_eq!(shown(&table, 30..39, owner), "BBBB.....");
-}
-
-// [LOCK-35] [LOCK-28]
-#[test]
-fn lock_that_was_waited_for_and_is_not_written_when_it_is_asked_for_again_is_not_held() {
-    let mut table = LockTable::default();
-    table.restore([].into(), Vec::new());
-    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
-    assert_eq!(table.lock(FILE, 0..4, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
-    assert_eq!(table.lock(FILE, 2..8, held(4, Kind::Exclusive), Claim::New, None), Err(Status::LOCKED));
-    assert_eq!(table.lock(FILE, 4..8, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
-    let wish = table.lock(FILE, 2..8, lasts(2), Claim::New, Some(waiting(2)));
-    assert!(matches!(wish, Ok(Outcome::Waits(_))));
-    assert_eq!(numbers(&table.unlock(FILE, &(4..8), owner_of(4))), [2].into());
-    assert_eq!(table.lock(FILE, 2..8, lasts(2), Claim::New, Some(waiting(2))), Ok(NOW));
-    table.put_back(FILE, &(2..8), owner_of(2));
-    assert_eq!(shown(&table, 0..9, owner_of(2)), "ssss.....");
+    assert_eq!(table.lock(FILE, 0..10, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+    let waits = [(4, Kind::Exclusive), (6, Kind::Shared), (8, Kind::Shared)].map(|(owner, kind)| match table
+        .lock(FILE, 0..10, held(owner, kind), Claim::New, Some(waiting(owner)))
+    {
+        Ok(Outcome::Waits(waiter)) => (FILE, waiter),
+        other => panic!("{other:?}"),
+    });
+    let (ended, granted) = table.cancel([waits[0], waits[1]]);
+    assert_eq!((ended, numbers(&granted)), ([waits[0].1, waits[1].1].into(), [8].into()));
 }
 
 #[test]
@@ -650,7 +584,7 @@ fn session_is_remembered_only_where_it_has_something() {
         let wish = table.lock(key(file), 10..11, held(0, Kind::Shared), Claim::New, Some(waiting(file)));
         let Ok(Outcome::Waits(waiter)) = wish else { panic!("{wish:?}") };
         assert!((1..=2).contains(&files(&table, 0)), "while it waits");
-        assert_eq!(table.cancel(key(file), waiter), Some(Vec::new()));
+        assert_eq!(table.cancel([(key(file), waiter)]), ([waiter].into(), Vec::new()));
     }
     assert_eq!((files(&table, 0), files(&table, 4)), (0, 1000));
     // Those who come and go leave nothing.

@@ -19,10 +19,15 @@ use super::{Node, sys};
 pub(super) struct FileLocks(OwnedFd);
 
 impl FileLocks {
-    /// Of what a node has open. An exclusive lock takes a descriptor that may write.
+    /// Of what a node has open. An exclusive lock takes a descriptor that may write. A process that has leased the file is not waited for:
+    /// [`Status::AGAIN`].
     pub(super) fn open(node: &Node) -> Result<Self, Status> {
-        let writing = sys::reopen(node.fd.as_fd(), OFlags::RDWR);
-        Ok(Self(writing.or_else(|_| sys::reopen(node.fd.as_fd(), OFlags::RDONLY))?))
+        let reopen = |access: OFlags| sys::reopen(node.fd.as_fd(), access | OFlags::NONBLOCK);
+        let writing = match reopen(OFlags::RDWR) {
+            Err(rustix::io::Errno::AGAIN) => return Err(Status::AGAIN),
+            writing => writing,
+        };
+        Ok(Self(writing.or_else(|_| reopen(OFlags::RDONLY))?))
     }
 
     /// It may be written by it.

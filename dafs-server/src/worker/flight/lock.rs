@@ -9,8 +9,8 @@ use crate::storage::LockKey;
 pub(crate) enum AfterKept {
     /// The session may have locks: its first request begins.
     Lock(LockRequest),
-    /// The lock is told of, or given back.
-    Granted(LockKey, LockRequest),
+    /// The lock of this number is told of, or given back.
+    Granted(LockKey, LockRequest, u64),
     /// What was given back is told of.
-    Unlocked(LockKey),
+    Unlocked,
 }

@@ -1,0 +1,133 @@
+//! Locks that are not told of until they are written.
+
+use super::*;
+
+/// How each offset of a range is held by somebody: by nobody `.`, shared `s`, exclusively `x`, so that it lasts `P`, broken `B`.
+fn shown(table: &LockTable, range: Range<u64>, owner: Owner) -> String {
+    let held = |at: u64| {
+        let locks = table.files.get(&FILE);
+        let found = locks.and_then(|locks| {
+            let mut holders = locks.segments.overlapping(&(at..at + 1)).map(|(_, held)| held);
+            holders.find(|held| held.owner == owner || held.is_broken()).copied()
+        });
+        match found {
+            None => '.',
+            Some(held) => match (held.lasting, held.kind) {
+                (Lasting::Broken, _) => 'B',
+                (Lasting::Persistent | Lasting::Repairing, _) => 'P',
+                (Lasting::No, Kind::Shared) => 's',
+                (Lasting::No, Kind::Exclusive) => 'x',
+            },
+        }
+    };
+    range.map(held).collect()
+}
+
+// [LOCK-35] [LOCK-1] [LOCK-46]
+#[test]
+fn owner_of_a_lock_that_is_not_written_has_what_it_had() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    let owner = owner_of(2);
+    for (range, kind) in [(0..4, Kind::Exclusive), (6..12, Kind::Shared)] {
+        assert_eq!(table.lock(FILE, range, held(2, kind), Claim::New, None), Ok(NOW));
+    }
+    assert_eq!(table.lock(FILE, 2..10, lasts(2), Claim::New, None), Ok(NOW));
+    assert_eq!(shown(&table, 0..13, owner), "xxPPPPPPPPss.");
+    let wish = table.lock(FILE, 5..8, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    let freed = put_back(&mut table, 2..10, lasts(2));
+    assert_eq!(shown(&table, 0..13, owner), "xxxx..ssssss.");
+    assert_eq!((numbers(&freed.granted), freed.ended), ([4].into(), Vec::new()));
+    table.unlock(FILE, &(5..8), owner_of(4));
+    // What was written stays when the same is asked for again.
+    assert_eq!(table.lock(FILE, 20..24, lasts(2), Claim::New, None), Ok(NOW));
+    write(&mut table, 20..24, lasts(2));
+    assert_eq!(table.lock(FILE, 20..24, lasts(2), Claim::New, None), Ok(NOW));
+    put_back(&mut table, 20..24, lasts(2));
+    assert_eq!(shown(&table, 19..25, owner), ".PPPP.");
+    // What others have come to share by then is shared.
+    assert_eq!(table.lock(FILE, 20..24, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 21..22, held(4, Kind::Shared), Claim::New, None), Ok(NOW));
+    put_back(&mut table, 20..24, held(2, Kind::Shared));
+    assert_eq!(shown(&table, 19..25, owner), ".PsPP.");
+    assert_eq!(shown(&table, 19..25, owner_of(4)), "..s...");
+    // What is given back meanwhile does not come back.
+    assert_eq!(table.lock(FILE, 0..4, lasts(2), Claim::New, None), Ok(NOW));
+    let number = table.begin_writing(FILE, &(0..4), &lasts(2)).unwrap();
+    table.unlock(FILE, &(1..4), owner);
+    table.put_back(FILE, &(0..4), number);
+    assert_eq!(shown(&table, 0..4, owner), "x...");
+    // What is to be repaired is what was.
+    assert_eq!(table.lock(FILE, 30..34, lasts(6), Claim::New, None), Ok(NOW));
+    write(&mut table, 30..34, lasts(6));
+    table.unlock_handle(FILE, lasts(6).owner.session, lasts(6).handle);
+    assert_eq!(table.lock(FILE, 32..38, lasts(2), Claim::Repair, None), Ok(NOW));
+    assert_eq!(shown(&table, 30..39, owner), "BBPPPPPP.");
+    put_back(&mut table, 32..38, lasts(2));
+    assert_eq!(shown(&table, 30..39, owner), "BBBB.....");
+}
+
+// [LOCK-35] [LOCK-1] An owner may ask for more before it is told of what it asked for.
+#[test]
+fn locks_of_one_range_that_are_written_or_not_at_different_times_leave_what_was_granted() {
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    let shared = Held { kind: Kind::Shared, ..lasts };
+    // The locks asked for one after the other, which of them are not written, in which order that is known, and what is left.
+    for (asked, outcomes, left) in [
+        ([shared, lasts], [(0, true), (1, true)], "PPPP"),
+        ([shared, lasts], [(0, false), (1, true)], "PPPP"),
+        ([shared, lasts], [(0, false), (1, false)], "ssss"),
+        ([shared, lasts], [(1, false), (0, false)], "ssss"),
+        ([shared, lasts], [(0, true), (1, false)], "PPPP"),
+        ([lasts, lasts], [(0, false), (1, true)], "PPPP"),
+        ([lasts, lasts], [(0, true), (1, false)], "PPPP"),
+        ([lasts, lasts], [(0, false), (1, false)], "ssss"),
+    ] {
+        let mut table = LockTable::default();
+        table.restore([].into(), Vec::new());
+        assert_eq!(table.lock(FILE, 0..4, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+        let numbers = asked.map(|held| {
+            assert_eq!(table.lock(FILE, 0..4, held, Claim::New, None), Ok(NOW));
+            table.begin_writing(FILE, &(0..4), &held).unwrap()
+        });
+        for (place, is_written) in outcomes {
+            match is_written {
+                true => table.on_written(FILE, numbers[place]),
+                false => drop(table.put_back(FILE, &(0..4), numbers[place])),
+            }
+        }
+        assert_eq!(shown(&table, 0..4, owner_of(2)), left, "{outcomes:?}");
+        assert!(table.files[&FILE].segments.unwritten.is_empty(), "{outcomes:?}");
+    }
+}
+
+/// A lock that was asked for is written.
+fn write(table: &mut LockTable, range: Range<u64>, held: Held) {
+    let number = table.begin_writing(FILE, &range, &held).unwrap();
+    table.on_written(FILE, number);
+}
+
+/// It cannot be written.
+fn put_back(table: &mut LockTable, range: Range<u64>, held: Held) -> Freed {
+    let number = table.begin_writing(FILE, &range, &held).unwrap();
+    table.put_back(FILE, &range, number)
+}
+
+// [LOCK-35] [LOCK-28]
+#[test]
+fn lock_that_was_waited_for_and_is_not_written_when_it_is_asked_for_again_is_not_held() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..4, held(2, Kind::Shared), Claim::New, None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 2..8, held(4, Kind::Exclusive), Claim::New, None), Err(Status::LOCKED));
+    assert_eq!(table.lock(FILE, 4..8, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
+    let wish = table.lock(FILE, 2..8, lasts(2), Claim::New, Some(waiting(2)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(numbers(&table.unlock(FILE, &(4..8), owner_of(4))), [2].into());
+    assert_eq!(table.lock(FILE, 2..8, lasts(2), Claim::New, Some(waiting(2))), Ok(NOW));
+    put_back(&mut table, 2..8, lasts(2));
+    assert_eq!(shown(&table, 0..9, owner_of(2)), "ssss.....");
+}

@@ -1,0 +1,149 @@
+//! Locks that nobody is told of until they are written to the file of locks. What they have replaced is remembered until then: its owner has
+//! it again where they cannot be written.
+
+use std::ops::Range;
+
+use rangemap::RangeSet;
+
+use super::held::{Claim, Counts, Held, Lasting, Owner};
+use super::segments::{InWay, Segments, both};
+
+/// Those of one file.
+#[derive(Debug, Default)]
+pub(super) struct Unwritten {
+    locks: Vec<UnwrittenLock>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct UnwrittenLock {
+    number: u64,
+    range: Range<u64>,
+    held: Held,
+    /// What its owner has not given back.
+    parts: RangeSet<u64>,
+    replaced: Vec<(Range<u64>, Held)>,
+    /// Requests that wait for it to be written.
+    asked: u32,
+}
+
+impl Unwritten {
+    pub(super) fn is_empty(&self) -> bool {
+        self.locks.is_empty()
+    }
+
+    fn find(&mut self, range: &Range<u64>, held: &Held) -> Option<&mut UnwrittenLock> {
+        self.locks.iter_mut().find(|lock| lock.range == *range && is_same(&lock.held, held))
+    }
+
+    /// A request for a lock is answered when that is written, which its number stands for; `None` where it need not be.
+    pub(super) fn begin(&mut self, range: &Range<u64>, held: &Held) -> Option<u64> {
+        let lock = self.find(range, held)?;
+        lock.asked += 1;
+        Some(lock.number)
+    }
+
+    /// A lock is written.
+    pub(super) fn on_written(&mut self, number: u64) {
+        self.locks.retain(|lock| lock.number != number);
+    }
+
+    /// An owner gives a range back, written or not.
+    pub(super) fn forget(&mut self, range: &Range<u64>, owner: Owner) {
+        for lock in self.locks.iter_mut().filter(|lock| lock.held.owner == owner) {
+            lock.parts.remove(range.clone());
+        }
+        self.locks.retain(|lock| !lock.parts.is_empty());
+    }
+
+    /// Those that are meant end. Of what they would be put back to only what lasts is left, broken.
+    pub(super) fn end(&mut self, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) {
+        self.locks.retain(|lock| both(&lock.range, range).is_empty() || !is_meant(&lock.held));
+        for lock in &mut self.locks {
+            lock.replaced.retain(|(_, by)| by.lasting != Lasting::No || !is_meant(by));
+            let ended = lock.replaced.iter_mut().filter(|(_, by)| is_meant(by));
+            ended.for_each(|(_, by)| by.lasting = Lasting::Broken);
+        }
+    }
+
+    /// A lock could not be written, and nobody else waits for that.
+    fn take_failed(&mut self, number: u64) -> Option<UnwrittenLock> {
+        let place = self.locks.iter().position(|lock| lock.number == number)?;
+        let lock = &mut self.locks[place];
+        lock.asked = lock.asked.saturating_sub(1);
+        if lock.asked > 0 {
+            return None;
+        }
+        let failed = self.locks.remove(place);
+        // Those in whose place it was before have replaced what it had replaced.
+        for lock in &mut self.locks {
+            lock.replaced = lock.replaced.iter().flat_map(|before| failed.instead_of(before)).collect();
+        }
+        Some(failed)
+    }
+}
+
+impl UnwrittenLock {
+    /// What was there before, as far as this lock is not what was.
+    fn instead_of(&self, before: &(Range<u64>, Held)) -> Vec<(Range<u64>, Held)> {
+        let (part, by) = before;
+        if !is_same(by, &self.held) || both(part, &self.range).is_empty() {
+            return vec![before.clone()];
+        }
+        let outside = [part.start..self.range.start.min(part.end), self.range.end.max(part.start)..part.end];
+        let outside = outside.into_iter().map(|rest| (rest, *by));
+        let inside = self.replaced.iter().map(|(other, by)| (both(other, part), *by));
+        outside.chain(inside).filter(|(rest, _)| !rest.is_empty()).collect()
+    }
+}
+
+impl Segments {
+    /// What a lock is going to replace in a range.
+    pub(super) fn remember(&mut self, range: &Range<u64>, held: Held) {
+        if let Some(lock) = self.unwritten.find(range, &held) {
+            // Nobody was told yet that it is there.
+            return lock.parts.insert(range.clone());
+        }
+        let goes = |by: &Held| by.owner == held.owner || by.is_broken();
+        let replaced = self.overlapping(range).filter(|(_, by)| goes(by));
+        let replaced = replaced.map(|(part, by)| (both(&part, range), *by)).collect();
+        let (range, parts) = (range.clone(), RangeSet::from_iter([range.clone()]));
+        self.unwritten.last += 1;
+        let number = self.unwritten.last;
+        self.unwritten.locks.push(UnwrittenLock { number, range, held, parts, replaced, asked: 0 });
+    }
+
+    /// A lock could not be written. What it has replaced is there again, as far as it still stands itself and nobody came in the way. Which
+    /// parts of that are broken; `None` where it is over, or another request for it is under way.
+    pub(super) fn put_back(&mut self, number: u64, counts: &mut Counts) -> Option<Vec<Range<u64>>> {
+        let UnwrittenLock { range, held, parts, replaced, .. } = self.unwritten.take_failed(number)?;
+        let stands = self.overlapping(&range).filter(|(_, by)| is_same(by, &held));
+        let stands: Vec<Range<u64>> = stands
+            .flat_map(|(part, _)| parts.overlapping(part.clone()).map(move |own| both(own, &part)))
+            .collect();
+        let mut broken = Vec::new();
+        for part in stands {
+            self.unlock(&part, |by| is_same(by, &held), counts);
+            for (before, by) in &replaced {
+                let part = both(before, &part);
+                if part.is_empty() {
+                    continue;
+                }
+                // Where it was less than before, others may share it by now.
+                let fits = self.in_way(&part, by, Claim::New) == InWay::Nothing;
+                self.lock(&part, if fits { *by } else { held }, counts);
+                broken.extend((fits && by.is_broken()).then_some(part));
+            }
+        }
+        Some(broken)
+    }
+}
+
+/// It is one lock, whether it has something to repair or not.
+fn is_same(a: &Held, b: &Held) -> bool {
+    let plain = |held: &Held| match held.lasting {
+        Lasting::Repairing => Held { lasting: Lasting::Persistent, ..*held },
+        _ => *held,
+    };
+    plain(a) == plain(b)
+}
