@@ -442,6 +442,9 @@ impl EventLoop {
                     self.work += WORK_PER_ROUND_ALONE;
                     let connection = self.worker.connection(key);
                     let Some(connection) = connection.filter(|c| c.endpoint.spin_pays()) else { break };
+                    if connection.endpoint.gives_way() {
+                        break;
+                    }
                     connection.endpoint.look(LOOKS_ALONE);
                     served = self.worker.serve(key);
                 }
@@ -454,6 +457,9 @@ impl EventLoop {
                     true
                 }
                 Served::Messages(count) => {
+                    if count == 0 && self.worker.connection(key).is_some_and(|c| c.endpoint.gives_way()) {
+                        self.work += WORK_PER_POLL;
+                    }
                     self.hot[place].is_light = count > 0;
                     light += u32::from(count > 0);
                     self.stays_hot(place, count)

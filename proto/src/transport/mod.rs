@@ -545,6 +545,11 @@ pub trait Endpoint: Send {
     /// Spinning on [`Endpoint::recv`] is likely to pay now: the peer runs on another CPU, and spins have paid lately.
     fn spin_pays(&self) -> bool;
 
+    /// The peer has sent more of what is no message than one receive takes: who serves several looks at the others first.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
     /// Looks up to so many times whether [`Endpoint::recv`] would find a message, and does nothing else: for a loop
     /// that has nobody else to serve. Where a look costs as much as a receive, it is not made: `false`.
     fn look(&mut self, times: u32) -> bool {

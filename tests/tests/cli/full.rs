@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dafs_client::{Error, LockKind, LockOptions, OpenOptions, StaleCause, Status};
+use dafs_proto::wire::{FileHandle, Header, LockFlags, LockRequest, Opcode, OpenFlags};
 use dafs_tests::harness::On;
+use dafs_tests::raw::Raw;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 
 use crate::programs::{World, dafs};
@@ -145,8 +147,21 @@ fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
         let options = &mut OpenOptions::new();
         session.mount("data").unwrap().open_with("lock", options.read(true).write(true)).unwrap()
     });
-    // The file names the session before the disk is full.
+    // The file names the sessions before the disk is full.
     assert!(file.try_lock(0..1, LockKind::Exclusive).unwrap());
+    let (mut raw, _) = Raw::session(&world.address(), 8);
+    let root = raw.mount("data");
+    let opened = raw.open(root, b"lock", OpenFlags::READ | OpenFlags::WRITE).header.handle;
+    let ask = |raw: &mut Raw, offset, flags| {
+        let request = LockRequest { offset, len: 1, owner: 1, kind: LockKind::Exclusive, flags };
+        let mut header = Header::request(Opcode::Lock, opened);
+        raw.begin(&mut header);
+        raw.send(header, &request.bytes(), &[]);
+    };
+    ask(&mut raw, 1, LockFlags::empty());
+    let reply = raw.receive().unwrap();
+    raw.end(&reply);
+    assert_eq!(reply.header.status, Status::OK);
     let filler = world.local("small").join("filler");
     assert!(fs::write(&filler, vec![1; 4 << 20]).is_err());
     let persistent = LockOptions { persistent: true, ..LockOptions::default() };
@@ -159,6 +174,15 @@ fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
         })
         .unwrap();
     assert_eq!(error.status(), Some(Status::NO_SPACE), "{error}");
+    assert_eq!(beside.test_lock(refused.clone(), LockKind::Exclusive).unwrap(), None);
+    // Nor who has waited for it, and has it when another gives its own back.
+    file.lock(refused.clone(), LockKind::Exclusive).unwrap();
+    ask(&mut raw, refused.start, LockFlags::WAIT | LockFlags::PERSISTENT);
+    let mut behind = Header::request(Opcode::Null, FileHandle(0));
+    raw.begin(&mut behind);
+    assert_eq!(raw.ask(behind, &[], &[]).header.opcode, Opcode::Null, "the lock waits");
+    file.unlock(refused.clone()).unwrap();
+    assert_eq!(raw.receive().unwrap().header.status, Status::NO_SPACE);
     assert_eq!(beside.test_lock(refused.clone(), LockKind::Exclusive).unwrap(), None);
     dafs(["lock", "--persistent", &world.url("data/other"), "true"]).failed(1, &["cannot lock"]);
     fs::remove_file(&filler).unwrap();

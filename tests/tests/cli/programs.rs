@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use dafs_client::{Config, Session};
+use dafs_proto::transport::Address;
 use dafs_tests::harness::{On, key_for};
 use dafs_tests::program::key_file;
 use tempfile::TempDir;
@@ -69,6 +70,15 @@ impl World {
     /// The address of the server.
     pub(crate) fn server(&self) -> &str {
         &self.address
+    }
+
+    /// Where it listens, for who speaks the protocol by hand.
+    pub(crate) fn address(&self) -> Address {
+        match self.address.split_once("://") {
+            Some(("dafs+tcp", place)) => Address::Tcp(place.parse().unwrap()),
+            Some(("dafs+shm", place)) => Address::Shm(place.into()),
+            _ => panic!("{}", self.address),
+        }
     }
 
     /// A session with it, with a key where it demands one.

@@ -535,6 +535,10 @@ impl Endpoint for ShmEndpoint {
         self.policy != WaitPolicy::Event && self.peer_cpu() != self.cpu
     }
 
+    fn gives_way(&self) -> bool {
+        self.control_left
+    }
+
     fn register(&mut self, _: &dyn Domain, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
         self.registry.register_own(&self.connection, memory, access)
     }
