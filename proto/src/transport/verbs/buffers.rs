@@ -39,6 +39,9 @@ const FREE_KEPT_MAX: usize = 4 << 20;
 /// Receives beside those for messages of the session: for the note that closes it, or for what is being looked at.
 const RECEIVES_SPARE: u32 = 1;
 
+/// Slots of this class and those above count as memory that a peer takes: the largest that most peers ask for is below.
+const CLASS_LARGE: usize = 4;
+
 /// Free slots that a connection keeps while it sleeps, each of a size no larger than the second.
 const SLOTS_KEPT: usize = 2;
 
@@ -299,6 +302,7 @@ pub(super) struct Slots {
     // Free ones by size; the one that was freed last is taken first.
     free: [Vec<u32>; SIZES.len()],
     in_use: u32,
+    large_bytes: usize,
     count_max: u32,
     shared: Arc<Shared>,
     device: Arc<Device>,
@@ -311,6 +315,7 @@ impl Slots {
             buffers: Slab::new(),
             free: Default::default(),
             in_use: 0,
+            large_bytes: 0,
             count_max,
             shared: Arc::clone(shared),
             device: Arc::clone(device),
@@ -345,6 +350,7 @@ impl Slots {
             },
         };
         self.in_use += 1;
+        self.large_bytes += large_size(class);
         Ok(Some(id))
     }
 
@@ -352,7 +358,13 @@ impl Slots {
         if let Some(buffer) = self.buffers.get(slot as usize) {
             self.free[buffer.class].push(slot);
             self.in_use -= 1;
+            self.large_bytes -= large_size(buffer.class);
         }
+    }
+
+    /// Bytes of the large ones that are in use.
+    pub(super) fn large_bytes(&self) -> usize {
+        self.large_bytes
     }
 
     pub(super) fn has_free(&self) -> bool {
@@ -385,6 +397,10 @@ impl Drop for Slots {
     fn drop(&mut self) {
         self.buffers.drain().for_each(|buffer| self.shared.buffers.give_back(buffer));
     }
+}
+
+fn large_size(class: usize) -> usize {
+    if class < CLASS_LARGE { 0 } else { SIZES[class] }
 }
 
 /// Slabs of a connection have at most thousands of entries.

@@ -83,9 +83,11 @@ impl Prepared {
         let count = u32::from(own.recv_depth) + SPARE_RECEIVES;
         let sge_max = limits.sge_max.min(SEGMENTS_WANTED);
         let requests = match accepted {
-            true => SHORT_QUEUE.max(u32::from(SEGMENTS_MAX).div_ceil(sge_max) + SPARE_REQUESTS_SHORT),
+            true => SHORT_QUEUE,
             false => slots_max(own) + u32::from(own.rdma_depth) + SPARE_REQUESTS,
         };
+        // One operation has room, also where a request takes few segments.
+        let requests = requests.max(u32::from(SEGMENTS_MAX).div_ceil(sge_max) + SPARE_REQUESTS_SHORT);
         let requests = requests.min(limits.queue_depth_max);
         // Every request may have a completion, and those of the receives come on top.
         let cq = CompletionQueue::new(&device, (requests + count).min(limits.completions_max))

@@ -62,7 +62,7 @@ pub(super) enum State {
 /// device might touch.
 pub(super) struct Core {
     pub(super) abortable: Abortable,
-    _listed: Listed,
+    listed: Option<Listed>,
     pub(super) id: CmId,
     pub(super) qp: QueuePair,
     pub(super) cq: CompletionQueue,
@@ -113,7 +113,7 @@ pub(super) struct Core {
     /// How often the loop said so since they were looked at.
     pub(super) events_told: u32,
     /// The connection manager was not asked for long.
-    manager_due: bool,
+    pub(super) manager_due: bool,
     polls: u32,
     /// The last look found one message and nothing more.
     found_one: bool,
@@ -146,7 +146,7 @@ impl Core {
         let fate = Arc::new(Fate::default());
         let queues = [qp.0 as usize, cq.raw() as usize];
         Ok(Self {
-            _listed: events::list(&device, queues, &fate, &abortable.handle()),
+            listed: Some(events::list(&device, queues, &fate, &abortable.handle())),
             fate,
             abortable,
             id,
@@ -200,7 +200,11 @@ impl Core {
                 match self.deliver(&arrival) {
                     Ok(Some(received)) if self.is_open() => return Ok(Some(received)),
                     Ok(_) => {}
-                    Err(fault) => self.fail(TransportError::Peer(fault)),
+                    Err(fault) => {
+                        // What lies behind it is not looked at.
+                        self.arrivals.clear();
+                        self.fail(TransportError::Peer(fault));
+                    }
                 }
             }
             if !self.is_open() {
@@ -419,6 +423,9 @@ impl Core {
     /// The connection ends; the next `recv` says why, after what arrived before. A reason replaces none, and that it was closed.
     #[cold]
     pub(super) fn fail(&mut self, error: TransportError) {
+        if self.failure.is_some() && !self.is_open() {
+            return;
+        }
         if matches!(self.failure, None | Some(TransportError::Closed)) {
             // What the device says of it may have come first, and says more than that everything was flushed.
             events::take(&self.device);
@@ -454,7 +461,12 @@ impl Core {
             return;
         }
         self.recv_done();
+        let has_failed = self.failure.is_some();
         self.drop_unposted();
+        if !has_failed {
+            // That something was not flushed is no reason to cut what was.
+            self.failure = None;
+        }
         self.progress();
         if self.failure.is_some() {
             self.end();
@@ -477,6 +489,8 @@ impl Core {
     fn destroy_queues(&mut self) {
         self.abortable.end();
         self.tell_counters();
+        // Another's queues may get the addresses of these.
+        self.listed = None;
         self.id.destroy_queues();
         while !self.work.is_empty() {
             self.finish_oldest(Some((status::FLUSHED, 0)));

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
+use super::super::util::Home;
 use super::super::{Access, Memory, MemoryRef};
 use super::counters::RegistrationCounters;
 use super::ffi;
@@ -42,6 +43,9 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) limits: DeviceLimits,
     pub(super) counters: RegistrationCounters,
+    home: Home,
+    /// Keeps the context open, also when the device is removed. Dropped after the protection domain.
+    _contexts: Contexts,
 }
 
 // SAFETY: libibverbs allows any thread to use a context and a protection domain.
@@ -53,8 +57,9 @@ impl Device {
     /// Opens a protection domain on the device of a connection manager's id.
     ///
     /// # Safety
-    /// `context` must be open for as long as the process runs, as those of librdmacm are.
+    /// `context` must be one of librdmacm's, and open.
     pub(super) unsafe fn open(context: *mut ffi::ibv_context, port: u8) -> io::Result<Arc<Self>> {
+        let contexts = Contexts::new()?;
         // SAFETY: the context is open.
         let (name, limits) = unsafe { (device_name(context), query(context, port)?) };
         // SAFETY: as above. Whoever else reads the device's events in this process shares them, and this.
@@ -64,13 +69,15 @@ impl Device {
         if pd.is_null() {
             return Err(io::Error::last_os_error());
         }
-        Ok(Arc::new(Self { context, pd, name, limits, counters: RegistrationCounters::default() }))
+        let (counters, home) = (RegistrationCounters::default(), Home::here());
+        Ok(Arc::new(Self { context, pd, name, limits, counters, home, _contexts: contexts }))
     }
 
     /// Opens the first device that has an active port.
-    pub(super) fn open_first(contexts: Vec<*mut ffi::ibv_context>) -> io::Result<Arc<Self>> {
-        for context in contexts {
-            // SAFETY: contexts of librdmacm stay open.
+    pub(super) fn open_first() -> io::Result<Arc<Self>> {
+        let contexts = Contexts::new()?;
+        for &context in contexts.as_slice() {
+            // SAFETY: `contexts` keeps it open.
             let ports = unsafe { query_device(context)? }.phys_port_cnt;
             for port in 1..=ports {
                 // SAFETY: as above.
@@ -104,9 +111,10 @@ impl Device {
         let address = span.as_ptr() as u64;
         // A registration of nothing is none: the page around it is not touched by an access of 0 bytes.
         let len = span.len().max(1);
+        let flags = rights.flags(self.limits.peers_wait);
         // SAFETY: the memory is mapped for as long as `memory` lives, which the region keeps until it is deregistered.
         let region = unsafe {
-            ffi::ibv_reg_mr_iova(self.pd, span.as_ptr().cast(), len, iova.unwrap_or(address), rights.flags())
+            ffi::ibv_reg_mr_iova(self.pd, span.as_ptr().cast(), len, iova.unwrap_or(address), flags)
         };
         if region.is_null() {
             return Err(RegistrationError::new(&self.name, span.len(), io::Error::last_os_error()));
@@ -129,6 +137,10 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            // It is the parent's.
+            return;
+        }
         // SAFETY: everything made with it holds an `Arc` of this, so nothing is left.
         let code = unsafe { ffi::ibv_dealloc_pd(self.pd) };
         if code != 0 {
@@ -147,11 +159,13 @@ pub(super) enum Rights {
 }
 
 impl Rights {
-    fn flags(self) -> i32 {
+    fn flags(self, peers_wait: bool) -> i32 {
         use ffi::ibv_access_flags as flag;
         let local_write = flag::IBV_ACCESS_LOCAL_WRITE.0;
         let flags = match self {
-            Self::Destination => local_write,
+            Self::Destination if peers_wait => local_write,
+            // On iWARP the answer to a read is a write by the peer.
+            Self::Destination => flag::IBV_ACCESS_REMOTE_WRITE.0 | local_write,
             Self::Remote(access) => {
                 let mut flags = 0;
                 if access.contains(Access::REMOTE_READ) {
@@ -197,6 +211,10 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
+        if !self.device.home.is_here() {
+            // After a fork: the registration is the parent's.
+            return;
+        }
         self.device.counters.deregistered();
         // SAFETY: registered in `Device::register`, ended once.
         let code = unsafe { ffi::ibv_dereg_mr(self.region) };
@@ -323,8 +341,9 @@ pub struct DeviceInfo {
 /// The devices of this machine. An empty list: there is none. An error: the kernel or the library has no RDMA.
 pub fn devices() -> io::Result<Vec<DeviceInfo>> {
     let mut infos = Vec::new();
-    for context in contexts()? {
-        // SAFETY: contexts of librdmacm stay open.
+    let contexts = Contexts::new()?;
+    for &context in contexts.as_slice() {
+        // SAFETY: `contexts` keeps it open.
         let (name, device) = unsafe { (device_name(context), query_device(context)?) };
         for port in 1..=device.phys_port_cnt {
             // SAFETY: as above.
@@ -347,26 +366,50 @@ pub fn devices() -> io::Result<Vec<DeviceInfo>> {
     Ok(infos)
 }
 
-/// The devices that librdmacm knows, each with a context that stays open.
-pub(super) fn contexts() -> io::Result<Vec<*mut ffi::ibv_context>> {
-    let mut count = 0;
-    // SAFETY: stores the length of the array that it answers.
-    let list = unsafe { ffi::rdma_get_devices(&raw mut count) };
-    if list.is_null() {
-        let error = io::Error::last_os_error();
-        return match error.raw_os_error() {
-            Some(libc::ENODEV | libc::ENOENT) => Ok(Vec::new()),
-            _ => Err(error),
-        };
+/// The devices that librdmacm knows. Their contexts stay open as long as this lives: without it librdmacm closes that of a device that was
+/// removed when it next looks what there is.
+pub(super) struct Contexts {
+    list: *mut *mut ffi::ibv_context,
+    count: usize,
+}
+
+impl Contexts {
+    pub(super) fn new() -> io::Result<Self> {
+        let mut count = 0;
+        // SAFETY: stores the length of the array that it answers.
+        let list = unsafe { ffi::rdma_get_devices(&raw mut count) };
+        if list.is_null() {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::ENODEV | libc::ENOENT) => Ok(Self { list, count: 0 }),
+                _ => Err(error),
+            };
+        }
+        Ok(Self { list, count: usize::try_from(count).unwrap_or(0) })
     }
-    let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the array has that length until it is freed; the contexts stay open.
-    unsafe {
-        let contexts = std::slice::from_raw_parts(list, count).to_vec();
-        ffi::rdma_free_devices(list);
-        Ok(contexts)
+
+    pub(super) fn as_slice(&self) -> &[*mut ffi::ibv_context] {
+        if self.list.is_null() {
+            return &[];
+        }
+        // SAFETY: the array has that length until it is freed.
+        unsafe { std::slice::from_raw_parts(self.list, self.count) }
     }
 }
+
+impl Drop for Contexts {
+    fn drop(&mut self) {
+        if !self.list.is_null() {
+            // SAFETY: answered by `rdma_get_devices`, freed once.
+            unsafe { ffi::rdma_free_devices(self.list) };
+        }
+    }
+}
+
+// SAFETY: the array does not change.
+unsafe impl Send for Contexts {}
+// SAFETY: as for Send.
+unsafe impl Sync for Contexts {}
 
 fn state_name(state: ffi::ibv_port_state::Type) -> &'static str {
     match state {

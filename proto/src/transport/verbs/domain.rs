@@ -13,7 +13,7 @@ use super::super::{
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel};
 use super::connect::{Prepared, device_of};
 use super::core::Core;
-use super::device::{Device, contexts};
+use super::device::Device;
 use super::endpoint::VerbsEndpoint;
 use super::handshake::Hello;
 use super::listener::VerbsListener;
@@ -85,7 +85,7 @@ impl VerbsDomain {
             return Ok(Arc::clone(device));
         }
         let failed = |source| RegionError::System { what: "open an RDMA device", source };
-        let device = Device::open_first(contexts().map_err(failed)?).map_err(failed)?;
+        let device = Device::open_first().map_err(failed)?;
         Ok(Arc::clone(self.shared.device.get_or_init(|| device)))
     }
 }
@@ -101,7 +101,14 @@ impl Domain for VerbsDomain {
 
     fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
         refuse_faulting(Provider::Verbs, &memory)?;
-        self.shared.registry.register(&self.device()?, memory, access)
+        let (registry, device) = (&self.shared.registry, self.device()?);
+        match registry.register(&device, memory.clone(), access) {
+            // What is only kept for later may stand in the way.
+            Err(RegionError::System { .. }) if self.shared.shrink() => {
+                registry.register(&device, memory, access)
+            }
+            registered => registered,
+        }
     }
 
     fn connect(

@@ -16,6 +16,7 @@ use super::buffers::RECEIVE;
 use super::cm::poll_readable;
 use super::core::{Core, LINGER_MAX};
 use super::frame::{HEADER_SIZE, PREFIX_SIZE, message_header};
+use super::wake::PLACE_OF_MANAGER;
 
 /// Closed connections that wait for their last message to be acknowledged, each with a thread. Beyond it they are cut.
 const LINGERING_MAX: usize = 64;
@@ -178,9 +179,14 @@ impl Endpoint for VerbsEndpoint {
         !self.core.list.is_empty()
     }
 
-    fn on_event(&mut self, _: usize, _: bool) {
+    fn unsent_bytes(&self) -> usize {
+        self.core.slots.large_bytes()
+    }
+
+    fn on_event(&mut self, place: usize, _: bool) {
         self.core.events_due = true;
         self.core.events_told += 1;
+        self.core.manager_due |= place == PLACE_OF_MANAGER;
     }
 
     fn arm(&mut self) -> bool {

@@ -142,7 +142,7 @@ impl Drop for Listed {
 
 /// Where a device's events arrive. [`Device::open`] made it not block.
 pub(super) fn descriptor(device: &Device) -> RawFd {
-    // SAFETY: contexts of librdmacm stay open.
+    // SAFETY: the device keeps its context open.
     unsafe { (*device.context()).async_fd }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn take(device: &Device) {
 /// The next event, acknowledged already: whoever destroys a queue waits for that.
 fn next(context: *mut ffi::ibv_context) -> Option<(u32, About)> {
     let mut event = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-    // SAFETY: contexts of librdmacm stay open, and this one does not block (see `Device::open`); the call fills the event, for which zero
+    // SAFETY: the device keeps its context open, and it does not block (see `Device::open`); the call fills the event, for which zero
     // is valid.
     if unsafe { ffi::ibv_get_async_event(context, event.as_mut_ptr()) } != 0 {
         return None;

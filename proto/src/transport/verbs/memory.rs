@@ -136,7 +136,19 @@ impl PinCache {
         if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > 0) {
             return Some(Arc::clone(&found.region));
         }
-        let region = match device.register_lent(memory) {
+        let mut gone = Vec::new();
+        let mut registered = device.register_lent(memory);
+        let is_full = pinned.len() >= self.sweep_at.load(Ordering::Relaxed).max(PINNED_SWEEP_MIN);
+        if is_full || registered.is_err() {
+            gone.extend(pinned.extract_if(|_, pinned| pinned.owner.strong_count() == 0));
+            self.sweep_at.store(pinned.len() * 2, Ordering::Relaxed);
+        }
+        if registered.is_err() && !gone.is_empty() {
+            // Memory that nobody has any more may stand in the way.
+            gone.clear();
+            registered = device.register_lent(memory);
+        }
+        let region = match registered {
             Ok(region) => Arc::new(region),
             Err(error) => {
                 drop(pinned);
@@ -144,11 +156,6 @@ impl PinCache {
                 return None;
             }
         };
-        let mut gone = Vec::new();
-        if pinned.len() >= self.sweep_at.load(Ordering::Relaxed).max(PINNED_SWEEP_MIN) {
-            gone.extend(pinned.extract_if(|_, pinned| pinned.owner.strong_count() == 0));
-            self.sweep_at.store(pinned.len() * 2, Ordering::Relaxed);
-        }
         gone.extend(
             pinned
                 .insert(place, Pinned { owner: Arc::downgrade(memory), region: Arc::clone(&region) })

@@ -75,8 +75,9 @@ impl Core {
         }
         let filled = local.iter().filter(|segment| !segment.is_empty()).count();
         let requests = filled.div_ceil(self.sge_max);
-        // More than one request: the peer learns the size of the whole from a note.
-        let note = immediate.filter(|_| requests > 1);
+        // More than one request: the peer learns the size of the whole from a note. So it does on iWARP, where immediates are an extension.
+        let has_note = requests > 1 || !self.device.limits.peers_wait;
+        let note = immediate.filter(|_| has_note);
         self.make_room(requests + usize::from(note.is_some()))?;
         let slot = note.map(|_| self.take_slot(0)).transpose()?;
         let gathered = match self.gather(read, &local, len) {
@@ -107,7 +108,7 @@ impl Core {
             let last = index + 1 == requests;
             let action = match read {
                 true => Action::Read { address, key },
-                false => Action::Write { address, key, immediate: immediate.filter(|_| requests == 1) },
+                false => Action::Write { address, key, immediate: immediate.filter(|_| !has_note) },
             };
             self.queue(Work::Rdma { operation, last }, action, part, inline);
             address = address.wrapping_add(part.iter().map(|segment| u64::from(segment.len)).sum());
@@ -263,11 +264,25 @@ impl Core {
         self.check_open()?;
         match self.slots.take(payload_len) {
             Ok(Some(slot)) => Ok(slot),
-            Ok(None) => Err(self.full()),
+            Ok(None) => {
+                self.ask_for_slots();
+                Err(self.full())
+            }
             Err(error) => {
                 self.fail(TransportError::system("make a buffer for a message", error));
                 Err(PostError::Closed)
             }
+        }
+    }
+
+    /// Slots come back with a completion. Where none is on its way, one is asked for with a write of nothing.
+    #[cold]
+    pub(super) fn ask_for_slots(&mut self) {
+        if self.unsignaled > 0 && self.list.is_empty() && self.has_room(1) {
+            let nothing = Action::Write { address: 0, key: 0, immediate: None };
+            self.queue(Work::Message { slot: None }, nothing, &[], false);
+            self.owes_completion = true;
+            self.post_list();
         }
     }
 
@@ -329,7 +344,9 @@ impl Core {
         }
         self.unsignaled += self.list.len();
         let bound = self.slots_max.min(self.send_queue_depth) / UNSIGNALED_PARTS;
-        if self.owes_completion || self.starved || self.unsignaled >= bound {
+        // Large slots are counted as the peer's as long as they are not known to be sent.
+        let is_owed = self.owes_completion || self.starved || self.slots.large_bytes() > 0;
+        if is_owed || self.unsignaled >= bound {
             self.list.signal_last();
             self.unsignaled = 0;
             self.owes_completion = false;

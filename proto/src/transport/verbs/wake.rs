@@ -12,6 +12,9 @@ use super::events;
 pub(super) const SPIN_MIN: Duration = Duration::from_micros(10);
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
+/// Of the connection manager among [`Core::event_fds`].
+pub(super) const PLACE_OF_MANAGER: usize = 1;
+
 /// Looks at the completion queue in a row.
 const LOOKS_AT_ONCE: u32 = 16;
 
@@ -164,6 +167,7 @@ impl Core {
         Ok(())
     }
 
+    /// Of the completion queue, and of the connection manager.
     pub(super) fn event_fds(&self) -> [RawFd; 2] {
         [self.cq.fd(), self.id.channel().fd()]
     }

@@ -222,3 +222,55 @@ fn answer_to_a_single_message_leaves_before_all_else() {
         assert_eq!(next_message(&mut pair.client).unwrap(), b"answer");
     }
 }
+
+/// [LIMIT-8] Large messages that the peer does not take are known; small ones cost what every connection has.
+#[test]
+#[ignore = "needs rdma-device"]
+fn large_messages_that_are_on_their_way_are_counted_until_they_are_taken() {
+    let large = ConnectParams { recv_payload_max: 1 << 20, ..params() };
+    let domain = VerbsDomain::new();
+    let mut listener = domain.listen_verbs(&address(), &large).unwrap();
+    let to = listener.address().clone();
+    let (mut client, mut server) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| domain.connect_verbs(&to, &large, HANG).unwrap());
+        let server = accept(&mut listener);
+        (client.join().unwrap(), server)
+    });
+    for len in [8000, 100_000, 1 << 20] {
+        server.send_copy(b"head", &vec![1; len]).unwrap();
+    }
+    assert!(server.unsent_bytes() >= 100_000 + (1 << 20), "{}", server.unsent_bytes());
+    server.flush().unwrap();
+    for _ in 0..3 {
+        next_message(&mut client).unwrap();
+    }
+    let begin = Instant::now();
+    while server.unsent_bytes() > 0 {
+        assert!(server.recv().unwrap().is_none() && begin.elapsed() < HANG, "what was taken is counted");
+    }
+}
+
+/// [PROV-9] [VERBS-71] What was sent without a completion of its own comes back when it is needed.
+#[test]
+#[ignore = "needs rdma-device"]
+fn slots_of_messages_without_completions_come_back_when_they_are_asked_for() {
+    let Pair { mut client, mut server, .. } = Pair::new();
+    for _ in 0..2 {
+        server.send_copy(b"head", &[7; 4000]).unwrap();
+    }
+    server.flush().unwrap();
+    for _ in 0..2 {
+        next_message(&mut client).unwrap();
+    }
+    server.core().ask_for_slots();
+    let begin = Instant::now();
+    while !server.core().is_quiet() {
+        assert!(
+            server.recv().unwrap().is_none() && begin.elapsed() < HANG,
+            "nothing says that they are sent"
+        );
+    }
+    server.send_copy(b"next", &[]).unwrap();
+    server.flush().unwrap();
+    assert_eq!(next_message(&mut client).unwrap(), b"next");
+}

@@ -26,18 +26,35 @@ fn registrations_end_with_their_regions() {
 #[test]
 #[ignore = "needs rdma-device"]
 fn drop_right_after_flush_loses_nothing() {
-    for count in [1u8, 30] {
+    for (count, adds_one) in [(1u8, false), (30, false), (30, true)] {
         let Pair { mut client, mut server, .. } = Pair::new();
         for number in 0..count {
             server.send_copy(&[number], &[7; 8000]).unwrap();
         }
         server.flush().unwrap();
+        if adds_one {
+            server.send_copy(b"not flushed", &[]).unwrap();
+        }
         drop(server);
         for number in 0..count {
             assert_eq!(next_message(&mut client).unwrap(), [number]);
         }
         assert!(matches!(end_of(&mut client), TransportError::Closed));
     }
+}
+
+/// [PROV-62] What lies behind a message that ends the connection is not looked at.
+#[test]
+#[ignore = "needs rdma-device"]
+fn nothing_is_received_behind_what_the_peer_may_not_do() {
+    let mut pair = Pair::new();
+    let gone = pair.region(100).range();
+    pair.server.send_copy(b"first", &[]).unwrap();
+    pair.write(LocalSegments::new(), RemoteRange { len: 0, ..gone });
+    pair.server.send_copy(b"third", &[]).unwrap();
+    pair.server.flush().unwrap();
+    assert_eq!(next_message(&mut pair.client).unwrap(), b"first");
+    assert!(matches!(next_message(&mut pair.client), Err(TransportError::Peer(PeerFault::Region(_)))));
 }
 
 /// [VERBS-1] [VERBS-2] [VERBS-44] [PROV-27] A peer that is none is refused, and learns what is spoken here; the next one is served.
