@@ -1,6 +1,7 @@
 //! A new session in place of one that the server forgot: everything is opened again in it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use dafs_proto::session::ClientSession;
 use dafs_proto::transport::Endpoint;
@@ -9,8 +10,9 @@ use dafs_proto::wire::{
     OpenRequest, Resume, Status, Welcome, decode_message_pack,
 };
 
+use crate::clock::Clock;
 use crate::connect::{Answer, Caller};
-use crate::driver::Shared;
+use crate::driver::driven::Driven;
 use crate::engine::recovery::RenewedNode;
 use crate::error::{Error, StaleCause};
 use crate::handle::node::{Node, Reopen};
@@ -42,8 +44,7 @@ struct Lost {
 
 impl Rebuild {
     /// From here on handles of the lost session are refused: none can slip in between this look and the new session.
-    pub(super) fn new(shared: &Shared, terms: &Terms) -> Self {
-        let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn new(core: &mut Driven, terms: &Terms) -> Self {
         core.epoch += 1;
         let nodes = core.nodes.iter().filter_map(|(_, node)| node.upgrade()).filter(|node| !node.is_stale());
         let with_locks = |node: Arc<Node>| {
@@ -77,17 +78,16 @@ impl Rebuild {
         self
     }
 
-    /// Opens everything that the lost session had open, and describes its views. Blocks.
+    /// Opens everything that the lost session had open, and describes its views. Blocks, for `time_max` at each request.
     pub(super) fn run(
         &mut self,
-        shared: &Shared,
         endpoint: &mut dyn Endpoint,
+        (server, clock, time_max): (&str, &dyn Clock, Duration),
     ) -> Result<Vec<RenewedNode>, Error> {
         let Self { session, lost, views, part_max, answers, has_locks, .. } = self;
-        let (server, clock) = (&*shared.server.name, &*shared.clock);
         let caller = Caller { endpoint, session: Some(session), server, clock, deadline: clock.now() };
         let reclaims_left = lost.iter().map(|lost| lost.locks.len()).sum();
-        let mut steps = Steps { shared, caller, answers, asked: 0, has_locks, reclaims_left };
+        let mut steps = Steps { caller, time_max, answers, asked: 0, has_locks, reclaims_left };
         let nodes = steps.reopen_all(lost)?;
         steps.describe_views(views, *part_max)?;
         Ok(nodes)
@@ -100,8 +100,9 @@ impl Rebuild {
 
 /// The requests of a [`Rebuild`], one after the other.
 struct Steps<'a> {
-    shared: &'a Shared,
     caller: Caller<'a>,
+    /// For each answer.
+    time_max: Duration,
     answers: &'a mut Vec<Answer>,
     /// Of the answers, those that were asked for on this connection.
     asked: usize,
@@ -232,7 +233,7 @@ impl Steps<'_> {
         payload: &[u8],
     ) -> Result<&Answer, Error> {
         if self.asked == self.answers.len() {
-            self.caller.deadline = self.shared.clock.now().after(self.shared.config.connect_timeout);
+            self.caller.deadline = self.caller.clock.now().after(self.time_max);
             let answer = self.caller.call(Header::request(opcode, handle), body, payload)?;
             self.answers.push(answer);
         }

@@ -145,9 +145,13 @@ fn attempt_once(
     }
     let rebuild = match begun {
         Some(rebuild) => rebuild.resumed(&established.terms.welcome),
-        None => begun.insert(Rebuild::new(shared, &established.terms)),
+        None => {
+            let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+            begun.insert(Rebuild::new(&mut core, &established.terms))
+        }
     };
-    let nodes = rebuild.run(shared, &mut *established.endpoint)?;
+    let with = (&*shared.server.name, clock, config.connect_timeout);
+    let nodes = rebuild.run(&mut *established.endpoint, with)?;
     let renewed = begun.take().map(|rebuild| Renewed { session: rebuild.into_session(), nodes });
     Ok(Fresh { established, renewed })
 }

@@ -1,5 +1,5 @@
-//! Locks that nobody is told of until they are written to the file of locks. What they have replaced is remembered until then: its owner has
-//! it again where they cannot be written.
+//! Locks that nobody is told of until they are written to the file of locks. What they have replaced is remembered until then: where they
+//! cannot be written, their owner has it again.
 
 use std::ops::Range;
 

@@ -1,9 +1,6 @@
 //! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves.
 
-#![allow(unsafe_code, reason = "a socket that is given away when it is dropped")]
-
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -79,7 +76,8 @@ impl Closers {
 /// A unix socket to which peers may have sent descriptors that nobody has taken: they close with the socket. Dropping it waits for none.
 #[derive(Debug)]
 pub(super) struct PeerSocket {
-    socket: ManuallyDrop<Socket>,
+    /// There until it is dropped.
+    socket: Option<Socket>,
     peer: Owner,
     closers: Arc<Closers>,
 }
@@ -89,7 +87,7 @@ impl PeerSocket {
     pub(super) fn new(socket: Socket, closers: &Arc<Closers>) -> Self {
         let peer =
             sock::peer_credentials(socket.as_fd()).map_or(Owner::Unknown, |peer| Owner::User(peer.uid));
-        Self { socket: ManuallyDrop::new(socket), peer, closers: Arc::clone(closers) }
+        Self { socket: Some(socket), peer, closers: Arc::clone(closers) }
     }
 
     /// Whom its peer is charged to.
@@ -102,14 +100,13 @@ impl Deref for PeerSocket {
     type Target = Socket;
 
     fn deref(&self) -> &Socket {
-        &self.socket
+        self.socket.as_ref().expect("it is there")
     }
 }
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        // SAFETY: it is not used again.
-        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
+        let Some(socket) = self.socket.take() else { return };
         // From here on the peer adds nothing to what there is.
         let _ = rustix::net::shutdown(&socket, Shutdown::Read);
         if !closes_at_once(socket.as_fd()) {
