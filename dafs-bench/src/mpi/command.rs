@@ -19,10 +19,13 @@ impl Command {
         Self { name, words: Vec::new() }
     }
 
-    /// Adds a word.
+    /// Adds a word, or replaces the one of that key: the program takes the first.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Display) -> Self {
-        self.words.push((key.to_owned(), value.to_string()));
+        match self.words.iter_mut().find(|(known, _)| known == key) {
+            Some((_, known)) => *known = value.to_string(),
+            None => self.words.push((key.to_owned(), value.to_string())),
+        }
         self
     }
 
@@ -123,6 +126,13 @@ mod tests {
         for name in ["a\tb", "a\nb"] {
             assert!(Command::new("transfer").with("file", name).line().is_err());
         }
+    }
+
+    #[test]
+    fn command_has_one_word_for_a_key_the_last_that_was_given() {
+        let command = Command::new("pattern").with("seconds", 0.02).with("n", 1).hint("dafs_method", "list");
+        let command = command.with("seconds", 0).hint("dafs_method", "view");
+        assert_eq!(command.line().unwrap(), "pattern\tseconds=0\tn=1\thint.dafs_method=view\n");
     }
 
     #[test]

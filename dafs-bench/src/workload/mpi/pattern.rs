@@ -1,7 +1,7 @@
 //! Parts of an array in one file, by each method: a block of columns (PVFS over InfiniBand, Figures 5 to 7), a display (Figures 8
 //! and 9), the cells of BT (Tables 5 and 6).
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use dafs_client::{Config, Session, Url};
 
 use crate::cli::{Class, MpiCase, MpiOptions, Way};
@@ -251,6 +251,7 @@ fn measure_kind(
     let counter = counter.filter(|_| entry.contender.dafs.is_some());
     let before = counter.map(Counter::read).transpose()?;
     let Some(reply) = arena.ask(bench, &entry.contender, false, &command)? else { return Ok(None) };
+    ensure!(!cold || reply.ops_all == 1, "{} steps of a cold read: only the first is cold", reply.ops_all);
     let now = counter.map(Counter::read).transpose()?;
     let steps = reply.ops_all as f64;
     let requests =
