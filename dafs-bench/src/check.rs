@@ -1,9 +1,12 @@
 //! Options that fit a benchmark, and those that would do nothing there.
 
+use std::path::PathBuf;
+
 use anyhow::bail;
 
 use crate::cli::{Benchmark, Options, Registered};
 use crate::record::Method;
+use crate::sys;
 
 /// Refuses what would do nothing, and rows with names of what was not done.
 pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::Result<()> {
@@ -18,18 +21,20 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
     if options.cold && !can_be_cold {
         bail!("cannot use --cold: it is for sieve, and for reads of listio and views");
     }
-    // These have a file in memory and one in --dir.
-    let both =
-        matches!(benchmark, Benchmark::Mixed(_) | Benchmark::Pipeline { .. } | Benchmark::Fairness { .. });
-    let in_memory = options.dir.as_deref().is_none_or(|dir| dir.starts_with("/dev/shm"));
-    if (options.cold || options.direct_io) && in_memory && !both && options.server.is_none() {
+    check_uses(benchmark, name, options)?;
+    // A directory that is not there is told where it is first used.
+    let in_memory = |dir: &PathBuf| sys::room(dir).is_ok_and(|(in_memory, _)| in_memory);
+    if (options.cold || options.direct_io)
+        && options.dir.as_ref().is_none_or(in_memory)
+        && options.server.is_none()
+    {
         let flag = if options.cold { "--cold" } else { "--direct-io" };
         bail!("cannot use {flag}: the file is in memory; name a --dir on a disk");
     }
     if options.peer_only && options.peer.is_empty() && options.peer_mount.is_empty() {
         bail!("cannot use --peer-only: there is no --peer and no --peer-mount");
     }
-    check_uses(benchmark, name, options)
+    Ok(())
 }
 
 /// How many values of an option a benchmark has a use for.

@@ -94,10 +94,10 @@ pub enum Benchmark {
     Listio(Options),
     /// Measure cached reads of one client while another reads from the disk.
     ///
-    /// One server exports a directory in memory, and one on a disk that bypasses the page cache (O_DIRECT): --dir, or the
-    /// directory for temporary files. Rows: 4 KiB reads from the disk at queue depth 16, alone, beside a loop of local
-    /// preads; cached reads alone; and each while the other goes on, beside its own figure alone (limit `alone`), so that
-    /// a ratio of 1.25 means 0.8 of the rate.
+    /// One server exports a directory in memory, and one on a disk that bypasses the page cache (O_DIRECT): --dir, or the directory for
+    /// temporary files, or else /var/tmp, whichever is on a disk. Rows: 4 KiB reads from the disk at queue depth 16, alone, beside a
+    /// loop of local preads; cached reads alone; and each while the other goes on, beside its own figure alone (limit `alone`), so that
+    /// a ratio of 1.25 means 0.8 of the rate. Both clients share a CPU, unless --pin none.
     Mixed(Options),
     /// Measure the CPU and memory that an idle server and idle sessions take.
     ///
@@ -144,7 +144,7 @@ pub enum Benchmark {
     /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once. The
     /// server cuts them into chunks of each of --chunk-sizes and keeps each of --depths in progress; 1 is one after the other. Rows: the
     /// disk alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both, whose ratio is
-    /// its time over that of the slower alone. --dir is the disk [default: the directory for temporary files].
+    /// its time over that of the slower alone. --dir is the disk [default: as for mixed].
     Pipeline {
         /// What is varied.
         #[command(flatten)]

@@ -43,6 +43,11 @@ impl Pins {
         })
     }
 
+    /// Whether both ends have one CPU between them.
+    pub fn same_cpu(&self) -> bool {
+        self.all.len() == 1 || !self.client.is_empty() && self.client == self.server
+    }
+
     /// Pins the calling thread as a server; failing to is not an error, for it only adds noise.
     pub fn be_server(&self) {
         Self::apply(if self.server.is_empty() { &self.all } else { &self.server });
@@ -75,13 +80,13 @@ pub struct Machine {
     pub load_average: f64,
     /// CPUs that the ends were pinned to.
     pub pinned: String,
-    /// File system type of the directory that held the benchmark's file.
+    /// File system types of the directories that held the benchmark's files.
     pub file_system: String,
 }
 
 impl Machine {
-    /// Describes this machine now.
-    pub fn describe(pins: &Pins, directory: &Path) -> Self {
+    /// Describes this machine now, with the file systems of `directories`.
+    pub fn describe(pins: &Pins, directories: &[&Path]) -> Self {
         Self {
             cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: pins.all.len(),
@@ -96,7 +101,7 @@ impl Machine {
             } else {
                 format!("client {:?}, server {:?}", pins.client, pins.server)
             },
-            file_system: file_system(directory),
+            file_system: directories.iter().map(|place| file_system(place)).collect::<Vec<_>>().join(" and "),
         }
     }
 }
@@ -118,11 +123,40 @@ pub fn file_system(directory: &Path) -> String {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut fields = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
-        Some((words.next()?, words.next()?))
+        Some((unescaped(words.next()?), words.next()?))
     });
     let longest = fields
         .by_ref()
         .filter(|(point, _)| directory.starts_with(point))
         .max_by_key(|(point, _)| point.len());
     longest.map_or_else(|| "unknown".to_owned(), |(_, kind)| kind.to_owned())
+}
+
+/// The name that a field of a table of mounts stands for, proc_mounts(5).
+fn unescaped(field: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(field.to_owned(), |field, (escape, byte)| field.replace(escape, byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_point_with_a_space_is_unescaped() {
+        assert_eq!(unescaped("/mnt/a\\040b\\134c"), "/mnt/a b\\c");
+    }
+
+    #[test]
+    fn both_ends_share_a_cpu_where_there_is_one_or_they_were_put_there() {
+        let pins = |client: &[usize], server: &[usize], all: &[usize]| Pins {
+            client: client.to_vec(),
+            server: server.to_vec(),
+            all: all.to_vec(),
+        };
+        assert!(pins(&[], &[], &[3]).same_cpu());
+        assert!(pins(&[1], &[1], &[0, 1]).same_cpu());
+        assert!(!pins(&[1], &[0], &[0, 1]).same_cpu());
+        assert!(!pins(&[], &[], &[0, 1]).same_cpu());
+    }
 }

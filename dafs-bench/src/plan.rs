@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::cli::{Benchmark, Mount, Options, Peer, Poll, Registered, Transport};
 use crate::load::{Budget, Pattern};
-use crate::machine::Pin;
 use crate::record::{Method, Op};
 
 /// What is run. Lists are never empty, but for transports and peers.
@@ -201,7 +200,7 @@ impl Plan {
             pattern: options.pattern.unwrap_or(defaults.pattern),
             poll: options.poll,
             own_server: options.server.is_none(),
-            same_cpu: options.pin == Pin::Same,
+            same_cpu: false,
             direct_io: options.direct_io,
             cold: options.cold,
             explain: false,

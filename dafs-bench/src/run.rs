@@ -22,28 +22,26 @@ use crate::subject::dafs::{Dafs, Target};
 use crate::subject::list::Lists;
 use crate::subject::server::{self, Server, ServerOptions};
 use crate::subject::{Crowd, Pair, Subject, Subjects};
-use crate::{interrupt, rdma, workload};
+use crate::{interrupt, rdma, sys, workload};
 
 /// Runs what `cli` asks for and reports it. Children and files are gone when it returns, however it returns.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     interrupt::install()?;
     let options = cli.benchmark.options();
-    let plan = Plan::of(&cli.benchmark);
+    let pins = Pins::choose(options.pin)?;
+    let plan = Plan { same_cpu: pins.same_cpu(), ..Plan::of(&cli.benchmark) };
     check_outputs(&cli.benchmark, options)?;
     check_options(&cli.benchmark, plan.benchmark, options)?;
     let verbs = plan.needs_rdma_device().then(|| rdma::device_address(options.verbs_address)).transpose()?;
     let progress = Progress::new();
-    let pins = Pins::choose(options.pin)?;
     // With two files, --dir is where the one on the disk goes.
-    let in_memory = matches!(
-        cli.benchmark,
-        Benchmark::Mixed(_) | Benchmark::Pipeline { .. } | Benchmark::Fairness { .. }
-    );
-    let mut directories = vec![scratch_directory(options.dir.as_deref().filter(|_| !in_memory))?];
+    let disk = cli.benchmark.has_two_files().then(|| disk_place(options.dir.as_deref())).transpose()?;
+    let mut directories = vec![scratch_directory(options.dir.as_deref().filter(|_| disk.is_none()))?];
     if cli.benchmark.times_the_path_of_a_file() && options.dir.is_none() && options.server.is_none() {
         directories.extend(disk_directory(directories[0].path())?);
     }
-    let mut machine = Machine::describe(&pins, directories[0].path());
+    let places: Vec<&Path> = directories.iter().map(TempDir::path).chain(disk.as_deref()).collect();
+    let machine = Machine::describe(&pins, &places);
     let mut outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
     for directory in &directories {
         progress.doing("writing the file");
@@ -53,6 +51,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
             options,
             pins: &pins,
             directory: directory.path(),
+            disk: disk.as_deref(),
             verbs,
             progress: &progress,
             sockets: 0,
@@ -65,9 +64,6 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         outcome.append(one);
     }
     progress.finish();
-    if let [_, disk] = directories.as_slice() {
-        machine.file_system = format!("{} and {}", machine.file_system, file_system(disk.path()));
-    }
     outcome.mark_disturbed();
     publish(&outcome, &machine, options)
 }
@@ -76,6 +72,11 @@ impl Benchmark {
     /// It times what a server does with a file, which is another path on a disk's file system than in memory.
     fn times_the_path_of_a_file(&self) -> bool {
         matches!(self, Self::Latency(_) | Self::Bandwidth(_) | Self::Iops(_) | Self::Crossover(_))
+    }
+
+    /// It has one file in memory and one on a disk.
+    fn has_two_files(&self) -> bool {
+        matches!(self, Self::Mixed(_) | Self::Pipeline { .. } | Self::Fairness { sessions: None, .. })
     }
 
     fn has_plot(&self) -> bool {
@@ -123,6 +124,8 @@ struct Fleet<'a> {
     options: &'a Options,
     pins: &'a Pins,
     directory: &'a Path,
+    /// Where the file on the disk goes, where there are two.
+    disk: Option<&'a Path>,
     verbs: Option<IpAddr>,
     progress: &'a Progress,
     sockets: u32,
@@ -183,8 +186,7 @@ impl Subjects for Fleet<'_> {
     }
 
     fn pair(&mut self, transport: Transport, poll: Poll) -> anyhow::Result<Pair> {
-        let parent = self.options.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let directory = scratch_directory(Some(&parent))?;
+        let directory = scratch_directory(Some(self.disk.context("no place on a disk")?))?;
         let disk_file = directory.path().join(DATA_FILE);
         self.progress.doing("writing the file on the disk");
         write_data(&disk_file)?;
@@ -197,8 +199,7 @@ impl Subjects for Fleet<'_> {
     }
 
     fn bulk(&mut self, setup: &BulkSetup) -> anyhow::Result<Bulk> {
-        let parent = self.options.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let directory = scratch_directory(Some(&parent))?;
+        let directory = scratch_directory(Some(self.disk.context("no place on a disk")?))?;
         let disk_file = directory.path().join(BULK_FILE);
         self.progress.doing("writing the files");
         write_file(&disk_file, setup.file_bytes)?;
@@ -296,15 +297,30 @@ fn scratch_directory(wanted: Option<&Path>) -> anyhow::Result<TempDir> {
     create.with_context(|| format!("cannot create a directory in {}", parent.display()))
 }
 
-/// A directory on a file system of a disk, where there is one that holds temporary files.
+/// A directory on another file system, of a disk, where there is one that holds temporary files.
 fn disk_directory(in_memory: &Path) -> anyhow::Result<Option<TempDir>> {
     let known = file_system(in_memory);
+    let disk = temporary_on_disk().filter(|place| file_system(place) != known);
+    disk.map(|place| scratch_directory(Some(&place))).transpose()
+}
+
+/// Where temporary files go that are to be on a disk.
+fn temporary_on_disk() -> Option<PathBuf> {
     let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")];
-    let disk = places.iter().find(|place| {
-        let kind = file_system(place);
-        place.is_dir() && kind != known && kind != "tmpfs"
-    });
-    disk.map(|place| scratch_directory(Some(place))).transpose()
+    places.into_iter().find(|place| sys::room(place).is_ok_and(|(in_memory, _)| !in_memory))
+}
+
+/// Where the file on the disk goes: `wanted`, which must not be in memory, else where temporary files do.
+fn disk_place(wanted: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let Some(wanted) = wanted else {
+        return temporary_on_disk()
+            .context("cannot find a disk: temporary files are in memory; name a --dir on a disk");
+    };
+    match sys::room(wanted) {
+        Ok((true, _)) => bail!("cannot use --dir {}: it is in memory; name one on a disk", wanted.display()),
+        Ok(_) => Ok(wanted.to_owned()),
+        Err(error) => Err(error).with_context(|| format!("cannot use --dir {}", wanted.display())),
+    }
 }
 
 /// The name of a file system, as rows have it.

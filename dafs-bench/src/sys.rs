@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -69,6 +70,42 @@ pub fn evict(file: &std::fs::File) -> io::Result<()> {
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
+
+/// Pages of a file that are in the page cache.
+pub fn cached_pages(file: &std::fs::File) -> io::Result<usize> {
+    let len = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    // SAFETY: sysconf has no preconditions.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let mut pages = vec![0u8; len.div_ceil(page)];
+    let (fd, null) = (file.as_raw_fd(), std::ptr::null_mut());
+    // SAFETY: a new mapping at a place that the kernel chooses; nobody reads or writes through it.
+    let start = unsafe { libc::mmap(null, len, libc::PROT_READ, libc::MAP_SHARED, fd, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `pages` has a byte for each page of the mapping.
+    let told = check(unsafe { libc::mincore(start, len, pages.as_mut_ptr()) });
+    // SAFETY: the mapping made above, which nobody uses.
+    unsafe { libc::munmap(start, len) };
+    told.map(|()| pages.iter().filter(|page| **page & 1 == 1).count())
+}
+
+/// The file system that holds `path`: whether it lives in memory, and the bytes free on it for this user.
+pub fn room(path: &std::path::Path) -> io::Result<(bool, u64)> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all zeroes is a valid statfs.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is null-terminated, and `found` is a writable statfs.
+    check(unsafe { libc::statfs(path.as_ptr(), &raw mut found) })?;
+    let in_memory = [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&found.f_type);
+    let block = u64::try_from(found.f_bsize).unwrap_or(0);
+    Ok((in_memory, block.saturating_mul(found.f_bavail)))
+}
+
+const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
 
 /// An io_uring for reads that are submitted together.
 pub struct IoRing(io_uring::IoUring);
@@ -379,6 +416,27 @@ mod tests {
         assert!(after.memory_kib >= before.memory_kib + (30 << 10), "{before:?} {after:?}");
         assert!(after.cpu_ns > 0);
         drop(memory);
+    }
+
+    #[test]
+    fn cached_pages_are_those_that_were_written_until_they_are_evicted() {
+        // A temporary directory may be in memory, where nothing can be evicted.
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        assert_eq!(cached_pages(&file).unwrap(), 0);
+        io::Write::write_all(&mut file, &[1; 3 * 4096 + 1]).unwrap();
+        assert!(cached_pages(&file).unwrap() > 0);
+        file.sync_all().unwrap();
+        evict(&file).unwrap();
+        assert_eq!(cached_pages(&file).unwrap(), 0);
+    }
+
+    #[test]
+    fn room_tells_memory_from_a_disk_and_what_is_missing() {
+        let place = |path: &str| room(std::path::Path::new(path));
+        assert!(place("/dev/shm").unwrap().0);
+        let (in_memory, free) = place(env!("CARGO_MANIFEST_DIR")).unwrap();
+        assert!(!in_memory && free > 0);
+        assert!(place("/nonexistent").is_err());
     }
 
     #[test]

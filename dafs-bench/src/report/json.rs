@@ -39,7 +39,7 @@ mod tests {
     use crate::record::{Method, Op};
 
     fn written(outcome: &Outcome) -> serde_json::Value {
-        let machine = Machine::describe(&Pins::default(), std::path::Path::new("/"));
+        let machine = Machine::describe(&Pins::default(), &[std::path::Path::new("/")]);
         let mut bytes = Vec::new();
         write(outcome, &machine, &mut bytes).unwrap();
         serde_json::from_slice(&bytes).unwrap()

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use dafs_client::{Config, Extent, File, Noncontiguous, OpenOptions, Session, Url, WaitPolicy};
@@ -79,15 +80,30 @@ pub(crate) fn evicting(
     cold: bool,
     path: &Path,
 ) -> anyhow::Result<impl FnMut() -> anyhow::Result<()> + use<>> {
-    let file = std::fs::File::open(path)?;
-    Ok(move || {
-        if cold {
-            // What is not written back stays there.
-            file.sync_all()?;
-            sys::evict(&file)?;
+    let (file, path) = (std::fs::File::open(path)?, path.to_owned());
+    Ok(move || if cold { evict(&file, &path) } else { Ok(()) })
+}
+
+/// Puts all of a file out of the page cache, or fails.
+fn evict(file: &std::fs::File, path: &Path) -> anyhow::Result<()> {
+    // What is being read ahead cannot be put out before it is there.
+    const TIME_MAX: Duration = Duration::from_secs(2);
+    let began = Instant::now();
+    loop {
+        // What is not written back stays there.
+        file.sync_all()?;
+        sys::evict(file)?;
+        let pages = sys::cached_pages(file)?;
+        if pages == 0 {
+            return Ok(());
         }
-        Ok(())
-    })
+        anyhow::ensure!(
+            began.elapsed() < TIME_MAX,
+            "cannot take {} out of the page cache: {pages} pages stay; a process has mapped them",
+            path.display()
+        );
+        std::thread::yield_now();
+    }
 }
 
 /// Sessions with one server: one for each method.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use anyhow::Context;
 use dafs_client::{File, Pending, Session, Transferred};
 
 use crate::interrupt;
@@ -153,11 +154,11 @@ pub(super) fn run_many(bench: &mut Bench<'_>, count: usize) -> anyhow::Result<()
     for transport in bench.plan.transports.clone() {
         bench.progress.doing(format!("opening {count} sessions over {}", transport.name()));
         bench.pins.be_client();
-        let setup = BulkSetup { transport, poll: bench.plan.poll(), file_bytes: FILE_BYTES, pipeline: None };
-        let bulk = bench.subjects.bulk(&setup)?;
+        let crowd = bench.subjects.crowd(transport, bench.plan.poll(), 1)?;
+        let first = crowd.clients.first().context("no session")?;
         let members = (0..count).map(|_| {
             interrupt::check()?;
-            let (session, file) = bulk.memory.one_of_many()?;
+            let (session, file) = first.one_of_many()?;
             Ok(Member { in_flight: VecDeque::new(), file, session, ended: 0 })
         });
         let mut members = members.collect::<anyhow::Result<Vec<_>>>()?;
@@ -216,7 +217,7 @@ fn share(
 
 /// Every member keeps its reads in flight until each has had some, on average as many as `budget` says, and its time is over.
 fn read_all_at_once(members: &mut [Member], bytes: usize, budget: Budget) -> anyhow::Result<()> {
-    let places = FILE_BYTES / bytes as u64;
+    let places = crate::load::FILE_BYTES / bytes as u64;
     let submit = |member: &mut Member, buffer: Vec<u8>, at: u64| {
         let place = at.wrapping_mul(7919) % places;
         member.in_flight.push_back(member.file.submit_read_at(buffer, place * bytes as u64));
