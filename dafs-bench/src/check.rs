@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 
 use crate::cli::{Benchmark, Options, Registered};
+use crate::load::DIRECT_BYTES;
 use crate::record::Method;
 use crate::sys;
 
@@ -31,6 +32,12 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
         let flag = if options.cold { "--cold" } else { "--direct-io" };
         bail!("cannot use {flag}: the file is in memory; name a --dir on a disk");
     }
+    let odd = |bytes: &&usize| !bytes.is_multiple_of(DIRECT_BYTES);
+    if let Some(bytes) = options.sizes.iter().flatten().find(odd).filter(|_| options.direct_io) {
+        bail!(
+            "cannot use --sizes {bytes} with --direct-io: O_DIRECT takes multiples of {DIRECT_BYTES} bytes"
+        );
+    }
     if options.peer_only && options.peer.is_empty() && options.peer_mount.is_empty() {
         bail!("cannot use --peer-only: there is no --peer and no --peer-mount");
     }
@@ -56,6 +63,7 @@ struct Uses {
     pattern: Takes,
     poll: Takes,
     segments: Takes,
+    direct_io: Takes,
     peers: Takes,
     mounts: Takes,
 }
@@ -72,6 +80,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
         pattern: Many,
         poll: Many,
         segments: Nothing,
+        direct_io: One,
         peers: Many,
         mounts: Many,
     };
@@ -79,17 +88,21 @@ fn uses(benchmark: &Benchmark) -> Uses {
         method: Nothing,
         registered: Nothing,
         pattern: Nothing,
+        direct_io: Nothing,
         peers: Nothing,
         mounts: Nothing,
         ..all
     };
+    let lists = Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own };
     match benchmark {
         Benchmark::Latency(_) | Benchmark::Crossover(_) => Uses { queue_depth: Nothing, ..all },
         Benchmark::Bandwidth(_) | Benchmark::Iops(_) => all,
-        Benchmark::Overlap(_) => Uses { queue_depth: One, method: One, registered: One, ..all },
-        Benchmark::Noncontiguous(_) | Benchmark::Listio(_) => {
-            Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own }
+        Benchmark::Overlap(_) => {
+            // A mount has no call that begins a transfer and returns.
+            Uses { queue_depth: Nothing, method: One, registered: One, mounts: Nothing, ..all }
         }
+        Benchmark::Noncontiguous(_) => Uses { direct_io: One, ..lists },
+        Benchmark::Listio(_) => lists,
         Benchmark::Mixed(_) => Uses { op: Nothing, method: One, registered: One, pattern: Many, ..own },
         Benchmark::Sieve { .. } => Uses { queue_depth: Nothing, segments: Many, ..own },
         Benchmark::Locks(_) => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
@@ -101,9 +114,13 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { queue_depth: Nothing, op: Nothing, method: One, registered: One, pattern: Many, ..own }
         }
         Benchmark::Pipeline { .. } => own,
-        Benchmark::Views { .. } => Uses { sizes: Nothing, queue_depth: Nothing, mounts: Many, ..own },
-        Benchmark::Mpi { .. } => Uses { queue_depth: Nothing, mounts: Many, ..own },
-        Benchmark::Limits(_) => Uses { transport: Nothing, poll: Nothing, pattern: Many, ..own },
+        Benchmark::Views { .. } => {
+            Uses { sizes: Nothing, queue_depth: Nothing, poll: Nothing, mounts: Many, ..own }
+        }
+        Benchmark::Mpi { .. } => Uses { queue_depth: Nothing, poll: Nothing, mounts: Many, ..own },
+        Benchmark::Limits(_) => {
+            Uses { transport: Nothing, poll: Nothing, pattern: Many, direct_io: One, ..own }
+        }
     }
 }
 
@@ -124,6 +141,7 @@ fn check_uses(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::R
         ("--pattern", usize::from(options.pattern.is_some()), uses.pattern),
         ("--poll", usize::from(options.poll.is_some()), uses.poll),
         ("--segments", usize::from(options.segments.is_some()), uses.segments),
+        ("--direct-io", usize::from(options.direct_io), uses.direct_io),
         ("--peer", options.peer.len(), uses.peers),
         ("--peer-mount", options.peer_mount.len(), uses.mounts),
     ] {

@@ -124,7 +124,7 @@ pub enum Benchmark {
     /// quicker, wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
     /// (`vectored`, reads only), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to
     /// 64 wanted. The memory is registered, unless --registered says otherwise. The ratio is to the quickest local one. --cold takes the
-    /// file out of the page cache before each list, --direct-io has the server bypass it; --dir names the disk.
+    /// file out of the page cache before each list, --direct-io bypasses it, by local calls too; --dir names the disk.
     Sieve {
         /// Say below the table which calls of its file system the server made of one list of each row, and what it expected of them.
         #[arg(long)]
@@ -300,9 +300,12 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Drop the file from the page cache before each read of listio and views, and each list of sieve; needs a --dir on disk.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "direct_io")]
     pub cold: bool,
-    /// Bypass the page cache (O_DIRECT) in server and limit; needs a --dir on disk.
+    /// Bypass the page cache (O_DIRECT) in the server, and where a limit reads or writes the file; needs a --dir on disk.
+    ///
+    /// For latency, bandwidth, iops, crossover, overlap, noncontiguous, sieve and limits; mixed, pipeline and fairness bypass it by
+    /// themselves. Sizes are then multiples of 4 KiB: other defaults are left out.
     #[arg(long)]
     pub direct_io: bool,
     /// Use a running server instead of starting one, such as dafs+tcp://10.0.0.7:41731/data.

@@ -17,6 +17,9 @@ pub enum Pattern {
 /// Bytes that the load walks over. Well past the second-level cache, and small enough for any tmpfs.
 pub const FILE_BYTES: u64 = 64 << 20;
 
+/// What `O_DIRECT` wants the places, sizes and memory of its transfers to be multiples of, on whatever disk.
+pub const DIRECT_BYTES: usize = 4096;
+
 /// Name of the benchmark's file within an export.
 pub const DATA_FILE: &str = "dafs-bench.data";
 

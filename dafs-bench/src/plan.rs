@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cli::{Benchmark, Mount, Options, Peer, Poll, Registered, Transport};
-use crate::load::{Budget, Pattern};
+use crate::load::{Budget, DIRECT_BYTES, Pattern};
 use crate::record::{Method, Op};
 
 /// What is run. Lists are never empty, but for transports and peers.
@@ -181,6 +181,9 @@ impl Plan {
             plan.sessions = *sessions;
             plan.budget.duration = plan.budget.duration.max(IDLE_MIN);
         }
+        if plan.direct_io {
+            plan.sizes.retain(|bytes| bytes.is_multiple_of(DIRECT_BYTES));
+        }
         plan.explain = matches!(benchmark, Benchmark::Sieve { explain: true, .. });
         plan
     }
@@ -218,6 +221,15 @@ impl Plan {
     /// Whether anything of it runs on an RDMA device.
     pub fn needs_rdma_device(&self) -> bool {
         self.transports.contains(&Transport::Verbs) || self.peers.contains(&Peer::Perftest)
+    }
+
+    /// What the page cache has of the file, as rows say it.
+    pub fn cache(&self) -> &'static str {
+        match (self.cold, self.direct_io) {
+            (true, _) => "cold",
+            (false, true) => "direct",
+            (false, false) => "warm",
+        }
     }
 
     /// The polling policies for `transport`: what was asked for, else adaptive.

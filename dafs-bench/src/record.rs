@@ -167,7 +167,7 @@ pub struct Row {
     /// Bytes wanted over bytes from the first to the last (`sieve` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub density: Option<f64>,
-    /// `warm`, `cold`, or `direct`, where it is bypassed (`sieve` and `views` only).
+    /// `warm`, `cold`, or `direct`, where it is bypassed (`sieve`, `noncontiguous` and `listio`; others with `--cold` or `--direct-io`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<&'static str>,
     /// Bytes of a chunk (`pipeline` only).

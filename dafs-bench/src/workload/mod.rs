@@ -29,7 +29,9 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::{Op, Outcome, Row, SPREAD_MAX, Unit};
 use crate::stats::{Samples, median};
+use crate::subject::list::evicting;
 use crate::subject::{Subject, Subjects};
+use crate::sys;
 
 /// Operations whose times are kept in one round; more would only cost memory.
 const SAMPLES_MAX: usize = 1 << 20;
@@ -67,6 +69,9 @@ pub fn run(
 ) -> anyhow::Result<Outcome> {
     let outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
     let samples = Samples::with_capacity(SAMPLES_MAX);
+    if plan.direct_io {
+        evicting(true, file)?()?;
+    }
     let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome, limit_max: None };
     match benchmark {
         Benchmark::Latency(_) => latency::run(&mut bench)?,
@@ -88,6 +93,13 @@ pub fn run(
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
+    // What nfs does with the file is its own affair.
+    if plan.direct_io && plan.own_server && plan.peers.is_empty() {
+        let pages = sys::cached_pages(&std::fs::File::open(file)?)?;
+        let note =
+            format!("{pages} pages of the file came into the page cache: O_DIRECT was not everywhere taken");
+        bench.outcome.notes.extend((pages > 0).then_some(note));
+    }
     Ok(bench.outcome)
 }
 
@@ -104,7 +116,7 @@ struct Round {
 
 impl Bench<'_> {
     /// Calls `each` with every subject: dafs on each transport, waiting in each of the ways that `polls` gives for it,
-    /// then the peers. One that cannot be set up becomes a note where it is a peer, and an error where it is dafs.
+    /// then the peers. What fails becomes a note where it is a peer, and an error where it is dafs.
     fn each_subject(
         &mut self,
         polls: impl Fn(&Plan, crate::cli::Transport) -> Vec<Poll>,
@@ -138,14 +150,11 @@ impl Bench<'_> {
         subject: anyhow::Result<Box<dyn Subject>>,
         each: &mut impl FnMut(&mut Self, &mut dyn Subject) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        match subject {
-            Ok(mut subject) => each(self, subject.as_mut()),
-            Err(error) => {
-                interrupt::check()?;
-                self.outcome.notes.push(format!("no rows for peer {name}: {error:#}"));
-                Ok(())
-            }
+        if let Err(error) = subject.and_then(|mut subject| each(self, subject.as_mut())) {
+            interrupt::check()?;
+            self.outcome.notes.push(format!("no more rows for {name}: {error:#}"));
         }
+        Ok(())
     }
 
     /// Runs `loads`, which differ only in how the subject is to do them, in alternation with `limit`: limit, first
@@ -183,7 +192,11 @@ impl Bench<'_> {
             }
         }
         let rows = loads.iter().zip(&rounds).map(|(load, rounds)| row(subject, load, limit, unit, rounds));
-        let rows: Vec<Row> = rows.collect();
+        let mut rows: Vec<Row> = rows.collect();
+        if self.plan.direct_io && subject.has_methods() {
+            let with_data = rows.iter_mut().filter(|row| row.op != Some(Op::Ping));
+            with_data.for_each(|row| row.cache = Some(self.plan.cache()));
+        }
         self.outcome.rows.extend_from_slice(&rows);
         Ok(rows)
     }

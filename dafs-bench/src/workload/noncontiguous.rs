@@ -102,6 +102,7 @@ fn compare(
             registered: Some(shape.registered),
             segments: Some(shape.segments),
             bytes: shape.bytes,
+            cache: Some(bench.plan.cache()),
             queue_depth: 1,
             p50_us: p50,
             p99_us: median(times.iter().map(|time| time[1])),

@@ -297,7 +297,7 @@ fn open_direct(
         Ok(direct) => direct,
         Err(Errno::INVAL) => {
             if !scope.shared.direct_io_noted.swap(true, Ordering::Relaxed) {
-                tracing::info!("the export's file system does not support O_DIRECT; the page cache is used");
+                tracing::warn!("the export's file system does not support O_DIRECT; the page cache is used");
             }
             return Ok(None);
         }
