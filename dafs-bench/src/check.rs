@@ -104,7 +104,9 @@ fn uses(benchmark: &Benchmark) -> Uses {
         Benchmark::Noncontiguous(_) => Uses { direct_io: One, ..lists },
         Benchmark::Listio(_) => lists,
         Benchmark::Mixed(_) => Uses { op: Nothing, method: One, registered: One, pattern: Many, ..own },
-        Benchmark::Sieve { .. } => Uses { queue_depth: Nothing, segments: Many, ..own },
+        Benchmark::Sieve { .. } => {
+            Uses { queue_depth: Nothing, registered: Many, segments: Many, direct_io: One, ..own }
+        }
         Benchmark::Locks(_) => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Idle { .. } => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Registration(_) | Benchmark::Fairness { sessions: Some(_), .. } => {

@@ -172,26 +172,29 @@ impl IoRing {
     }
 }
 
-/// Reads pieces that lie `gap` apart in one call after the other of 1,024 segments.
-pub fn read_with_gaps<'a>(
+/// Reads or writes pieces that lie `gap` apart in one call after the other of 1,024 segments. A write needs an empty gap.
+pub fn move_with_gaps<'a>(
     file: &std::fs::File,
+    writes: bool,
     mut offset: u64,
     pieces: impl Iterator<Item = &'a mut [u8]>,
     gap: &mut [u8],
 ) -> io::Result<()> {
+    assert!(!writes || gap.is_empty(), "a write keeps what lies between");
+    let call = if writes { libc::pwritev } else { libc::preadv };
     let gap = libc::iovec { iov_base: gap.as_mut_ptr().cast(), iov_len: gap.len() };
     let segment =
         |piece: &mut [u8]| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
     let segments: Vec<libc::iovec> = pieces.flat_map(|piece| [segment(piece), gap]).collect();
     // Nothing is wanted behind the last piece.
     let segments = &segments[..segments.len().saturating_sub(1)];
-    for call in segments.chunks(1024) {
-        let wanted: usize = call.iter().map(|segment| segment.iov_len).sum();
-        let count = libc::c_int::try_from(call.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    for part in segments.chunks(1024) {
+        let wanted: usize = part.iter().map(|segment| segment.iov_len).sum();
+        let count = libc::c_int::try_from(part.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let at = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: the pieces and the gap are borrowed for the time of the call; nobody looks at what overlaps in the gap.
-        let read = unsafe { libc::preadv(file.as_raw_fd(), call.as_ptr(), count, at) };
-        if usize::try_from(read).map_err(|_| io::Error::last_os_error())? != wanted {
+        let moved = unsafe { call(file.as_raw_fd(), part.as_ptr(), count, at) };
+        if usize::try_from(moved).map_err(|_| io::Error::last_os_error())? != wanted {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         offset += wanted as u64;

@@ -1,7 +1,7 @@
 //! Pieces of a file at equal distances, in contiguous memory: by one list of dafs, and by the plans of a program on the file itself.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
@@ -28,6 +28,8 @@ pub struct Pieces {
     pub sparsity: usize,
     /// Nothing of the file is in the page cache.
     pub cold: bool,
+    /// The page cache is bypassed.
+    pub direct_io: bool,
     /// The memory is registered beforehand.
     pub registered: bool,
 }
@@ -80,13 +82,19 @@ impl Pieces {
         whole(moved, self.total())
     }
 
-    /// An endless walk over the file. Begins off the pages' beginnings, as records do.
+    /// An endless walk over the file. Begins off the pages' beginnings, as records do, but where `O_DIRECT` forbids it.
     fn offsets(&self) -> impl FnMut() -> u64 + use<> {
         let stride = self.span().next_multiple_of(4096) as u64;
-        let (count, mut next) = (FILE_BYTES / stride - 1, 0);
+        let first = if self.direct_io { 0 } else { 64 };
+        let (count, mut next, mut shift) = ((FILE_BYTES / stride - 1).max(1), 0, 0);
+        let (piece, sparsity) = (self.bytes as u64, self.sparsity as u64);
         move || {
-            next = (next + 1) % count.max(1);
-            next * stride + 64
+            next = (next + 1) % count;
+            if next == 0 {
+                // What lay between comes next: the bytes moved are those of the whole file, whatever is between.
+                shift = (shift + 1) % sparsity;
+            }
+            next * stride + shift * piece + first
         }
     }
 }
@@ -128,24 +136,24 @@ impl Lists {
 pub enum Plan {
     /// A call for each piece.
     Separate,
-    /// One call for all, and what lies between into memory that nobody looks at. Reads only.
+    /// One call for all, and what lies between into memory that nobody looks at. Writes only where nothing is between.
     Vectored,
-    /// A window with what lies between, and copies. A write reads it before.
+    /// A window with what lies between, and copies. A write reads it before, if anything is.
     Sieved,
     /// An entry of an io_uring for each piece, all submitted together.
     IoUring,
 }
 
 impl Plan {
-    /// Those that there are, and their names.
-    pub fn of(op: Op) -> &'static [(Method, Self)] {
+    /// Those that there are where one byte in `sparsity` is wanted, and their names.
+    pub fn of(op: Op, sparsity: usize) -> &'static [(Method, Self)] {
         const PLANS: [(Method, Plan); 4] = [
             (Method::Separate, Plan::Separate),
             (Method::Sieved, Plan::Sieved),
             (Method::IoUring, Plan::IoUring),
             (Method::Vectored, Plan::Vectored),
         ];
-        if op == Op::Write { &PLANS[..3] } else { &PLANS }
+        if op == Op::Write && sparsity > 1 { &PLANS[..3] } else { &PLANS }
     }
 
     /// One list after the other.
@@ -156,11 +164,13 @@ impl Plan {
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
-        let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
+        let flags = if pieces.direct_io { libc::O_DIRECT } else { 0 };
+        let file = std::fs::OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
         let (mut offsets, mut extents) = (pieces.offsets(), Vec::new());
         let mut memory = AlignedBuf::new(pieces.total());
         let mut window = AlignedBuf::new(pieces.span());
-        let mut ring = sys::IoRing::new(pieces.segments).context("set up an io_uring")?;
+        let ring = (self == Self::IoUring).then(|| sys::IoRing::new(pieces.segments));
+        let mut ring = ring.transpose().context("set up an io_uring")?;
         let (bytes, writes) = (pieces.bytes, pieces.op == Op::Write);
         repeat_after(evicting(pieces.cold, path)?, budget, samples, || {
             pieces.extents(offsets(), &mut extents);
@@ -173,16 +183,24 @@ impl Plan {
                         if writes { file.write_all_at(piece, at)? } else { file.read_exact_at(piece, at)? }
                     }
                 }
-                Self::IoUring if writes => ring.write_all(&file, at.zip(each))?,
-                Self::IoUring => ring.read_all(&file, at.zip(each))?,
+                Self::IoUring => {
+                    let ring = ring.as_mut().context("the io_uring was set up")?;
+                    if writes {
+                        ring.write_all(&file, at.zip(each))?
+                    } else {
+                        ring.read_all(&file, at.zip(each))?
+                    }
+                }
                 Self::Vectored => {
-                    let gap = window.as_mut_slice();
-                    sys::read_with_gaps(&file, extents[0].offset, each, &mut gap[..pieces.stride() - bytes])?;
+                    let gap = &mut window.as_mut_slice()[..pieces.stride() - bytes];
+                    sys::move_with_gaps(&file, writes, extents[0].offset, each, gap)?;
                 }
                 Self::Sieved => {
                     let (window, first) = (window.as_mut_slice(), extents[0].offset);
                     let window = &mut window[..pieces.span() - (pieces.stride() - bytes)];
-                    file.read_exact_at(window, first)?;
+                    if !writes || pieces.sparsity > 1 {
+                        file.read_exact_at(window, first)?;
+                    }
                     for (place, piece) in window.chunks_mut(pieces.stride()).zip(each) {
                         if writes {
                             place[..bytes].copy_from_slice(piece);
@@ -197,5 +215,66 @@ impl Plan {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(op: Op, segments: usize, bytes: usize, sparsity: usize) -> Pieces {
+        let (cold, direct_io, registered) = (false, false, false);
+        Pieces { op, segments, bytes, sparsity, cold, direct_io, registered }
+    }
+
+    #[test]
+    fn offsets_stay_within_the_file_and_reach_what_lay_between() {
+        for (segments, bytes, sparsity) in [(128, 4096, 64), (128, 128, 8), (1, 1, 1), (2, 4096, 4)] {
+            let pieces = pieces(Op::Read, segments, bytes, sparsity);
+            let mut offsets = pieces.offsets();
+            let mut extents = Vec::new();
+            let mut shifts = std::collections::BTreeSet::new();
+            for _ in 0..20_000 {
+                let offset = offsets();
+                pieces.extents(offset, &mut extents);
+                assert!(extents.last().unwrap().end().unwrap() <= FILE_BYTES, "{pieces:?} at {offset}");
+                shifts.insert((offset - 64) % (bytes * sparsity) as u64);
+            }
+            assert!(shifts.len() >= sparsity, "{pieces:?}: {}", shifts.len());
+        }
+    }
+
+    #[test]
+    fn offsets_of_direct_transfers_are_aligned() {
+        let mut offsets = Pieces { direct_io: true, ..pieces(Op::Read, 3, 4096, 8) }.offsets();
+        assert!((0..10_000).all(|_| offsets().is_multiple_of(4096)));
+    }
+
+    #[test]
+    fn every_plan_writes_all_pieces_and_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data");
+        for sparsity in [1, 4] {
+            let pieces = pieces(Op::Write, 5, 100, sparsity);
+            for (method, plan) in Plan::of(Op::Write, sparsity) {
+                // Not every system lets one set up a ring.
+                if *plan == Plan::IoUring && sys::IoRing::new(5).is_err() {
+                    continue;
+                }
+                std::fs::File::create(&path).unwrap().set_len(FILE_BYTES).unwrap();
+                let once = Budget { duration: std::time::Duration::ZERO, ops_min: 1, ops_slow_min: 1 };
+                plan.run(&pieces, &path, once, &mut Samples::with_capacity(1)).unwrap();
+                let mut written = vec![0; 64 << 10];
+                std::fs::File::open(&path).unwrap().read_exact_at(&mut written, 0).unwrap();
+                let mut extents = Vec::new();
+                pieces.extents(pieces.offsets()(), &mut extents);
+                assert_eq!(written.iter().filter(|byte| **byte == 0x5a).count(), 500, "{method}");
+                for Extent { offset, .. } in extents {
+                    let at = usize::try_from(offset).unwrap();
+                    assert!(written[at..at + 100].iter().all(|byte| *byte == 0x5a), "{method}");
+                }
+            }
+        }
+        assert_eq!([1, 2].map(|sparsity| Plan::of(Op::Write, sparsity).len()), [4, 3]);
     }
 }

@@ -278,6 +278,22 @@ impl Bench<'_> {
         })
     }
 
+    /// Adds a note that is not there yet.
+    fn note_once(&mut self, note: String) {
+        if !self.outcome.notes.contains(&note) {
+            self.outcome.notes.push(note);
+        }
+    }
+
+    /// Whether an io_uring of so many entries can be had; a note says why not.
+    fn has_io_uring(&mut self, entries: usize) -> bool {
+        let made = sys::IoRing::new(entries);
+        if let Err(error) = &made {
+            self.note_once(format!("no rows for io_uring of {entries} entries: {error}"));
+        }
+        made.is_ok()
+    }
+
     /// The load that all of the plan's options describe.
     fn load(&self, op: Op, bytes: usize, queue_depth: usize) -> Load {
         Load {

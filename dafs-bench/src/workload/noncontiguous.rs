@@ -64,6 +64,7 @@ fn compare(
     // Without pieces of the file a batch is as many requests' worth of the same.
     let possible = METHODS.into_iter().filter(|m| shape.scattered_file || *m != Method::Batch);
     let methods = chosen(&bench.plan.methods, possible.collect())?;
+    let locals = if shape.scattered_file { locals(bench, shape) } else { &[] };
     bench.progress.expect(bench.plan.repeats as usize * (methods.len() + 1));
     let mut times: Vec<Vec<[f64; 2]>> = vec![Vec::new(); methods.len()];
     let mut limits: Vec<Vec<f64>> = Vec::new();
@@ -74,7 +75,7 @@ fn compare(
         if round == 0 {
             budget.duration /= 10;
         }
-        let limit = limit_times(bench, lists, shape, budget)?;
+        let limit = limit_times(bench, lists, shape, locals, budget)?;
         for (method, times) in methods.iter().zip(&mut times) {
             bench.samples.clear();
             bench.pins.be_client();
@@ -108,7 +109,7 @@ fn compare(
             p99_us: median(times.iter().map(|time| time[1])),
             mib_per_s: p50.map(|us| mib_per_s(shape.total(), us)),
             ops_per_s: p50.map(|us| 1e6 / us),
-            limit: Some(limit_name(shape, best).to_owned()),
+            limit: Some(limit_name(shape, locals, best).to_owned()),
             limit_value: median(limits.iter().map(|limit| limit[best])),
             limit_unit: Some(Unit::Us),
             ratio: median(ratios()),
@@ -181,6 +182,7 @@ fn limit_times(
     bench: &mut Bench<'_>,
     lists: &mut Lists,
     shape: &Shape,
+    locals: &[Local],
     budget: crate::load::Budget,
 ) -> anyhow::Result<Vec<f64>> {
     bench.pins.be_client();
@@ -191,7 +193,7 @@ fn limit_times(
         times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
         return Ok(times);
     }
-    for local in locals(shape.op) {
+    for local in locals {
         bench.samples.clear();
         local.run(shape, bench.file, budget, &mut bench.samples)?;
         times.push(bench.samples.quantile_us(0.5).unwrap_or(f64::NAN));
@@ -199,15 +201,20 @@ fn limit_times(
     Ok(times)
 }
 
-fn locals(op: Op) -> &'static [Local] {
-    // A sieved write would read first, and lock.
-    if op == Op::Write { &[Local::Each] } else { &[Local::Each, Local::Sieved, Local::Ring] }
+/// What the methods are compared with, where the file is in pieces.
+fn locals(bench: &mut Bench<'_>, shape: &Shape) -> &'static [Local] {
+    match shape.op {
+        // A sieved write would read first, and lock.
+        Op::Write => &[Local::Each],
+        _ if bench.has_io_uring(shape.segments) => &[Local::Each, Local::Sieved, Local::Ring],
+        _ => &[Local::Each, Local::Sieved],
+    }
 }
 
-fn limit_name(shape: &Shape, index: usize) -> &'static str {
+fn limit_name(shape: &Shape, locals: &[Local], index: usize) -> &'static str {
     match shape.scattered_file {
         false => "contiguous",
-        true => locals(shape.op)[index].name(shape.op),
+        true => locals[index].name(shape.op),
     }
 }
 

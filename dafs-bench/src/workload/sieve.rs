@@ -18,12 +18,8 @@ const MODES: [(Method, Sieve); 3] =
     [(Method::Auto, Sieve::Auto), (Method::On, Sieve::On), (Method::Off, Sieve::Off)];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let cache = match (bench.plan.cold, bench.plan.direct_io) {
-        (true, _) => "cold",
-        (false, true) => "direct",
-        (false, false) => "warm",
-    };
-    let mut panels = Vec::new();
+    let fits = fitting(bench)?;
+    let (mut panels, mut comparisons) = (Vec::new(), Vec::new());
     for transport in bench.plan.transports.clone() {
         bench.progress.doing(format!("starting dafs over {}", transport.name()));
         bench.pins.be_client();
@@ -32,13 +28,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             for registered in bench.plan.registered.clone() {
                 for bytes in bench.plan.sizes.clone() {
                     let mut rows = Vec::new();
-                    for sparsity in SPARSITIES {
-                        let (segments, cold) = (bench.plan.segments, bench.plan.cold);
-                        let pieces = Pieces { op, segments, bytes, sparsity, cold, registered };
-                        // A file of so many bytes has no room for more.
-                        if pieces.span() as u64 <= FILE_BYTES / 2 {
-                            rows.extend(compare(bench, &mut lists, transport.name(), &pieces, cache)?);
-                        }
+                    for &(_, sparsity) in fits.iter().filter(|(fitting, _)| *fitting == bytes) {
+                        let crate::plan::Plan { segments, cold, direct_io, .. } = *bench.plan;
+                        let pieces = Pieces { op, segments, bytes, sparsity, cold, direct_io, registered };
+                        let compared = compare(bench, &mut lists, transport.name(), &pieces)?;
+                        rows.extend_from_slice(&compared);
+                        comparisons.push(compared);
                     }
                     panels.push(panel(transport.name(), op, bytes, registered, &rows));
                     bench.outcome.rows.extend(rows);
@@ -46,11 +41,27 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             }
         }
     }
-    let rows = &bench.outcome.rows;
-    bench.outcome.notes.extend(verdicts(rows));
+    bench.outcome.notes.extend(verdicts(&comparisons));
     let columns = bench.plan.sizes.len();
     bench.outcome.chart = Some(Chart { title: "Lists of small pieces".to_owned(), panels, columns });
     Ok(())
+}
+
+/// Sizes and sparsities whose lists fit into half of the file. A note names the others.
+fn fitting(bench: &mut Bench<'_>) -> anyhow::Result<Vec<(usize, usize)>> {
+    const SPAN_MAX: u64 = FILE_BYTES / 2;
+    let segments = bench.plan.segments;
+    let all = bench.plan.sizes.iter().flat_map(|&bytes| SPARSITIES.map(|sparsity| (bytes, sparsity)));
+    let (fit, other): (Vec<_>, Vec<_>) =
+        all.partition(|(bytes, sparsity)| (segments * bytes * sparsity) as u64 <= SPAN_MAX);
+    let room = format!("a list of {segments} pieces is to lie within {} MiB", SPAN_MAX >> 20);
+    anyhow::ensure!(!fit.is_empty(), "cannot measure: {room}; lower --segments or --sizes");
+    if !other.is_empty() {
+        let other = other.iter().map(|(bytes, sparsity)| format!("{bytes} bytes, one in {sparsity}"));
+        let other = other.collect::<Vec<_>>().join("; ");
+        bench.outcome.notes.push(format!("no rows for pieces of {other}: {room}"));
+    }
+    Ok(fit)
 }
 
 /// All modes and plans in alternation: a row for each, beside the quickest plan.
@@ -59,9 +70,11 @@ fn compare(
     lists: &mut Lists,
     transport: &str,
     pieces: &Pieces,
-    cache: &'static str,
 ) -> anyhow::Result<Vec<Row>> {
-    let plans = Plan::of(pieces.op);
+    let has_ring = bench.has_io_uring(pieces.segments);
+    let plans =
+        Plan::of(pieces.op, pieces.sparsity).iter().filter(|(_, plan)| has_ring || *plan != Plan::IoUring);
+    let plans: Vec<_> = plans.collect();
     bench.progress.expect(bench.plan.repeats as usize + 1);
     let mut rounds: Vec<Vec<f64>> = Vec::new();
     for round in 0..=bench.plan.repeats {
@@ -116,7 +129,7 @@ fn compare(
             bytes: pieces.bytes,
             segment_bytes: Some(pieces.bytes),
             density: Some(1.0 / pieces.sparsity as f64),
-            cache: Some(cache),
+            cache: Some(bench.plan.cache()),
             queue_depth: 1,
             p50_us: p50(index),
             limit: Some(methods[best].to_string()),
@@ -131,42 +144,51 @@ fn compare(
     Ok(methods.iter().enumerate().map(row).collect())
 }
 
-/// Whether auto is near the quickest plan wherever it was measured, and what a call for each piece would take where none is between.
-fn verdicts(rows: &[Row]) -> Vec<String> {
-    let mut sets: Vec<(&str, Op, &str)> = Vec::new();
-    for row in rows.iter().filter(|row| row.method == Some(Method::Auto)) {
-        let set = row.op.zip(row.cache).map(|(op, cache)| (row.transport.as_str(), op, cache));
-        sets.extend(set.filter(|set| !sets.contains(set)));
+/// What one comparison says of auto: all of the same rounds.
+struct Judged<'r> {
+    auto: &'r Row,
+    /// The quicker of on and off.
+    forced_us: Option<f64>,
+    /// A local call for each piece.
+    separate_us: Option<f64>,
+}
+
+impl<'r> Judged<'r> {
+    fn of(rows: &'r [Row]) -> Option<Self> {
+        let row = |method: Method| rows.iter().find(|row| row.method == Some(method));
+        let us = |method: Method| row(method)?.p50_us;
+        let forced_us = [Method::On, Method::Off].into_iter().filter_map(us).reduce(f64::min);
+        Some(Self { auto: row(Method::Auto)?, forced_us, separate_us: us(Method::Separate) })
     }
-    let each = sets.into_iter().flat_map(|(transport, op, cache)| {
-        let of = |method: Method, transport: &str| {
-            let mine = rows
-                .iter()
-                .filter(move |row| (row.op, row.cache, row.method) == (Some(op), Some(cache), Some(method)));
-            mine.filter(|row| row.transport == transport).collect::<Vec<_>>()
-        };
-        let auto = of(Method::Auto, transport);
-        let who = format!("{transport}, {op}, {cache}");
-        let forced = [of(Method::On, transport), of(Method::Off, transport)].concat();
-        let dense = dense(&auto, &of(Method::Separate, "raw"), &who);
-        [chosen(&auto, &forced, &who), near(&auto, &who), dense]
+
+    fn who(&self) -> String {
+        let op = self.auto.op.map_or_else(String::new, |op| op.to_string());
+        format!("{}, {op}, {}", self.auto.transport, self.auto.cache.unwrap_or_default())
+    }
+}
+
+/// Whether auto is near the quickest plan wherever it was measured, and what a call for each piece would take where none is between.
+fn verdicts(comparisons: &[Vec<Row>]) -> Vec<String> {
+    let judged: Vec<Judged<'_>> = comparisons.iter().filter_map(|rows| Judged::of(rows)).collect();
+    let mut all: Vec<String> = judged.iter().map(Judged::who).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|who| seen.insert(who.clone()));
+    let each = all.into_iter().flat_map(|who| {
+        let mine: Vec<&Judged<'_>> = judged.iter().filter(|one| one.who() == who).collect();
+        [chosen(&mine, &who), near(&mine, &who), dense(&mine, &who)]
     });
     each.flatten().collect()
 }
 
 /// What the server chooses beside what it can be told to do, over all sizes and densities.
-fn chosen(auto: &[&Row], forced: &[&Row], who: &str) -> Option<String> {
-    let key = |row: &Row| (row.bytes, row.segments, row.registered, row.density);
-    let ratios = auto.iter().filter_map(|row| {
-        let same = forced.iter().filter(|other| key(other) == key(row)).filter_map(|other| other.p50_us);
-        Some((*row, row.p50_us? / same.reduce(f64::min)?))
-    });
+fn chosen(mine: &[&Judged<'_>], who: &str) -> Option<String> {
+    let ratios = mine.iter().filter_map(|one| Some((one.auto, one.auto.p50_us? / one.forced_us?)));
     at_most(&ratios.collect::<Vec<_>>(), "the quicker of on and off", who)
 }
 
 /// Auto beside the quickest local plan, which asks nobody, over all sizes and densities.
-fn near(auto: &[&Row], who: &str) -> Option<String> {
-    let ratios: Vec<_> = auto.iter().filter_map(|row| Some((*row, row.ratio?))).collect();
+fn near(mine: &[&Judged<'_>], who: &str) -> Option<String> {
+    let ratios: Vec<_> = mine.iter().filter_map(|one| Some((one.auto, one.auto.ratio?))).collect();
     at_most(&ratios, "the quickest local plan", who)
 }
 
@@ -185,14 +207,11 @@ fn at_most(ratios: &[(&Row, f64)], of: &str, who: &str) -> Option<String> {
 }
 
 /// A call for each piece beside auto, without gaps and with pieces of 128 bytes.
-fn dense(auto: &[&Row], separate: &[&Row], who: &str) -> Option<String> {
+fn dense(mine: &[&Judged<'_>], who: &str) -> Option<String> {
     const TARGET: f64 = 5.0;
     const BYTES: usize = 128;
-    let is_dense = |row: &&&Row| row.bytes == BYTES && row.density == Some(1.0);
-    let times = auto.iter().filter(is_dense).filter_map(|row| {
-        let same = separate.iter().filter(is_dense).find(|other| other.segments == row.segments)?;
-        Some(same.p50_us? / row.p50_us?)
-    });
+    let is_dense = |one: &&&Judged<'_>| one.auto.bytes == BYTES && one.auto.density == Some(1.0);
+    let times = mine.iter().filter(is_dense).filter_map(|one| Some(one.separate_us? / one.auto.p50_us?));
     let times = times.reduce(f64::min)?;
     Some(format!(
         "{who}: a call for each of dense pieces of {BYTES} bytes takes {times:.2} times as long as auto (target {TARGET}: {})",
@@ -206,7 +225,7 @@ fn verdict(met: bool) -> &'static str {
 
 fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) -> Panel {
     let methods =
-        MODES.iter().map(|(method, _)| *method).chain(Plan::of(op).iter().map(|(method, _)| *method));
+        MODES.iter().map(|(method, _)| *method).chain(Plan::of(op, 1).iter().map(|(method, _)| *method));
     let curve = |method: Method| {
         let own = rows.iter().filter(|row| row.method == Some(method));
         let points = own.filter_map(|row| Some((1.0 / row.density?, row.p50_us?))).collect();
@@ -247,13 +266,10 @@ mod tests {
         for (ratio, us, near, dense) in
             [(1.15, 50.0, "met, at 2 of 2", "met"), (1.16, 49.9, "missed, at 1 of 2", "missed")]
         {
-            let rows = [
-                row(Method::Auto, 1.0, 10.0, 0.5),
-                row(Method::Auto, 8.0, 10.0, ratio),
-                row(Method::Separate, 1.0, us, 3.0),
-                row(Method::Separate, 8.0, 1.0, 3.0),
-            ];
-            let notes = verdicts(&rows);
+            let notes = verdicts(&[
+                vec![row(Method::Auto, 1.0, 10.0, 0.5), row(Method::Separate, 1.0, us, 3.0)],
+                vec![row(Method::Auto, 8.0, 10.0, ratio), row(Method::Separate, 8.0, 1.0, 3.0)],
+            ]);
             assert_eq!(notes.len(), 2, "{notes:?}");
             assert!(notes[0].ends_with(&format!("one byte in 8 (target 1.15: {near})")), "{notes:?}");
             assert!(notes[1].ends_with(&format!("(target 5: {dense})")), "{notes:?}");
@@ -263,15 +279,11 @@ mod tests {
     #[test]
     fn choice_is_judged_beside_the_quicker_that_was_forced() {
         for (us, says) in [(11.5, "met, at 2 of 2"), (11.6, "missed, at 1 of 2")] {
-            let rows = [
-                row(Method::Auto, 1.0, 4.0, 0.5),
-                row(Method::On, 1.0, 5.0, 0.5),
-                row(Method::Off, 1.0, 50.0, 0.5),
-                row(Method::Auto, 8.0, us, 0.5),
-                row(Method::On, 8.0, 30.0, 0.5),
-                row(Method::Off, 8.0, 10.0, 0.5),
-            ];
-            let notes = verdicts(&rows);
+            let compared = |sparsity, auto, on, off| {
+                let row = |method, us| row(method, sparsity, us, 0.5);
+                vec![row(Method::Auto, auto), row(Method::On, on), row(Method::Off, off)]
+            };
+            let notes = verdicts(&[compared(1.0, 4.0, 5.0, 50.0), compared(8.0, us, 30.0, 10.0)]);
             let ends =
                 format!("on and off, most with pieces of 128 bytes, one byte in 8 (target 1.15: {says})");
             assert!(notes[0].ends_with(&ends), "{notes:?}");
@@ -282,10 +294,18 @@ mod tests {
     fn rows_of_other_directions_and_caches_are_judged_apart() {
         let mut cold = row(Method::Auto, 1.0, 10.0, 2.0);
         cold.cache = Some("cold");
-        let notes =
-            verdicts(&[row(Method::Auto, 1.0, 10.0, 0.5), cold, row(Method::Separate, 1.0, 60.0, 3.0)]);
+        let warm = vec![row(Method::Auto, 1.0, 10.0, 0.5), row(Method::Separate, 1.0, 60.0, 3.0)];
+        let notes = verdicts(&[warm, vec![cold]]);
         let begins: Vec<&str> = notes.iter().map(|note| &note[..note.find(':').unwrap()]).collect();
         assert_eq!(begins, ["shm, read, warm", "shm, read, warm", "shm, read, cold"]);
         assert!(notes[2].contains("2.00 times") && notes[2].contains("missed"), "{notes:?}");
+    }
+
+    #[test]
+    fn dense_pieces_are_judged_beside_calls_of_the_same_rounds() {
+        // Ordinary memory after registered: whoever takes the first call of all would find 10 times.
+        let compared = |us| vec![row(Method::Auto, 1.0, 10.0, 0.5), row(Method::Separate, 1.0, us, 3.0)];
+        let notes = verdicts(&[compared(100.0), compared(40.0)]);
+        assert!(notes[1].contains("takes 4.00 times as long as auto (target 5: missed)"), "{notes:?}");
     }
 }
