@@ -72,12 +72,12 @@ pub enum Benchmark {
     Iops(Options),
     /// Compare inline and direct transfers, by size, direction and registration.
     ///
-    /// The size from which direct is faster stands beside the threshold that the server exported.
+    /// The size from which direct is faster, where both are measured, stands beside the threshold that the server exported.
     Crossover(Options),
     /// Measure bandwidth while the client computes between submission and completion.
     ///
     /// The horizontal axis is the CPU fraction T/(T + Tio), where T is the computation added to each operation and
-    /// Tio the time of the operation alone. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
+    /// Tio the time of the operation without it. One operation is in flight. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
     Overlap(Options),
     /// Move memory in pieces to and from a contiguous range of the file, by each method.
     ///

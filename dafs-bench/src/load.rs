@@ -38,8 +38,8 @@ pub struct Load {
     pub registered: bool,
     /// Order of offsets.
     pub pattern: Pattern,
-    /// Computation between submission and waiting for completion, in nanoseconds of a busy CPU; limits ignore it.
-    pub compute_ns: u64,
+    /// Computation between submission and waiting for completion, in nanoseconds of a busy CPU, where they are two calls; limits ignore it.
+    pub compute_ns: Option<u64>,
 }
 
 /// Computes for `ns` nanoseconds: keeps the CPU busy, and leaves the caches to the transfer.
@@ -173,7 +173,7 @@ mod tests {
             method: Method::Auto,
             registered: true,
             pattern,
-            compute_ns: 0,
+            compute_ns: None,
         }
     }
 

@@ -74,7 +74,7 @@ impl Subject for Mounted {
 
     fn supports(&self, load: &Load) -> bool {
         // The kernel has no call that submits a read and returns, but for rings and threads: threads are used.
-        matches!(load.op, Op::Read | Op::Write) && load.compute_ns == 0
+        matches!(load.op, Op::Read | Op::Write) && load.compute_ns.is_none()
     }
 
     /// As many threads as operations in flight.
@@ -134,7 +134,7 @@ mod tests {
                 method: Method::Auto,
                 registered: true,
                 pattern: Pattern::Sequential,
-                compute_ns: 0,
+                compute_ns: None,
             };
             let mut samples = Samples::with_capacity(100);
             let work = mounted.run(&load, budget, &mut samples).unwrap();

@@ -57,7 +57,7 @@ impl Nfs {
             in_flight += 1;
         }
         loop {
-            compute(load.compute_ns);
+            compute(load.compute_ns.unwrap_or(0));
             let index = self.file.wait_any()?;
             let now = Instant::now();
             samples.record(nanoseconds(started[index], now));
@@ -87,7 +87,7 @@ impl Subject for Nfs {
 
     fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
         self.file.prepare(load.queue_depth, load.bytes)?;
-        if load.queue_depth == 1 && load.compute_ns == 0 {
+        if load.queue_depth == 1 && load.compute_ns.is_none() {
             self.run_each(load, budget, samples)
         } else {
             self.run_many(load, budget, samples)

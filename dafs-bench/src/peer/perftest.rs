@@ -95,7 +95,7 @@ impl Subject for Perftest {
     fn supports(&self, load: &Load) -> bool {
         match load.op {
             Op::Ping => true,
-            Op::Read | Op::Write => load.queue_depth > 1 && load.compute_ns == 0,
+            Op::Read | Op::Write => load.queue_depth > 1 && load.compute_ns.is_none(),
             Op::Copy => false,
         }
     }

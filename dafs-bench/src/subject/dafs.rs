@@ -144,7 +144,7 @@ impl Dafs {
 
     fn setup(&self, load: &Load) -> Setup {
         // Over shared memory the server finishes operations by itself; a byte stream needs somebody to read it.
-        let progress_thread = load.compute_ns > 0 && self.target.transport == Transport::Tcp;
+        let progress_thread = load.compute_ns.is_some() && self.target.transport == Transport::Tcp;
         let credits = u16::try_from(load.queue_depth).unwrap_or(u16::MAX).max(CREDITS_MIN);
         Setup { method: load.method, progress_thread, credits }
     }
@@ -223,7 +223,7 @@ impl Link {
 
     /// Many in flight, collected in the order of their submission.
     fn run_many(&self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
-        let under_corks = load.compute_ns == 0 && self.coalescing;
+        let under_corks = load.compute_ns.is_none() && self.coalescing;
         if load.registered {
             let buffers =
                 (0..load.queue_depth).map(|_| self.buffer(load.bytes)).collect::<Result<Vec<_>, _>>()?;
@@ -316,10 +316,10 @@ impl Link {
         let mut ops = 0;
         let mut now = deadline.start;
         while let Some((start, pending)) = in_flight.pop_front() {
-            if load.compute_ns > 0 {
+            if let Some(ns) = load.compute_ns {
                 // Computing means not calling in: what was queued must be on its way before.
                 self.session.flush();
-                compute(load.compute_ns);
+                compute(ns);
             }
             let (moved, buffer) = pending.wait().into_result()?;
             whole(moved, load.bytes)?;
@@ -392,7 +392,7 @@ impl Subject for Dafs {
         let link = self.link(self.setup(load))?;
         if load.op == Op::Ping {
             link.ping_each(budget, samples)
-        } else if load.queue_depth == 1 && load.compute_ns == 0 {
+        } else if load.queue_depth == 1 && load.compute_ns.is_none() {
             link.run_each(load, budget, samples)
         } else {
             link.run_many(load, budget, samples)

@@ -1,8 +1,13 @@
 //! Inline against Direct, by size: where Direct starts to pay.
 
+use crate::plan::Plan;
 use crate::record::{Axis, Chart, Crossing, Curve, Mark, Method, Op, Panel, Row, Scale, Unit};
 use crate::subject::Subject;
 use crate::workload::Bench;
+
+/// What a panel has curves of.
+const METHODS: [Method; 6] =
+    [Method::Inline, Method::Direct, Method::Auto, Method::Eager, Method::ClientInitiated, Method::Hybrid];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let mut crossings = Vec::new();
@@ -19,21 +24,24 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
                     let loads = bench.variants(&load);
                     rows.extend(bench.compare(subject, limit, Unit::Us, &loads)?);
                 }
-                let found = crossings_of(subject, op, &bench.plan.registered, &rows);
+                let found = crossings_of(subject, op, bench.plan, &rows);
                 panels.push(panel(subject, op, &rows, &found));
                 crossings.extend(found);
             }
             Ok(())
         },
     )?;
-    bench.outcome.crossings = Some(crossings);
+    bench.outcome.crossings = (!crossings.is_empty()).then_some(crossings);
     let title = "Inline and Direct: latency by size".to_owned();
     bench.outcome.chart = Some(Chart { title, panels, columns: bench.plan.ops.len() });
     Ok(())
 }
 
-fn crossings_of(subject: &dyn Subject, op: Op, registered: &[bool], rows: &[Row]) -> Vec<Crossing> {
-    if !subject.has_methods() {
+/// Where the two methods cross, if both were measured.
+fn crossings_of(subject: &dyn Subject, op: Op, plan: &Plan, rows: &[Row]) -> Vec<Crossing> {
+    if !subject.has_methods()
+        || ![Method::Inline, Method::Direct].iter().all(|both| plan.methods.contains(both))
+    {
         return Vec::new();
     }
     let one = |&registered: &bool| Crossing {
@@ -47,7 +55,7 @@ fn crossings_of(subject: &dyn Subject, op: Op, registered: &[bool], rows: &[Row]
         ),
         exported_bytes: subject.exported_threshold(op, registered),
     };
-    registered.iter().map(one).collect()
+    plan.registered.iter().map(one).collect()
 }
 
 /// Size and median time of the rows of one method.
@@ -85,7 +93,7 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
     let memory = |registered| if registered { "registered" } else { "ordinary memory" };
     let mut curves = Vec::new();
     for registered in [true, false] {
-        for method in [Method::Inline, Method::Direct, Method::Eager, Method::ClientInitiated] {
+        for method in METHODS {
             let points = times(rows, method, Some(registered));
             let name = format!("{method}, {}", memory(registered));
             curves.push(Curve { name, points, reference: false });
@@ -124,6 +132,48 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::{Budget, Load, Work};
+    use crate::stats::Samples;
+
+    struct Both;
+
+    impl Subject for Both {
+        fn transport(&self) -> &str {
+            "shm"
+        }
+
+        fn supports(&self, _: &Load) -> bool {
+            true
+        }
+
+        fn has_methods(&self) -> bool {
+            true
+        }
+
+        fn run(&mut self, _: &Load, _: Budget, _: &mut Samples) -> anyhow::Result<Work> {
+            anyhow::bail!("only looked at")
+        }
+    }
+
+    #[test]
+    fn crossings_need_both_methods_and_the_panel_has_every_method_measured() {
+        use clap::Parser;
+        let row = |method| Row {
+            method: Some(method),
+            registered: Some(true),
+            bytes: 4096,
+            p50_us: Some(1.0),
+            ..Row::default()
+        };
+        let rows = METHODS.map(row);
+        for (methods, crossings) in [("direct,auto", 0), ("inline", 0), ("inline,direct", 1)] {
+            let arguments = ["dafs-bench", "crossover", "--registered", "yes", "--method", methods];
+            let plan = Plan::of(&crate::cli::Cli::parse_from(arguments).benchmark);
+            assert_eq!(crossings_of(&Both, Op::Read, &plan, &rows).len(), crossings, "{methods}");
+        }
+        let curves = panel(&Both, Op::Read, &rows, &[]).curves;
+        assert_eq!(curves.iter().filter(|curve| !curve.reference).count(), METHODS.len());
+    }
 
     #[test]
     fn crossing_between_sizes_is_interpolated() {

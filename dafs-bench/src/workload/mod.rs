@@ -303,7 +303,7 @@ impl Bench<'_> {
             method: self.plan.methods[0],
             registered: self.plan.registered[0],
             pattern: self.plan.pattern,
-            compute_ns: 0,
+            compute_ns: None,
         }
     }
 
@@ -353,13 +353,14 @@ impl Waits {
         const RING_LOST_BYTES: usize = 64 << 10;
         // On one CPU who spins only keeps the other end from it.
         let spins = self.spins || self.spins_first && !self.same_cpu;
-        match (transport, self.same_cpu) {
-            ("shm", true) if bytes == 0 => Limit::Doorbell,
-            ("shm", false) if bytes == 0 => Limit::Ring,
+        // A ring between two that spin on one CPU only waits for the scheduler.
+        match (transport, spins && !self.same_cpu) {
+            ("shm", true) if bytes == 0 => Limit::Ring,
+            ("shm", false) if bytes == 0 => Limit::Doorbell,
             ("shm", _) if direct_io => Limit::FileDirect,
             ("shm", _) if bytes >= RING_LOST_BYTES => Limit::File,
-            ("shm", true) => Limit::DoorbellFile,
-            ("shm", false) => Limit::RingFile,
+            ("shm", true) => Limit::RingFile,
+            ("shm", false) => Limit::DoorbellFile,
             ("verbs", _) if spins => Limit::VerbsRrSpin,
             ("verbs", _) => Limit::VerbsRr,
             _ if spins => Limit::TcpRrSpin,
@@ -430,15 +431,17 @@ mod tests {
 
     #[test]
     fn limit_over_shared_memory_is_what_would_move_as_much() {
-        let waits = Waits::default();
+        let waits = Waits { spins_first: true, ..Waits::default() };
         let limit = |bytes, direct_io| waits.latency_limit("shm", bytes, direct_io);
         assert_eq!(limit(0, false), Limit::Ring);
         assert_eq!([limit(1, false), limit((64 << 10) - 1, false)], [Limit::RingFile; 2]);
         assert_eq!(limit(64 << 10, false), Limit::File);
         assert_eq!(limit(1, true), Limit::FileDirect);
-        let same_cpu = Waits { same_cpu: true, ..waits };
-        assert_eq!(same_cpu.latency_limit("shm", 0, false), Limit::Doorbell);
-        assert_eq!(same_cpu.latency_limit("shm", 1, false), Limit::DoorbellFile);
+        // Asleep, or on one CPU.
+        for waits in [Waits { same_cpu: true, ..waits }, Waits { spins_first: false, ..waits }] {
+            assert_eq!(waits.latency_limit("shm", 0, false), Limit::Doorbell);
+            assert_eq!(waits.latency_limit("shm", 1, false), Limit::DoorbellFile);
+        }
     }
 
     #[test]

@@ -44,7 +44,6 @@ fn sweep(bench: &mut Bench<'_>, subject: &mut dyn Subject, op: Op, bytes: usize)
         _ if op == Op::Write => Limit::TcpStreamFile,
         _ => Limit::TcpStream,
     };
-    let queue_depth = bench.plan.queue_depths[0];
     let mut io_us = 0.0;
     let mut rows = Vec::new();
     for fraction in FRACTIONS {
@@ -55,7 +54,7 @@ fn sweep(bench: &mut Bench<'_>, subject: &mut dyn Subject, op: Op, bytes: usize)
             reason = "positive, and below an hour"
         )]
         let compute_ns = (compute_us * 1e3) as u64;
-        let load = Load { compute_ns, ..bench.load(op, bytes, queue_depth) };
+        let load = Load { compute_ns: Some(compute_ns), ..bench.load(op, bytes, 1) };
         // Nobody finishes a step before its computation is over.
         bench.limit_max = (compute_us > 0.0).then(|| mib_per_s(bytes, compute_us));
         let compared = bench.compare(subject, limit, Unit::MibPerS, &[load]);
