@@ -136,8 +136,8 @@ pub enum Benchmark {
     /// Measure what byte-range locks cost.
     ///
     /// Case `uncontended`: a lock and its end, beside two empty requests. Case `chain`: lock, write of 4 KiB and unlock in one round trip,
-    /// beside the write alone. Case `contended`: two sessions that hand one lock to and fro. Cases `held`: a lock and its end while another
-    /// session holds so many ranges (`segments`) of the same file.
+    /// beside the write alone. Case `contended`: two sessions that hand one lock to and fro, on whatever CPUs, beside two empty requests of
+    /// one that is pinned. Cases `held`: a lock and its end while another session holds so many ranges (`held`) of the same file.
     Locks(Options),
     /// Measure how far disk and network work at the same time, for one large file.
     ///
@@ -157,7 +157,8 @@ pub enum Benchmark {
     ///
     /// Rows: reads of --sizes [default: 4 KiB], one after the other, alone; and while another client keeps --outstanding reads of 1 MiB of
     /// the same file in flight, beside their own time alone, so that a ratio of 3 means thrice the latency. Both from the page cache and
-    /// from a disk (--dir), which bypasses it. MiB/s is what the other client gets meanwhile.
+    /// from a disk (--dir), which bypasses it. MiB/s is what the other client gets meanwhile. Both clients share
+    /// a CPU, unless --pin none.
     ///
     /// With --sessions as many sessions at once, each with four reads in flight: what all of them get together, and what the one gets
     /// that gets least, beside an equal part, so that a ratio of 2 means half its fair share.

@@ -58,6 +58,11 @@ impl Pins {
         Self::apply(if self.client.is_empty() { &self.all } else { &self.client });
     }
 
+    /// Leaves the calling thread to the scheduler.
+    pub fn be_anywhere(&self) {
+        Self::apply(&self.all);
+    }
+
     fn apply(cpus: &[usize]) {
         let _ = sys::pin_thread(cpus);
     }

@@ -112,6 +112,9 @@ pub struct Row {
     /// Pieces of one operation (`noncontiguous` and `listio` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<usize>,
+    /// Ranges of the file that another session holds (`locks` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// File bytes of one operation; of one piece where there are `segments`.
     pub bytes: usize,
     /// Operations kept in flight.

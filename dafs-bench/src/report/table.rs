@@ -46,7 +46,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 38] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 39] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
@@ -58,13 +58,14 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 38] {
         ("method", any(|row| row.method.is_some())),
         ("registered", any(|row| row.registered.is_some())),
         ("pieces", any(|row| row.segments.is_some())),
+        ("held", any(|row| row.held.is_some())),
         ("density", any(|row| row.density.is_some())),
         ("cache", any(|row| row.cache.is_some())),
         ("order", mpi(|mpi| mpi.order.is_some())),
         ("reuse", mpi(|mpi| mpi.reuse.is_some())),
         ("ranks", mpi(|mpi| mpi.ranks > 1)),
         ("sync", mpi(|mpi| mpi.sync.is_some())),
-        ("size", any(|row| row.op.is_some())),
+        ("size", any(|row| row.op.is_some() || row.bytes > 0)),
         ("depth", any(|row| row.op.is_some() && row.mpi.is_none())),
         ("chunk", any(|row| row.chunk_bytes.is_some())),
         ("at once", any(|row| row.pipeline_depth.is_some())),
@@ -109,6 +110,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.method.map_or_else(|| "-".to_owned(), |method| method.to_string()),
         yes_no(row.registered),
         row.segments.map_or_else(|| "-".to_owned(), |segments| segments.to_string()),
+        row.held.map_or_else(|| "-".to_owned(), |held| held.to_string()),
         row.density.map_or_else(|| "-".to_owned(), |density| format!("1/{}", (1.0 / density).round())),
         word(row.cache),
         word(mpi.order),
@@ -209,6 +211,7 @@ mod tests {
                 "method",
                 "registered",
                 "pieces",
+                "held",
                 "density",
                 "cache",
                 "order",

@@ -1,16 +1,19 @@
 //! What locks cost: by themselves, in a chain, beside ten thousands of others, and where two sessions want the same one.
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use dafs_client::{File, LockKind, LockOptions, Session};
 
 use crate::interrupt;
-use crate::record::{Axis, Chart, Curve, Panel, Row, Scale};
+use crate::machine::Pins;
+use crate::record::{Axis, Chart, Curve, Panel, Row, Scale, Unit};
 use crate::stats::median;
 use crate::workload::Bench;
 
-/// Bytes that are written under a lock, and that it covers.
+/// Bytes that `write` and `chain` move.
 const BYTES: usize = 4096;
 
 /// Where the locked range begins: behind all that are held beside it.
@@ -24,14 +27,16 @@ struct Case {
     name: &'static str,
     /// Name and number of times of what stands beside it.
     limit: Option<(&'static str, f64)>,
+    /// Bytes of the file that it moves.
+    bytes: usize,
 }
 
 const CASES: [Case; 5] = [
-    Case { name: "empty", limit: None },
-    Case { name: "uncontended", limit: Some(("empty", 2.0)) },
-    Case { name: "write", limit: None },
-    Case { name: "chain", limit: Some(("write", 1.0)) },
-    Case { name: "contended", limit: Some(("empty", 2.0)) },
+    Case { name: "empty", limit: None, bytes: 0 },
+    Case { name: "uncontended", limit: Some(("empty", 2.0)), bytes: 0 },
+    Case { name: "write", limit: None, bytes: BYTES },
+    Case { name: "chain", limit: Some(("write", 1.0)), bytes: BYTES },
+    Case { name: "contended", limit: Some(("empty", 2.0)), bytes: 0 },
 ];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
@@ -42,10 +47,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let crowd = bench.subjects.crowd(transport, bench.plan.poll(), 1)?;
         let dafs = crowd.clients.first().context("no session")?;
         let links: Vec<(Session, File)> = (0..3).map(|_| dafs.plain()).collect::<anyhow::Result<_>>()?;
+        let first = bench.outcome.rows.len();
         costs(bench, transport.name(), &links)?;
-        panels.push(held(bench, transport.name(), &links)?);
+        held(bench, transport.name(), &links)?;
+        panels.push(panel(transport.name(), &bench.outcome.rows[first..]));
     }
-    let title = "A lock and its end while others hold ranges of the same file".to_owned();
+    let title = "Byte-range locks".to_owned();
     bench.outcome.chart = Some(Chart { title, panels, columns: bench.plan.transports.len() });
     Ok(())
 }
@@ -57,7 +64,7 @@ fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> a
     for round in 0..=bench.plan.repeats {
         for (case, times) in CASES.iter().zip(&mut rounds) {
             interrupt::check()?;
-            let time = time(case.name, links, bench.plan.budget.duration)?;
+            let time = time(case.name, links, bench.pins, bench.plan.budget.duration)?;
             // The first is to warm up.
             if round > 0 {
                 times.push(time);
@@ -74,7 +81,7 @@ fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> a
         bench.outcome.rows.push(Row {
             transport: transport.to_owned(),
             case: Some(case.name),
-            bytes: BYTES,
+            bytes: case.bytes,
             queue_depth: 1,
             p50_us: median(times.iter().map(|time| time[0])),
             p99_us: median(times.iter().map(|time| time[1])),
@@ -82,6 +89,7 @@ fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> a
                 .map(|(name, count, _)| if count > 1.0 { format!("2 × {name}") } else { name.to_owned() }),
             limit_value: beside
                 .and_then(|(_, count, limits)| Some(count * median(limits.iter().map(|t| t[0]))?)),
+            limit_unit: Some(Unit::Us),
             ratio: median(ratios.iter().copied()),
             ratio_min: ratios.iter().copied().reduce(f64::min),
             ratio_max: ratios.iter().copied().reduce(f64::max),
@@ -92,7 +100,7 @@ fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> a
 }
 
 /// Median and 99th percentile of one step of a case, microseconds.
-fn time(case: &str, links: &[(Session, File)], budget: Duration) -> anyhow::Result<[f64; 2]> {
+fn time(case: &str, links: &[(Session, File)], pins: &Pins, budget: Duration) -> anyhow::Result<[f64; 2]> {
     let (session, file) = &links[0];
     let (data, range) = ([0x5a; BYTES], AT..AT + BYTES as u64);
     let lock = || anyhow::Ok(file.lock(range.clone(), LockKind::Exclusive)?);
@@ -104,24 +112,35 @@ fn time(case: &str, links: &[(Session, File)], budget: Duration) -> anyhow::Resu
             let chain = file.chain().lock(0..BYTES as u64, LockKind::Exclusive).write_at(&data, 0);
             Ok(chain.unlock(0..BYTES as u64).run().map(drop)?)
         }),
-        _ => contended(links, budget),
+        _ => contended(links, pins, budget),
     }
 }
 
-/// Two sessions hand one lock to and fro: the time from one's wish to its end of the lock.
-fn contended(links: &[(Session, File)], budget: Duration) -> anyhow::Result<[f64; 2]> {
+/// Two sessions hand one lock to and fro: the time from one's wish to its end of the lock. Neither is pinned: on one CPU they would
+/// wait for each other's turn on it as well.
+fn contended(links: &[(Session, File)], pins: &Pins, budget: Duration) -> anyhow::Result<[f64; 2]> {
     let hand = |file: &File| {
-        steps(budget, || {
-            file.lock(AT..AT + 1, LockKind::Exclusive)?;
-            Ok(file.unlock(AT..AT + 1)?)
-        })
+        file.lock(AT..AT + 1, LockKind::Exclusive)?;
+        anyhow::Ok(file.unlock(AT..AT + 1)?)
     };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| hand(&links[1].1));
-        let own = hand(&links[2].1)?;
+    let (start, stop) = (Barrier::new(2), AtomicBool::new(false));
+    pins.be_anywhere();
+    let own = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            start.wait();
+            while !stop.load(Ordering::Relaxed) {
+                hand(&links[1].1)?;
+            }
+            anyhow::Ok(())
+        });
+        start.wait();
+        let own = steps(budget, || hand(&links[2].1));
+        stop.store(true, Ordering::Relaxed);
         other.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        Ok(own)
-    })
+        own
+    });
+    pins.be_client();
+    own
 }
 
 fn steps(budget: Duration, mut step: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<[f64; 2]> {
@@ -132,7 +151,7 @@ fn steps(budget: Duration, mut step: impl FnMut() -> anyhow::Result<()>) -> anyh
         step()?;
         let now = Instant::now();
         times.push((now - begin).as_secs_f64() * 1e6);
-        if now >= end {
+        if now >= end || interrupt::requested() {
             break;
         }
     }
@@ -141,9 +160,9 @@ fn steps(budget: Duration, mut step: impl FnMut() -> anyhow::Result<()>) -> anyh
 }
 
 /// A lock and its end, while another session holds more and more ranges.
-fn held(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> anyhow::Result<Panel> {
+fn held(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> anyhow::Result<()> {
     let (_, other) = &links[1];
-    let (mut points, mut count) = (Vec::new(), 0);
+    let mut count = 0;
     bench.progress.expect(HELD.len());
     for more in HELD {
         bench.progress.doing(format!("{more} ranges are held"));
@@ -160,28 +179,57 @@ fn held(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> an
         }
         let mut rounds = Vec::new();
         for _ in 0..bench.plan.repeats {
-            rounds.push(time("uncontended", links, bench.plan.budget.duration)?);
+            rounds.push(time("uncontended", links, bench.pins, bench.plan.budget.duration)?);
         }
-        let p50 = median(rounds.iter().map(|round| round[0]));
-        points.extend(p50.map(|us| (more as f64, us)));
         bench.outcome.rows.push(Row {
             transport: transport.to_owned(),
             case: Some("held"),
-            segments: usize::try_from(more).ok(),
-            bytes: BYTES,
+            held: Some(more),
             queue_depth: 1,
-            p50_us: p50,
+            p50_us: median(rounds.iter().map(|round| round[0])),
             p99_us: median(rounds.iter().map(|round| round[1])),
             ..Row::default()
         });
         bench.progress.step();
     }
     other.unlock(0..u64::MAX)?;
-    Ok(Panel {
+    Ok(())
+}
+
+/// Time by the ranges that another session holds, and of the cases that know none of these, as levels.
+fn panel(transport: &str, rows: &[Row]) -> Panel {
+    // A logarithmic axis has no place for none.
+    let held = rows.iter().filter_map(|row| Some((row.held?.max(1) as f64, row.p50_us?)));
+    let last = HELD[HELD.len() - 1] as f64;
+    let level = |case: &Case| {
+        let row = rows.iter().find(|row| row.case == Some(case.name));
+        let us = row.and_then(|row| row.p50_us);
+        let points = us.map_or_else(Vec::new, |us| vec![(1.0, us), (last, us)]);
+        Curve { name: case.name.to_owned(), points, reference: case.limit.is_none() }
+    };
+    let curve = Curve { name: "held".to_owned(), points: held.collect(), reference: false };
+    Panel {
         title: transport.to_owned(),
-        x: Axis { label: "ranges that another session holds".to_owned(), scale: Scale::Linear },
-        y: Axis { label: "lock and unlock, us".to_owned(), scale: Scale::Linear },
-        curves: vec![Curve { name: "uncontended".to_owned(), points, reference: false }],
+        x: Axis { label: "ranges that another session holds (none at 1)".to_owned(), scale: Scale::Log },
+        y: Axis { label: "one step (µs)".to_owned(), scale: Scale::Log },
+        curves: std::iter::once(curve).chain(CASES.iter().map(level)).collect(),
         marks: Vec::new(),
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plot_has_every_case_and_the_ranges_held() {
+        let row = |case, held, us| Row { case: Some(case), held, p50_us: Some(us), ..Row::default() };
+        let mut rows: Vec<Row> = CASES.iter().map(|case| row(case.name, None, 2.0)).collect();
+        rows.extend([row("held", Some(0), 3.0), row("held", Some(100), 4.0)]);
+        let panel = panel("shm", &rows);
+        let names: Vec<&str> = panel.curves.iter().map(|curve| curve.name.as_str()).collect();
+        assert_eq!(names, ["held", "empty", "uncontended", "write", "chain", "contended"]);
+        assert_eq!(panel.curves[0].points, [(1.0, 3.0), (100.0, 4.0)]);
+        assert_eq!(panel.curves[5].points, [(1.0, 2.0), (60_000.0, 2.0)]);
+    }
 }
