@@ -210,8 +210,9 @@ pub enum Benchmark {
     ///
     /// Runs cases of `mpi`, with its methods, on the axes of the papers: `block-column` and `tiled` of 4 processes (PVFS over InfiniBand,
     /// Figures 6 to 9), `mesh` of 2 and 4 (ECIO, Tables 1 to 4). Writes come without MPI_File_sync and with it. With --cold, reads also
-    /// come with the file out of the page cache (`cache` is then cold); the file is on the disk of --dir. A note for each figure and table
-    /// says who wins from which size up, whether that is as in the paper, and what each side takes for a piece where it is not.
+    /// come with the file out of the page cache (`cache` is then cold), but for mounts, whose servers keep their own; the file is on the
+    /// disk of --dir. A note for each figure and table says who wins from which size up, whether that is as in the paper, and what each
+    /// side takes for a piece where it is not. Durable writes are judged on a disk only.
     Views {
         /// What is measured.
         #[command(flatten)]
@@ -285,7 +286,8 @@ pub struct Options {
     pub peer: Vec<Peer>,
     /// Measure a mounted file system too, bypassing the page cache (O_DIRECT), such as nfs-rdma=/mnt/nfs.
     ///
-    /// Its rows have that name. The file `dafs-bench.data` in the directory is written to and removed.
+    /// Its rows have that name. The file `dafs-bench.data` in the directory is written to and removed. NFS makes writes with O_DIRECT
+    /// stable, and those of dafs are not. MPI programs (mpi, views) go through the page cache of the mount.
     #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = parse_mount)]
     pub peer_mount: Vec<Mount>,
     /// Measure the peers and not dafs.

@@ -145,7 +145,8 @@ fn mpi_on_four_processes_counts_the_requests_of_each_method() {
 fn views_has_the_figures_and_tables_of_the_papers_with_a_sentence_for_each() {
     let directory = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
     let plot = directory.path().join("views.svg");
-    let arguments = ["--transport", "shm", "--way", "romio", "--columns", "512", "--integers", "4000,8000"];
+    let arguments =
+        ["--transport", "shm", "--way", "romio", "--columns", "512", "--integers", "4000,8000,8001"];
     let in_directory =
         ["--dir", directory.path().to_str().unwrap(), "--plot", plot.to_str().unwrap(), "--cold"];
     let output = run("views", installed(), &[&arguments[..], &in_directory[..]].concat());
@@ -170,6 +171,11 @@ fn views_has_the_figures_and_tables_of_the_papers_with_a_sentence_for_each() {
         assert!(notes.contains(&format!("{name}, shm by romio: ")), "{name}: {notes}");
     }
     assert!(notes.contains("writes by view take"), "{notes}");
+    assert!(
+        notes.contains("no rows for mesh of [8001] integers: 4 ranks cannot share them evenly"),
+        "{notes}"
+    );
+    assert!(!notes.contains("not measured"), "{notes}");
     let drawn = std::fs::read_to_string(plot).unwrap();
     assert!(drawn.contains("tiled, read, cold") && drawn.contains("mesh of 2 ranks"));
 }

@@ -21,7 +21,7 @@ pub struct MpiOptions {
     /// Columns and rows of the arrays of block-column, 1 to 16384, multiples of --ranks, separated by commas.
     #[arg(long, default_value = "512,1024,2048,4096", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
     pub columns: Vec<usize>,
-    /// Integers of each rank in mesh, 1 to 16777216, separated by commas.
+    /// Integers of all ranks together in mesh, 1 to 16777216, multiples of --ranks, separated by commas.
     #[arg(long, default_value = "4000,16000,128000,1024000", value_delimiter = ',', value_parser = parse_integers, value_name = "LIST")]
     pub integers: Vec<usize>,
     /// Size of BT in btio: a cube of 12, 24 or 64 points; only A stands beside figures of the paper.
@@ -41,7 +41,7 @@ pub struct ViewsOptions {
     /// Columns and rows of the arrays of Figures 6 and 7, 1 to 16384, multiples of 4, separated by commas.
     #[arg(long, default_value = "512,1024,2048,4096,8192", value_delimiter = ',', value_parser = parse_columns, value_name = "LIST")]
     pub columns: Vec<usize>,
-    /// Integers of each rank in Tables 1 to 4, 1 to 16777216, separated by commas.
+    /// Integers of all ranks together in Tables 1 to 4, 1 to 16777216, multiples of 4, separated by commas.
     #[arg(
         long,
         default_value = "4000,8000,16000,32000,64000,128000,256000,512000,1024000",
@@ -160,7 +160,7 @@ impl Class {
 fn parse_integers(text: &str) -> Result<usize, String> {
     match parse_size(text) {
         Ok(count @ 1..=16_777_216) => Ok(count),
-        _ => Err("a rank has from 1 to 16777216 integers".to_owned()),
+        _ => Err("there are from 1 to 16777216 integers".to_owned()),
     }
 }
 

@@ -141,7 +141,7 @@ impl<'a> Arena<'a> {
             Ok(reply) => Ok(Some(reply)),
             Err(error) if dafs || interrupt::requested() => Err(error.context(what())),
             Err(error) => {
-                note_once(bench, format!("no more rows for {}: {error:#}", what()));
+                bench.note_once(format!("no more rows for {}: {error:#}", what()));
                 self.contenders.retain(|other| other != contender);
                 self.jobs.retain(|(other, ..)| other != contender);
                 Ok(None)
@@ -172,7 +172,7 @@ fn on_dafs(
     let mut contenders = Vec::new();
     for &way in ways {
         if let Some(why) = kit.lacks(way) {
-            note_once(bench, format!("no rows for dafs by {}: {why}", way.name()));
+            bench.note_once(format!("no rows for dafs by {}: {why}", way.name()));
             continue;
         }
         for &transport in &bench.plan.transports {
@@ -196,7 +196,7 @@ fn places(bench: &mut Bench<'_>) -> anyhow::Result<(Guests, Vec<(String, PathBuf
         match std::fs::copy(bench.file, mount.directory.join(DATA_FILE)) {
             Ok(_) => places.push((mount.name.clone(), mount.directory.clone())),
             Err(error) => {
-                note_once(bench, format!("no rows for {}: cannot write the file: {error}", mount.name))
+                bench.note_once(format!("no rows for {}: cannot write the file: {error}", mount.name))
             }
         }
     }
@@ -206,10 +206,4 @@ fn places(bench: &mut Bench<'_>) -> anyhow::Result<(Guests, Vec<(String, PathBuf
 /// MPI programs on a directory, without dafs.
 pub(super) fn stock(subject: &str, directory: &Path, way: Way) -> Contender {
     Contender { subject: subject.to_owned(), way, dafs: None, place: directory.display().to_string() }
-}
-
-fn note_once(bench: &mut Bench<'_>, note: String) {
-    if !bench.outcome.notes.contains(&note) {
-        bench.outcome.notes.push(note);
-    }
 }

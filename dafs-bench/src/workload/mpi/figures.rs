@@ -200,13 +200,13 @@ fn by_method(rows: &[Row]) -> Vec<Panel> {
     panels
 }
 
-/// Tables 1 to 4 of the third paper: time by the integers of a rank.
+/// Tables 1 to 4 of the third paper: time by the integers of all ranks.
 fn mesh(rows: &[Row]) -> Vec<Panel> {
-    let mut draft = Draft::new(axis("integers of a rank", Scale::Log), axis("time (ms)", Scale::Log));
+    let mut draft = Draft::new(axis("integers of all ranks", Scale::Log), axis("time (ms)", Scale::Log));
     for (row, mpi) in of(rows, "mesh") {
         let title = format!("mesh of {} ranks, {}", mpi.ranks, verb(row, mpi));
         let curve = format!("{} {}", who(row, mpi), mpi.mode.unwrap_or_default());
-        let count = row.segments.map(|pieces| pieces as f64);
+        let count = row.segments.map(|pieces| pieces as f64 * f64::from(mpi.ranks));
         draft.point(title, curve, (count, row.p50_us.map(|us| us / 1e3)), mpi.subject != "dafs");
     }
     draft.panels

@@ -21,6 +21,7 @@ use self::arena::Arena;
 use self::single::Single;
 use crate::cli::{MpiCase, MpiOptions, ViewsOptions};
 use crate::mpi::Kit;
+use crate::sys;
 use crate::workload::Bench;
 
 pub(super) fn run(
@@ -76,7 +77,8 @@ pub(super) fn run_views(bench: &mut Bench<'_>, options: &ViewsOptions) -> anyhow
     }
     let rows = &bench.outcome.rows;
     bench.outcome.chart = Some(figures::chart(rows));
-    bench.outcome.notes.extend(papers::notes(rows));
+    let lacks = papers::Lacks { durable: sys::room(bench.file)?.0, cold: !bench.plan.cold };
+    bench.outcome.notes.extend(papers::notes(rows, lacks));
     bench.outcome.notes.extend(targets::typed_notes(rows));
     Ok(())
 }
@@ -86,5 +88,8 @@ fn no_nfs() -> String {
     let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let has_client = known.lines().any(|line| matches!(line.split_whitespace().last(), Some("nfs" | "nfs4")));
     let why = if has_client { "none is named" } else { "this kernel has no NFS client loaded" };
-    format!("no rows for NFS: {why}; mount one (mpi wants the option noac) and add --peer-mount nfs=DIR")
+    format!(
+        "no rows for NFS: {why}; mount one (mpi wants the option noac) and add --peer-mount nfs=DIR; \
+         its page cache is not bypassed here"
+    )
 }

@@ -83,6 +83,8 @@ struct Array {
 struct Entry {
     contender: Contender,
     method: Method,
+    /// What it writes differs from what the others do: a write that stores nothing is found out by the read behind it.
+    salt: usize,
 }
 
 /// Reads or writes.
@@ -133,30 +135,22 @@ fn arrays(
     let ranks = arena.ranks();
     Ok(match case {
         MpiCase::BlockColumn => {
-            let (fit, other): (Vec<_>, Vec<_>) =
-                options.columns.iter().partition(|columns| columns.is_multiple_of(ranks as usize));
-            if !other.is_empty() {
-                let note = format!(
-                    "no rows for block-column of {other:?} columns: {ranks} ranks cannot share them evenly"
-                );
-                bench.outcome.notes.push(note);
-            }
             let array = |columns: usize| Array {
                 case,
                 command: command("block-column").with("n", columns),
                 syncs: &[false, true],
                 counted: false,
             };
-            fit.into_iter().map(array).collect()
+            shared(bench, "block-column", "columns", &options.columns, ranks).into_iter().map(array).collect()
         }
         MpiCase::Mesh => {
-            let array = |count: &usize| Array {
+            let array = |integers: usize| Array {
                 case,
-                command: command("mesh").with("n", count),
+                command: command("mesh").with("n", integers / ranks as usize),
                 syncs: &[false],
                 counted: false,
             };
-            options.integers.iter().map(array).collect()
+            shared(bench, "mesh", "integers", &options.integers, ranks).into_iter().map(array).collect()
         }
         MpiCase::Btio if ranks.isqrt().pow(2) != ranks => {
             bench
@@ -176,6 +170,17 @@ fn arrays(
     })
 }
 
+/// The counts that ranks can share evenly; the others are a note.
+fn shared(bench: &mut Bench<'_>, case: &str, what: &str, counts: &[usize], ranks: u32) -> Vec<usize> {
+    let (fit, other): (Vec<usize>, Vec<usize>) =
+        counts.iter().partition(|count| count.is_multiple_of(ranks as usize));
+    if !other.is_empty() {
+        let note = format!("no rows for {case} of {other:?} {what}: {ranks} ranks cannot share them evenly");
+        bench.outcome.notes.push(note);
+    }
+    fit
+}
+
 fn measure(
     bench: &mut Bench<'_>,
     arena: &mut Arena<'_>,
@@ -183,11 +188,14 @@ fn measure(
     array: &Array,
 ) -> anyhow::Result<()> {
     let with_methods = |contender: Contender| {
-        methods(&contender, array.case)
-            .iter()
-            .map(move |method| Entry { contender: contender.clone(), method: *method })
+        methods(&contender, array.case).iter().map(move |method| Entry {
+            contender: contender.clone(),
+            method: *method,
+            salt: 0,
+        })
     };
-    let entries: Vec<Entry> = arena.contenders().into_iter().flat_map(with_methods).collect();
+    let mut entries: Vec<Entry> = arena.contenders().into_iter().flat_map(with_methods).collect();
+    entries.iter_mut().enumerate().for_each(|(place, entry)| entry.salt = place + 1);
     let written = array.syncs.iter().map(|sync| Kind { op: Op::Write, sync: *sync, cold: false });
     let kinds: Vec<Kind> = written.chain(reads(bench.plan.cold)).collect();
     let repeats = bench.plan.repeats as usize;
@@ -232,7 +240,13 @@ fn measure_kind(
     if !asked && (op == Op::Read || sync) {
         return Ok(None);
     }
-    let command = arena.array(&entry.contender, array.command.clone()).with("op", op);
+    // Only the client's part of the page cache is within reach: the server of a mount keeps its own.
+    let is_mount = bench.plan.mounts.iter().any(|mount| mount.name == entry.contender.subject);
+    if cold && is_mount {
+        return Ok(None);
+    }
+    let command =
+        arena.array(&entry.contender, array.command.clone()).with("op", op).with("salt", entry.salt);
     let command = command.with("collective", u8::from(entry.method.collective)).with("sync", u8::from(sync));
     let command = match cold {
         // A second step would find it in the page cache.
@@ -368,7 +382,7 @@ mod tests {
     fn entry(subject: &str, dafs: bool) -> Entry {
         let mut contender = stock(subject, std::path::Path::new("/x"), Way::Ompio);
         contender.dafs = dafs.then_some(crate::cli::Transport::Shm);
-        Entry { contender, method: OF_DAFS[2] }
+        Entry { contender, method: OF_DAFS[2], salt: 1 }
     }
 
     fn figures(p50_us: f64, requests: f64) -> Figures {

@@ -278,6 +278,7 @@ fn typed(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
 /// ECIO, Tables 1 to 4: views in the server beside the exchange of MPI.
 fn mesh(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
     const INTEGERS_MIN: usize = 16_000;
+    let integers = |row: &Row, mpi: &MpiRow| row.segments.unwrap_or_default() * mpi.ranks as usize;
     let time = |name: &str, segments: Option<usize>| {
         let is_same = |(row, mpi): &&(&Row, &MpiRow)| {
             row.op == Some(op) && row.segments == segments && mpi.mode == Some(name)
@@ -285,9 +286,7 @@ fn mesh(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
         mine.iter().find(is_same)?.0.p50_us
     };
     let many = mine.iter().filter(|(row, mpi)| {
-        mpi.mode == Some("ecio")
-            && row.op == Some(op)
-            && row.segments.is_some_and(|segments| segments >= INTEGERS_MIN)
+        mpi.mode == Some("ecio") && row.op == Some(op) && integers(row, mpi) >= INTEGERS_MIN
     });
     let ratios = many.filter_map(|(row, _)| Some((row.p50_us? / time("two_phase", row.segments)?, *row)));
     let [least, most] = extremes(ratios)?;
@@ -296,7 +295,7 @@ fn mesh(mine: &Rows<'_>, op: Op, who: &str) -> Option<String> {
         _ => "0.76 to 0.92",
     };
     Some(format!(
-        "mesh, {who}: {op}s by ecio take {:.2} to {:.2} of the time of two_phase from {INTEGERS_MIN} integers a rank on, the most with {} \
+        "mesh, {who}: {op}s by ecio take {:.2} to {:.2} of the time of two_phase from {INTEGERS_MIN} integers on, the most with {} a rank \
          (target 1: {}); the paper's took {paper}",
         least.0,
         most.0,
