@@ -11,16 +11,26 @@ static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// The exit status after an interrupt, as shells have it for SIGINT.
 pub const EXIT_INTERRUPTED: i32 = 130;
 
-/// Installs the handlers for SIGINT and SIGTERM. Call it once, before any child is started.
+/// Installs the handlers for SIGINT, SIGTERM and SIGHUP. Call it once, before any child is started.
 pub fn install() -> anyhow::Result<()> {
     let stop = STOP.get_or_init(Default::default);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    // nohup(1) has SIGHUP ignored, and so it stays.
+    for signal in
+        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !is_ignored(*signal))
+    {
         // The order matters: the second signal finds the flag that the first one set.
         signal_hook::flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)))
             .with_context(|| format!("cannot install a handler for signal {signal}"))?;
     }
     Ok(())
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }
 
 /// Whether an interrupt has been asked for.

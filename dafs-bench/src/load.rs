@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::interrupt;
 use crate::record::{Method, Op};
 
 /// The order in which a load walks over its file.
@@ -133,10 +134,11 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Whether the measurement is over at `now`, after `ops` operations.
+    /// Whether the measurement is over at `now`, after `ops` operations; it is when the user wants it to end.
     #[inline]
     pub fn over(&self, now: Instant, ops: u64) -> bool {
-        now >= self.end && (ops >= self.ops_min || (now >= self.late && ops >= self.ops_slow_min))
+        interrupt::requested()
+            || now >= self.end && (ops >= self.ops_min || (now >= self.late && ops >= self.ops_slow_min))
     }
 }
 

@@ -54,7 +54,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
             disk: disk.as_deref(),
             verbs,
             progress: &progress,
-            sockets: 0,
+            sockets: scratch_directory(None)?,
+            socket_count: 0,
         };
         let one = workload::run(&cli.benchmark, &plan, (&file, verbs), &pins, &progress, &mut fleet);
         let mut one = one.inspect_err(|_| progress.finish())?;
@@ -64,6 +65,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         outcome.append(one);
     }
     progress.finish();
+    // What was broken off is no result.
+    interrupt::check()?;
     outcome.mark_disturbed();
     publish(&outcome, &machine, options)
 }
@@ -128,7 +131,9 @@ struct Fleet<'a> {
     disk: Option<&'a Path>,
     verbs: Option<IpAddr>,
     progress: &'a Progress,
-    sockets: u32,
+    /// Where sockets go: the address of one has room for a hundred bytes, fewer than the name of a --dir may have.
+    sockets: TempDir,
+    socket_count: u32,
 }
 
 impl Fleet<'_> {
@@ -139,10 +144,10 @@ impl Fleet<'_> {
     }
 
     fn server_options(&mut self, poll: Poll) -> ServerOptions {
-        self.sockets += 1;
+        self.socket_count += 1;
         ServerOptions {
             directory: self.directory.to_owned(),
-            socket: self.directory.join(format!("server-{}.sock", self.sockets)),
+            socket: self.sockets.path().join(format!("server-{}.sock", self.socket_count)),
             poll,
             direct_io: self.options.direct_io,
             disk: None,
@@ -272,6 +277,9 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
              pipeline, mpi and views"
         );
     }
+    if options.plot.as_deref().is_some_and(is_stdout) {
+        bail!("cannot use --plot -: name a file");
+    }
     for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
@@ -341,11 +349,29 @@ fn write_file(path: &Path, bytes: u64) -> anyhow::Result<()> {
         let mut file = File::create(path)?;
         let block: Vec<u8> = (0..BLOCK_BYTES).map(|index| (index % 251).to_le_bytes()[0]).collect();
         for _ in 0..bytes / BLOCK_BYTES as u64 {
+            if interrupt::requested() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             file.write_all(&block)?;
         }
         file.sync_all()
     };
+    has_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
     write().with_context(|| format!("cannot write {} MiB to {}", bytes >> 20, path.display()))
+}
+
+/// Says in time what would be told after minutes of writing.
+fn has_room(directory: &Path, bytes: u64) -> anyhow::Result<()> {
+    let (_, free) = sys::room(directory).with_context(|| format!("cannot use {}", directory.display()))?;
+    if free < bytes {
+        bail!(
+            "cannot write {} MiB to {}: {} MiB are free; name another --dir, or with pipeline lower --whole-size and --file-size",
+            bytes >> 20,
+            directory.display(),
+            free >> 20
+        );
+    }
+    Ok(())
 }
 
 fn publish(outcome: &Outcome, machine: &Machine, options: &Options) -> anyhow::Result<()> {
@@ -366,4 +392,26 @@ fn publish(outcome: &Outcome, machine: &Machine, options: &Options) -> anyhow::R
         report::plot::write(chart, path)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_does_not_fit_is_refused_before_it_is_begun() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = write_file(&directory.path().join("data"), u64::MAX).unwrap_err().to_string();
+        assert!(error.contains("MiB are free") && error.contains("--dir"), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn place_for_the_file_on_the_disk_is_on_a_disk() {
+        let disk = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(disk_place(Some(disk)).unwrap(), disk);
+        let error = |place: &str| disk_place(Some(Path::new(place))).unwrap_err().to_string();
+        assert!(error("/dev/shm").contains("cannot use --dir /dev/shm: it is in memory"));
+        assert!(error("/nonexistent").contains("/nonexistent"));
+    }
 }

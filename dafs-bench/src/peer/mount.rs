@@ -16,27 +16,36 @@ use crate::record::Op;
 use crate::stats::Samples;
 use crate::subject::Subject;
 
-/// One file on a mounted file system; removed when dropped.
+/// One file on a mounted file system.
 pub struct Mounted {
     name: String,
-    path: PathBuf,
+    path: Guest,
     file: File,
+}
+
+/// A file in a directory of others, removed when dropped.
+struct Guest(PathBuf);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 impl Mounted {
     /// Writes the file and opens it with `O_DIRECT`.
     pub fn open(mount: &Mount) -> anyhow::Result<Self> {
-        let path = mount.directory.join(DATA_FILE);
-        let what = || format!("the file {}", path.display());
+        let path = Guest(mount.directory.join(DATA_FILE));
+        let what = || format!("the file {}", path.0.display());
         let block = vec![0x5a; 1 << 20];
-        let file = File::create(&path).with_context(what)?;
+        let file = File::create(&path.0).with_context(what)?;
         for offset in (0..FILE_BYTES).step_by(block.len()) {
             file.write_all_at(&block, offset).with_context(what)?;
         }
         file.sync_all().with_context(what)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_DIRECT);
-        let file = options.open(&path).with_context(what)?;
+        let file = options.open(&path.0).with_context(what)?;
         Ok(Self { name: mount.name.clone(), path, file })
     }
 
@@ -98,16 +107,10 @@ impl Subject for Mounted {
                 threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
             joined.collect::<anyhow::Result<Vec<_>>>()
         })
-        .with_context(|| format!("{} of {} bytes in {}", load.op, load.bytes, self.path.display()))?;
+        .with_context(|| format!("{} of {} bytes in {}", load.op, load.bytes, self.path.0.display()))?;
         let elapsed = deadline.start.elapsed();
         times.iter().flatten().for_each(|ns| samples.record(*ns));
         Ok(Work { ops: times.iter().map(|times| times.len() as u64).sum(), elapsed })
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -118,6 +121,16 @@ mod tests {
     use super::*;
     use crate::load::Pattern;
     use crate::record::Method;
+
+    #[test]
+    fn file_that_cannot_be_written_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", directory.path().join(DATA_FILE)).unwrap();
+        let mount = Mount { name: "full".to_owned(), directory: directory.path().to_owned() };
+        let error = Mounted::open(&mount).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains(DATA_FILE)));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
 
     #[test]
     fn mounted_reads_and_writes_with_threads_and_leaves_nothing() {

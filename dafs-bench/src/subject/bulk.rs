@@ -9,6 +9,7 @@ use dafs_client::{File, Session};
 use tempfile::TempDir;
 
 use crate::cli::{Poll, Transport};
+use crate::interrupt;
 use crate::record::Op;
 use crate::subject::dafs::{Dafs, whole};
 
@@ -62,6 +63,7 @@ impl Mover {
         let start = Instant::now();
         let mut at = 0;
         loop {
+            interrupt::check()?;
             while let Some(buffer) = free.pop_if(|_| at < total) {
                 in_flight.push_back(match op {
                     Op::Write => self.file.submit_write_at(buffer, at),
@@ -131,7 +133,7 @@ pub fn disk_alone(path: &Path, op: Op, total: u64) -> anyhow::Result<Duration> {
                 let file = &file;
                 scope.spawn(move || -> std::io::Result<()> {
                     let mut buffer = crate::limit::AlignedBuf::new(1 << 20);
-                    for at in (worker * BLOCK..total).step_by(STEP) {
+                    for at in (worker * BLOCK..total).step_by(STEP).take_while(|_| !interrupt::requested()) {
                         match op {
                             Op::Write => file.write_all_at(buffer.as_mut_slice(), at)?,
                             Op::Read | Op::Ping | Op::Copy => {

@@ -56,6 +56,14 @@ impl Server {
     pub fn start(binary: &Path, options: &ServerOptions) -> anyhow::Result<Self> {
         // A key vouches for no user: over RDMA the client would be nobody without this.
         let user = if options.verbs.is_some() { ",squash=server" } else { "" };
+        for directory in [Some(&options.directory), options.disk.as_ref()].into_iter().flatten() {
+            if directory.as_os_str().as_encoded_bytes().contains(&b',') {
+                bail!(
+                    "cannot export {}: dafs-server takes a comma for the end of its name",
+                    directory.display()
+                );
+            }
+        }
         let mut export = OsString::from("bench=");
         export.push(&options.directory);
         export.push(user);
@@ -257,9 +265,13 @@ mod tests {
         let binary = directory.path().join("server.sh");
         std::fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let options = ServerOptions {
-            directory: directory.path().to_owned(),
-            socket: directory.path().join("s.sock"),
+        Server::start(&binary, &options(directory.path())).map(|server| (directory, server))
+    }
+
+    fn options(directory: &Path) -> ServerOptions {
+        ServerOptions {
+            directory: directory.to_owned(),
+            socket: directory.join("s.sock"),
             poll: Poll::Adaptive,
             direct_io: false,
             coalescing: true,
@@ -267,8 +279,7 @@ mod tests {
             pipeline: None,
             verbs: None,
             cpus: Vec::new(),
-        };
-        Server::start(&binary, &options).map(|server| (directory, server))
+        }
     }
 
     #[test]
@@ -279,6 +290,14 @@ mod tests {
         assert_eq!(server.address("tcp", "bench").unwrap(), "dafs+tcp://127.0.0.1:4000/bench");
         assert_eq!(server.address("shm", "disk").unwrap(), "dafs+shm:///tmp/d.sock:/disk");
         assert!(server.address("verbs", "bench").is_err());
+    }
+
+    #[test]
+    fn directory_with_a_comma_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = ServerOptions { directory: "/tmp/a,b".into(), ..options(directory.path()) };
+        let error = Server::start(Path::new("/nonexistent"), &options).unwrap_err().to_string();
+        assert!(error.contains("cannot export /tmp/a,b"), "{error}");
     }
 
     #[test]
