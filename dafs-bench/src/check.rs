@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use serde_json::Value;
 
 use crate::cli::{Benchmark, Options, Registered};
 use crate::load::DIRECT_BYTES;
+use crate::plan::Plan;
 use crate::record::Method;
 use crate::sys;
 
@@ -42,6 +44,43 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
         bail!("cannot use --peer-only: there is no --peer and no --peer-mount");
     }
     Ok(())
+}
+
+/// What was measured, for programs: the options that the benchmark has a use for, with its defaults.
+pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result<Value> {
+    let mut all = serde_json::to_value(plan)?;
+    let own = match benchmark {
+        Benchmark::Pipeline { pipeline, .. } => serde_json::to_value(pipeline)?,
+        Benchmark::Mpi { mpi, .. } => serde_json::to_value(mpi)?,
+        Benchmark::Views { views, .. } => serde_json::to_value(views)?,
+        Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
+        Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
+        Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
+        _ => Value::Null,
+    };
+    let uses = uses(benchmark);
+    if let Value::Object(all) = &mut all {
+        for (key, takes) in [
+            ("transports", uses.transport),
+            ("sizes", uses.sizes),
+            ("queue_depths", uses.queue_depth),
+            ("ops", uses.op),
+            ("methods", uses.method),
+            ("registered", uses.registered),
+            ("pattern", uses.pattern),
+            ("poll", uses.poll),
+            ("segments", uses.segments),
+            ("direct_io", uses.direct_io),
+            ("peers", uses.peers),
+            ("mounts", uses.mounts),
+        ] {
+            if takes == Takes::Nothing {
+                all.remove(key);
+            }
+        }
+        all.extend(own.as_object().cloned().unwrap_or_default());
+    }
+    Ok(all)
 }
 
 /// How many values of an option a benchmark has a use for.
@@ -156,4 +195,39 @@ fn check_uses(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn settings_of(arguments: &str) -> Value {
+        let cli = Cli::try_parse_from(arguments.split(' ')).unwrap();
+        settings(&cli.benchmark, &Plan::of(&cli.benchmark)).unwrap()
+    }
+
+    #[test]
+    fn settings_are_what_was_asked_for_and_defaults_and_nothing_unused() {
+        let iops = settings_of("dafs-bench iops --poll event --seconds 0.5 --direct-io");
+        for (key, value) in [
+            ("poll", "\"event\""),
+            ("pattern", "\"random\""),
+            ("seconds", "0.5"),
+            ("repeats", "5"),
+            ("sizes", "[4096]"),
+            ("queue_depths", "[1,16,64]"),
+            ("direct_io", "true"),
+            ("cold", "false"),
+        ] {
+            assert_eq!(iops[key].to_string(), value, "{key}");
+        }
+        let mpi = settings_of("dafs-bench mpi --class w --ranks 9 --case btio");
+        assert_eq!((&mpi["class"], &mpi["ranks"], &mpi["case"][0]), (&"W".into(), &9.into(), &"btio".into()));
+        assert!(mpi.get("direct_io").is_none() && mpi.get("methods").is_none(), "{mpi}");
+        assert_eq!(settings_of("dafs-bench fairness --sessions 7")["sessions"], 7);
+        assert_eq!(settings_of("dafs-bench pipeline")["chunk_sizes"][0], 128 << 10);
+    }
 }

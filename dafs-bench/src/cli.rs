@@ -5,6 +5,7 @@ mod mpi;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use crate::load::Pattern;
 use crate::machine::Pin;
@@ -226,7 +227,7 @@ pub enum Benchmark {
 }
 
 /// What `pipeline` varies.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub struct PipelineOptions {
     /// Size of the file that each case moves, 16MiB to 1TiB.
     #[arg(long, default_value = "128MiB", value_parser = parse_file_size, value_name = "SIZE")]
@@ -333,7 +334,8 @@ pub struct Options {
 }
 
 /// A dafs transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// TCP over loopback.
     Tcp,
@@ -377,7 +379,8 @@ impl Registered {
 }
 
 /// How an end waits for the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Poll {
     /// Sleep in the kernel.
     Event,
@@ -399,7 +402,8 @@ impl Poll {
 }
 
 /// Systems to compare with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Peer {
     /// libnfs against NFS-Ganesha, both in user space, over loopback TCP (Debian: nfs-ganesha, nfs-ganesha-vfs,
     /// libnfs13). Needs root.
@@ -410,7 +414,7 @@ pub enum Peer {
 }
 
 /// A mounted file system to compare with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mount {
     /// Its name in reports.
     pub name: String,

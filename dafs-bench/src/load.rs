@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use crate::clock;
 use crate::interrupt;
 use crate::record::{Method, Op};
 
 /// The order in which a load walks over its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Pattern {
     /// One block after the other, from the start again at the end.
     Sequential,

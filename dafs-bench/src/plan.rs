@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::cli::{Benchmark, Mount, Options, Peer, Poll, Registered, Transport};
 use crate::load::{Budget, DIRECT_BYTES, Pattern};
 use crate::record::{Method, Op};
 
 /// What is run. Lists are never empty, but for transports and peers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Plan {
     /// The benchmark's name, as on the command line.
+    #[serde(skip)]
     pub benchmark: &'static str,
     /// Transports of dafs.
     pub transports: Vec<Transport>,
@@ -32,6 +35,7 @@ pub struct Plan {
     /// How the ends wait, where it was asked for.
     pub poll: Option<Poll>,
     /// Whether the servers measured are of this program's own making.
+    #[serde(skip)]
     pub own_server: bool,
     /// Whether both ends share a CPU.
     pub same_cpu: bool,
@@ -40,14 +44,17 @@ pub struct Plan {
     /// The file is put out of the page cache before each operation.
     pub cold: bool,
     /// The server says how it moved a list of each row, for `sieve`.
+    #[serde(skip)]
     pub explain: bool,
     /// Pieces of one operation, for `noncontiguous` and `listio`.
     pub segments: usize,
     /// Sessions held open, for `idle`.
+    #[serde(skip)]
     pub sessions: usize,
     /// Rounds.
     pub repeats: u32,
     /// Length of one measurement.
+    #[serde(rename = "seconds", serialize_with = "seconds")]
     pub budget: Budget,
 }
 
@@ -236,6 +243,10 @@ impl Plan {
     pub fn poll(&self) -> Poll {
         self.poll.unwrap_or(Poll::Adaptive)
     }
+}
+
+fn seconds<S: serde::Serializer>(budget: &Budget, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(budget.duration.as_secs_f64())
 }
 
 /// A server that runs already is reached in one way only.

@@ -269,6 +269,8 @@ pub struct Crossing {
 pub struct Outcome {
     /// Its name, as on the command line.
     pub benchmark: String,
+    /// How it was run: an object for programs.
+    pub options: serde_json::Value,
     /// One row a case.
     pub rows: Vec<Row>,
     /// Crossings, for `crossover`.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-use crate::check::check_options;
+use crate::check::{check_options, settings};
 use crate::cli::{Benchmark, Cli, Mount, Options, Peer, Poll, Transport};
 use crate::load::{DATA_FILE, FILE_BYTES};
 use crate::machine::{Machine, Pins, file_system};
@@ -42,7 +42,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     }
     let places: Vec<&Path> = directories.iter().map(TempDir::path).chain(disk.as_deref()).collect();
     let machine = Machine::describe(&pins, &places);
-    let mut outcome = Outcome { benchmark: plan.benchmark.to_owned(), ..Outcome::default() };
+    let options_used = settings(&cli.benchmark, &plan)?;
+    let mut outcome =
+        Outcome { benchmark: plan.benchmark.to_owned(), options: options_used, ..Outcome::default() };
     for directory in &directories {
         progress.doing("writing the file");
         let file = directory.path().join(DATA_FILE);

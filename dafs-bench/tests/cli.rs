@@ -114,8 +114,19 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
         ("fairness --sessions 4 --registered no", "cannot use --registered: fairness does without"),
         ("views --sizes 4", "cannot use --sizes: views does without"),
         ("views --cold", "cannot use --cold: the file is in memory"),
+        ("views --cold --dir /dev/shm", "cannot use --cold: the file is in memory"),
+        ("sieve --cold --direct-io", "cannot be used with"),
+        ("sieve --direct-io", "cannot use --direct-io: the file is in memory"),
+        ("sieve --direct-io --dir . --sizes 4KiB,6000", "cannot use --sizes 6000 with --direct-io"),
+        ("listio --direct-io --dir .", "cannot use --direct-io: listio does without"),
+        ("mpi --direct-io --dir .", "cannot use --direct-io: mpi does without"),
+        ("views --direct-io --dir .", "cannot use --direct-io: views does without"),
+        ("mixed --dir /dev/shm", "cannot use --dir /dev/shm: it is in memory"),
+        ("crossover --plot -", "cannot use --plot -"),
         ("mpi --cold", "cannot use --cold: it is for sieve, and for reads of listio and views"),
         ("mpi --queue-depth 4", "cannot use --queue-depth: mpi does without"),
+        ("mpi --poll event", "cannot use --poll: mpi does without"),
+        ("views --poll event", "cannot use --poll: views does without"),
         ("mpi --peer nfs", "cannot use --peer: mpi does without"),
         ("mpi --case tiled --sizes 4", "cannot use --sizes"),
         ("limits --transport tcp", "cannot use --transport: limits does without"),
@@ -129,6 +140,20 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
     }
     let output = dafs_bench(&["fairness", "--sessions", "4", "--outstanding", "4"]);
     assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn peer_that_fails_is_a_note_and_leaves_nothing() {
+    // O_DIRECT takes no 4 bytes on a disk.
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let mount = format!("m={}", directory.path().display());
+    let arguments = ["latency", "--peer-only", "--peer-mount", &mount, "--sizes", "4", "--repeats", "1"];
+    let output = dafs_bench(&[&arguments[..], &["--seconds", "0.001", "--json", "-"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document["notes"].to_string().contains("no more rows for m: "), "{document}");
+    assert_eq!(document["options"]["mounts"][0]["name"], "m");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use super::parse_size;
 
 /// What `mpi` measures, besides what all benchmarks share.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub struct MpiOptions {
     /// Measure these cases, separated by commas [default: all].
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
@@ -29,11 +30,12 @@ pub struct MpiOptions {
     pub class: Class,
     /// Directory where `cargo xtask mpi install` put the driver.
     #[arg(long, env = "DAFS_MPI_HOME", default_value = "target/mpi", value_name = "DIR")]
+    #[serde(skip)]
     pub mpi_prefix: PathBuf,
 }
 
 /// What `views` measures, besides what all benchmarks share.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub struct ViewsOptions {
     /// Use these MPI-IO implementations of Open MPI, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "ompio,romio", value_name = "LIST")]
@@ -52,6 +54,7 @@ pub struct ViewsOptions {
     pub integers: Vec<usize>,
     /// Directory where `cargo xtask mpi install` put the driver.
     #[arg(long, env = "DAFS_MPI_HOME", default_value = "target/mpi", value_name = "DIR")]
+    #[serde(skip)]
     pub mpi_prefix: PathBuf,
 }
 
@@ -71,7 +74,8 @@ impl ViewsOptions {
 }
 
 /// A case of `mpi`, named like what it measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MpiCase {
     /// Blocking transfers by memory mode and buffer reuse (MPI-IO on DAFS over VIA, Figures 4 and 5).
     Memory,
@@ -113,7 +117,8 @@ impl MpiCase {
 }
 
 /// An implementation of MPI-IO in Open MPI.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Way {
     /// Open MPI's own; dafs by its components.
     Ompio,
@@ -132,7 +137,7 @@ impl Way {
 }
 
 /// Sizes of NAS BT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 pub enum Class {
     /// 12 points.
     #[value(name = "S")]

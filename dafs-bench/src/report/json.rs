@@ -11,6 +11,7 @@ use crate::record::{Crossing, Outcome, Row};
 struct Document<'a> {
     benchmark: &'a str,
     machine: &'a Machine,
+    options: &'a serde_json::Value,
     rows: &'a [Row],
     #[serde(skip_serializing_if = "Option::is_none")]
     crossings: Option<&'a [Crossing]>,
@@ -23,6 +24,7 @@ pub fn write(outcome: &Outcome, machine: &Machine, mut to: impl Write) -> std::i
     let document = Document {
         benchmark: &outcome.benchmark,
         machine,
+        options: &outcome.options,
         rows: &outcome.rows,
         crossings: outcome.crossings.as_deref(),
         notes: &outcome.notes,
