@@ -296,7 +296,7 @@ static int split_read(MPI_File fh, MPI_Offset at, int *memory, MPI_Status *statu
 /* Offsets that name no place in a view: before it, or behind all numbers. Nothing is moved elsewhere. */
 static void run_offset_outside_view(void)
 {
-    static const MPI_Offset outside[] = {-1, -25, (MPI_Offset)1 << 62};
+    static const MPI_Offset outside[] = {-1, -25, (MPI_Offset)1 << 60, (MPI_Offset)1 << 62};
     MPI_File fh = open_with_gaps();
     MPI_Request request;
     MPI_Status status;
@@ -331,6 +331,23 @@ static void run_offset_of_one(void)
     CHECK_CLASS(MPI_File_write_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
     CHECK_CLASS(split_write(fh, at, &memory, &status), MPI_ERR_ARG);
     CHECK_MPI(MPI_File_write_at_all(fh, check.rank, &memory, 1, MPI_INT, &status));
+    close_unchanged(fh);
+}
+
+/* A pointer that is set there stays where it was. */
+static void run_seek_outside_view(void)
+{
+    static const MPI_Offset outside[] = {(MPI_Offset)1 << 60, (MPI_Offset)1 << 62};
+    MPI_File fh = open_with_gaps();
+    MPI_Offset position;
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
+        CHECK_MPI(MPI_File_seek(fh, 7, MPI_SEEK_SET));
+        CHECK_CLASS(MPI_File_seek(fh, outside[i], MPI_SEEK_SET), MPI_ERR_ARG);
+        CHECK_CLASS(MPI_File_seek(fh, outside[i], MPI_SEEK_CUR), MPI_ERR_ARG);
+        CHECK_MPI(MPI_File_get_position(fh, &position));
+        CHECK_EQUAL(position, 7);
+        CHECK_CLASS(MPI_File_seek_shared(fh, outside[i], MPI_SEEK_SET), MPI_ERR_ARG);
+    }
     close_unchanged(fh);
 }
 
@@ -545,6 +562,7 @@ int main(int argc, char **argv)
         {"negative_offset_nonblocking", 1, run_negative_offset_nonblocking, "MPI_ERR_ARG from the call or its request"},
         {"offset_outside_view", 1, run_offset_outside_view, "MPI_ERR_ARG for offsets through a view with gaps"},
         {"offset_of_one", 2, run_offset_of_one, "one rank names such an offset in a collective call"},
+        {"seek_outside_view", 1, run_seek_outside_view, "a pointer cannot be where a view has no place"},
         {"negative_seek", 1, run_negative_seek, "a pointer cannot be below 0"},
         {"bad_arguments", 1, run_bad_arguments, "counts, types, sizes, displacements"},
         {"bad_view", 1, run_bad_view, "a file type that is no multiple of its etype"},

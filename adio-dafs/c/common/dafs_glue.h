@@ -166,6 +166,9 @@ struct dafs_seek {
 /* Seeks, unless it then turns out to be with the MPI library. Collective. */
 int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const struct dafs_seek *to);
 
+/* A view that has data somewhere has none behind so many etypes: there is no such place in a file. */
+bool dafs_is_outside(const adio_dafs_view *view, uint64_t etype_size, int64_t etypes);
+
 /* The end of the file in etypes of a view. */
 int dafs_end_of_file(struct dafs_file *file, const adio_dafs_view *view, uint64_t etype_size, uint64_t *end);
 

@@ -85,6 +85,16 @@ int dafs_pointer_share(struct dafs_file *file, MPI_Comm comm, int rank, int size
     return class;
 }
 
+bool dafs_is_outside(const adio_dafs_view *view, uint64_t etype_size, int64_t etypes)
+{
+    uint64_t position, offset;
+
+    if (etypes < 0 || __builtin_mul_overflow((uint64_t)etypes, etype_size, &position))
+        return true;
+    return view && adio_dafs_view_offset(view, 0, &offset) == ADIO_DAFS_OK &&
+           adio_dafs_view_offset(view, position, &offset) != ADIO_DAFS_OK;
+}
+
 /* Where the first rank's arguments set it. */
 static int seek(struct dafs_file *file, const struct dafs_seek *to)
 {
@@ -103,7 +113,7 @@ static int seek(struct dafs_file *file, const struct dafs_seek *to)
     if (class != MPI_SUCCESS)
         return class;
     from = (int64_t)end;
-    if (__builtin_add_overflow(from, to->offset, &from) || from < 0)
+    if (__builtin_add_overflow(from, to->offset, &from) || dafs_is_outside(to->view, to->etype_size, from))
         return MPI_ERR_ARG;
     return dafs_pointer_set(file, (uint64_t)from);
 }

@@ -300,9 +300,10 @@ int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *v
     enum { CLASS, TWO_PHASE, VALUES };
     int values[VALUES], status, talk;
 
+    /* On every rank: the shared pointer counts the views. */
+    file->pointer_begin = 0;
+    adio_dafs_pointer_begin(file->handle, 0);
     if (class == MPI_SUCCESS) {
-        file->pointer_begin = 0;
-        adio_dafs_pointer_begin(file->handle, 0);
         status = adio_dafs_view_set(file->handle, view);
         dafs_report(status);
         class = dafs_class(status);

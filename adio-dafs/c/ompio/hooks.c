@@ -44,13 +44,23 @@ static int first_of(int error, int other)
     return error != MPI_SUCCESS ? error : other;
 }
 
+/* No byte of the file is there, or OMPIO would look for it at another place: its arithmetic goes round. */
+static bool is_nowhere(const ompio_file_t *fh, MPI_Offset at)
+{
+    int64_t position, end;
+
+    if (at < 0 || __builtin_mul_overflow(at, (int64_t)fh->f_etype_size, &position))
+        return true;
+    if (fh->f_view_size == 0)
+        return false;
+    return __builtin_mul_overflow(position / (int64_t)fh->f_view_size + 1, (int64_t)fh->f_view_extent, &end) ||
+           __builtin_add_overflow(end, (int64_t)fh->f_disp, &end);
+}
+
 /* What is wrong with an offset may be so on one rank alone. */
 static int at_place(ompi_file_t *fp, MPI_Offset at)
 {
-    int64_t position;
-    bool none = at < 0 || __builtin_mul_overflow(at, (int64_t)dafs_handle_of(fp)->f_etype_size, &position);
-
-    return first_of(at_any_place(fp), none ? MPI_ERR_ARG : MPI_SUCCESS);
+    return first_of(at_any_place(fp), is_nowhere(dafs_handle_of(fp), at) ? MPI_ERR_ARG : MPI_SUCCESS);
 }
 
 #define ALLOWED_AT at_place(fp, at)
@@ -309,17 +319,22 @@ static int end_of_file(ompi_file_t *fp, MPI_Offset *end)
     return class;
 }
 
-/* OMPIO counts the end of the file wrongly where the view has gaps. */
+/* OMPIO counts the end of the file wrongly where the view has gaps, and takes places that there are not. */
 static int our_seek(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
-    MPI_Offset end = 0;
+    const struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
+    MPI_Offset from = 0;
     int error = at_any_place(fp);
 
     if (error == MPI_SUCCESS && whence == MPI_SEEK_END)
-        error = end_of_file(fp, &end);
-    if (error != MPI_SUCCESS)
-        return error;
-    return dafs_file_of_mpi(fp)->ompio.io_module_file_seek(fp, offset + end, whence == MPI_SEEK_END ? MPI_SEEK_SET : whence);
+        error = end_of_file(fp, &from);
+    else if (error == MPI_SUCCESS && whence == MPI_SEEK_CUR)
+        error = file->ompio.io_module_file_get_position(fp, &from);
+    else if (error == MPI_SUCCESS && whence != MPI_SEEK_SET)
+        error = MPI_ERR_ARG;
+    if (error == MPI_SUCCESS && (__builtin_add_overflow(offset, from, &offset) || is_nowhere(dafs_handle_of(fp), offset)))
+        error = MPI_ERR_ARG;
+    return error != MPI_SUCCESS ? error : file->ompio.io_module_file_seek(fp, offset, MPI_SEEK_SET);
 }
 
 /* OMPIO walks over the end of its list of blocks where one has 2 GiB or more. */

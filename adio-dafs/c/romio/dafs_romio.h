@@ -126,6 +126,7 @@ void dafs_layout_free(struct dafs_layout *layout);
 adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
 /* The offset is one that ROMIO was told where the shared file pointer could not be had; it goes on with it. */
 bool dafs_is_nowhere(const struct dafs_layout *layout);
+ADIO_Offset dafs_adio_seek(ADIO_File fd, ADIO_Offset offset, int whence, int *error);
 /* The individual file pointer after the layout's bytes of the view. */
 ADIO_Offset dafs_layout_end(const struct dafs_layout *layout);
 

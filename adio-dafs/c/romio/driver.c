@@ -15,6 +15,7 @@ ADIOI_Fns dafs_functions = {
     .WriteContig = dafs_adio_write_contig,
     .ReadStridedColl = dafs_adio_read_coll,
     .WriteStridedColl = dafs_adio_write_coll,
+    .SeekIndividual = dafs_adio_seek,
     .Fcntl = dafs_adio_fcntl,
     .SetInfo = dafs_adio_set_info,
     .ReadStrided = dafs_adio_read_strided,
@@ -101,7 +102,6 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         dafs_refuse("built for ROMIO 3.2.1, which this Open MPI has not");
         return NULL;
     }
-    dafs_functions.SeekIndividual = romio.SeekIndividual;
     dafs_functions.ReadDone = dafs_functions.WriteDone = romio.IODone;
     dafs_functions.ReadComplete = dafs_functions.WriteComplete = romio.IOComplete;
     return &driver;

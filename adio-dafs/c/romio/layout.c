@@ -104,3 +104,15 @@ bool dafs_is_nowhere(const struct dafs_layout *layout)
 {
     return layout->transfer.segments ? (int64_t)layout->segment.offset < 0 : (int64_t)layout->transfer.position < 0;
 }
+
+/* ROMIO's goes round where there is no such place, and comes to another. */
+ADIO_Offset dafs_adio_seek(ADIO_File fd, ADIO_Offset offset, int whence, int *error)
+{
+    int64_t whole[2];
+    adio_dafs_view view = dafs_view_of(fd, whole);
+
+    if (!dafs_is_outside(&view, (uint64_t)fd->etype_size, offset))
+        return romio.SeekIndividual(fd, offset, whence, error);
+    *error = MPI_ERR_ARG;
+    return fd->fp_ind;
+}

@@ -115,8 +115,10 @@ bool dafs_adio_check_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI
 
     if (!dafs_ours(fd))
         return false;
-    PMPI_Type_size_x(etype, &etype_size);
-    PMPI_Type_size_x(filetype, &filetype_size);
+    if (etype != MPI_DATATYPE_NULL)
+        PMPI_Type_size_x(etype, &etype_size);
+    if (filetype != MPI_DATATYPE_NULL)
+        PMPI_Type_size_x(filetype, &filetype_size);
     asked.etype_size = (uint64_t)etype_size;
     asked.filetype_size = (uint64_t)filetype_size;
     *error = dafs_check_view(fd->comm, fd->access_mode, &asked);

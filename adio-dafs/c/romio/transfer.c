@@ -12,13 +12,18 @@ void dafs_set_status(MPI_Status *status, uint64_t bytes)
 static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status *status)
 {
     struct dafs_file *file = &dafs_file_of(fd)->common;
+    bool nowhere = layout->bytes && dafs_is_nowhere(layout), awaited = layout->transfer.collective && file->independent;
     uint64_t moved = 0;
     int class = MPI_SUCCESS;
 
-    if (layout->bytes && dafs_is_nowhere(layout))
-        class = MPI_ERR_ARG;
-    else if (layout->bytes || (layout->transfer.collective && file->independent))
+    if (nowhere) {
+        layout->bytes = layout->memory.count = 0;
+        layout->transfer.position = 0;
+    }
+    if (layout->bytes || awaited)
         class = dafs_transfer(file, &layout->transfer, layout->bytes, &moved);
+    if (nowhere)
+        class = MPI_ERR_ARG;
     if (class == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
         fd->fp_ind = layout->transfer.segments ? (ADIO_Offset)(layout->segment.offset + moved) : dafs_layout_end(layout);
     dafs_set_status(status, moved);
