@@ -1,4 +1,5 @@
-//! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves.
+//! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves. Memory that
+//! nobody else has any more takes long too, page by page.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -10,19 +11,28 @@ use smallvec::smallvec;
 use socket2::Socket;
 
 use super::super::util::lock;
+use super::map::Mapping;
 use super::sock::{self, Files, Next};
 use crate::budget::{Budget, Charge, Owner};
 
 /// Messages that are forgotten before a socket closes. An honest peer leaves few.
 const FORGOTTEN_MAX: u32 = 64;
 
-/// Threads that close files of peers: nobody else waits for that. A budget bounds them, and what one owner has of them; what they have no
-/// time for waits, open.
+/// What a peer has left.
+#[derive(Debug)]
+#[allow(dead_code, reason = "it is there to be dropped")]
+pub(super) enum Left {
+    Files(Files),
+    Memory(Mapping),
+}
+
+/// Threads that close what peers have left: nobody else waits for that. A budget bounds them, and what one owner has of them; what they
+/// have no time for waits, open.
 #[derive(Debug)]
 pub struct Closers {
     threads: Arc<Budget>,
     /// In the order in which they came; taken from when a thread of their owner ends with something.
-    waiting: Mutex<VecDeque<(Owner, Files)>>,
+    waiting: Mutex<VecDeque<(Owner, Left)>>,
 }
 
 impl Closers {
@@ -41,11 +51,11 @@ impl Closers {
         lock(&self.waiting).len()
     }
 
-    /// Closes files that came from this owner. Not blocking.
+    /// Closes what this owner has left. Not blocking.
     #[cold]
-    pub(super) fn close(self: &Arc<Self>, owner: &Owner, files: Files) {
+    pub(super) fn close(self: &Arc<Self>, owner: &Owner, left: Left) {
         let mut waiting = lock(&self.waiting);
-        waiting.push_back((owner.clone(), files));
+        waiting.push_back((owner.clone(), left));
         let Some(thread) = self.threads.take(owner, 1) else { return };
         drop(waiting);
         let closers = Arc::clone(self);
@@ -57,19 +67,19 @@ impl Closers {
     }
 
     fn run(&self, mut thread: Charge) {
-        while let Some((next, files)) = self.next(thread) {
-            drop(files);
+        while let Some((next, left)) = self.next(thread) {
+            drop(left);
             thread = next;
         }
     }
 
     /// What a thread that is done closes next.
-    fn next(&self, thread: Charge) -> Option<(Charge, Files)> {
+    fn next(&self, thread: Charge) -> Option<(Charge, Left)> {
         let mut waiting = lock(&self.waiting);
         drop(thread);
         let at = waiting.iter().position(|(owner, _)| self.threads.has_room(owner, 1))?;
-        let (owner, files) = waiting.remove(at)?;
-        Some((self.threads.count(&owner, 1), files))
+        let (owner, left) = waiting.remove(at)?;
+        Some((self.threads.count(&owner, 1), left))
     }
 }
 
@@ -110,7 +120,7 @@ impl Drop for PeerSocket {
         // From here on the peer adds nothing to what there is.
         let _ = rustix::net::shutdown(&socket, Shutdown::Read);
         if !closes_at_once(socket.as_fd()) {
-            self.closers.close(&self.peer, smallvec![socket.into()]);
+            self.closers.close(&self.peer, Left::Files(smallvec![socket.into()]));
         }
     }
 }

@@ -12,7 +12,8 @@ use rustix::fs::{
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::super::{Memory, MemoryRef, SharedFd, Span};
-use crate::budget::Charge;
+use super::closing::{Closers, Left};
+use crate::budget::{Charge, Owner};
 
 const PAGE: u64 = 4096;
 
@@ -63,6 +64,9 @@ pub(super) fn sparse_size(file: BorrowedFd<'_>, len: u64) -> u64 {
     size.saturating_sub(blocks.saturating_mul(BLOCK)).min(len)
 }
 
+/// Memory of a peer of at least this size is unmapped by a thread: freeing it takes some 100 ms for each GiB. Bytes.
+const UNMAPPED_ELSEWHERE_MIN: usize = 64 << 20;
+
 /// A mapping of part of a memory file, shared with whoever else maps it.
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -74,6 +78,8 @@ pub(super) struct Mapping {
     len: usize,
     /// What it was charged with; given back when it is unmapped.
     charges: Vec<Charge>,
+    /// Who unmaps it where that takes long, and for whom.
+    closers: Option<(Arc<Closers>, Owner)>,
 }
 
 // SAFETY: an address and lengths; memory is reached through spans and atomics only.
@@ -92,12 +98,18 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped, protection, flags, file, from) }?;
-        Ok(Self { base: base.cast(), mapped, skip, len, charges: Vec::new() })
+        Ok(Self { base: base.cast(), mapped, skip, len, charges: Vec::new(), closers: None })
     }
 
     /// Whoever asked for it pays until it is unmapped.
     pub(super) fn charged(mut self, charges: Vec<Charge>) -> Self {
         self.charges = charges;
+        self
+    }
+
+    /// It is unmapped elsewhere, on the account of an owner, where that takes long.
+    pub(super) fn unmapped_by(mut self, closers: &Arc<Closers>, owner: &Owner) -> Self {
+        self.closers = Some((Arc::clone(closers), owner.clone()));
         self
     }
 
@@ -127,6 +139,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Some((closers, owner)) = self.closers.take().filter(|_| self.mapped >= UNMAPPED_ELSEWHERE_MIN)
+        {
+            let charges = std::mem::take(&mut self.charges);
+            let mapped = std::mem::take(&mut self.mapped);
+            closers.close(&owner, Left::Memory(Self { mapped, charges, closers: None, ..*self }));
+        }
+        if self.mapped == 0 {
+            return;
+        }
         // SAFETY: mapped in `new` with this length, unmapped once.
         let _ = unsafe { munmap(self.base.cast(), self.mapped) };
     }

@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use smallvec::smallvec;
+
 use super::super::{Access, PeerFault, RegionError, RegionFault, RegionKey, RemoteRange, Span};
-use super::closing::Closers;
+use super::closing::{Closers, Left};
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
@@ -124,7 +126,7 @@ impl RemoteRegions {
 
     /// The peer sent descriptors that are of no use here.
     pub(super) fn close(&self, files: Files) {
-        self.limits.closers.close(&self.owner, files);
+        self.limits.closers.close(&self.owner, Left::Files(files));
     }
 
     /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.
@@ -188,10 +190,15 @@ impl RemoteRegions {
         let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
         let sparse = sparse_size(file.as_fd(), end - offset);
         let Some(charges) = self.limits.charge(&self.owner, end - offset, sparse) else {
+            // It may be the last of much memory.
+            self.close(smallvec![file]);
             return Ok(Err(libc::ENOMEM));
         };
         match Mapping::new(file.as_fd(), offset, len, access.contains(Access::REMOTE_WRITE)) {
-            Ok(mapping) => Ok(Ok(Arc::new(mapping.charged(charges)))),
+            Ok(mapping) => {
+                let mapping = mapping.charged(charges).unmapped_by(&self.limits.closers, &self.owner);
+                Ok(Ok(Arc::new(mapping)))
+            }
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
                 Err(malformed("rights on a region's memory file", 0, access.bits().into()))
             }

@@ -203,3 +203,27 @@ fn what_does_not_close_keeps_the_place_of_a_handshake() {
     assert!(bed.listener.accept_endpoint().unwrap().is_none());
     assert_eq!(bed.listener.handshake_count(), 1);
 }
+
+// [SHM-76] It stays charged until it is gone.
+#[test]
+fn large_memory_of_a_peer_is_unmapped_elsewhere() {
+    let threads = Budget::new(Terms { limit: 1, share_percent: 100 }, Vec::new());
+    let busy = threads.count(&Owner::Unknown, 1);
+    let closers = Closers::new(threads);
+    let limits = ShmLimits { closers: Arc::clone(&closers), ..ShmLimits::default() };
+    let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits.clone()), small());
+    let mut leave = |len: usize| {
+        let domain = ShmDomain::new();
+        let (_client, mut server) = bed.connect(&domain);
+        let region = domain.register(MemoryRef::new(domain.allocate(len).unwrap()), ALL).unwrap();
+        server.remote_memory(&region.range(), Access::REMOTE_READ).unwrap();
+    };
+    leave((64 << 20) - 4096);
+    assert_eq!((closers.waiting(), limits.mapped.used()), (0, 0));
+    leave(64 << 20);
+    assert_eq!((closers.waiting(), limits.mapped.used()), (1, 64 << 20));
+    drop(busy);
+    leave(64 << 20);
+    closed(&closers);
+    assert_eq!(limits.mapped.used(), 0);
+}
