@@ -169,9 +169,6 @@ impl Worker {
     }
 
     fn reply_payload(&mut self, call: &Call, payload: &[u8]) {
-        if payload.len() > self.reply_payload_max(call) {
-            return self.reply_status(call, Status::RANGE);
-        }
         self.reply(call, Status::OK, Answer { payload, ..Answer::default() });
     }
 

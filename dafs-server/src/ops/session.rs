@@ -21,6 +21,14 @@ use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
+    /// Answers a request that is executed on the spot with all of a payload, or with `RANGE` where the client takes no message of that size.
+    fn reply_whole(&mut self, call: &Call, payload: &[u8]) {
+        match payload.len() > self.reply_payload_max(call) {
+            true => self.reply_status(call, Status::RANGE),
+            false => self.reply_payload(call, payload),
+        }
+    }
+
     pub(crate) fn execute_session(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
         if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
@@ -45,11 +53,11 @@ impl Worker {
                 let names = self.mountable(call);
                 statistics.exports.retain(|export| names.contains(&export.name));
                 statistics.clients = self.shown_clients(call, &statistics);
-                self.reply_payload(call, &encode_message_pack(&statistics));
+                self.reply_whole(call, &encode_message_pack(&statistics));
             }
             Opcode::Exports => {
                 let names = self.mountable(call);
-                self.reply_payload(call, &encode_message_pack(&names));
+                self.reply_whole(call, &encode_message_pack(&names));
             }
             Opcode::Mount => self.mount(call, &payload)?,
             Opcode::Close => self.close_handle(call)?,
@@ -221,7 +229,7 @@ impl Worker {
         let open = self.handle(call)?;
         let export = usize::from(open.node.export.0);
         if call.header.opcode == Opcode::FenceRead {
-            self.reply_payload(call, &encode_message_pack(&self.shared.fences.of(export)));
+            self.reply_whole(call, &encode_message_pack(&self.shared.fences.of(export)));
             return Ok(());
         }
         if open.rights.read_only {
