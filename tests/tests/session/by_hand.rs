@@ -6,6 +6,7 @@ use dafs_proto::wire::{
     NoticeKind, Opcode, OpenFlags, OpenRequest, ReadReply, Sieve, Stability, Statistics, Status, WriteReply,
     decode_message_pack,
 };
+use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Raw, read_body, request, stable_write_body, write_body};
@@ -16,6 +17,7 @@ on_each_provider_and_two_workers! {
     chains_run_and_errors_are_told,
     links_that_come_again_get_the_kept_reply_whatever_path_answered_them,
     operations_in_flight_on_a_closed_handle_are_finished,
+    list_of_exports_that_does_not_fit_is_refused,
 }
 
 fn data_inline_and_direct_arrives(on: On) {
@@ -255,4 +257,18 @@ fn operations_in_flight_on_a_closed_handle_are_finished(on: On) {
         assert_eq!(statistics.handles, 1, "{export}: the root");
         raw.call(Header::request(Opcode::Bye, FileHandle(0)), &[], &[]);
     }
+}
+
+// [WIRE-134]
+fn list_of_exports_that_does_not_fit_is_refused(on: On) {
+    let harness = Harness::start_with(on, |config| {
+        let memory = ExportKind::Memory { size_max: 1 << 20 };
+        config.exports = (0..1000).map(|i| ExportConfig::new(&format!("{i:0>60}"), memory.clone())).collect();
+    });
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    for opcode in [Opcode::Exports, Opcode::Statistics] {
+        let reply = raw.call(Header::request(opcode, FileHandle(0)), &[], &[]);
+        assert_eq!(reply.header.status, Status::RANGE, "{opcode:?}");
+    }
+    raw.mount(&format!("{:0>60}", 999));
 }
