@@ -34,6 +34,7 @@ on_each_provider! {
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
+    stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
     operation_that_meets_a_fence_on_its_way_is_answered_fenced,
     list_whose_session_ends_while_it_is_made_durable_is_over,
 }
@@ -259,6 +260,25 @@ fn commit_that_fails_beside_a_write_makes_the_write_doubtful(on: On) {
                 }
                 other => panic!("{other:?} hides that data of {size} bytes was lost"),
             }
+        }
+    });
+}
+
+// [STOR-72] The kernel tells of lost data once, to whoever syncs first.
+fn stable_write_beside_a_commit_that_fails_is_not_told_as_durable(on: On) {
+    each_export(on, |scene| {
+        for size in SIZES {
+            let file = scene.file(b"committed");
+            let other = scene.root.open("f").unwrap();
+            scene.faults.next(Kind::Commit, Fault::Hold, 1);
+            let written = file.submit_write_at_with(bytes(7, size), 0, Stability::DataSync);
+            scene.session.flush();
+            scene.faults.wait_for_held(1);
+            scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
+            assert_status(other.commit(), Status::IO, "commit");
+            scene.faults.release();
+            assert_status(written.wait().result, Status::IO, "stable write");
+            file.write_all_at(&bytes(7, size), 0).unwrap();
         }
     });
 }

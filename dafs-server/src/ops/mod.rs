@@ -18,8 +18,8 @@ mod write;
 
 use dafs_proto::session::Effect;
 use dafs_proto::wire::{
-    BatchResult, CommitReply, FileHandle, Method, MountReply, SeekReply, Status, Verifier, WriteReply,
-    encode_message_pack,
+    BatchResult, CommitReply, FileHandle, Method, MountReply, SeekReply, Stability, Status, Verifier,
+    WriteReply, encode_message_pack,
 };
 
 use crate::config::ExportKind;
@@ -149,7 +149,16 @@ impl Worker {
 
     /// Answers a write.
     pub(crate) fn reply_written(&mut self, call: &Call, write: &Writing, count: u32, payload: &[u8]) {
-        let Writing { target: Target { verifier, .. }, offset, stability, .. } = *write;
+        let Writing { target: Target { node, verifier }, offset, stability, .. } = *write;
+        if stability != Stability::Unstable && self.storage.verifier(node.export) != verifier.0 {
+            // Data was lost meanwhile, and the kernel says so once for an open file: to whoever asked first.
+            return match call.batch {
+                Some(place) => {
+                    self.end_part(place, BatchResult { status: Status::IO, count: 0, value: verifier.0 });
+                }
+                None => self.reply_status(call, Status::IO),
+            };
+        }
         if let Some(place) = call.batch {
             return self.end_part(place, BatchResult { status: Status::OK, count, value: verifier.0 });
         }

@@ -159,10 +159,10 @@ type Finished = (OpToken, ExportId, Result<Outcome, Status>);
 
 /// Threads and descriptors; only where an export may wait.
 struct Waiting {
+    /// For reads and writes; the pool does them where there is none. It ends first: threads may wait for what is in it.
+    ring: Option<Ring>,
     pool: Pool<Finished>,
     wake: Arc<Wake>,
-    /// For reads and writes; the pool does them where there is none.
-    ring: Option<Ring>,
     /// Whose what is submitted now is.
     client: u64,
 }

@@ -9,6 +9,9 @@ pub(super) struct Place(u8);
 const PLACES: u64 = 64;
 
 impl Place {
+    /// Where files are closed that nobody waits for. It has threads of its own: else what hangs elsewhere would keep descriptors for good.
+    pub(super) const DISPOSAL: Self = Self(PLACES as u8);
+
     /// The place of what is named so.
     pub(super) fn of(name: impl std::hash::Hash) -> Self {
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -84,7 +87,8 @@ impl<J> Fair<J> {
 
     /// Jobs run, and all of them where they may hang.
     pub(super) fn runs_only_in_places(&self) -> bool {
-        self.in_places > 0 && self.running.values().sum::<usize>() == self.in_places
+        let in_places: usize = self.in_place.values().sum();
+        in_places > 0 && self.running.values().sum::<usize>() == in_places
     }
 
     /// The job that runs next, if one may.
@@ -123,7 +127,7 @@ impl<J> Fair<J> {
             *self.running.entry(client).or_default() += 1;
             if let Some(place) = ticket.place {
                 *self.in_place.entry(place).or_default() += 1;
-                self.in_places += 1;
+                self.in_places += usize::from(place != Place::DISPOSAL);
             }
         }
         found
@@ -131,7 +135,7 @@ impl<J> Fair<J> {
 
     fn may_enter(&self, place: Place) -> bool {
         let here = self.in_place.get(&place).copied().unwrap_or(0);
-        here < self.limits.place && self.in_places < self.limits.places
+        here < self.limits.place && (place == Place::DISPOSAL || self.in_places < self.limits.places)
     }
 
     /// A job that was taken does not run any more.
@@ -139,7 +143,7 @@ impl<J> Fair<J> {
         lower(&mut self.running, ticket.client);
         if let Some(place) = ticket.place {
             lower(&mut self.in_place, place);
-            self.in_places = self.in_places.saturating_sub(1);
+            self.in_places = self.in_places.saturating_sub(usize::from(place != Place::DISPOSAL));
         }
     }
 }
@@ -197,6 +201,8 @@ mod tests {
         }
         fair.push(ticket(7, None), 9);
         assert_eq!(taken(&mut fair), [(7, 9)]);
+        fair.push(Ticket { client: u64::MAX, place: Some(Place::DISPOSAL) }, 10);
+        assert_eq!(taken(&mut fair), [(u64::MAX, 10)], "files are closed all the same");
     }
 
     #[test]

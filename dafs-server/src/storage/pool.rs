@@ -85,9 +85,6 @@ enum Job<T> {
 /// After the end of a pool a thread hangs that is where it may, and is not back after this long.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// Of whom it is that something is dropped: of nobody, and not many at a time.
-const DISPOSAL: &str = "disposal";
-
 /// A bounded number of threads, a bounded queue that is fair, results for one collector.
 pub(super) struct Pool<T: Send + 'static> {
     desk: Arc<Desk<T>>,
@@ -148,7 +145,7 @@ impl<T: Send + 'static> Pool<T> {
     /// Drops a value on a thread, without a result. `place`: where that may hang. Here and now when there is no thread.
     pub(super) fn dispose(&mut self, place: Option<Place>, value: impl Send + 'static) {
         if self.ensure_thread() {
-            let place = place.unwrap_or_else(|| Place::of(DISPOSAL));
+            let place = place.unwrap_or(Place::DISPOSAL);
             #[cfg(test)]
             {
                 self.disposals += 1;

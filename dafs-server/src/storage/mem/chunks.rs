@@ -298,7 +298,11 @@ impl Chunks {
 
     /// The first chunk from `from` on that does not hold all that it stands for.
     pub(super) fn next_with_hole(&self, from: u64) -> u64 {
-        let found = self.next(from, &|slot, level| slot.held() < chunks_below(level) * CHUNK_SIZE);
+        // That all that there may be is held is more than 64 bits can say.
+        let is_full = |slot: &Slot, level| {
+            chunks_below(level).checked_mul(CHUNK_SIZE).is_some_and(|all| slot.held() >= all)
+        };
+        let found = self.next(from, &|slot, level| !is_full(slot, level));
         found.unwrap_or_else(|| from.max(chunks_below(self.level)))
     }
 

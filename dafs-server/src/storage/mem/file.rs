@@ -208,7 +208,11 @@ impl FileData {
             return Err(Status::NO_SPACE);
         }
         let missing = wanted - self.chunks.charged(first, whole_end);
-        let tail = (end % CHUNK_SIZE).next_power_of_two().saturating_sub(self.chunks.held(whole_end));
+        let tail = match end % CHUNK_SIZE {
+            0 => 0,
+            len => len.next_power_of_two().max(CHUNK_CAPACITY_MIN),
+        };
+        let tail = tail.saturating_sub(self.chunks.held(whole_end));
         space.take(missing + tail)?;
         space.give(missing + tail);
         self.before_change(space);
@@ -277,7 +281,7 @@ impl FileData {
             (true, false) | (false, true) => Ok(offset),
             (true, true) => {
                 let found = self.chunks.next_with_hole(number);
-                Ok((found * CHUNK_SIZE + self.chunks.held(found)).min(self.size))
+                Ok(found.saturating_mul(CHUNK_SIZE).saturating_add(self.chunks.held(found)).min(self.size))
             }
             (false, false) => {
                 self.chunks.next_held(number + 1).map(|found| found * CHUNK_SIZE).ok_or(Status::NO_DEVICE)

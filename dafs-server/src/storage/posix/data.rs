@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use dafs_proto::transport::{MemoryRef, Span};
@@ -162,7 +162,8 @@ pub(super) fn write_now(
             Ok(count) if count == len => return Ok(len),
             // The rest is written again with all of it.
             Ok(_) | Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
-            Err(Errno::OPNOTSUPP) => node.class.nowait_write.store(false, Ordering::Relaxed),
+            // Some say so in other words (F2FS). What is wrong with the write itself shows again.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => node.class.nowait_write.store(false, Ordering::Relaxed),
             Err(errno) => return Err(NowError::Failed(errno.into())),
         }
     }
@@ -245,8 +246,13 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             let mut segments = owned_segments(from);
             check_write_range(*offset, total(&segments))?;
             let fd = node.fd_for(*offset, &segments);
+            let len = total(&segments);
             let result = write_all(fd, &mut segments, *offset, write_flags(*stability));
             note_write_back(scope, *stability, &result);
+            if *stability != Stability::Unstable && result.is_ok_and(|count| count < len) {
+                // What cut it short may be what was to be said of data that was written before.
+                note_loss(scope.shared);
+            }
             if *stability == Stability::FileSync && result.is_ok() {
                 sync_name(scope, node)?;
             }
@@ -349,24 +355,18 @@ pub(super) fn write_all(
 
 type AppendLock = Mutex<()>;
 
-/// Locks of files that are appended to, by device and inode: all nodes of a file share one.
-#[derive(Default)]
-pub(super) struct Inodes {
-    locks: Mutex<HashMap<(u64, u64), Weak<AppendLock>>>,
-}
-
-impl Inodes {
-    fn of(&self, node: &Node) -> Arc<AppendLock> {
-        let mut locks = lock(&self.locks);
-        if let Some(found) = locks.get(&(node.dev, node.ino)).and_then(Weak::upgrade) {
-            return found;
-        }
-        // Bounded by the appends in progress.
-        locks.retain(|_, lock| lock.strong_count() > 0);
-        let made = Arc::new(Mutex::new(()));
-        locks.insert((node.dev, node.ino), Arc::downgrade(&made));
-        made
+/// The lock of a file that is appended to, by device and inode: one for all exports that have it.
+fn append_lock(node: &Node) -> Arc<AppendLock> {
+    static LOCKS: LazyLock<Mutex<HashMap<(u64, u64), Weak<AppendLock>>>> = LazyLock::new(Mutex::default);
+    let mut locks = lock(&LOCKS);
+    if let Some(found) = locks.get(&(node.dev, node.ino)).and_then(Weak::upgrade) {
+        return found;
     }
+    // Bounded by the appends in progress.
+    locks.retain(|_, lock| lock.strong_count() > 0);
+    let made = Arc::new(Mutex::new(()));
+    locks.insert((node.dev, node.ino), Arc::downgrade(&made));
+    made
 }
 
 /// The kernel chooses the place (`RWF_APPEND`), also against other processes, where the file system lets it; the lock
@@ -379,7 +379,7 @@ fn append(
 ) -> Result<FsReply, Status> {
     let mut segments = owned_segments(from);
     let len = total(&segments);
-    let inode = scope.shared.inodes.of(node);
+    let inode = append_lock(node);
     let (Some(_inode), Some(_position)) = (scope.lock(&inode), scope.lock(&node.position)) else {
         return Err(Status::AGAIN);
     };
@@ -439,11 +439,18 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
     Ok(FsReply::Done)
 }
 
-/// Syncs, and notes when written data was lost.
+/// Syncs, and notes when written data was lost: whatever the file system says of that, it says it once.
 pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) -> Result<(), Status> {
     let result = retry(|| if data_only { fdatasync(fd) } else { fsync(fd) }).map_err(Status::from);
-    note_write_back(scope, Stability::FileSync, &result);
+    if result.is_err_and(is_of_write_back) {
+        note_loss(scope.shared);
+    }
     result
+}
+
+/// It is not about the descriptor.
+fn is_of_write_back(status: Status) -> bool {
+    !matches!(status, Status::INVALID | Status::BAD_HANDLE | Status::NOT_SUPPORTED)
 }
 
 pub(super) fn note_write_back<T>(scope: &Scope<'_>, stability: Stability, result: &Result<T, Status>) {
@@ -455,7 +462,12 @@ pub(super) fn note_lost<T>(shared: &Shared, stability: Stability, result: &Resul
     if stability != Stability::Unstable
         && matches!(result, Err(Status::IO | Status::NO_SPACE | Status::QUOTA))
     {
-        shared.verifier.fetch_add(1, Ordering::AcqRel);
-        tracing::error!("cannot write data back; a changed verifier tells the clients");
+        note_loss(shared);
     }
+}
+
+#[cold]
+pub(super) fn note_loss(shared: &Shared) {
+    shared.verifier.fetch_add(1, Ordering::AcqRel);
+    tracing::error!("cannot write data back; a changed verifier tells the clients");
 }

@@ -45,7 +45,7 @@ use super::{
 };
 use busy::{Busy, FileKey, Held};
 use class::{Classes, FsClass};
-use data::{Inodes, Throttle};
+use data::Throttle;
 use hot::HotWindows;
 use identity::Identities;
 pub use identity::hold_back;
@@ -61,7 +61,6 @@ pub(super) struct Shared {
     root: Arc<Node>,
     identities: Identities,
     classes: Classes,
-    inodes: Inodes,
     busy: Arc<Busy>,
     verifier: AtomicU64,
     direct_io: bool,
@@ -307,7 +306,6 @@ impl PosixExport {
             root: Arc::clone(&root),
             identities: Identities::of_process(),
             classes,
-            inodes: Inodes::default(),
             busy: Arc::default(),
             verifier: AtomicU64::new(verifier),
             direct_io: config.direct_io,

@@ -208,12 +208,12 @@ fn open_path(
             made => return with_attributes(made?),
         }
     }
-    let named = match scope.name(node, path, !flags.contains(OpenFlags::NO_FOLLOW)) {
-        // A link to nothing: what it names is made.
-        Err(_) if creates => return with_attributes(scope.open(node, path, system, mode)?),
-        named => named?,
+    let (found, is_open) = match scope.name(node, path, !flags.contains(OpenFlags::NO_FOLLOW)) {
+        // A link to nothing: what it names is made. It may be there by now, so it is not cut before it was looked at.
+        Err(_) if creates => (scope.open(node, path, system.difference(OFlags::TRUNC), mode)?, true),
+        named => (named?, false),
     };
-    let attributes = sys::fstat(named.as_fd())?;
+    let attributes = sys::fstat(found.as_fd())?;
     check_kind(attributes.kind, flags)?;
     admit(admission, &attributes)?;
     let cuts = flags.contains(OpenFlags::TRUNCATE);
@@ -221,7 +221,13 @@ fn open_path(
     let _held = cuts.then(|| scope.shared.busy.hold(file));
     let gate = cuts.then(|| WriteGate::of(file));
     let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
-    let fd = sys::reopen(named.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?;
+    let fd = match is_open {
+        true => found,
+        false => sys::reopen(found.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?,
+    };
+    if is_open && cuts {
+        retry(|| fs::ftruncate(&fd, 0))?;
+    }
     if cuts { with_attributes(fd) } else { Ok((fd, attributes)) }
 }
 
@@ -301,6 +307,8 @@ fn open_direct(
             }
             return Ok(None);
         }
+        // The one who makes a file may forbid himself to write it, and has it open all the same.
+        Err(Errno::ACCESS | Errno::PERM) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
     let (memory, offset) = sys::direct_io_alignment(direct.as_fd()).unwrap_or((4096, 4096));

@@ -9,7 +9,7 @@ use dafs_proto::wire::{Stability, Status};
 
 use super::super::paths::{check_read_range, check_write_range};
 use super::super::{FsOp, uring};
-use super::data::{advance, note_lost, owned_segments, total, write_flags};
+use super::data::{advance, note_loss, note_lost, owned_segments, total, write_flags};
 use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared, Task};
 
@@ -140,6 +140,10 @@ impl RingOp {
             }
             // What fitted is written; the caller meets the error with the rest.
             libc::ENOSPC | libc::EDQUOT | libc::EFBIG if self.write && self.done > 0 => {
+                if self.stability != Stability::Unstable {
+                    // It may be what was to be said of data that was written before.
+                    note_loss(&self.shared);
+                }
                 return RingNext::End(Ok(self.done));
             }
             _ => {}

@@ -353,3 +353,41 @@ fn file_systems_of_the_kernel_are_not_served() {
     let refused = Exports::new(vec![export], &StorageConfig::default()).err().expect("it is the kernel's");
     assert!(matches!(refused, StorageError::Kernel { .. }), "{refused}");
 }
+
+// [STOR-29] A file with more places than 64 bits can count bytes.
+#[test]
+fn holes_of_a_file_with_data_at_its_farthest_end_are_found() {
+    let mut f = limited(1 << 20);
+    let node = f.open("f", RWC).unwrap();
+    for offset in [0, 1 << 58, 1 << 62] {
+        f.write(node, offset, b"x").unwrap();
+    }
+    for (from, what, at) in [
+        (0, SeekWhat::Hole, 4096),
+        (4096, SeekWhat::Data, 1 << 58),
+        (1 << 58, SeekWhat::Hole, (1 << 58) + 4096),
+        (1 << 62, SeekWhat::Hole, (1 << 62) + 1),
+    ] {
+        let found = quick(&mut f, FsOp::Seek { node, offset: from, what });
+        assert!(
+            matches!(found, Ok(FsReply::Offset(found)) if found == at),
+            "{what:?} from {from}: {found:?}"
+        );
+    }
+}
+
+// [STOR-25] The last chunk is made where it is covered in part, and may be one too many.
+#[test]
+fn space_that_is_not_all_there_is_not_set_aside_in_part() {
+    const CHUNK: u64 = 64 << 10;
+    let mut refused = 0;
+    for left in (0..8192).step_by(64) {
+        let mut f = limited(6 * CHUNK + left);
+        let Ok(node) = f.open("f", RWC) else { continue };
+        if f.run(FsOp::Allocate { node, offset: 0, len: 6 * CHUNK + 1 }).is_err() {
+            refused += 1;
+            assert_eq!(allocated(&mut f, "f"), 0, "{left} bytes beside six chunks");
+        }
+    }
+    assert!(refused > 64, "{refused}");
+}

@@ -113,3 +113,21 @@ fn write_that_outlives_its_node_keeps_no_thread_waiting_that_rewrites_a_window()
         assert!(met, "{kind:?}: the write never was the last to have the file open");
     }
 }
+
+// [STOR-96] What is in the ring holds what a thread waits for.
+#[test]
+fn storage_that_ends_does_not_wait_for_a_thread_that_waits_for_the_ring() {
+    for kind in ring_kinds() {
+        let mut f = Fixture::with(kind, |_| {}, &StorageConfig::default());
+        let node = f.open("f", RWC).unwrap();
+        assert_eq!(f.write_submitted(node, 0, &[&[7; 10_000]], Stability::DataSync), Ok(10_000));
+        let (offset, from) = (0, vec![memory_of(&[8; 4096])]);
+        f.start(FsOp::Write { node, offset, from, stability: Stability::DataSync });
+        f.storage.flush();
+        let parts = vec![(1, memory_of(&[9; 10])), (5000, memory_of(&[9; 10]))];
+        f.start(FsOp::Sieve { node, offset: 1, len: 5009, parts });
+        let Fixture { storage, directory, .. } = f;
+        drop(storage);
+        drop(directory);
+    }
+}
