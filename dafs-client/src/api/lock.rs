@@ -1,7 +1,6 @@
 //! Byte-range locks of an open file.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::wire::{
@@ -13,7 +12,6 @@ use smallvec::SmallVec;
 use crate::api::chain::Chain;
 use crate::api::dir::forms;
 use crate::api::file::File;
-use crate::driver::Shared;
 use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
@@ -221,18 +219,12 @@ impl File {
     }
 
     fn run_plain(&self, plain: Plain) -> Result<()> {
-        let (shared, locks) = (&self.owner.shared, plain.locks.as_ref());
-        match shared.run_plain(plain.opcode, &self.node, (&plain.body, locks)) {
-            Some(op) => ended(op, shared, &self.node, locks),
-            None => Ok(()),
-        }
+        let asked = (&*plain.body, plain.locks.as_ref());
+        self.owner.shared.run_plain(plain.opcode, &self.node, asked).map_or(Ok(()), ended)
     }
 
     fn submit_plain(&self, plain: &Plain) -> Pending<Result<()>> {
-        let named = Named::of(&plain.body);
-        let (shared, node, locks) = (Arc::clone(&self.owner.shared), Arc::clone(&self.node), plain.locks);
-        let finish = move |op| ended(op, &shared, &node, locks.as_ref());
-        Call::boxed(Some(&self.node), plain.opcode, named, finish).submit(&self.owner)
+        Call::plain(Some(&self.node), plain.opcode, Named::of(&plain.body), ended).submit(&self.owner)
     }
 
     fn request(
@@ -295,15 +287,8 @@ impl Chain<'_> {
     }
 }
 
-/// What came of a request that may lock: its session may have been lost since it was answered, and the lock with it.
-fn ended(op: Op, shared: &Shared, node: &Node, locks: Option<&LockRequest>) -> Result<()> {
-    let reply = op.into_reply()?;
-    match locks {
-        Some(request) if !shared.note_lock(reply.epoch, node, request) => {
-            Err(Error::InDoubt { operation: Opcode::Lock })
-        }
-        _ => Ok(()),
-    }
+fn ended(op: Op) -> Result<()> {
+    op.into_reply().map(drop)
 }
 
 /// Owners that chains stand for have the second highest bit.

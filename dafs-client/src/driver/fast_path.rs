@@ -136,7 +136,7 @@ impl Shared {
         let (opcode, len) = (op.opcode, op.transfer().map_or(0, |transfer| transfer.len));
         op.stop();
         op.outstanding = 1;
-        let index = core.ops.insert(op);
+        let index = core.insert(op);
         let request =
             Request { op: index, opcode, order: sent.order, at: 0, len, bounce: None, eager_buffer: None };
         core.note_request(sent.slot, request);

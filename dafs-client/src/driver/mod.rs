@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
 use dafs_proto::transport::{Domain, Provider, TransportError};
-use dafs_proto::wire::LockRequest;
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
@@ -170,16 +169,6 @@ impl Shared {
         Some(node)
     }
 
-    /// Notes a lock that the session of `epoch` has granted: the next one takes it again. `false` when that session is gone.
-    pub(crate) fn note_lock(&self, epoch: u64, node: &Node, request: &LockRequest) -> bool {
-        let core = self.lock();
-        let is_there = epoch == core.epoch;
-        if is_there {
-            node.locks().lock(request);
-        }
-        is_there
-    }
-
     /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`].
     pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
         let keep_back = core.uncollected > 0 && self.config.coalesce_submits;
@@ -202,9 +191,9 @@ impl Shared {
     /// Gives an operation up. The server hears at once of a lock that nobody waits for any more: others wait behind it.
     pub(crate) fn give_up(&self, index: usize, give_up: impl FnOnce(&mut Driven)) {
         let mut core = self.lock();
-        let waited = core.ops.get(index).is_some_and(Op::waits);
+        let is_lock = core.ops.get(index).is_some_and(Op::is_lock);
         give_up(&mut core);
-        if waited {
+        if is_lock {
             self.push(&mut core, false);
         }
     }

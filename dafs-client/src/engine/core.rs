@@ -14,7 +14,7 @@ use dafs_proto::wire::{
 use slab::Slab;
 
 use crate::engine::eager::{EagerBufferState, EagerRequest, Next};
-use crate::engine::lock_waits::LockWaits;
+use crate::engine::locks::LockWaits;
 use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
 use crate::handle::closings::Closing;
@@ -116,8 +116,18 @@ impl Core {
         }
         op.queued = true;
         self.deadlines += usize::from(op.deadline.is_some());
-        let index = self.ops.insert(op);
+        let index = self.insert(op);
         self.queue.push_back(index);
+        index
+    }
+
+    /// Takes an operation among those that run. Where somebody will collect it, and it locks, others leave that alone.
+    pub(crate) fn insert(&mut self, op: Op) -> usize {
+        let asked = op.asked_lock().filter(|_| !op.detached);
+        let index = self.ops.insert(op);
+        if let Some((node, request)) = asked {
+            node.locks().ask(index, request);
+        }
         index
     }
 
@@ -437,7 +447,11 @@ impl Core {
         op.done = true;
         self.deadlines -= usize::from(op.deadline.take().is_some());
         if !op.detached {
+            let is_refused = op.error.is_some();
             self.uncollected += 1;
+            if is_refused {
+                self.end_asking_for_lock(index);
+            }
             return;
         }
         let op = self.ops.remove(index);
@@ -449,9 +463,7 @@ impl Core {
 
     /// A detached operation opened or locked something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
-        for (opcode, named) in op.unclaimed_locks(self.epoch) {
-            self.submit(Op::detached(opcode, named));
-        }
+        self.give_unclaimed_lock_up(&op);
         if let Some(closing) = op.unclaimed() {
             self.close(closing);
         }
@@ -459,6 +471,13 @@ impl Core {
 
     /// Takes a finished operation out, for its caller.
     pub(crate) fn collect(&mut self, index: usize) -> Op {
+        let mut op = self.take_ended(index);
+        self.claim_lock(index, &mut op);
+        op
+    }
+
+    /// Takes a finished operation out, that its caller does not want.
+    pub(crate) fn take_ended(&mut self, index: usize) -> Op {
         self.uncollected -= 1;
         self.ops.remove(index)
     }

@@ -17,14 +17,15 @@ impl Core {
     /// The caller lost interest: the operation runs on, and its result is dropped.
     pub(crate) fn detach(&mut self, index: usize) {
         let Some(op) = self.ops.get_mut(index) else { return };
-        if op.done {
-            let op = self.collect(index);
+        let (is_done, waits) = (op.done, op.waits());
+        op.detached = true;
+        if waits {
+            return self.fail(index, Error::Cancelled);
+        }
+        self.end_asking_for_lock(index);
+        if is_done {
+            let op = self.take_ended(index);
             self.close_unclaimed(op);
-        } else {
-            op.detached = true;
-            if op.waits() {
-                self.fail(index, Error::Cancelled);
-            }
         }
     }
 
@@ -96,6 +97,8 @@ impl Core {
             self.fail(index, error);
             return true;
         }
+        self.end_asking_for_lock(index);
+        let Some(op) = self.ops.get_mut(index) else { return true };
         // A stand-in takes the replies; the operation itself is done.
         let stand_in = op.stand_in();
         op.error = Some(Box::new(error.clone()));

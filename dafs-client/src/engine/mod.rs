@@ -6,6 +6,6 @@ pub(crate) mod choice;
 pub(crate) mod core;
 pub(crate) mod eager;
 pub(crate) mod ending;
-pub(crate) mod lock_waits;
+pub(crate) mod locks;
 pub(crate) mod recovery;
 pub(crate) mod signs;

@@ -116,6 +116,7 @@ impl Node {
             Ok(handle) => {
                 self.epoch.store(epoch, Ordering::Relaxed);
                 self.handle.store(handle.0, Ordering::Relaxed);
+                self.locks().forget_given_up();
             }
             // The first cause stays. Its handle is that of a session that is gone: given back in the new one, it would close another file.
             Err(cause) => drop(self.stale.set(cause)),

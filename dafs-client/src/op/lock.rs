@@ -1,11 +1,10 @@
-//! Operations that lock: what they wait for, and what puts back what they have changed where nobody knows of that.
+//! Operations that lock: what they ask for, and what they wait for.
 
-use std::ops::Range;
+use std::sync::Arc;
 
-use dafs_proto::wire::{LockFlags, LockKind, LockRequest, LockTurn, Opcode, UnlockRequest};
+use dafs_proto::wire::{LockFlags, LockRequest, LockTurn, Opcode};
 
 use crate::handle::node::Node;
-use crate::op::named::Named;
 use crate::op::{Op, Work};
 
 impl Op {
@@ -36,36 +35,18 @@ impl Op {
         }
     }
 
-    /// Requests that give back what it locked, when nobody knows of that; what its owner had locked before stays.
-    pub(crate) fn unclaimed_locks(&self, epoch: u64) -> Vec<(Opcode, Named)> {
-        let (Some(request), Work::Named(named), Some(node)) = (self.lock_request(), &self.work, &self.target)
-        else {
-            return Vec::new();
-        };
-        let is_locked = named.reply.as_ref().is_some_and(|reply| reply.epoch == epoch);
-        if !is_locked || request.flags.contains(LockFlags::CANCEL) {
-            return Vec::new();
-        }
-        // What it was going to repair stays broken, which giving it back would deny.
-        let repairs = request.flags.contains(LockFlags::REPAIR);
-        let cancel =
-            repairs.then(|| (Opcode::Lock, lock(LockRequest { flags: LockFlags::CANCEL, ..request })));
-        let unlocks = unlocks(node, &request).into_iter().map(|unlock| (Opcode::Unlock, unlock));
-        let handle = Some(node.handle());
-        let requests = cancel.into_iter().chain(unlocks);
-        requests.map(|(opcode, named)| (opcode, Named { handle, ..named })).collect()
+    /// The lock that it asks for, and of which file; `None` where it ends a wait, or is no lock.
+    pub(crate) fn asked_lock(&self) -> Option<(Arc<Node>, LockRequest)> {
+        let asked = self.lock_request().filter(|request| !request.flags.contains(LockFlags::CANCEL))?;
+        Some((Arc::clone(self.target.as_ref()?), asked))
     }
 
-    /// Requests that end its wait, and put back what its owner had where it was granted before they arrive.
-    pub(crate) fn cancels_of_lock(&self) -> Vec<(Opcode, Named)> {
-        let (Some(request), Some(node)) = (self.lock_request(), &self.target) else { return Vec::new() };
-        let mut cancels = vec![(Opcode::Lock, lock(LockRequest { flags: LockFlags::CANCEL, ..request }))];
-        cancels.extend(unlocks(node, &request).into_iter().map(|unlock| (Opcode::Unlock, unlock)));
-        if request.kind == LockKind::Exclusive {
-            let held = node.locks().shared_parts(&request.range(), request.owner);
-            cancels.extend(held.into_iter().map(|request| (Opcode::Lock, lock(request))));
+    /// The session in which it was answered well.
+    pub(crate) fn answered_in(&self) -> Option<u64> {
+        match &self.work {
+            Work::Named(named) => Some(named.reply.as_ref()?.epoch),
+            Work::Data(_) | Work::Chain(_) | Work::Batch(_) => None,
         }
-        cancels
     }
 
     fn lock_request(&self) -> Option<LockRequest> {
@@ -74,18 +55,4 @@ impl Op {
             _ => None,
         }
     }
-}
-
-fn lock(request: LockRequest) -> Named {
-    Named::of(&request.bytes())
-}
-
-/// Requests that give back the parts of a lock that its owner did not have before.
-fn unlocks(node: &Node, request: &LockRequest) -> Vec<Named> {
-    let owner = request.owner;
-    let unlock = |part: Range<u64>| {
-        let len = if part.end == u64::MAX { 0 } else { part.end - part.start };
-        Named::of(&UnlockRequest { offset: part.start, len, owner }.bytes())
-    };
-    node.locks().unlocked_parts(&request.range(), owner).into_iter().map(unlock).collect()
 }

@@ -2,6 +2,7 @@
 
 mod data;
 mod lies;
+mod locks;
 mod names;
 mod recovery;
 mod restart;

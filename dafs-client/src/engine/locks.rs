@@ -1,0 +1,131 @@
+//! Locks: those that wait at the server without a request in flight, which tells when to ask again, and those that were given up. What
+//! becomes of the latter the node knows, for it knows what else is asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dafs_proto::wire::{LockRequest, LockTurn, Opcode};
+use smallvec::SmallVec;
+
+use crate::engine::core::Core;
+use crate::error::Error;
+use crate::handle::locks::PutBack;
+use crate::handle::node::Node;
+use crate::op::Op;
+use crate::op::named::Named;
+
+/// Which operations wait for which turn.
+#[derive(Default)]
+pub(crate) struct LockWaits {
+    by_turn: HashMap<LockTurn, SmallVec<[usize; 1]>>,
+}
+
+impl LockWaits {
+    fn remove(&mut self, turn: &LockTurn, index: usize) {
+        if let Some(waiting) = self.by_turn.get_mut(turn) {
+            waiting.retain(|other| *other != index);
+            if waiting.is_empty() {
+                self.by_turn.remove(turn);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// The server answered that a lock waits.
+    pub(crate) fn on_lock_waits(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        let Some(turn) = op.begin_wait() else { return };
+        self.lock_waits.by_turn.entry(turn).or_default().push(index);
+        // Whoever asked for it has gone meanwhile.
+        if self.ops.get(index).is_some_and(|op| op.detached) {
+            self.fail(index, Error::Cancelled);
+        }
+    }
+
+    /// The turn of a lock has come. One that was given up meanwhile has been given back by then.
+    pub(crate) fn on_lock_turn(&mut self, turn: &LockTurn) {
+        for index in self.lock_waits.by_turn.remove(turn).unwrap_or_default() {
+            self.ask_again(index);
+        }
+    }
+
+    /// There is a new connection, or a new session: what the server has said of turns is lost.
+    pub(crate) fn ask_for_locks_again(&mut self) {
+        self.lock_waits.by_turn.clear();
+        for index in self.indices(Op::waits) {
+            self.ask_again(index);
+        }
+    }
+
+    fn ask_again(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        if op.end_wait().is_some() {
+            op.redo(0, 0);
+            if !std::mem::replace(&mut op.queued, true) {
+                self.queue.push_back(index);
+            }
+        }
+    }
+
+    /// An operation that may wait for a lock ends: the server need not keep that for it.
+    pub(crate) fn give_lock_wait_up(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        let (Some(turn), Some((node, request))) = (op.end_wait(), op.asked_lock()) else { return };
+        self.lock_waits.remove(&turn, index);
+        node.locks().end_asking(index, request.owner);
+        self.give_lock_up(&node, request, true);
+    }
+
+    /// A lock was granted to an operation that nobody collects.
+    pub(crate) fn give_unclaimed_lock_up(&mut self, op: &Op) {
+        if let Some((node, request)) = op.asked_lock()
+            && op.answered_in() == Some(self.epoch)
+        {
+            self.give_lock_up(&node, request, false);
+        }
+    }
+
+    fn give_lock_up(&mut self, node: &Arc<Node>, request: LockRequest, waits: bool) {
+        node.locks().give_up(request, waits);
+        self.put_locks_back(node);
+    }
+
+    /// Nobody will collect this operation, or it was refused.
+    pub(crate) fn end_asking_for_lock(&mut self, index: usize) {
+        if let Some((node, request)) = self.ops.get(index).and_then(Op::asked_lock) {
+            node.locks().end_asking(index, request.owner);
+            self.put_locks_back(&node);
+        }
+    }
+
+    /// The caller takes the result: from now on the lock is held, and the next session takes it again. It is in doubt if the session that
+    /// granted it is gone.
+    pub(crate) fn claim_lock(&mut self, index: usize, op: &mut Op) {
+        let Some((node, request)) = op.asked_lock() else { return };
+        node.locks().end_asking(index, request.owner);
+        match op.answered_in() {
+            Some(epoch) if epoch == self.epoch => node.locks().lock(&request),
+            Some(_) => op.error = Some(Box::new(Error::InDoubt { operation: Opcode::Lock })),
+            None => {}
+        }
+        self.put_locks_back(&node);
+    }
+
+    /// Sends what puts locks back that were given up, as far as nobody asks for the same.
+    fn put_locks_back(&mut self, node: &Arc<Node>) {
+        if self.dead.is_some() || node.is_stale() {
+            return;
+        }
+        let requests = node.locks().put_back();
+        for request in requests {
+            let (opcode, named) = match request {
+                PutBack::Lock(request) => (Opcode::Lock, Named::of(&request.bytes())),
+                PutBack::Unlock(request) => (Opcode::Unlock, Named::of(&request.bytes())),
+            };
+            let mut op = Op::named(opcode, Some(Arc::clone(node)), named);
+            op.detached = true;
+            self.submit(op);
+        }
+    }
+}

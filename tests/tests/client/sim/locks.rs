@@ -1,0 +1,155 @@
+//! Locks that are given up while they are asked for: what others ask for by the same owner, and what it held before, stays.
+
+use std::ops::Range;
+
+use dafs_client::{Config, Error, File, LockKind, LockOptions, OpenOptions, Pending, Session, Status};
+use dafs_tests::sim::ScriptedWorld;
+use dafs_tests::suite::assert_status;
+
+use LockKind::{Exclusive, Shared};
+
+/// Two sessions, and a file of each.
+struct Two {
+    session: Session,
+    file: File,
+    other_session: Session,
+    other: File,
+    _world: ScriptedWorld,
+}
+
+impl Two {
+    fn new(seed: u64) -> Self {
+        let world = ScriptedWorld::new(seed);
+        let open = |client: u8| {
+            let config = Config { client_id: Some([client; 16]), ..ScriptedWorld::config() };
+            let session = world.connect(&config).unwrap();
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true);
+            let file = session.mount("data").unwrap().open_with("f", &options).unwrap();
+            (session, file)
+        };
+        let ((session, file), (other_session, other)) = (open(7), open(8));
+        Self { session, file, other_session, other, _world: world }
+    }
+
+    /// All that was submitted is answered, and what follows from that.
+    fn settle(&self) {
+        for _ in 0..2 {
+            self.session.ping().unwrap();
+            self.other_session.ping().unwrap();
+        }
+    }
+
+    /// Whether the other session can lock a range, which it then gives back.
+    fn is_free(&self, range: Range<u64>, kind: LockKind) -> bool {
+        self.settle();
+        let is_free = self.other.try_lock(range.clone(), kind).unwrap();
+        self.other.unlock(range).unwrap();
+        is_free
+    }
+}
+
+fn end<T>(mut pending: Pending<T>, two: &Two) -> T {
+    two.settle();
+    assert!(pending.test(), "it waits for nobody");
+    pending.wait()
+}
+
+// [CLI-148]
+#[test]
+fn lock_given_up_in_flight_takes_nothing_from_one_that_its_owner_asks_for_behind_it() {
+    let two = Two::new(1);
+    drop(two.file.submit_lock(0..4, Exclusive));
+    let lock = two.file.submit_lock(2..8, Exclusive);
+    assert!(two.is_free(0..2, Shared), "nobody asks for it any more");
+    end(lock, &two).unwrap();
+    assert!(!two.is_free(2..3, Shared) && !two.is_free(7..8, Shared));
+    two.file.unlock(0..8).unwrap();
+    assert!(two.is_free(0..8, Exclusive));
+}
+
+// [CLI-148]
+#[test]
+fn lock_given_up_takes_nothing_from_one_that_was_asked_for_before_it() {
+    for is_answered in [false, true] {
+        let two = Two::new(2);
+        let first = two.file.submit_lock(0..4, Exclusive);
+        let second = two.file.submit_lock(0..4, Exclusive);
+        if is_answered {
+            two.settle();
+        }
+        drop(second);
+        two.settle();
+        end(first, &two).unwrap();
+        assert!(!two.is_free(0..1, Shared), "{is_answered}");
+        two.file.unlock(0..4).unwrap();
+        assert!(two.is_free(0..4, Exclusive), "{is_answered}");
+    }
+}
+
+// [CLI-142] [CLI-148]
+#[test]
+fn lock_given_up_is_given_back_when_what_its_owner_asked_for_behind_it_is_refused() {
+    let two = Two::new(3);
+    two.other.lock(4..5, Exclusive).unwrap();
+    drop(two.file.submit_lock(0..4, Exclusive));
+    let refused = two.file.submit_try_lock_with(0..8, Exclusive, LockOptions::default());
+    two.settle();
+    two.settle();
+    assert!(two.other.try_lock(0..4, Exclusive).unwrap(), "also before somebody collects the refusal");
+    assert_status(refused.wait(), Status::LOCKED, "held by the other");
+}
+
+// [CLI-148]
+#[test]
+fn wait_given_up_ends_none_of_the_waits_that_are_like_it() {
+    for in_flight in [false, true] {
+        let two = Two::new(4);
+        two.other.lock(0..4, Exclusive).unwrap();
+        let given_up = two.file.submit_lock(0..4, Exclusive);
+        if !in_flight {
+            two.settle();
+        }
+        let wait = two.file.submit_lock(0..4, Exclusive);
+        match in_flight {
+            true => drop(given_up),
+            false => {
+                two.settle();
+                assert!(matches!(given_up.cancel(), Err(Error::Cancelled)));
+            }
+        }
+        two.settle();
+        two.other.unlock(0..4).unwrap();
+        end(wait, &two).unwrap();
+        assert!(!two.is_free(0..1, Shared), "{in_flight}");
+        two.file.unlock(0..4).unwrap();
+        assert!(two.is_free(0..4, Exclusive), "{in_flight}");
+    }
+}
+
+// [LOCK-26] [CLI-146]
+#[test]
+fn wait_given_up_after_one_that_is_like_it_ends_at_the_server_as_the_last() {
+    let two = Two::new(5);
+    two.other.lock(0..4, Exclusive).unwrap();
+    let waits = [0; 2].map(|_| two.file.submit_lock(0..4, Exclusive));
+    two.settle();
+    drop(waits);
+    two.settle();
+    two.other.unlock(0..4).unwrap();
+    assert!(two.is_free(0..4, Exclusive));
+}
+
+// [CLI-142]
+#[test]
+fn lock_of_another_kind_that_is_given_up_in_flight_leaves_what_was_held_before() {
+    let two = Two::new(6);
+    two.file.lock(0..4, Shared).unwrap();
+    drop(two.file.submit_lock(0..6, Exclusive));
+    assert!(two.is_free(0..4, Shared) && !two.is_free(0..1, Exclusive), "it is shared again");
+    assert!(two.is_free(4..6, Exclusive), "it was nobody's before");
+    two.file.lock(0..4, Exclusive).unwrap();
+    drop(two.file.submit_lock(0..6, Shared));
+    assert!(!two.is_free(0..1, Shared), "it is exclusive again");
+    assert!(two.is_free(4..6, Exclusive), "it was nobody's before");
+}
