@@ -149,8 +149,9 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Cancels the operation. One that was not sent has no effect; one that was sent may have been executed. Returns what became of it:
-    /// usually [`Error::Cancelled`], and always the buffer. Blocks only while the server may be moving data of the buffer.
+    /// Cancels the operation. One that was not sent has no effect, but that a lock is given back all the same; one that was sent may have
+    /// been executed. Returns what became of it: usually [`Error::Cancelled`], and always the buffer. Blocks only while the server may be
+    /// moving data of the buffer.
     pub fn cancel(mut self) -> T {
         if let State::Op { owner, index, .. } = &self.state {
             owner.shared.give_up(*index, |core| {

@@ -1,6 +1,7 @@
 //! How operations and sessions end before their time.
 
 use dafs_proto::session::Moment;
+use dafs_proto::wire::Opcode;
 use smallvec::SmallVec;
 
 use crate::engine::core::Core;
@@ -93,16 +94,23 @@ impl Core {
             }
             return false;
         }
-        if op.outstanding == 0 {
+        // Who gives a lock back does not hold it any more, whatever came of that: the server has to hear of it.
+        let is_sent_later = op.opcode == Opcode::Unlock && op.queued;
+        if op.outstanding == 0 && !is_sent_later {
             self.fail(index, error);
             return true;
         }
         self.end_asking_for_lock(index);
         let Some(op) = self.ops.get_mut(index) else { return true };
         // A stand-in takes the replies; the operation itself is done.
-        let stand_in = op.stand_in();
+        let mut stand_in = op.stand_in();
+        stand_in.queued = is_sent_later;
+        op.queued &= !is_sent_later;
         op.error = Some(Box::new(error.clone()));
         let stand_in = self.ops.insert(stand_in);
+        for queued in self.queue.iter_mut().filter(|queued| is_sent_later && **queued == index) {
+            *queued = stand_in;
+        }
         for request in self.requests.iter_mut().flatten().filter(|request| request.op == index) {
             request.op = stand_in;
             // Sent again after a reconnect, a request whose data is gone moves none.

@@ -421,8 +421,7 @@ impl Op {
             // It may be needed again after a reconnect.
             Work::Named(named) => {
                 let path = named.path.clone();
-                let taken = std::mem::replace(&mut **named, Named { path, ..Named::default() });
-                Work::Named(Box::new(Named { sent: true, ..taken }))
+                Work::Named(Box::new(std::mem::replace(&mut **named, Named { path, ..Named::default() })))
             }
             Work::Data(transfer) => Work::Data(Transfer::discarding(transfer.kind)),
             Work::Chain(_) | Work::Batch(_) => Work::Data(Transfer::discarding(TransferKind::Read)),
