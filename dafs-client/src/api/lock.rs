@@ -308,3 +308,75 @@ fn extent(range: &Range<u64>) -> Result<(u64, u64)> {
         _ => Err(Error::Invalid(format!("cannot lock {range:?}: the range is empty"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::{World, config};
+    use crate::{Config, OpenOptions, Session};
+
+    const TIMEOUT: Duration = Duration::from_secs(3);
+
+    fn open(session: &Session) -> File {
+        let mut options = OpenOptions::new();
+        session.mount("data").unwrap().open_with("f", options.read(true).write(true).create(true)).unwrap()
+    }
+
+    /// A session that gives up after [`TIMEOUT`], and one of another client.
+    fn sessions(world: &World) -> (Session, Session) {
+        let hasty = world.connect(&Config { operation_timeout: Some(TIMEOUT), ..config() }).unwrap();
+        (hasty, world.connect(&Config { client_id: Some([8; 16]), ..config() }).unwrap())
+    }
+
+    // [CLI-149]
+    #[test]
+    fn unlock_whose_deadline_passes_before_it_is_sent_is_sent_all_the_same() {
+        let world = World::new(1);
+        let (hasty, session) = sessions(&world);
+        let (file, other) = (open(&hasty), open(&session));
+        file.lock(0..2, LockKind::Exclusive).unwrap();
+        let shared = &hasty.owner.shared;
+        shared.lock().disconnect();
+        let mut unlock = file.submit_unlock(0..1);
+        drop(file.submit_unlock(1..2));
+        world.net().advance(TIMEOUT);
+        shared.lock().expire(shared.clock.now());
+        assert!(unlock.has_ended() && unlock.test());
+        assert!(matches!(unlock.wait(), Err(Error::TimedOut { operation: Opcode::Unlock, .. })));
+        hasty.ping().unwrap();
+        assert_eq!(hasty.reconnects(), 1);
+        assert!(other.try_lock(0..2, LockKind::Exclusive).unwrap());
+    }
+
+    // [CLI-146]
+    #[test]
+    fn lock_whose_deadline_passes_while_it_waits_is_given_up_at_the_server_at_once() {
+        let world = World::new(2);
+        let (hasty, session) = sessions(&world);
+        let (file, held) = (open(&hasty), open(&session));
+        held.lock(0..1, LockKind::Exclusive).unwrap();
+        assert!(matches!(file.lock(0..1, LockKind::Exclusive), Err(Error::TimedOut { .. })));
+        let core = hasty.owner.shared.lock();
+        assert!(core.queue.is_empty() && !core.unflushed && core.session.outstanding() > 0);
+    }
+
+    // What nobody collects would stay for ever.
+    #[test]
+    fn lock_given_up_after_the_session_ended_leaves_no_operation() {
+        let world = World::new(3);
+        let (session, _) = sessions(&world);
+        let file = open(&session);
+        let lock = file.submit_lock(0..1, LockKind::Exclusive);
+        session.ping().unwrap();
+        let shared = Arc::clone(&session.owner.shared);
+        shared.lock().die(Error::Closed);
+        drop(lock);
+        let core = shared.lock();
+        assert!(core.ops.is_empty() && core.uncollected == 0);
+    }
+}

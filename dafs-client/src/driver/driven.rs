@@ -118,10 +118,17 @@ impl Driven {
         Ok(any)
     }
 
-    /// Time has passed: operations and the server are timed out, and the server hears of this side. `Err` when it is silent for too long.
+    /// Time has passed: operations and the server are timed out, and the server hears of this side, and of what was given up. `Err` when it
+    /// is silent for too long.
     pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
         let is_connected = self.endpoint.is_some();
-        if self.core.handle_time(now, is_connected)? { self.send_some() } else { Ok(()) }
+        self.core.handle_time(now, is_connected)?;
+        if !self.core.queue.is_empty() {
+            self.send_some()?;
+            // Whoever waited for the operation that was given up does not wait any more.
+            self.flush()?;
+        }
+        Ok(())
     }
 
     /// Tells the server that the session ends, if a request can be sent now. Returns whether it was told.

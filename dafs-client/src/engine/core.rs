@@ -505,8 +505,8 @@ impl Core {
     }
 
     /// Time has passed: what was noted gets its date, and operations are timed out. Over a connection the server is as well, `Err` when it
-    /// is silent for too long. Returns whether this side must speak, for which something is there to be sent.
-    pub(crate) fn handle_time(&mut self, now: Moment, is_connected: bool) -> Result<bool, Broken> {
+    /// is silent for too long. What this side must say is queued.
+    pub(crate) fn handle_time(&mut self, now: Moment, is_connected: bool) -> Result<(), Broken> {
         let alive = self.signs.dated(now);
         let (gives_up, must_speak) = (alive.gives_up(now), alive.must_speak(now));
         self.expire(now);
@@ -514,11 +514,10 @@ impl Core {
             let silent = std::io::Error::from(std::io::ErrorKind::TimedOut);
             return Err(Broken::Lost(TransportError::system("the server was silent for its lease", silent)));
         }
-        let speaks = is_connected && must_speak && self.session.can_send() && self.queue.is_empty();
-        if speaks {
+        if is_connected && must_speak && self.session.can_send() && self.queue.is_empty() {
             self.submit(Op::detached(Opcode::Null, Named::default()));
         }
-        Ok(speaks)
+        Ok(())
     }
 }
 
