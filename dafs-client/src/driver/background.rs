@@ -61,7 +61,8 @@ impl Shared {
         self.move_along(core)
     }
 
-    /// Leaves it to another thread to connect again. That leads from now on, or as soon as it can.
+    /// Leaves it to another thread to connect again. That leads from now on, or as soon as it can. Where none can be started, this one
+    /// connects again: nobody else would.
     #[cold]
     pub(crate) fn reconnect_elsewhere<'a>(&'a self, shared: Arc<Self>, mut core: Guard<'a>) -> Guard<'a> {
         if self.threads.has_background.load(Ordering::Acquire) {
@@ -73,15 +74,16 @@ impl Shared {
             return reconnect::reconnect(self, core);
         }
         let resume = reconnect::begin(&mut core);
+        let resume_elsewhere = resume.clone();
         let started = std::thread::Builder::new().name("dafs-reconnect".into()).spawn(move || {
             let unwinding = EndOnUnwind { shared: &shared };
-            drop(reconnect::finish(&shared, resume));
+            drop(reconnect::finish(&shared, resume_elsewhere));
             std::mem::forget(unwinding);
         });
         if let Err(error) = started {
-            // Whoever waits connects again, or the next call that asks.
-            tracing::warn!("cannot start a thread to connect again: {error}");
-            core.leader = false;
+            tracing::warn!("cannot start a thread to connect again: {error}; the caller waits for it");
+            drop(core);
+            return reconnect::finish(self, resume);
         }
         core
     }

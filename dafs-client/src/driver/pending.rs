@@ -102,7 +102,8 @@ impl<T> Pending<T> {
 
     /// Moves the session along, and returns whether the operation has ended. Never blocks: another thread of the library connects again
     /// ([`crate::Background`]), and the result is `false` while another thread holds the session. Over [`crate::Session::connect_with`]
-    /// without a progress thread there is no other thread; there it blocks while it connects again.
+    /// without a progress thread there is no other thread, and in a process that can start none either; there it blocks while it connects
+    /// again.
     pub fn test(&mut self) -> bool {
         let State::Op { owner, index, .. } = &self.state else { return true };
         let Some(core) = owner.shared.lock_if_free() else { return false };

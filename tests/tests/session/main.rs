@@ -13,6 +13,7 @@ mod nonblocking;
 mod replays;
 mod restart;
 mod shares;
+mod threadless;
 mod tokens;
 mod tokens_by_hand;
 mod tokens_lost;
