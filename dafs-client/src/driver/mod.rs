@@ -454,7 +454,7 @@ mod tests {
         let shared = &*session.owner.shared;
         let mut core = shared.lock();
         core.leader = true;
-        let mut core = shared.follow(core);
+        let mut core = shared.follow(core, None);
         core.leader = false;
         assert!(shared.contended.load(Ordering::Relaxed));
     }

@@ -251,7 +251,7 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
             if left.is_zero() {
                 break;
             }
-            owner.shared.turn_and_wait(left);
+            owner.shared.wait_within(left);
         }
     }
     pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()

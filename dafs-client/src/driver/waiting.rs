@@ -27,7 +27,7 @@ impl Shared {
                 break;
             }
             if core.leader {
-                core = self.follow(core);
+                core = self.follow(core, None);
                 continue;
             }
             let outcome = core.receive().and_then(|received| {
@@ -57,7 +57,7 @@ impl Shared {
         limit: Option<Duration>,
     ) -> Guard<'a> {
         if core.endpoint.is_none() {
-            return self.connect_again(core);
+            return self.connect_again(core, limit);
         }
         if self.contended.load(Ordering::Relaxed) {
             return self.wait_shared(core, spins, limit);
@@ -135,26 +135,43 @@ impl Shared {
         core
     }
 
-    /// Connects again, or has it done by another thread where an operation may end before that: this one looks at the time.
-    fn connect_again<'a>(&'a self, core: Guard<'a>) -> Guard<'a> {
+    /// Moves the session along, and waits for up to `limit` when there was nothing to do: for who has better to do than to connect again.
+    pub(crate) fn wait_within(&self, limit: Duration) {
+        let core = self.move_along(self.lock());
+        if core.leader {
+            return drop(self.follow(core, Some(limit)));
+        }
+        let mut spins = SPINS_MAX;
+        let core = self.wait_once(core, &mut spins, Some(limit));
+        self.tell(&core);
+    }
+
+    /// Connects again, or has it done by another thread where the caller may have to go before that: this one looks at the time.
+    fn connect_again<'a>(&'a self, core: Guard<'a>, limit: Option<Duration>) -> Guard<'a> {
+        if !core.is_broken() {
+            return core;
+        }
+        let may_go = core.deadlines > 0 || limit.is_some();
         match self.itself.upgrade() {
-            Some(itself) if core.deadlines > 0 && self.threads.may_connect_again() => {
+            Some(itself) if may_go && self.threads.may_connect_again() => {
                 let core = self.reconnect_elsewhere(itself, core);
-                self.follow(core)
+                // Not where none could be started.
+                if core.is_broken() { self.follow(core, limit) } else { core }
             }
             _ => reconnect::reconnect(self, core),
         }
     }
 
-    /// Another thread leads: sleeps until it tells of something.
-    pub(super) fn follow<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
+    /// Another thread leads: sleeps until it tells of something, for up to `limit`.
+    pub(super) fn follow<'a>(&'a self, mut core: Guard<'a>, limit: Option<Duration>) -> Guard<'a> {
         let outcome = core.flush();
         self.check(&mut core, outcome);
         core.uncontended.on_company();
         // Whoever leads from here on, after a new connection is made, must not keep the lock while it waits.
         self.contended.store(true, Ordering::Relaxed);
         core.followers += 1;
-        let limit = if core.deadlines > 0 { DEADLINE_SLICE } else { SLEEP_MAX };
+        let slice = if core.deadlines > 0 { DEADLINE_SLICE } else { SLEEP_MAX };
+        let limit = limit.unwrap_or(slice).min(slice);
         let (mut core, _) = self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;
         // Who connects again looks at no deadline.

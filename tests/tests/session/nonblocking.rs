@@ -3,7 +3,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use dafs_client::{Background, Config, Error, ReconnectPolicy, Session};
+use dafs_client::{
+    Background, BatchHints, Config, Error, ReconnectPolicy, Session, wait_all, wait_some_with,
+};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
@@ -16,6 +18,7 @@ on_each_provider_and_two_workers! {
     test_without_a_server_says_no_and_the_operation_ends_when_there_is_one,
     test_alone_learns_that_the_server_does_not_come_back,
     test_beside_a_thread_that_waits_says_no_until_the_operation_has_ended,
+    wait_with_a_window_ends_with_that_while_there_is_no_server,
 }
 
 mod gated {
@@ -144,6 +147,24 @@ fn session_that_is_closed_during_a_handshake_ends_at_once(on: On) {
             assert_eq!(silent.connections(), 1);
         });
     }
+}
+
+// [CLI-111]
+fn wait_with_a_window_ends_with_that_while_there_is_no_server(on: On) {
+    with_each_background(move |background| {
+        let mut harness = Harness::start(on);
+        let (session, file) = opened(&harness, &config(background));
+        let early = file.submit_read_at(vec![0; 1000], 0);
+        session.ping().unwrap();
+        harness.stop();
+        let mut reads = vec![early, file.submit_read_at(vec![0; 1000], 0)];
+        let hints = BatchHints { completions: 2, window: Duration::from_millis(20) };
+        assert_eq!(wait_some_with(&mut reads, &hints).len(), 1, "the server comes back below");
+        harness.restart();
+        for read in wait_all(reads) {
+            assert_same(&read.into_result().unwrap().1, &bytes(1, 1000), "what was read");
+        }
+    });
 }
 
 // [CLI-46] [CLI-33]
