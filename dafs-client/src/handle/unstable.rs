@@ -1,22 +1,83 @@
 use std::ops::Range;
+use std::sync::Arc;
 
 use dafs_proto::wire::Verifier;
 
 /// Ranges remembered per file at most; beyond it ranges are joined across gaps, so a loss is then reported too large, never too small.
 const RANGES_MAX: usize = 1024;
 
-/// What was done to a file and is not committed, or what of that a commit in flight covers.
+/// What was done to a file and is not committed.
 #[derive(Debug, Default)]
 pub(crate) struct Unstable {
+    rest: Done,
+    /// Commits in flight cover these. It is remembered until they have succeeded, for others may be sent meanwhile.
+    covered: Vec<Arc<Done>>,
+}
+
+/// What was done to a file.
+#[derive(Debug, Default)]
+struct Done {
     /// Written unstable.
     ranges: Vec<(Verifier, Range<u64>)>,
     /// The epoch of the server that was the first to change size or attributes.
     changed: Option<u64>,
 }
 
+/// What a commit in flight covers.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    own: Arc<Done>,
+    /// Others cover it too.
+    others: Done,
+}
+
 impl Unstable {
     /// A write of these bytes was acknowledged.
     pub(crate) fn add(&mut self, verifier: Verifier, range: Range<u64>) {
+        self.rest.add(verifier, range);
+    }
+
+    /// A change of its size or attributes was acknowledged by the server of this epoch.
+    pub(crate) fn change(&mut self, epoch: u64) {
+        self.rest.changed.get_or_insert(epoch);
+    }
+
+    /// Takes out what a commit of `range` covers whole; the rest stays. `all`: it covers attributes too.
+    pub(crate) fn take(&mut self, range: &Range<u64>, all: bool) -> Taken {
+        let is_covered = |own: &Range<u64>| range.start <= own.start && own.end <= range.end;
+        let mut others = Done::default();
+        for other in &self.covered {
+            for (verifier, own) in other.ranges.iter().filter(|(_, own)| is_covered(own)) {
+                others.add(*verifier, own.clone());
+            }
+            others.changed = others.changed.or(other.changed.filter(|_| all));
+        }
+        let (ranges, rest) =
+            std::mem::take(&mut self.rest.ranges).into_iter().partition(|(_, own)| is_covered(own));
+        self.rest.ranges = rest;
+        let own = Arc::new(Done { ranges, changed: self.rest.changed.take_if(|_| all) });
+        self.covered.push(Arc::clone(&own));
+        Taken { own, others }
+    }
+
+    /// A commit was answered: what it had taken is durable, or was told to be lost.
+    pub(crate) fn end(&mut self, taken: &Taken) {
+        self.covered.retain(|covered| !Arc::ptr_eq(covered, &taken.own));
+    }
+
+    /// Puts back what a failed commit took.
+    pub(crate) fn put_back(&mut self, taken: &Taken) {
+        self.end(taken);
+        for (verifier, range) in &taken.own.ranges {
+            self.add(*verifier, range.clone());
+        }
+        // The first counts.
+        self.rest.changed = taken.own.changed.or(self.rest.changed);
+    }
+}
+
+impl Done {
+    fn add(&mut self, verifier: Verifier, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -33,29 +94,6 @@ impl Unstable {
         if self.ranges.len() > RANGES_MAX {
             self.compact();
         }
-    }
-
-    /// A change of its size or attributes was acknowledged by the server of this epoch.
-    pub(crate) fn change(&mut self, epoch: u64) {
-        self.changed.get_or_insert(epoch);
-    }
-
-    /// Takes out what a commit of `range` covers whole; the rest stays. `all`: it covers attributes too.
-    pub(crate) fn take(&mut self, range: &Range<u64>, all: bool) -> Self {
-        let (ranges, rest) = std::mem::take(&mut self.ranges)
-            .into_iter()
-            .partition(|(_, own)| range.start <= own.start && own.end <= range.end);
-        self.ranges = rest;
-        Self { ranges, changed: self.changed.take_if(|_| all) }
-    }
-
-    /// Puts back what a failed commit took.
-    pub(crate) fn put_back(&mut self, taken: Self) {
-        for (verifier, range) in taken.ranges {
-            self.add(verifier, range);
-        }
-        // The first counts.
-        self.changed = taken.changed.or(self.changed);
     }
 
     fn compact(&mut self) {
@@ -79,10 +117,11 @@ impl Unstable {
 
 /// What the server may have lost, given the verifier and the epoch that its commit answered with: ranges, sorted, joined where they touch;
 /// and whether changes of size or attributes are among it.
-pub(crate) fn lost(taken: &Unstable, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
-    let mut ranges: Vec<_> = taken
-        .ranges
+pub(crate) fn lost(taken: &Taken, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
+    let both = [&*taken.own, &taken.others];
+    let mut ranges: Vec<_> = both
         .iter()
+        .flat_map(|done| &done.ranges)
         .filter(|(verifier, _)| *verifier != committed)
         .map(|(_, range)| range.clone())
         .collect();
@@ -94,7 +133,7 @@ pub(crate) fn lost(taken: &Unstable, committed: Verifier, epoch: u64) -> (Vec<Ra
         }
         touches
     });
-    (ranges, taken.changed.is_some_and(|changed| changed != epoch))
+    (ranges, both.iter().filter_map(|done| done.changed).any(|changed| changed != epoch))
 }
 
 #[cfg(test)]
@@ -125,13 +164,15 @@ mod tests {
         unstable.change(8);
         let part = unstable.take(&(0..u64::MAX), false);
         assert!(!lost(&part, Verifier(1), 9).1, "a commit of data alone says nothing of them");
+        unstable.end(&part);
         let taken = unstable.take(&(0..u64::MAX), true);
         assert!(lost(&taken, Verifier(1), 8).1, "the first was before");
         assert!(!lost(&taken, Verifier(1), 7).1);
         unstable.change(8);
-        unstable.put_back(taken);
+        unstable.put_back(&taken);
         let taken = unstable.take(&(0..u64::MAX), true);
         assert!(lost(&taken, Verifier(1), 8).1, "the commit failed");
+        unstable.end(&taken);
         assert!(!lost(&unstable.take(&(0..u64::MAX), true), Verifier(1), 9).1);
     }
 
@@ -151,7 +192,7 @@ mod tests {
                 unstable.add(Verifier(index as u64 % 2), range.clone());
             }
             let taken = unstable.take(&(0..u64::MAX), true);
-            assert!(taken.ranges.len() <= RANGES_MAX + 1);
+            assert!(taken.own.ranges.len() <= RANGES_MAX + 1);
             let (ranges, _) = lost(&taken, Verifier(2), 1);
             for own in written {
                 let holds = |range: &Range<u64>| range.start <= own.start && own.end <= range.end;
@@ -176,7 +217,7 @@ mod tests {
         let mut unstable = Unstable::default();
         unstable.add(Verifier(1), 0..10);
         unstable.add(Verifier(1), 20..30);
-        assert_eq!(unstable.take(&(0..25), true).ranges.len(), 1);
-        assert_eq!(unstable.take(&(0..30), true).ranges.len(), 1);
+        assert_eq!(unstable.take(&(0..25), true).own.ranges.len(), 1);
+        assert_eq!(unstable.take(&(0..30), true).own.ranges.len(), 1);
     }
 }

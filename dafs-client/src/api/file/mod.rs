@@ -7,13 +7,14 @@ pub(crate) mod raw;
 pub(crate) mod stream;
 pub(crate) mod submit;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_proto::wire::{
     AccessPattern, AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, SeekReply, SeekRequest,
-    SeekWhat, SetAttributes, Sieve, Stability,
+    SeekWhat, SetAttributes, Sieve, Stability, Verifier,
 };
 use smallvec::SmallVec;
 
@@ -26,7 +27,7 @@ use crate::driver::transfer::{Contiguous, Memory, TransferParts, submit_transfer
 use crate::engine::choice::Question;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
-use crate::handle::unstable::{self, Unstable};
+use crate::handle::unstable::{self, Taken};
 use crate::memory::registration::{PolicyCell, RegistrationPolicy};
 use crate::memory::{Keep, RawMemory, RegisteredBuf};
 use crate::method::io_path::{Direction, IoPath, Registration, decide};
@@ -266,12 +267,11 @@ impl File {
             // Of a part only data: who names a range has that in mind.
             let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
             let taken = self.node.unstable().take(&(offset..end), all);
-            let mut covered = Covered { node: Arc::clone(&self.node), taken };
+            let mut covered = Covered { node: Arc::clone(&self.node), taken: Some(taken) };
             let finish = move |op: Op| {
                 let reply = op.into_reply()?;
                 let committed = CommitReply::decode(reply.body())?.verifier;
-                let taken = std::mem::take(&mut covered.taken);
-                match unstable::lost(&taken, committed, reply.server_epoch) {
+                match covered.end(committed, reply.server_epoch) {
                     (ranges, false) if ranges.is_empty() => Ok(()),
                     (ranges, attributes) => {
                         Err(Error::WritesLost { path: covered.node.path.clone(), ranges, attributes })
@@ -399,11 +399,22 @@ impl std::fmt::Debug for File {
 /// What a commit in flight covers. Goes back when the commit failed, or nobody collected it.
 struct Covered {
     node: Arc<Node>,
-    taken: Unstable,
+    taken: Option<Taken>,
+}
+
+impl Covered {
+    /// It was answered: what is lost, see [`unstable::lost`].
+    fn end(&mut self, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
+        let Some(taken) = self.taken.take() else { return (Vec::new(), false) };
+        self.node.unstable().end(&taken);
+        unstable::lost(&taken, committed, epoch)
+    }
 }
 
 impl Drop for Covered {
     fn drop(&mut self) {
-        self.node.unstable().put_back(std::mem::take(&mut self.taken));
+        if let Some(taken) = &self.taken {
+            self.node.unstable().put_back(taken);
+        }
     }
 }

@@ -268,6 +268,41 @@ fn commit_that_failed_does_not_forget_what_it_covered() {
     assert!(matches!(file.commit(), Err(Error::WritesLost { .. })));
 }
 
+// [CLI-96] [CLI-97]
+#[test]
+fn commits_in_flight_together_each_name_what_a_restart_lost() {
+    let world = ScriptedWorld::new(14);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&[1; 10], 100).unwrap();
+    file.truncate(200).unwrap();
+    world.once(Opcode::Commit, |_| Action::CrashBefore);
+    let commits =
+        [file.submit_commit(), file.submit_commit_range(0, 0, Stability::DataSync), file.submit_commit()];
+    for (commit, all) in commits.into_iter().zip([true, false, true]) {
+        let Err(Error::WritesLost { ranges, attributes, .. }) = commit.wait() else {
+            panic!("the loss goes unnoticed")
+        };
+        assert_eq!((ranges.as_slice(), attributes), (std::slice::from_ref(&(100..110)), all));
+    }
+    file.commit().unwrap();
+}
+
+// [CLI-20]
+#[test]
+fn write_beside_a_commit_stays_remembered_and_what_that_covered_does_not() {
+    let world = ScriptedWorld::new(15);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&[1; 10], 0).unwrap();
+    let commits = [file.submit_commit(), file.submit_commit()];
+    file.write_all_at(&[2; 10], 10).unwrap();
+    commits.into_iter().for_each(|commit| commit.wait().unwrap());
+    world.restart();
+    let Err(Error::WritesLost { ranges, .. }) = file.commit() else { panic!("the loss goes unnoticed") };
+    assert_eq!(ranges, std::slice::from_ref(&(10..20)));
+}
+
 // [CLI-100]
 #[test]
 fn durable_writer_leaves_changes_of_size_to_its_caller_and_then_writes_all_again() {
