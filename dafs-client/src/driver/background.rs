@@ -135,13 +135,28 @@ fn keep_alive(weak: &Weak<Shared>) {
             if core.leader || core.dead.is_some() {
                 drop(core);
             } else {
-                shared.keeping_alive.store(true, Ordering::Relaxed);
+                let _keeping = KeepingAlive::begin(&shared);
                 drop(shared.turn(core));
-                shared.keeping_alive.store(false, Ordering::Relaxed);
             }
             Duration::from_millis((keep_alive_ms / 4).clamp(10, 10_000))
         };
         shared.idle(pause);
+    }
+}
+
+/// The thread that keeps the session alive has the lock, until this is dropped.
+struct KeepingAlive<'a>(&'a Shared);
+
+impl<'a> KeepingAlive<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.keeping_alive.store(true, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for KeepingAlive<'_> {
+    fn drop(&mut self) {
+        self.0.keeping_alive.store(false, Ordering::Relaxed);
     }
 }
 

@@ -47,6 +47,8 @@ use crate::op::request::Broken;
 pub(crate) const SLICE: Duration = Duration::from_millis(2);
 /// How long a session that ends waits for the server to hear of it.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// How often a thread looks whether the one that keeps the session alive has given the lock back.
+const KEEPING_ALIVE_LOOKS_MAX: u32 = 10_000;
 /// How often a leader polls the endpoint before it sleeps, where spinning pays.
 const SPINS_MAX: u32 = 2000;
 
@@ -123,28 +125,35 @@ impl Shared {
 
     #[cold]
     fn lock_otherwise<'a>(&'a self, locked: TryLockResult<Guard<'a>>) -> Guard<'a> {
-        match locked {
-            Ok(mut core) => {
-                core.leave_to_parent();
-                core
-            }
+        let mut core = match locked {
+            Ok(core) => core,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // Whoever takes the lock behind the thread that keeps the session alive may keep it for as long as its operation lasts.
-                while self.keeping_alive.load(Ordering::Relaxed) {
-                    std::thread::yield_now();
-                    if let Ok(core) = self.core.try_lock()
-                        && self.home.is_here()
-                    {
-                        return core;
-                    }
-                }
-                self.contended.store(true, Ordering::Relaxed);
-                let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-                core.uncontended.on_collision();
-                core
+            Err(TryLockError::WouldBlock) => self.lock_behind_others(),
+        };
+        if !self.home.is_here() {
+            core.leave_to_parent();
+        }
+        core
+    }
+
+    fn lock_behind_others(&self) -> Guard<'_> {
+        // Whoever takes the lock behind the thread that keeps the session alive may keep it for as long as its operation lasts. And that
+        // thread may be gone: by a panic, or because it is one of the process that made this one.
+        for _ in 0..KEEPING_ALIVE_LOOKS_MAX {
+            if !self.keeping_alive.load(Ordering::Relaxed) || !self.home.is_here() {
+                break;
+            }
+            std::thread::yield_now();
+            match self.core.try_lock() {
+                Ok(core) => return core,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
             }
         }
+        self.contended.store(true, Ordering::Relaxed);
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.uncontended.on_collision();
+        core
     }
 
     /// Asks for eager buffers, where the configuration uses them, and waits for the answer. Blocks.
@@ -445,6 +454,21 @@ mod tests {
             eventually(|| shared.contended.load(Ordering::Relaxed));
             drop(core);
         });
+    }
+
+    // It may have died with the lock, and its word that it has it for a moment is still there.
+    #[test]
+    fn whoever_waits_for_a_thread_that_does_not_keep_the_session_alive_any_more_gets_the_lock() {
+        let world = World::new(5);
+        let session = world.session();
+        let shared = &session.owner.shared;
+        shared.keeping_alive.store(true, Ordering::Relaxed);
+        let core = shared.lock();
+        let elsewhere = Arc::clone(shared);
+        let other = std::thread::spawn(move || drop(elsewhere.lock()));
+        eventually(|| shared.contended.load(Ordering::Relaxed));
+        drop(core);
+        other.join().unwrap();
     }
 
     #[test]
