@@ -27,14 +27,20 @@ impl<'a> DurableWriter<'a> {
         Self { file, held: VecDeque::new(), held_size: 0, limit, all_lost: false }
     }
 
-    /// Writes all of `data` at `offset`. Blocks; commits first when too much is held.
+    /// Writes all of `data` at `offset`. Blocks; commits first when too much is held. What is refused is not held, and not written again.
     pub fn write_all_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
         if self.held_size + data.len() > self.limit && !self.held.is_empty() {
             self.commit()?;
         }
-        self.held.push_back((offset, data.to_vec()));
-        self.held_size += data.len();
-        self.file.write_all_at(data, offset)
+        let written = self.file.write_all_at(data, offset);
+        let is_refused =
+            matches!(written, Err(Error::Invalid(_) | Error::Status { .. } | Error::Stale { .. }));
+        if !is_refused {
+            // Also what may be written or not, in a session that goes on.
+            self.held.push_back((offset, data.to_vec()));
+            self.held_size += data.len();
+        }
+        written
     }
 
     /// Makes everything durable, writing again what was lost. Blocks. Fails with [`Error::WritesLost`] where the size or attributes of the
@@ -72,7 +78,7 @@ impl<'a> DurableWriter<'a> {
     /// Writes again, in the order of writing, what touches a lost range: later writes over earlier ones win again.
     fn write_again(&self, lost: &[Range<u64>]) -> Result<()> {
         for (offset, data) in &self.held {
-            let end = offset + data.len() as u64;
+            let end = offset.saturating_add(data.len() as u64);
             if lost.iter().any(|range| range.start < end && *offset < range.end) {
                 self.file.write_all_at(data, *offset)?;
             }

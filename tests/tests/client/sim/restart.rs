@@ -303,6 +303,22 @@ fn write_beside_a_commit_stays_remembered_and_what_that_covered_does_not() {
     assert_eq!(ranges, std::slice::from_ref(&(10..20)));
 }
 
+// [CLI-168]
+#[test]
+fn durable_writer_does_not_write_again_what_was_refused() {
+    let world = ScriptedWorld::new(16);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let mut writer = DurableWriter::new(&file, 1 << 20);
+    writer.write_all_at(&[1; 10], 0).unwrap();
+    world.once(Opcode::Write, refused);
+    assert!(matches!(writer.write_all_at(&[2; 10], 5), Err(Error::Status { status: Status::IO, .. })));
+    assert!(matches!(writer.write_all_at(&[3; 10], u64::MAX - 5), Err(Error::Invalid(_))));
+    world.restart();
+    writer.commit().unwrap();
+    assert_same(&world.content("f"), &[1; 10], "what was written");
+}
+
 // [CLI-100]
 #[test]
 fn durable_writer_leaves_changes_of_size_to_its_caller_and_then_writes_all_again() {
