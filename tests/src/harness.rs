@@ -222,7 +222,13 @@ impl Harness {
     pub fn restart_with(&mut self, change: impl FnOnce(&mut Config)) {
         self.stop();
         change(&mut self.config);
-        let again = Running::start_workers(self.config.clone(), WORKERS.get(), |storage| storage);
+        self.restart_over(|storage| storage);
+    }
+
+    /// As [`Harness::restart`], over what `wrap` makes of its storage.
+    pub fn restart_over(&mut self, wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static) {
+        self.stop();
+        let again = Running::start_workers(self.config.clone(), WORKERS.get(), wrap);
         self.server = Some(again.expect("the server starts again"));
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use dafs_proto::wire::Status;
-use dafs_tests::faulty::{Fault, Kind};
+use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::program::{Signal, signal};
@@ -29,6 +29,7 @@ on_sockets! {
     copy_to_a_pipe_of_a_file_that_became_stale_fails,
     copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole,
     copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again,
+    copy_that_cannot_look_at_its_names_after_a_crash_of_the_machine_is_whole_or_fails,
     copy_whose_name_a_crash_of_the_machine_loses_fails,
     copy_in_place_keeps_links_and_reaches_devices,
     listing_without_end_ends,
@@ -302,37 +303,56 @@ fn copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole(on: On) {
     }
 }
 
+/// Copies `size` bytes over an old file, while a crash of the machine undoes the rename of the copy. Returns what came of the copy.
+fn copy_over_a_crash(on: On, size: usize, restart: impl Fn(&mut Harness)) -> (Harness, Option<i32>, String) {
+    loop {
+        let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
+        let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
+        fs::write(&source, bytes(1, size)).unwrap();
+        // That of the file; the next is of its directory.
+        faults.next(Kind::Commit, Fault::Pass, 1);
+        faults.next(Kind::Commit, Fault::Hold, usize::MAX);
+        let copy = begin(["cp", text(&source), &url(&harness, "data/f")]);
+        let mut draft = None;
+        while faults.held() == 0 {
+            draft = names(&harness.data()).into_iter().find(|name| name.starts_with(".dafs-")).or(draft);
+        }
+        let Some(draft) = draft else {
+            // It was there too shortly to be seen.
+            faults.release();
+            ended(copy);
+            continue;
+        };
+        harness.stop();
+        fs::rename(&there, harness.data().join(draft)).unwrap();
+        fs::write(&there, "old").unwrap();
+        restart(&mut harness);
+        let (code, said) = ended(copy);
+        return (harness, code, said);
+    }
+}
+
 // [CMD-12] [CMD-77]
 fn copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again(on: On) {
     for size in SIZES {
-        loop {
-            let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
-            let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
-            fs::write(&source, bytes(1, size)).unwrap();
-            // That of the file; the next is of its directory.
-            faults.next(Kind::Commit, Fault::Pass, 1);
-            faults.next(Kind::Commit, Fault::Hold, usize::MAX);
-            let copy = begin(["cp", text(&source), &url(&harness, "data/f")]);
-            let mut draft = None;
-            while faults.held() == 0 {
-                draft = names(&harness.data()).into_iter().find(|name| name.starts_with(".dafs-")).or(draft);
-            }
-            let Some(draft) = draft else {
-                // It was there too shortly to be seen.
-                faults.release();
-                ended(copy);
-                continue;
-            };
-            harness.stop();
-            fs::rename(&there, harness.data().join(draft)).unwrap();
-            fs::write(&there, "old").unwrap();
-            harness.restart();
-            let (code, said) = ended(copy);
-            assert_eq!(code, Some(0), "{said}");
-            assert_same(&fs::read(&there).unwrap(), &bytes(1, size), "the copy");
-            assert_eq!(names(&harness.data()), ["f"], "{said}");
-            break;
-        }
+        let (harness, code, said) = copy_over_a_crash(on, size, Harness::restart);
+        assert_eq!(code, Some(0), "{said}");
+        assert_same(&fs::read(harness.data().join("f")).unwrap(), &bytes(1, size), "the copy");
+        assert_eq!(names(&harness.data()), ["f"], "{said}");
+    }
+}
+
+// [CMD-12] [CMD-77] Whichever operation of those that follow the crash it is.
+fn copy_that_cannot_look_at_its_names_after_a_crash_of_the_machine_is_whole_or_fails(on: On) {
+    for before in 0..6 {
+        let (harness, code, said) = copy_over_a_crash(on, SIZES[0], |harness| {
+            let (faults, wrap) = Faults::new();
+            faults.next(Kind::Other, Fault::Pass, before);
+            faults.next(Kind::Other, Fault::Fail(Status::IO), 1);
+            harness.restart_over(wrap);
+        });
+        let is_whole = fs::read(harness.data().join("f")).unwrap() == bytes(1, SIZES[0]);
+        assert!(if code == Some(0) { is_whole } else { said.contains("cannot ") }, "{before}: {said}");
     }
 }
 

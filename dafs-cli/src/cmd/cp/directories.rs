@@ -130,10 +130,12 @@ fn renew(account: &Account, place: &Place, made: &mut Made) {
             })
             .collect();
         for (name, (draft, own)) in chunk.iter().zip(looking) {
-            let has_draft = draft.is_some_and(|draft| draft.wait().is_ok());
-            let found = match (own.wait(), &name.draft) {
-                (_, Some(draft)) if has_draft => export.begin_rename_own(draft, &name.own).wait(),
-                (found, _) => found.map(drop),
+            let (has_draft, own) = (draft.map(Later::wait), own.wait().map(drop));
+            let found = match (has_draft, &name.draft) {
+                (Some(Ok(_)), Some(draft)) => export.begin_rename_own(draft, &name.own).wait(),
+                // It may be there: then what has the name is not the copy.
+                (Some(Err(cause)), _) if !cause.is_not_found() => Err(cause),
+                _ => own,
             };
             match found {
                 Ok(()) => made.names.push(name.clone()),
