@@ -1,7 +1,7 @@
 //! Views in the server: the file type is described once, and each transfer names it (Hong, You and Chung, "An Efficient MPI-IO for
 //! Noncontiguous Data Access over InfiniBand", §4). Nobody exchanges data, and no list of segments travels.
 
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 use dafs_client::{Direction, Status};
 
@@ -93,10 +93,15 @@ impl File {
         Ok(views.0.first().and_then(|(_, view)| view.clone()))
     }
 
-    /// Transfers with the file type of this one go by lists from now on.
+    /// Transfers with the file type of this one go by lists from now on. Does not block: while another thread has the views, maybe to
+    /// describe one, this type stays, and the next transfer that names it finds that it is forgotten.
     pub(super) fn forget(&self, source: &Source<'_>) {
         let Source::Typed { view, .. } = source else { return };
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = match self.views.try_lock() {
+            Ok(views) => views,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         if let Some((_, described)) = views.0.iter_mut().find(|(known, _)| known.is_same(&view.of)) {
             *described = None;
         }

@@ -25,6 +25,7 @@ on_sockets! {
     session_that_ended_is_replaced_at_the_next_open,
     view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers,
     view_that_a_restarted_server_has_no_room_for_goes_by_lists,
+    test_beside_a_thread_that_describes_a_view_does_not_wait_for_it,
     file_is_opened_by_a_session_from_before_a_restart,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
@@ -235,6 +236,30 @@ fn view_that_a_restarted_server_has_no_room_for_goes_by_lists(on: On) {
     }
     assert_eq!(counts(), [4, 4, 0]);
     assert_eq!(counter(&file, "read_bytes") + counter(&file, "written_bytes"), 5900);
+}
+
+// [MPI-77] The thread waits for a server that is not there until the other goes on.
+fn test_beside_a_thread_that_describes_a_view_does_not_wait_for_it(on: On) {
+    let mut harness = Harness::start(on);
+    let file = open(&name(&harness, on, "f"), &[("dafs_method", "view")]);
+    let mut data = bytes(1, 1000);
+    assert_eq!(file.run(by_view(Direction::Write, &mut data, 2)), (1000, Ok(())));
+    harness.restart_with(|config| config.limits.views_size_max = 1);
+    let mut request = file.submit(by_view(Direction::Write, &mut data[..900], 2)).unwrap();
+    // Answered behind it: the server does not know its view.
+    file.server().session.ping().unwrap();
+    harness.stop();
+    let describing = Arc::clone(&file);
+    let describing =
+        std::thread::spawn(move || describing.describe(&Type::new(vec![0], vec![1], 100).unwrap()));
+    while counter(&file, "view_descriptions") < 2 {
+        std::thread::yield_now();
+    }
+    assert!(!request.test(), "the rest goes by lists, to a server that is not there");
+    harness.restart();
+    assert_eq!(describing.join().unwrap(), Ok(()));
+    while !request.test() {}
+    assert_eq!(request.outcome(), (900, Ok(())));
 }
 
 fn file_is_opened_by_a_session_from_before_a_restart(on: On) {
