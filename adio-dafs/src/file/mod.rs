@@ -85,9 +85,10 @@ impl File {
     /// Sets the size. Blocks.
     pub fn resize(&self, size: u64) -> Result<()> {
         self.check_writes("resize")?;
-        self.inner.truncate(size).map_err(|error| self.cannot("resize", error))?;
+        let resized = self.inner.truncate(size);
+        // Also where nobody knows whether it was; and behind it, for what a sync made durable that ran beside it.
         self.unstable.store(true, Ordering::Release);
-        Ok(())
+        resized.map_err(|error| self.cannot("resize", error))
     }
 
     /// The size now, bytes. Blocks.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use adio_dafs::file::File;
-use dafs_client::{Direction, LockKind, OpenOptions};
+use dafs_client::{Direction, LockKind, OpenOptions, Status};
 use dafs_tests::area::Area;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
@@ -15,6 +16,7 @@ on_sockets! {
     requests_of_each_method_are_as_few_as_it_says,
     close_commits_what_was_written_once,
     close_commits_what_a_sync_beside_it_missed,
+    close_commits_what_a_resize_that_failed_may_have_changed,
     registrations_of_each_memory_mode_are_as_many_as_it_says,
     small_transfers_register_nothing_in_any_mode,
     cache_keeps_as_many_registrations_as_the_hint_says,
@@ -95,6 +97,17 @@ fn close_commits_what_a_sync_beside_it_missed(on: On) {
         file.finish().unwrap();
         assert_eq!(commits() - before, 2, "atomic mode: {atomic}");
     }
+}
+
+// [MPI-31]
+fn close_commits_what_a_resize_that_failed_may_have_changed(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let session = harness.session();
+    let file = open(&name(&harness, on, "f"), &[]);
+    faults.next(Kind::Other, Fault::Fail(Status::IO), 1);
+    assert!(file.resize(10).is_err());
+    file.finish().unwrap();
+    assert_eq!(requests(&session, &["Commit"]), 1);
 }
 
 const MODES: [&str; 4] = ["auto", "adio", "adio_cache", "dafs"];
