@@ -203,7 +203,7 @@ impl FileData {
         let (first, whole_end) = (offset.div_ceil(CHUNK_SIZE), end / CHUNK_SIZE);
         // Chunks that it covers to their end are reserved; of the last the beginning is made.
         let first = if offset / CHUNK_SIZE < whole_end { offset / CHUNK_SIZE } else { first };
-        let (before, wanted) = (self.cost(), whole_end.saturating_sub(first).saturating_mul(CHUNK_SIZE));
+        let wanted = whole_end.saturating_sub(first).saturating_mul(CHUNK_SIZE);
         if wanted > space.size_max {
             return Err(Status::NO_SPACE);
         }
@@ -216,11 +216,13 @@ impl FileData {
         space.take(missing + tail)?;
         space.give(missing + tail);
         self.before_change(space);
-        self.chunks.reserve(first, whole_end);
-        self.charge(space, before);
+        // First what may fail.
         if !end.is_multiple_of(CHUNK_SIZE) {
             self.chunk_for_write(space, whole_end, (end % CHUNK_SIZE) as usize)?;
         }
+        let before = self.cost();
+        self.chunks.reserve(first, whole_end);
+        self.charge(space, before);
         self.size = self.size.max(end);
         Ok(())
     }
