@@ -273,7 +273,8 @@ fn stable_write_beside_a_commit_that_fails_is_not_told_as_durable(on: On) {
             scene.faults.next(Kind::Commit, Fault::Hold, 1);
             let written = file.submit_write_at_with(bytes(7, size), 0, Stability::DataSync);
             scene.session.flush();
-            scene.faults.wait_for_held(1);
+            // Its data is fetched while the session is asked for something.
+            wait_for("it is made durable", || scene.session.ping().is_ok() && scene.faults.held() == 1);
             scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
             assert_status(other.commit(), Status::IO, "commit");
             scene.faults.release();

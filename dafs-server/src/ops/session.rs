@@ -21,7 +21,7 @@ use crate::worker::requests::work::State;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
-    /// Answers a request that is executed on the spot with all of a payload, or with `RANGE` where the client takes no message of that size.
+    /// Answers a request that is executed on the spot with all of a payload, or with `RANGE` where the client takes no message that large.
     fn reply_whole(&mut self, call: &Call, payload: &[u8]) {
         match payload.len() > self.reply_payload_max(call) {
             true => self.reply_status(call, Status::RANGE),

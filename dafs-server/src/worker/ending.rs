@@ -124,6 +124,7 @@ impl Worker {
 
     /// Ends a session: handles are closed, its tokens end, operations in flight are forgotten once nothing holds their memory.
     pub(crate) fn end_session(&mut self, key: SessionKey, why: End<'_>) {
+        self.give_unclaimed_locks_back(key);
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.log_end(&session, &why);
         if session.waiting > 0 {

@@ -1,7 +1,9 @@
 //! Locks that outlive their owners, and the server.
 
 use dafs_client::{Background, Config, Error, LockOptions, OpenOptions, Session};
-use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, Opcode, Status};
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, Opcode, OpenFlags, Status,
+};
 use dafs_server::config::{Config as ServerConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
@@ -24,6 +26,7 @@ on_each_provider_and_two_workers! {
     whoever_waits_for_a_lock_that_breaks_is_told,
     persistent_lock_is_refused_where_nothing_keeps_it,
     guard_of_a_persistent_lock_leaves_it_to_a_panic,
+    lock_that_its_owner_never_knew_of_is_not_broken,
 }
 
 const PERSISTENT: LockOptions =
@@ -346,4 +349,30 @@ mod sim {
         assert_eq!(lock(&mut other, same, 0), Status::OK, "nobody has it");
         assert_eq!(lock(raw, *file, 1), Status::LOCKED, "the session is written by now");
     }
+}
+
+// [LOCK-58] It ended between its turn and its asking again; what it had before is broken.
+fn lock_that_its_owner_never_knew_of_is_not_broken(on: On) {
+    let harness = start(on);
+    let (session, other) = (harness.session(), harness.session());
+    let (_, held) = open(&session);
+    held.lock(0..1, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.open(root, b"f", OpenFlags::READ | OpenFlags::WRITE).header.handle;
+    let persistent = LockFlags::PERSISTENT | LockFlags::WAIT | LockFlags::NOTIFY;
+    let mut lock = |offset, len| {
+        let request = LockRequest { offset, len, owner: 1, kind: Exclusive, flags: persistent };
+        raw.call(Header::request(Opcode::Lock, file), &request.bytes(), &[]).header.status
+    };
+    assert_eq!((lock(1, 1), lock(0, 2)), (Status::OK, Status::WAITING));
+    held.unlock(0..1).unwrap();
+    assert_eq!(raw.receive().unwrap().header.opcode, Opcode::LockTurn);
+    let mut bye = Header::request(Opcode::Bye, FileHandle(0));
+    raw.begin(&mut bye);
+    raw.send(bye, &[], &[]);
+    while raw.receive().is_some() {}
+    let (_, file) = open(&other);
+    file.lock(0..1, Exclusive).unwrap();
+    assert_status(file.lock(1..2, Exclusive), Status::LOCK_BROKEN, "what it knew of");
 }

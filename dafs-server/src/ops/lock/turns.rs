@@ -1,5 +1,7 @@
 //! Locks that are waited for without a request in flight ([`LockFlags::NOTIFY`]): the session is told when to ask again, and asks.
 
+use std::time::Duration;
+
 use dafs_proto::wire::{Header, LockFlags, LockKind, LockRequest, LockTurn, Opcode, SessionId, Status};
 
 use super::super::Worker;
@@ -113,6 +115,15 @@ impl Worker {
             self.give_back(key, &turn);
         }
         untold.into_iter().for_each(|key| self.tell_of_lock_turns(key));
+    }
+
+    /// A session ends: what it was granted and has not asked for again since, it does not know of. So nothing of that is broken.
+    pub(crate) fn give_unclaimed_locks_back(&mut self, key: SessionKey) {
+        let now = self.now;
+        let Some(session) = self.sessions.find_mut(key) else { return };
+        for turn in session.lock_turns.take_ignored(now, Duration::ZERO) {
+            self.give_back(key, &turn);
+        }
     }
 
     fn give_back(&mut self, key: SessionKey, turn: &LockTurn) {

@@ -272,6 +272,10 @@ impl LockTable {
 
     /// Takes a lock back that its owner has not been told of, or does not take.
     pub(crate) fn take_back(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
+        let locks = self.files.get_mut(&file);
+        if let Some(number) = locks.and_then(|locks| locks.segments.unwritten.find_granted(range, owner)) {
+            return self.put_back(file, range, number);
+        }
         let mut freed = self.give_repair_up(file, range, owner);
         freed.granted.extend(self.unlock(file, range, owner));
         freed

@@ -43,6 +43,14 @@ impl Unwritten {
         Some(lock.number)
     }
 
+    /// The lock of a range that was granted to an owner last, who is not going to be told of it.
+    pub(super) fn find_granted(&mut self, range: &Range<u64>, owner: Owner) -> Option<u64> {
+        let mut granted = self.locks.iter_mut().rev();
+        let lock =
+            granted.find(|lock| lock.range == *range && lock.held.owner == owner && lock.asked == 0)?;
+        Some(lock.number)
+    }
+
     /// A lock is written.
     pub(super) fn on_written(&mut self, number: u64) {
         self.locks.retain(|lock| lock.number != number);
