@@ -104,7 +104,8 @@ impl Access {
     ) -> bool {
         let Address::Tcp(server) = listener else { return true };
         let (None, Some(client)) = (&peer.credentials, peer.address) else { return true };
-        if self.forced(key).is_some() || !server.ip().to_canonical().is_loopback() {
+        let is_refused_or_forced = self.forced(key) != Ok(None);
+        if is_refused_or_forced || !server.ip().to_canonical().is_loopback() {
             return true;
         }
         match self.owners.owner(client, *server) {
@@ -119,8 +120,9 @@ impl Access {
     /// [`Listener::address`]: dafs_proto::transport::Listener::address
     ///
     /// # Errors
-    /// [`Status::AUTH_REQUIRED`] without a key where one is demanded; [`Status::INVALID`] when it claims a user or group that cannot
-    /// exist; [`Status::AGAIN`] where the kernel would know and cannot be asked now.
+    /// [`Status::AUTH_REQUIRED`] without a key where one is demanded; [`Status::AUTH_FAILED`] with one that was revoked or replaced since
+    /// its proof began; [`Status::INVALID`] when it claims a user or group that cannot exist; [`Status::AGAIN`] where the kernel would
+    /// know and cannot be asked now.
     pub fn admit(
         &self,
         listener: &Address,
@@ -134,7 +136,7 @@ impl Access {
         if [hello.uid, hello.gid].iter().chain(&hello.groups).any(|id| *id == NO_ID) {
             return Err(Status::INVALID);
         }
-        let forced = self.forced(key);
+        let forced = self.forced(key)?;
         let (identity, evidence) = match (&peer.credentials, listener, forced) {
             (Some(credentials), ..) => (of_credentials(credentials), Evidence::Kernel),
             (None, _, Some(forced)) => (forced.identity(), Evidence::KeyFile),
@@ -216,9 +218,14 @@ impl Access {
         }
     }
 
-    /// Who the holder of a key is, where the key's entry says so.
-    fn forced(&self, key: Option<&Key>) -> Option<ForcedIdentity> {
-        self.config.keys.entry(&key?.name)?.forced
+    /// Who the holder of a key is, where the key's entry says so. A key without this entry is no evidence: its holder would otherwise
+    /// be believed more than when the entry was there.
+    fn forced(&self, key: Option<&Key>) -> Result<Option<ForcedIdentity>, Status> {
+        let Some(key) = key else { return Ok(None) };
+        match self.config.keys.entry(&key.name) {
+            Some(entry) if entry.key == *key => Ok(entry.forced),
+            _ => Err(Status::AUTH_FAILED),
+        }
     }
 
     /// Who owns the other end of a loopback connection; `None` where the kernel knows of nobody.

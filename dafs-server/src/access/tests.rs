@@ -166,6 +166,24 @@ fn admit_over_loopback_believes_the_kernel_not_the_holder_of_a_key() {
     assert_eq!((admitted.identity.uid, admitted.evidence), (34, Evidence::KeyFile));
 }
 
+// [ACC-142]
+#[test]
+fn admit_with_a_key_that_was_revoked_or_replaced_since_its_proof_began_is_refused() {
+    let other_secret = |name: &str| Key { secret: Arc::from([8; 16]), ..key(name) };
+    for (proven, expected) in [
+        (key("backup"), Ok(Evidence::KeyFile)),
+        (key("alpha"), Ok(Evidence::Claim)),
+        (other_secret("backup"), Err(Status::AUTH_FAILED)),
+        (other_secret("alpha"), Err(Status::AUTH_FAILED)),
+        (key("revoked"), Err(Status::AUTH_FAILED)),
+    ] {
+        let (listener, peer) = (tcp("0.0.0.0:7"), peer("192.0.2.9:8"));
+        let admitted = access(true).admit(&listener, &peer, &hello(77, 88, &[]), Some(&proven));
+        assert_eq!(admitted.map(|client| client.evidence), expected, "{proven:?}");
+        assert!(access(true).ask(&listener, &peer, Some(&proven), || panic!("nobody is asked")));
+    }
+}
+
 // [ACC-14]
 #[test]
 fn admit_of_an_impossible_id_is_refused() {
