@@ -205,12 +205,13 @@ impl Worker {
         let client = self.admit_client(key, hello, proven)?;
         let same =
             self.sessions.find(session).is_some_and(|s| s.client == client && s.client_id == hello.client_id);
-        // It may come from another address than before.
+        // It may come from another address than before. A withdrawn export has the rules of the start.
+        let (rules, began) = (self.shared.rules(), &self.shared.settings.exports);
         let peer = &self.connections[key.index].endpoint.capabilities().peer;
         let exports = self.sessions.find(session).map(|session| &*session.mounts).unwrap_or_default();
-        let exports = exports.iter().filter_map(|id| self.shared.settings.exports.get(usize::from(id.0)));
-        if !same || !exports.into_iter().all(|export| self.shared.rules().access.admits_address(export, peer))
-        {
+        let exports = exports.iter().map(|id| usize::from(id.0));
+        let mut exports = exports.filter_map(|index| rules.export(index).or_else(|| began.get(index)));
+        if !same || !exports.all(|export| rules.access.admits_address(export, peer)) {
             return Err(ServerRefusal::Status(Status::AUTH_FAILED));
         }
         if let Some(older) = self.sessions.find_mut(session).and_then(|session| session.connection.take()) {
