@@ -240,7 +240,7 @@ pub(crate) fn millis(count: u32) -> Duration {
 }
 
 /// One export.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
     /// Its name in addresses: not empty, no slash, at most [`EXPORT_NAME_SIZE_MAX`] bytes.
     pub name: String,

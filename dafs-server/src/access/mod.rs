@@ -175,6 +175,10 @@ impl Access {
             return refused("it has proven none of the export's keys=");
         }
         let server = &self.config.server;
+        // What was checked at the start may have been of another export of this name.
+        if !can_act_as(export.squash, &export.kind, server) {
+            return refused("this server is not privileged: it cannot act as the export's map= or squash= says");
+        }
         let identity = match effective_mapping(export, server) {
             IdentityMapping::Fixed { uid, gid } => Identity { uid, gid, groups: Arc::from([]) },
             IdentityMapping::Server => server.identity.clone(),
@@ -263,11 +267,23 @@ pub(crate) fn key_required(listener: &Address) -> bool {
     }
 }
 
+/// Whether the server can have clients of such an export act so.
+pub(crate) fn can_act_as(mapping: IdentityMapping, kind: &ExportKind, server: &ServerIdentity) -> bool {
+    server.privileged
+        || matches!(kind, ExportKind::Memory { .. })
+        || match mapping {
+            IdentityMapping::Auto | IdentityMapping::Server => true,
+            IdentityMapping::Client => false,
+            IdentityMapping::Fixed { uid, gid } => (uid, gid) == (server.identity.uid, server.identity.gid),
+        }
+}
+
 /// [`IdentityMapping::Auto`] remains only where the server cannot act as its clients.
 fn effective_mapping(export: &ExportConfig, server: &ServerIdentity) -> IdentityMapping {
-    let can_act_as_clients = server.privileged || matches!(export.kind, ExportKind::Memory { .. });
     match export.squash {
-        IdentityMapping::Auto if can_act_as_clients => IdentityMapping::Client,
+        IdentityMapping::Auto if can_act_as(IdentityMapping::Client, &export.kind, server) => {
+            IdentityMapping::Client
+        }
         mapping => mapping,
     }
 }

@@ -195,12 +195,13 @@ fn admit_of_an_impossible_id_is_refused() {
     }
 }
 
-// [ACC-30] [ACC-31] [ACC-32] [ACC-90] [ACC-91]
+// [ACC-30] [ACC-31] [ACC-32] [ACC-90] [ACC-91] [ACC-143]
 #[test]
 fn mount_maps_identities_by_rule_evidence_and_privilege() {
     let user = || id(1000, 0, &[0, 7]);
     let (root, server, nobody) = (|| id(0, 0, &[0]), || id(SERVER, 501, &[502]), || id(NOBODY, NOBODY, &[]));
     let fixed = IdentityMapping::Fixed { uid: 5, gid: 6 };
+    let own = IdentityMapping::Fixed { uid: SERVER, gid: 501 };
     let (directory, memory) = (false, true);
     use Evidence::{Claim, Kernel, KeyFile, None as Unknown};
     use IdentityMapping::{Auto, Client, Server};
@@ -225,6 +226,10 @@ fn mount_maps_identities_by_rule_evidence_and_privilege() {
         (false, directory, Auto, false, Claim, user(), Some(server())),
         (false, directory, Auto, false, KeyFile, user(), Some(server())),
         (false, directory, Server, false, Kernel, user(), Some(server())),
+        (false, directory, own, false, Kernel, user(), Some(id(SERVER, 501, &[]))),
+        (false, directory, Client, false, Kernel, user(), None),
+        (false, directory, Client, true, Claim, root(), None),
+        (false, directory, fixed, false, Kernel, user(), None),
         (false, memory, Auto, false, Kernel, user(), Some(user())),
         (false, memory, Auto, false, Claim, root(), Some(nobody())),
         (false, memory, fixed, false, Kernel, user(), Some(id(5, 6, &[]))),

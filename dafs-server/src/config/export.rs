@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{ConfigError, EXPORT_NAME_SIZE_MAX, Environment, ExportConfig, ExportKind, Size};
-use crate::access::{AddressRange, IdentityMapping, Keyring, ServerIdentity, parse_id};
+use crate::access::{AddressRange, IdentityMapping, Keyring, ServerIdentity, can_act_as, parse_id};
 
 /// An export as a flag or a table of the file has it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -243,15 +243,7 @@ fn check_mapping(
         }
         (Some(_), Some(_)) => return wrong("both map and squash are given", "choose one of them"),
     };
-    let own = (server.identity.uid, server.identity.gid);
-    let possible = server.privileged
-        || matches!(kind, ExportKind::Memory { .. })
-        || match mapping {
-            IdentityMapping::Auto | IdentityMapping::Server => true,
-            IdentityMapping::Client => false,
-            IdentityMapping::Fixed { uid, gid } => (uid, gid) == own,
-        };
-    match possible {
+    match can_act_as(mapping, kind, server) {
         true => Ok(mapping),
         false => wrong(
             "this server is not privileged: it cannot act as other users",

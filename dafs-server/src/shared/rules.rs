@@ -52,17 +52,8 @@ impl CurrentRules {
     pub(super) fn replace(&self, began: &Config, new: &Config) -> Reloaded {
         let mut needs_restart = Vec::new();
         let named = |name: &str| new.exports.iter().find(|export| export.name == name);
-        let exports: Vec<_> = began.exports.iter().map(|old| named(&old.name).cloned()).collect();
-        for (old, new) in began.exports.iter().zip(&exports) {
-            let served = |export: &ExportConfig| (export.kind.clone(), export.direct_io, export.local_locks);
-            if new.as_ref().is_some_and(|new| served(new) != served(old)) {
-                needs_restart.push(format!("export \"{}\": what it serves, and how", old.name));
-            }
-            // Storage was opened so.
-            if old.read_only && new.as_ref().is_some_and(|new| !new.read_only) {
-                needs_restart.push(format!("export \"{}\": the removal of `ro`", old.name));
-            }
-        }
+        let followed = |old: &ExportConfig| Some(follow(old, named(&old.name)?, &mut needs_restart));
+        let exports: Vec<_> = began.exports.iter().map(followed).collect();
         let is_known = |name: &str| began.exports.iter().any(|export| export.name == name);
         let added = new.exports.iter().filter(|export| !is_known(&export.name));
         needs_restart.extend(added.map(|export| format!("export \"{}\", which is new", export.name)));
@@ -75,5 +66,61 @@ impl CurrentRules {
         let rules = Rules { access: Access::new(new.access.clone()), exports };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
         Reloaded { keys, exports: count, needs_restart }
+    }
+}
+
+/// The rules of an export as far as they can be followed without a restart. Storage was opened for the old export, and whom a mount lets
+/// in depends on what storage serves.
+fn follow(old: &ExportConfig, new: &ExportConfig, needs_restart: &mut Vec<String>) -> ExportConfig {
+    let served = |export: &ExportConfig| (export.kind.clone(), export.direct_io, export.local_locks);
+    if served(new) != served(old) {
+        needs_restart.push(format!("export \"{}\": what it serves, and how", old.name));
+    }
+    if old.read_only && !new.read_only {
+        needs_restart.push(format!("export \"{}\": the removal of `ro`", old.name));
+    }
+    let (kind, direct_io, local_locks) = served(old);
+    let read_only = old.read_only || new.read_only;
+    ExportConfig { kind, direct_io, local_locks, read_only, ..new.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::IdentityMapping;
+    use crate::config::ExportKind;
+
+    // [ACC-106]
+    #[test]
+    fn export_that_would_serve_something_else_keeps_what_it_serves_and_takes_the_other_rules_over() {
+        let with = |export| Config { exports: vec![export], ..Config::default() };
+        let directory = || ExportConfig::new("d", ExportKind::Directory("/d".into()));
+        let memory = || ExportConfig::new("d", ExportKind::Memory { size_max: 1 });
+        let squash = IdentityMapping::Client;
+        for (old, new, expected, named) in [
+            (directory(), memory(), directory(), "what it serves"),
+            (memory(), directory(), memory(), "what it serves"),
+            (directory(), ExportConfig { direct_io: true, ..directory() }, directory(), "what it serves"),
+            (directory(), ExportConfig { local_locks: true, ..directory() }, directory(), "what it serves"),
+            (
+                ExportConfig { read_only: true, ..directory() },
+                directory(),
+                ExportConfig { read_only: true, ..directory() },
+                "`ro`",
+            ),
+        ] {
+            let new = ExportConfig { squash, keys: vec!["k".to_owned()], ..new };
+            let began = with(old);
+            let current = CurrentRules::new(&began);
+            let reloaded = current.replace(&began, &with(new));
+            assert!(reloaded.needs_restart.iter().any(|text| text.contains(named)), "{reloaded:?}");
+            let expected = ExportConfig { squash, keys: vec!["k".to_owned()], ..expected };
+            assert_eq!(current.get().export(0), Some(&expected));
+        }
+        let began = with(directory());
+        let current = CurrentRules::new(&began);
+        let new = with(ExportConfig { read_only: true, ..directory() });
+        assert_eq!(current.replace(&began, &new).needs_restart, Vec::<String>::new());
+        assert!(current.get().export(0).is_some_and(|export| export.read_only), "new `ro` is followed");
     }
 }
