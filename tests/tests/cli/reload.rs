@@ -6,8 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use dafs_client::{Config, Key, Session, Status};
-use dafs_proto::session::parse_key_file;
+use dafs_proto::session::{ClientHandshake, ClientIntroduction, parse_key_file};
+use dafs_proto::transport::Address;
+use dafs_proto::wire::{FileHandle, Header, Opcode, Resume};
 use dafs_tests::program::{Signal, signal};
+use dafs_tests::raw::{Raw, introduction};
 use dafs_tests::suite::assert_status;
 
 use crate::programs::program;
@@ -53,8 +56,16 @@ impl Server {
     }
 
     fn session(&self, line: &str) -> dafs_client::Result<Session> {
-        let key: Key = parse_key_file(line).unwrap().swap_remove(0).key;
-        Session::connect(&self.url, &Config { key: Some(key), ..Config::default() })
+        Session::connect(&self.url, &Config { key: Some(key(line)), ..Config::default() })
+    }
+
+    fn address(&self) -> Address {
+        Address::Tcp(self.url.trim_start_matches("dafs+tcp://").parse().unwrap())
+    }
+
+    /// The holder of the key of the start.
+    fn introduction(&self, resume: Option<Resume>) -> ClientIntroduction {
+        ClientIntroduction { key: Some(key(ALPHA)), ..introduction(&self.address(), 4, resume) }
     }
 }
 
@@ -63,6 +74,10 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn key(line: &str) -> Key {
+    parse_key_file(line).unwrap().swap_remove(0).key
 }
 
 fn assert_json(line: &str) {
@@ -121,6 +136,43 @@ fn server_that_is_hung_up_on_reloads_keys_and_rules_and_drops_no_session() {
     let session = server.session(BETA).unwrap();
     assert_status(session.mount("data").map(drop), Status::NO_EXPORT, "withdrawn");
     file.commit().unwrap();
+}
+
+// [ACC-142]
+#[test]
+fn key_that_is_revoked_between_hello_and_its_proof_opens_no_session() {
+    let mut server = Server::start();
+    let mut raw = Raw::connect(&server.address());
+    let (handshake, hello) = ClientHandshake::begin(&server.introduction(None), [9; 32]);
+    let reply = raw.ask(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello);
+    let (_, proof) = handshake.on_hello_reply(reply.header.status, &reply.payload).unwrap();
+    write_keys(server.directory.path(), BETA);
+    write_settings(server.directory.path(), "");
+    server.hang_up();
+    server.said("reloaded keys and rules");
+    let reply = raw.ask(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &proof);
+    assert_eq!(reply.header.status, Status::AUTH_FAILED);
+}
+
+// [ACC-17] [ACC-71]
+#[test]
+fn session_is_resumed_from_addresses_that_the_settings_read_last_admit() {
+    let mut server = Server::start();
+    let mut raw = Raw::connect(&server.address());
+    let welcome = raw.shake(&server.introduction(None)).unwrap();
+    raw.mount("data");
+    let resume = Resume { session: welcome.session, secret: welcome.secret };
+    for (rules, expected) in [
+        ("clients = [\"10.0.0.0/8\"]", Err(Status::AUTH_FAILED)),
+        ("clients = [\"local\"]", Ok(true)),
+        ("", Ok(true)),
+    ] {
+        write_settings(server.directory.path(), rules);
+        server.hang_up();
+        server.said("reloaded keys and rules");
+        let again = Raw::connect(&server.address()).shake(&server.introduction(Some(resume.clone())));
+        assert_eq!(again.map(|welcome| welcome.resumed), expected, "{rules}");
+    }
 }
 
 // [ACC-70] [ACC-106]
