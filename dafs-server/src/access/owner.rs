@@ -4,7 +4,7 @@
 //! process has closed, so whoever connects, says hello and closes at once would otherwise be taken for root.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -13,6 +13,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 #[derive(Debug)]
 pub(super) struct SocketOwners {
     diagnosis: Mutex<Diagnosis>,
+    /// The kernel diagnoses sockets: what it does not know of is not there. A kernel without that answers in the same words.
+    diagnoses: bool,
 }
 
 #[derive(Debug)]
@@ -24,7 +26,9 @@ struct Diagnosis {
 
 impl Default for SocketOwners {
     fn default() -> Self {
-        Self { diagnosis: Mutex::new(Diagnosis { socket: open_diagnosis().ok(), sequence: 0 }) }
+        let mut diagnosis = Diagnosis { socket: open_diagnosis().ok(), sequence: 0 };
+        let diagnoses = diagnosis.finds_own_connection().unwrap_or(false);
+        Self { diagnosis: Mutex::new(diagnosis), diagnoses }
     }
 }
 
@@ -32,11 +36,9 @@ impl SocketOwners {
     /// The user that owns the TCP socket bound to `client` and connected to `server`; `None` when there is no such open
     /// socket. An error where it cannot be found out. Does not wait for other processes.
     pub(super) fn owner(&self, client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
-        let asked = self.diagnosis.lock().unwrap_or_else(PoisonError::into_inner).ask(client, server);
-        match asked {
-            Ok(Some(owner)) => Ok(Some(owner)),
-            // A kernel without the diagnosis module answers as if there were no socket: the table knows.
-            Ok(None) | Err(_) => search_table(client, server),
+        match self.diagnoses {
+            true => self.diagnosis.lock().unwrap_or_else(PoisonError::into_inner).ask(client, server),
+            false => search_table(client, server),
         }
     }
 }
@@ -63,11 +65,19 @@ impl Diagnosis {
         }
         outcome
     }
+
+    /// Whether the kernel diagnoses a connection that is surely there.
+    fn finds_own_connection(&mut self) -> io::Result<bool> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let connection = TcpStream::connect(listener.local_addr()?)?;
+        Ok(self.ask(connection.local_addr()?, connection.peer_addr()?)?.is_some())
+    }
 }
 
 const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
+const NLMSG_ERROR: u16 = 2;
 const TCP_ESTABLISHED: u8 = 1;
 const NLMSG_HEADER_SIZE: usize = 16;
 const SEQUENCE_AT: usize = 8;
@@ -88,7 +98,7 @@ fn ask_sock_diag(
     loop {
         let size = socket.read(&mut answer)?;
         if answer.get(SEQUENCE_AT..SEQUENCE_AT + 4) == Some(&sequence.to_ne_bytes()) {
-            return Ok(diag_owner(&answer[..size]));
+            return diag_owner(&answer[..size]);
         }
     }
 }
@@ -119,11 +129,23 @@ fn diag_request(client: SocketAddr, server: SocketAddr, sequence: u32) -> Vec<u8
     request
 }
 
-fn diag_owner(answer: &[u8]) -> Option<u32> {
+/// `None` for a socket that is closed, or not there; an error where the kernel could not tell.
+fn diag_owner(answer: &[u8]) -> io::Result<Option<u32>> {
     let number = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    let kind = answer.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;
-    let open = kind == SOCK_DIAG_BY_FAMILY && answer.get(STATE_AT) == Some(&TCP_ESTABLISHED);
-    (open && number(INODE_AT)? != 0).then(|| number(UID_AT))?
+    let kind = answer.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
+    match (kind, number(NLMSG_HEADER_SIZE), number(INODE_AT)) {
+        (Some(SOCK_DIAG_BY_FAMILY), _, Some(inode)) => {
+            let is_open = answer.get(STATE_AT) == Some(&TCP_ESTABLISHED) && inode != 0;
+            Ok(number(UID_AT).filter(|_| is_open))
+        }
+        (Some(NLMSG_ERROR), Some(code), _) => {
+            match io::Error::from_raw_os_error(code.cast_signed().wrapping_neg()) {
+                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                error => Err(error),
+            }
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 fn search_table(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
@@ -161,8 +183,6 @@ fn table_address(address: SocketAddr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
-
     use dafs_proto::transport::PeerIdentity;
     use dafs_proto::wire::Status;
 
@@ -213,7 +233,7 @@ mod tests {
     /// Set in a process of its own for a test: the limit of descriptors is the whole process's.
     const OWN_PROCESS: &str = "DAFS_TEST_NO_DESCRIPTORS";
 
-    // [ACC-19] [ACC-78]
+    // [ACC-19] [ACC-78] [ACC-144]
     #[test]
     fn socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -235,10 +255,19 @@ mod tests {
         let maximum = getrlimit(Resource::Nofile).maximum;
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
         assert_eq!(owners.owner(peer, local).unwrap(), Some(own_uid()));
-        let unprepared = SocketOwners { diagnosis: Mutex::new(Diagnosis { socket: None, sequence: 0 }) };
-        assert!(unprepared.owner(peer, local).is_err(), "it cannot be found out, which is no owner");
+        assert_eq!(owners.owner(local, local).unwrap(), None, "no table is opened for what is not there");
+        server.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(owners.owner(local, peer).unwrap(), None, "nor for what is closed");
+        let unprepared = |diagnoses| {
+            let diagnosis = Mutex::new(Diagnosis { socket: None, sequence: 0 });
+            SocketOwners { diagnosis, diagnoses }
+        };
+        for diagnoses in [true, false] {
+            let owner = unprepared(diagnoses).owner(peer, local);
+            assert!(owner.is_err(), "it cannot be found out, which is no owner");
+        }
         let (config, users) = (AccessConfig::default(), Users::default());
-        let access = Access { config, users, owners: unprepared };
+        let access = Access { config, users, owners: unprepared(true) };
         let peer = PeerIdentity { address: Some(peer), credentials: None };
         assert_eq!(access.owner(&peer, local), Err(Status::AGAIN));
     }
@@ -262,16 +291,31 @@ mod tests {
             answer[INODE_AT..INODE_AT + 4].copy_from_slice(&inode.to_ne_bytes());
             answer
         };
-        assert_eq!(diag_owner(&answer(SOCK_DIAG_BY_FAMILY, 1, 9)), Some(7));
+        let owner = |kind, state, inode| diag_owner(&answer(kind, state, inode)).unwrap();
+        assert_eq!(owner(SOCK_DIAG_BY_FAMILY, 1, 9), Some(7));
         for state in (0..=12).filter(|state| *state != 1) {
-            assert_eq!(diag_owner(&answer(SOCK_DIAG_BY_FAMILY, state, 9)), None, "state {state}");
+            assert_eq!(owner(SOCK_DIAG_BY_FAMILY, state, 9), None, "state {state}");
         }
-        assert_eq!(diag_owner(&answer(SOCK_DIAG_BY_FAMILY, 1, 0)), None);
-        assert_eq!(diag_owner(&answer(2, 1, 9)), None);
+        assert_eq!(owner(SOCK_DIAG_BY_FAMILY, 1, 0), None);
+        assert!(diag_owner(&answer(3, 1, 9)).is_err(), "another kind of answer");
         let whole = answer(SOCK_DIAG_BY_FAMILY, 1, 9);
         for size in 0..whole.len() {
-            assert_eq!(diag_owner(&whole[..size]), None, "{size} bytes");
+            assert!(diag_owner(&whole[..size]).is_err(), "{size} bytes");
         }
+    }
+
+    // [ACC-19]
+    #[test]
+    fn diag_owner_tells_a_socket_that_is_not_there_from_a_kernel_that_cannot_tell() {
+        let refused = |errno: i32| {
+            let mut answer = vec![0; NLMSG_HEADER_SIZE + 20];
+            answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+            answer[NLMSG_HEADER_SIZE..][..4].copy_from_slice(&(-errno).to_ne_bytes());
+            diag_owner(&answer).map_err(|error| error.raw_os_error())
+        };
+        assert_eq!(refused(libc::ENOENT), Ok(None));
+        assert_eq!(refused(libc::ENOMEM), Err(Some(libc::ENOMEM)));
+        assert_eq!(refused(libc::EPERM), Err(Some(libc::EPERM)));
     }
 
     #[test]
