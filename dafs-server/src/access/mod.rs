@@ -95,22 +95,28 @@ impl Access {
 
     /// Whether all is known for [`Access::admit`]. If not, a thread asks the user database and calls `then`, after which it is; a client
     /// that is admitted sooner has no groups.
+    ///
+    /// # Errors
+    /// [`Status::AGAIN`] where the user database cannot be asked now.
     pub(crate) fn ask(
         &self,
         listener: &Address,
         peer: &PeerIdentity,
         key: Option<&Key>,
         then: impl FnOnce() + Send + 'static,
-    ) -> bool {
-        let Address::Tcp(server) = listener else { return true };
-        let (None, Some(client)) = (&peer.credentials, peer.address) else { return true };
+    ) -> Result<bool, Status> {
+        let Address::Tcp(server) = listener else { return Ok(true) };
+        let (None, Some(client)) = (&peer.credentials, peer.address) else { return Ok(true) };
         let is_refused_or_forced = self.forced(key) != Ok(None);
         if is_refused_or_forced || !server.ip().to_canonical().is_loopback() {
-            return true;
+            return Ok(true);
         }
         match self.owners.owner(client, *server) {
-            Ok(Some(uid)) if uid != NO_ID => self.users.ask(uid, then),
-            _ => true,
+            Ok(Some(uid)) if uid != NO_ID => self.users.ask(uid, then).map_err(|error| {
+                tracing::warn!(peer = %client, uid, %error, "cannot ask the user database; the session is refused");
+                Status::AGAIN
+            }),
+            _ => Ok(true),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 const KEPT_MAX: usize = 1024;
 /// Threads that ask at a time: one that hangs over one user leaves others to ask about the next.
 const ASKING_MAX: usize = 8;
+/// Whoever waits for the answer about one user, at most: as many as may be in a handshake, unless more are configured.
+const WAITING_MAX: usize = 1024;
 
 type LookUp = Box<dyn Fn(u32) -> Identity + Send + Sync>;
 type Then = Box<dyn FnOnce() + Send>;
@@ -34,8 +37,8 @@ struct Inside {
 struct State {
     known: HashMap<u32, (Instant, Identity)>,
     /// Whoever waits for an answer, by user.
-    asked: HashMap<u32, Vec<Then>>,
-    /// Asked for, and no thread has begun.
+    asked: HashMap<u32, VecDeque<Then>>,
+    /// Asked for, and no thread has begun. Empty without threads.
     queue: VecDeque<u32>,
     threads: usize,
 }
@@ -57,26 +60,39 @@ impl Users {
         Self { inside: Arc::new(Inside { look_up: Box::new(look_up), state: Mutex::default() }) }
     }
 
-    /// Whether the user is known now. If not, a thread asks the database and calls `then`. Not blocking.
-    pub(super) fn ask(&self, uid: u32, then: impl FnOnce() + Send + 'static) -> bool {
+    /// Whether the user is known now. If not, a thread asks the database and calls `then`; of many, only the latest. Not blocking.
+    ///
+    /// # Errors
+    /// There is no thread to ask with.
+    pub(super) fn ask(&self, uid: u32, then: impl FnOnce() + Send + 'static) -> io::Result<bool> {
         let mut state = self.inside.lock();
         if state.known.get(&uid).is_some_and(|(since, _)| since.elapsed() < KEPT_FOR) {
-            return true;
+            return Ok(true);
         }
         let waiting = state.asked.entry(uid).or_default();
-        waiting.push(Box::new(then));
-        if waiting.len() > 1 {
-            return false;
+        let is_first = waiting.is_empty();
+        // Those before may have hung up.
+        if waiting.len() == WAITING_MAX {
+            waiting.pop_front();
         }
-        state.queue.push_back(uid);
-        if state.threads < ASKING_MAX {
+        waiting.push_back(Box::new(then));
+        if is_first {
+            state.queue.push_back(uid);
+        }
+        if state.threads < ASKING_MAX && !state.queue.is_empty() {
             let inside = Arc::clone(&self.inside);
             match std::thread::Builder::new().name("dafs-users".into()).spawn(move || inside.answer_all()) {
                 Ok(_) => state.threads += 1,
+                Err(error) if state.threads == 0 => {
+                    state.queue.clear();
+                    state.asked.remove(&uid);
+                    return Err(error);
+                }
+                // A thread that is there answers when it is done with another.
                 Err(error) => tracing::warn!(%error, "cannot start a thread for the user database"),
             }
         }
-        false
+        Ok(false)
     }
 
     /// The user with its groups, as last known. One that the database does not know, or was not asked about, has the group nobody and
@@ -151,7 +167,7 @@ mod tests {
         let count = 1025;
         for uid in 0..count {
             let tell = tell.clone();
-            assert!(!users.ask(uid, move || tell.send(uid).unwrap()));
+            assert!(!users.ask(uid, move || tell.send(uid).unwrap()).unwrap());
         }
         let began: Vec<u32> = (0..8).map(|_| begins.recv().unwrap()).collect();
         assert_eq!(users.inside.lock().threads, 8, "{began:?}");
@@ -163,10 +179,10 @@ mod tests {
 
     fn asked(users: &Users, uid: u32) -> Identity {
         let (send, receive) = channel();
-        if !users.ask(uid, move || send.send(()).unwrap()) {
+        if !users.ask(uid, move || send.send(()).unwrap()).unwrap() {
             receive.recv().unwrap();
         }
-        assert!(users.ask(uid, || panic!("it is known")));
+        assert!(users.ask(uid, || panic!("it is known")).unwrap());
         users.identity(uid)
     }
 
@@ -199,7 +215,7 @@ mod tests {
         let (send, receive) = channel();
         for _ in 0..3 {
             let send = send.clone();
-            assert!(!users.ask(7, move || send.send(()).unwrap()));
+            assert!(!users.ask(7, move || send.send(()).unwrap()).unwrap());
         }
         for uid in 100..120 {
             assert_eq!(asked(&users, uid).gid, uid);
@@ -208,5 +224,51 @@ mod tests {
         drop(release);
         (0..3).for_each(|_| receive.recv().unwrap());
         assert_eq!(asked(&users, 7).gid, 7);
+    }
+
+    // [ACC-145]
+    #[test]
+    fn of_many_who_wait_for_one_user_the_latest_are_told() {
+        let (release, held) = channel::<()>();
+        let held = Mutex::new(held);
+        let users = Users::new(move |uid| {
+            let _ = held.lock().unwrap().recv();
+            without_groups(uid)
+        });
+        let (tell, told) = channel();
+        for number in 0..WAITING_MAX + 1 {
+            let tell = tell.clone();
+            assert!(!users.ask(7, move || tell.send(number).unwrap()).unwrap());
+        }
+        drop((release, tell));
+        assert_eq!(told.iter().collect::<Vec<_>>(), (1..=WAITING_MAX).collect::<Vec<_>>());
+    }
+
+    /// Set in a process of its own for a test: the limit of memory is the whole process's.
+    const OWN_PROCESS: &str = "DAFS_TEST_NO_THREADS";
+
+    // [ACC-19]
+    #[test]
+    fn user_for_whom_no_thread_could_be_started_is_asked_about_again() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        if std::env::var_os(OWN_PROCESS).is_none() {
+            let name = "access::users::tests::user_for_whom_no_thread_could_be_started_is_asked_about_again";
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name])
+                .env(OWN_PROCESS, "1")
+                .output()
+                .unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+            return;
+        }
+        let users = Users::new(without_groups);
+        let maximum = getrlimit(Resource::As).maximum;
+        // A thread has no room for its stack.
+        setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum }).unwrap();
+        let refused = users.ask(7, || panic!("it was refused"));
+        setrlimit(Resource::As, Rlimit { current: maximum, maximum }).unwrap();
+        assert!(refused.is_err(), "{refused:?}");
+        assert_eq!(asked(&users, 7), without_groups(7));
     }
 }

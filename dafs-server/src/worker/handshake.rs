@@ -153,10 +153,12 @@ impl Worker {
         let (listener, peer) = (&connection.listener_address, &connection.endpoint.capabilities().peer);
         let rules = shared.rules();
         let then = move || shared.send(id, Mail::Known { connection: key });
-        if rules.access.ask(listener, peer, introduction.proven.as_ref(), then) {
-            self.admit(key, &introduction);
-        } else {
-            connection.phase = Phase::Introduced(Box::new(introduction));
+        match rules.access.ask(listener, peer, introduction.proven.as_ref(), then) {
+            Ok(true) => self.admit(key, &introduction),
+            Ok(false) => connection.phase = Phase::Introduced(Box::new(introduction)),
+            Err(status) => {
+                self.end_handshake(key, &introduction.request, Err(ServerRefusal::Status(status)));
+            }
         }
     }
 
