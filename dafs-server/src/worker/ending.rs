@@ -102,7 +102,7 @@ impl Worker {
         } else {
             let peer = connection.endpoint.capabilities().peer.address;
             let listener = connection.listener_address.clone();
-            tracing::warn!(%listener, ?peer, %fault, "protocol fault: connection ended");
+            tracing::warn!(%listener, ?peer, fault = fault.to_string(), "protocol fault: connection ended");
         }
         self.close(key, &fault);
     }
@@ -171,9 +171,9 @@ impl Worker {
             ($level:ident) => {
                 tracing::$level!(
                     session = %session.shown_id(),
-                    client = %session.shown_client(),
+                    client = session.shown_client(),
                     peer = %session.shown_peer(),
-                    why = %why_shown,
+                    why = why_shown,
                     seconds,
                     requests,
                     bytes_read,

@@ -301,7 +301,7 @@ impl Worker {
         let ClientIdentity { identity, evidence, key_name } = &session.client;
         tracing::info!(
             session = %session.shown_id(),
-            client = %session.shown_client(),
+            client = session.shown_client(),
             client_id = %format_args!("{:032x}", u128::from_be_bytes(session.client_id)),
             peer = %session.shown_peer(),
             uid = identity.uid,

@@ -18,6 +18,9 @@ use super::WireError;
 
 type Result<T> = std::result::Result<T, Error>;
 
+/// Characters of what a decoder says at most: it repeats what the peer wrote.
+const REASON_SHOWN_MAX: usize = 160;
+
 /// Encodes a rare body as a MessagePack array.
 pub fn encode_message_pack<T: Serialize>(body: &T) -> Vec<u8> {
     rmp_serde::to_vec(body).expect("our own bodies hold nothing that MessagePack cannot express")
@@ -30,11 +33,16 @@ pub fn decode_message_pack<T: DeserializeOwned>(
 ) -> std::result::Result<T, WireError> {
     let mut decoder = Decoder { rest: bytes };
     let body =
-        T::deserialize(&mut decoder).map_err(|error| WireError::Body { what, reason: error.to_string() })?;
+        T::deserialize(&mut decoder).map_err(|error| WireError::Body { what, reason: shown(&error) })?;
     match decoder.rest.len() {
         0 => Ok(body),
         extra => Err(WireError::TrailingBytes { what, extra }),
     }
+}
+
+/// The decoder's words for a log or a terminal, which what the peer wrote must not steer.
+fn shown(error: &Error) -> String {
+    error.to_string().chars().take(REASON_SHOWN_MAX).flat_map(char::escape_debug).collect()
 }
 
 /// Reads values. Their types say in which form each must be: nothing here goes by what the bytes say they are.
@@ -335,6 +343,24 @@ mod tests {
         );
         let twice = [&[0x82][..], &at, &[0x92, 1, 2], &at, &[0x92, 1, 2]].concat();
         assert!(refused::<SetTime>(&twice).contains("not of one pair"));
+    }
+
+    // [WIRE-135]
+    #[test]
+    fn reason_repeats_what_the_peer_wrote_escaped_and_cut() {
+        let reason = |name: &str| {
+            let bytes = encode_message_pack(&name);
+            refused::<FenceMode>(&bytes)
+        };
+        let forged = reason("x\n2026-01-01 ERROR forged\u{1b}[31m\u{202e}");
+        assert!(forged.contains("`x\\n2026-01-01 ERROR forged\\u{1b}[31m\\u{202e}`"), "{forged}");
+        let head = "body does not decode: unknown variant `";
+        let room = 160 - (head.len() - "body does not decode: ".len());
+        for len in [room - 1, room, room + 1, 100_000] {
+            let said = reason(&"q".repeat(len));
+            assert_eq!(said.matches('q').count(), len.min(room), "{len}");
+            assert_eq!(said.chars().count(), head.len() + room, "{len}");
+        }
     }
 
     // [WIRE-53] [WIRE-44]

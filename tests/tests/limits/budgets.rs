@@ -320,13 +320,13 @@ fn thousands_of_clients_at_once_over_shared_memory_all_get_in() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Ok(())))));
 }
 
-// [LIMIT-10] [LIMIT-17]
+// [LIMIT-10] [LIMIT-17] [LIMIT-21]
 #[test]
 fn name_of_a_client_stays_within_its_line_of_the_log() {
     let program = Program::start(On::Shm, &["--no-calibrate", "--log", "info"]);
     let mut raw = Raw::connect(program.address());
     let mut forger = introduction(program.address(), 4, None);
-    forger.client_name = "x\n2026-01-01T00:00:00Z ERROR forged\u{1b}[31m".into();
+    forger.client_name = "x uid=7\n2026-01-01T00:00:00Z ERROR forged\u{1b}[31m".into();
     raw.shake(&forger).unwrap();
     drop(raw);
     let mut raw = Raw::connect(program.address());
@@ -337,6 +337,7 @@ fn name_of_a_client_stays_within_its_line_of_the_log() {
     wait_for("both end", || program.log().matches("session ended").count() == 2);
     let log = program.log();
     assert!(log.contains("xxy") && !log.contains("yz"), "{log}");
+    assert_eq!(log.matches("client=\"x uid=7").count(), 2, "quoted when it begins and when it ends: {log}");
     assert!(log.contains("forged"), "{log}");
     assert!(!log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("2026-01-01")), "{log}");
 }

@@ -129,18 +129,24 @@ fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
         log.lines().filter(|line| line.contains("session ended") && line.contains(who)).collect()
     };
     for (who, expected) in [
-        ("client=inline ", ["INFO", "why=the client ended it ", " bytes_read=4000 bytes_written=5000"]),
-        ("client=direct ", ["INFO", "why=the client ended it ", " bytes_read=4000 bytes_written=5000"]),
+        (
+            "client=\"inline\" ",
+            ["INFO", "why=\"the client ended it\" ", " bytes_read=4000 bytes_written=5000"],
+        ),
+        (
+            "client=\"direct\" ",
+            ["INFO", "why=\"the client ended it\" ", " bytes_read=4000 bytes_written=5000"],
+        ),
         (
             &lost,
             [
                 "INFO",
-                "why=its connection was lost, and the client did not reconnect within the lease: ",
+                "why=\"its connection was lost, and the client did not reconnect within the lease: ",
                 " requests=1 ",
             ],
         ),
-        (&unused, ["INFO", "why=its connection was lost before it had mounted anything: ", " requests=0 "]),
-        (&wrong, ["WARN", "why=protocol fault: ", " bytes_read=0 "]),
+        (&unused, ["INFO", "why=\"its connection was lost before it had mounted anything: ", " requests=0 "]),
+        (&wrong, ["WARN", "why=\"protocol fault: ", " bytes_read=0 "]),
     ] {
         let [line] = told(who)[..] else { panic!("{who}: {log}") };
         assert!(expected.iter().all(|part| line.contains(part)), "{line}");

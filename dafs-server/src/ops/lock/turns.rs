@@ -103,7 +103,7 @@ impl Worker {
             if !turns.is_empty() {
                 tracing::warn!(
                     session = %session.shown_id(),
-                    client = %session.shown_client(),
+                    client = session.shown_client(),
                     count = turns.len(),
                     "locks released: the client did not ask for them again in time"
                 );

@@ -113,7 +113,7 @@ impl Session {
         format!("{:016x}", self.id.0)
     }
 
-    /// What its client calls itself, for the log: one word of a line, whatever is in it.
+    /// What its client calls itself, for the log, which quotes it: a space in it begins no field of the line.
     pub(crate) fn shown_client(&self) -> String {
         self.client_name.chars().take(CLIENT_NAME_SHOWN).flat_map(char::escape_debug).collect()
     }
