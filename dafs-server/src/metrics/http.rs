@@ -17,6 +17,10 @@ pub const REQUEST_SIZE_MAX: usize = 4096;
 /// From the first byte to the last of an answer.
 pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Rounds of events in one call, and connections that are taken in one round: whoever serves has others to serve.
+const ROUNDS_MAX: usize = 2;
+const ACCEPTS_MAX: usize = 32;
+
 const LISTENER: Token = Token(CONNECTIONS_MAX);
 
 /// Answers `GET /metrics`.
@@ -26,6 +30,8 @@ pub struct MetricsServer {
     events: Events,
     listener: TcpListener,
     clients: [Option<Client>; CONNECTIONS_MAX],
+    /// More connections may wait, of which no event tells again.
+    more_wait: bool,
 }
 
 #[derive(Debug)]
@@ -43,7 +49,8 @@ impl MetricsServer {
         let poll = Poll::new()?;
         let mut listener = TcpListener::bind(address)?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        Ok(Self { poll, events: Events::with_capacity(32), listener, clients: Default::default() })
+        let (events, clients) = (Events::with_capacity(32), Default::default());
+        Ok(Self { poll, events, listener, clients, more_wait: false })
     }
 
     /// Where it listens.
@@ -51,8 +58,8 @@ impl MetricsServer {
         self.listener.local_addr()
     }
 
-    /// Takes every client as far as it can be taken now. `metrics` is asked for each complete request. Not blocking;
-    /// to be called after an event, and about once a second so that clients that stall are dropped.
+    /// Takes clients as far as they can be taken now, within bounds; the next call goes on. `metrics` is asked for each complete request.
+    /// Not blocking; to be called after an event, and about once a second so that clients that stall are dropped.
     pub fn serve(&mut self, now: Instant, mut metrics: impl FnMut() -> String) -> io::Result<()> {
         for slot in &mut self.clients {
             if slot
@@ -62,15 +69,11 @@ impl MetricsServer {
                 *slot = None;
             }
         }
-        loop {
+        for _ in 0..ROUNDS_MAX {
             match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 result => result?,
             }
-            if self.events.is_empty() {
-                return Ok(());
-            }
-            let mut accepts = false;
             for event in &self.events {
                 match self.clients.get_mut(event.token().0) {
                     // An error concerns this client alone.
@@ -81,23 +84,28 @@ impl MetricsServer {
                             *slot = None;
                         }
                     }
-                    None => accepts = true,
+                    None => self.more_wait = true,
                 }
             }
-            if accepts {
-                self.accept(now);
+            if self.more_wait {
+                self.more_wait = self.accept(now);
             }
         }
+        Ok(())
     }
 
-    fn accept(&mut self, now: Instant) {
-        loop {
+    /// Takes connections that wait; whether more may.
+    fn accept(&mut self, now: Instant) -> bool {
+        for _ in 0..ACCEPTS_MAX {
             let mut stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // The client gave up, or the process has no descriptor left: the next one that comes is tried again.
-                Err(error) => return tracing::debug!(%error, "cannot accept a connection for metrics"),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept a connection for metrics");
+                    return false;
+                }
             };
             let Some(index) = self.clients.iter().position(Option::is_none) else { continue };
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -106,6 +114,7 @@ impl MetricsServer {
                     Some(Client { stream, since: now, request: Vec::with_capacity(512), answer: None });
             }
         }
+        true
     }
 }
 
@@ -252,6 +261,27 @@ mod tests {
             server.serve(Instant::now(), || "x".into()).unwrap();
         }
         assert!(read_all(&mut server, &mut stream, "x").ends_with("\r\n\r\nx"));
+    }
+
+    // [ACC-147]
+    #[test]
+    fn connections_beyond_those_of_one_call_are_taken_by_the_next() {
+        let mut server = server();
+        let bound = ROUNDS_MAX * ACCEPTS_MAX;
+        let mut streams: Vec<_> = (0..bound + 1).map(|_| connect(&server)).collect();
+        server.serve(Instant::now(), String::new).unwrap();
+        assert!(server.more_wait, "one is left");
+        let mut is_closed = |index: usize| {
+            let result: io::Result<usize> = streams[index].read(&mut [0]);
+            result.is_ok() || result.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+        };
+        assert!(!is_closed(bound));
+        server.serve(Instant::now(), String::new).unwrap();
+        assert!(!server.more_wait, "none is left");
+        // There is no room for it, which it is told.
+        while !is_closed(bound) {
+            std::thread::yield_now();
+        }
     }
 
     // [ACC-51] [ACC-102]
