@@ -83,8 +83,9 @@ impl Classes {
     }
 }
 
-/// proc, sysfs, debugfs, tracefs, securityfs, selinuxfs, smackfs, configfs, efivarfs, pstore, bpf, cgroup and cgroup2, binfmt_misc, nsfs.
-const KERNEL_MAGICS: [i64; 15] = [
+/// proc, sysfs, debugfs, tracefs, securityfs, selinuxfs, smackfs, configfs, efivarfs, pstore, bpf, cgroup and cgroup2, binfmt_misc, nsfs,
+/// resctrl, nfsd, fusectl, mqueue, rpc_pipefs, devpts.
+const KERNEL_MAGICS: [i64; 21] = [
     libc::PROC_SUPER_MAGIC,
     0x6265_6572,
     0x6462_6720,
@@ -100,6 +101,12 @@ const KERNEL_MAGICS: [i64; 15] = [
     0x6367_7270,
     0x4249_4e4d,
     0x6e73_6673,
+    0x0765_5821,
+    0x6e66_7364,
+    0x6573_5543,
+    0x1980_0202,
+    0x6759_6969,
+    0x1cd1,
 ];
 
 const OVERLAY_MAGIC: i64 = 0x794c_7630;

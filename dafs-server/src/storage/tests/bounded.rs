@@ -334,7 +334,9 @@ fn file_systems_that_hang_can_be_mounted() {
 fn file_systems_of_the_kernel_are_not_served() {
     let root = |export: &mut ExportConfig| export.kind = ExportKind::Directory("/".into());
     let mut f = Fixture::with(Kind::Disk(Engine::Pool), root, &StorageConfig::default());
-    for path in ["proc", "proc/self/mem", "proc/version", "proc/../proc/self/environ", "sys/kernel"] {
+    for path in
+        ["proc", "proc/self/mem", "proc/version", "proc/../proc/self/environ", "sys/kernel", "dev/pts"]
+    {
         assert_eq!(f.lookup(path), Err(Status::NOT_SUPPORTED), "{path}");
         assert_eq!(f.open(path, OpenFlags::READ), Err(Status::NOT_SUPPORTED), "{path}");
         assert_eq!(f.stat(path).err(), Some(Status::NOT_SUPPORTED), "{path}");
