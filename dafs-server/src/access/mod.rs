@@ -169,21 +169,40 @@ impl Access {
         client: &ClientIdentity,
         peer: &PeerIdentity,
     ) -> Result<MountRights, Status> {
-        let refused = |reason: &str| {
+        self.rights(export, client, peer).map_err(|reason| {
             tracing::info!(export = export.name, ?peer, ?client, "mount refused: {reason}");
-            Err(Status::NO_EXPORT)
-        };
+            Status::NO_EXPORT
+        })
+    }
+
+    /// The same, of an export that nobody has asked to mount.
+    pub(crate) fn may_mount(
+        &self,
+        export: &ExportConfig,
+        client: &ClientIdentity,
+        peer: &PeerIdentity,
+    ) -> bool {
+        self.rights(export, client, peer).is_ok()
+    }
+
+    /// What this client may do in this export, or why it may not mount it.
+    fn rights(
+        &self,
+        export: &ExportConfig,
+        client: &ClientIdentity,
+        peer: &PeerIdentity,
+    ) -> Result<MountRights, &'static str> {
         if !self.admits_address(export, peer) {
-            return refused("its address is in none of the export's clients=");
+            return Err("its address is in none of the export's clients=");
         }
         let key_fits = |name: &String| client.key_name.as_ref() == Some(name);
         if !export.keys.is_empty() && !export.keys.iter().any(key_fits) {
-            return refused("it has proven none of the export's keys=");
+            return Err("it has proven none of the export's keys=");
         }
         let server = &self.config.server;
         // What was checked at the start may have been of another export of this name.
         if !can_act_as(export.squash, &export.kind, server) {
-            return refused("this server is not privileged: it cannot act as the export's map= or squash= says");
+            return Err("this server is not privileged: it cannot act as the export's map= or squash= says");
         }
         let identity = match effective_mapping(export, server) {
             IdentityMapping::Fixed { uid, gid } => Identity { uid, gid, groups: Arc::from([]) },
@@ -195,7 +214,7 @@ impl Access {
             // The server can only act as itself, and lends that to nobody unasked.
             IdentityMapping::Auto if lends_itself(server, client) => server.identity.clone(),
             IdentityMapping::Auto => {
-                return refused(
+                return Err(
                     "this server is not privileged and acts as its own user, which the client is not; \
                      squash=server in the export's options allows it",
                 );

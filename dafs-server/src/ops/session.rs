@@ -121,9 +121,8 @@ impl Worker {
         let Some(connection) = self.connections.get(call.connection.index) else { return Vec::new() };
         let peer = &connection.endpoint.capabilities().peer;
         let rules = self.shared.rules();
-        let may =
-            |export: &&crate::config::ExportConfig| rules.access.mount(export, &session.client, peer).is_ok();
-        rules.exports().filter(may).map(|export| export.name.clone()).collect()
+        let may = rules.exports().filter(|export| rules.access.may_mount(export, &session.client, peer));
+        may.map(|export| export.name.clone()).collect()
     }
 
     fn mount(&mut self, call: &Call, name: &[u8]) -> Served {

@@ -13,7 +13,7 @@ use dafs_server::config::Config as ServerConfig;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::{Program, key_file};
 use dafs_tests::raw::{Raw, introduction, read_body};
-use dafs_tests::suite::{assert_same, assert_status, bytes, wait_for};
+use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 
 /// A server that other hosts could reach, with two keys and little of something, and how this host reaches it.
 fn keyed(limit: impl FnOnce(&mut ServerConfig)) -> (Harness, String) {
@@ -352,6 +352,22 @@ fn log_of_many_sessions_is_bounded_and_says_so() {
     wait_for("a summary", || program.log().contains("lines were left out"));
     let opened = program.log().lines().filter(|line| line.contains("session opened")).count();
     assert!(opened < 200, "{opened} lines");
+}
+
+// [ACC-149]
+#[test]
+fn list_of_exports_logs_no_refusal_of_those_that_it_leaves_out() {
+    let closed = "closed=mem:1M,clients=10.0.0.0/8";
+    let program = Program::start(On::Shm, &["--no-calibrate", "--log", "info", "--export", closed]);
+    let session = program.session();
+    for _ in 0..3 {
+        assert_eq!(session.exports().unwrap(), EXPORTS);
+        assert_eq!(session.statistics().unwrap().exports.len(), EXPORTS.len());
+    }
+    assert_status(session.mount("closed"), Status::NO_EXPORT, "from here");
+    let refusals = || program.log().matches("mount refused").count();
+    wait_for("the refusal is logged", || refusals() > 0);
+    assert_eq!(refusals(), 1, "{}", program.log());
 }
 
 // [ACC-16] [ACC-80]
