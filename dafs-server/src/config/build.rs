@@ -41,9 +41,12 @@ impl Settings {
     /// Reads the text of a settings file; `place` is for messages.
     pub fn from_toml(text: &str, place: &str) -> Result<Self, ConfigError> {
         let mut settings: Self = toml::from_str(text).map_err(|error| {
+            // The error itself repeats the line, which is a secret where the file is one of keys.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
             ConfigError::new(
                 place,
-                error.to_string().trim_end(),
+                format!("line {line}: {}", error.message()),
                 "use the names of the flags, lists for flags that may be repeated, and tables for exports: \
                  `dafs-server --help` ends with an example",
             )

@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error as _};
 
 use super::{ConfigError, EXPORT_NAME_SIZE_MAX, Environment, ExportConfig, ExportKind, Size};
 use crate::access::{AddressRange, IdentityMapping, Keyring, ServerIdentity, can_act_as, parse_id};
 
 /// An export as a flag or a table of the file has it.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportTable {
     /// Its name.
@@ -23,10 +23,10 @@ pub struct ExportTable {
     #[serde(default)]
     pub ro: bool,
     /// Only clients in these ranges may mount it: addresses, networks, or `local`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "not_empty")]
     pub clients: Vec<String>,
     /// Only clients that have proven one of these keys may mount it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "not_empty")]
     pub keys: Vec<String>,
     /// Identity mapping `client`.
     pub map: Option<String>,
@@ -41,6 +41,16 @@ pub struct ExportTable {
     /// Locks and those of the host's processes keep each other out.
     #[serde(default)]
     pub local_locks: bool,
+}
+
+/// Of those who may mount an export. Without a list everybody may, which an empty one does not say.
+fn not_empty<'de, D: Deserializer<'de>>(list: D) -> Result<Vec<String>, D::Error> {
+    match Vec::deserialize(list)? {
+        list if list.is_empty() => Err(D::Error::custom(
+            "an empty list lets nobody in; leave it out to let everybody in, or leave the export out",
+        )),
+        list => Ok(list),
+    }
 }
 
 /// Splits `NAME=DIR[,OPTION…]`. The name ends at the first `=`, the directory at the first comma.

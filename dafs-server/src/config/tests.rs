@@ -501,6 +501,8 @@ fn file_with_fault_names_place_and_remedy() {
     let cases: &[(&str, &[&str])] = &[
         ("listen = 7", &["--config /f", "line 1", "--help"]),
         ("lisen = []", &["unknown field `lisen`"]),
+        ("[[export]]\nname = 'd'\nmemory = 1\nkeys = []", &["line 4: an empty list", "leave it out"]), // [ACC-148]
+        ("[[export]]\nname = 'd'\nmemory = 1\nclients = []", &["line 4: an empty list", "leave it out"]),
         ("poll = 'often'", &["often", "adaptive"]),
         ("inline-max = -1", &["negative"]),
         ("inline-max = '8X'", &["8X", "64K"]),
@@ -519,6 +521,22 @@ fn file_with_fault_names_place_and_remedy() {
     ];
     for (text, needs) in cases {
         assert_says(place.file(text), needs, text);
+    }
+}
+
+// [ACC-23]
+#[test]
+fn file_of_keys_given_for_settings_is_refused_without_a_word_of_it() {
+    let place = Place::new(true);
+    for text in [
+        format!("# keys\nalpha:{SECRET}\n"),
+        format!("# keys\n{SECRET}"),
+        format!("# keys\nalpha:{SECRET}=="),
+        format!("# keys\nalpha = {SECRET}"),
+    ] {
+        let error = place.file(&text).unwrap_err();
+        assert!(error.contains("line 2: ") && error.contains("--help"), "{error}");
+        assert!((0..SECRET.len() - 3).all(|at| !error.contains(&SECRET[at..at + 4])), "{error}");
     }
 }
 
