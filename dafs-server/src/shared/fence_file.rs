@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use dafs_proto::wire::{FenceList, FenceMode};
+
+use crate::shared::file_owner::is_of_others;
 
 /// What the file begins with.
 const TITLE: &str = "dafs-fences 1";
@@ -37,7 +39,10 @@ pub enum FenceFileError {
         problem: String,
     },
     /// Others may write it, and so lift fences.
-    #[error("cannot use the fence file {}: others than its owner may write it; run chmod 600 on it", path.display())]
+    #[error(
+        "cannot use the fence file {}: others than the server's user may write it; run chmod 600 on it, and chown to that user",
+        path.display()
+    )]
     Open {
         /// The file.
         path: PathBuf,
@@ -58,21 +63,23 @@ impl FenceFile {
     /// Reads it; where there is none yet nobody is fenced off.
     pub(crate) fn open(path: &Path) -> Result<Self, FenceFileError> {
         let mut own = Self { path: path.to_owned(), lists: BTreeMap::new() };
-        let found = match fs::metadata(path) {
+        let mut file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Where it cannot be made, that is to be known now.
                 own.write()?;
                 return Ok(own);
             }
-            found => found.map_err(|error| own.failed("read", error))?,
+            file => file.map_err(|error| own.failed("read", error))?,
         };
-        if found.mode() & 0o022 != 0 {
+        let found = file.metadata().map_err(|error| own.failed("read", error))?;
+        if is_of_others(&found) {
             return Err(FenceFileError::Open { path: own.path });
         }
         if found.len() > FILE_SIZE_MAX {
             return Err(own.corrupt("it is too large"));
         }
-        let bytes = fs::read(path).map_err(|error| own.failed("read", error))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| own.failed("read", error))?;
         own.lists = parse(&bytes).map_err(|problem| own.corrupt(&problem))?;
         Ok(own)
     }
@@ -95,8 +102,12 @@ impl FenceFile {
         let mut other = self.path.clone().into_os_string();
         other.push(".new");
         let other = PathBuf::from(other);
-        let written = File::options().write(true).create(true).truncate(true).mode(0o600).open(&other);
-        let written = written.and_then(|mut file| {
+        // A new file each time: what somebody else has put there might be a link to any other.
+        let made = match fs::remove_file(&other) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::options().write(true).create_new(true).mode(0o600).open(&other),
+        };
+        let written = made.and_then(|mut file| {
             file.write_all(&self.text())?;
             file.sync_all()?;
             fs::rename(&other, &self.path)?;
@@ -257,5 +268,34 @@ mod tests {
         assert!(matches!(FenceFile::open(&path), Err(FenceFileError::Open { .. })));
         let missing = directory.path().join("missing/fences");
         assert!(matches!(FenceFile::open(&missing), Err(FenceFileError::System { .. })));
+    }
+
+    // [ACC-137]
+    #[test]
+    #[ignore = "needs root"]
+    fn file_of_another_user_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fences");
+        FenceFile::open(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(4444), None).unwrap();
+        assert!(matches!(FenceFile::open(&path), Err(FenceFileError::Open { .. })));
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        assert!(FenceFile::open(&path).is_ok());
+    }
+
+    // [ACC-150]
+    #[test]
+    fn link_in_the_place_of_the_new_file_leads_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fences");
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, directory.path().join("fences.new")).unwrap();
+        let mut file = FenceFile::open(&path).unwrap();
+        file.set("data", list(FenceMode::Deny));
+        file.write().unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(FenceFile::open(&path).unwrap().list("data"), Some(&list(FenceMode::Deny)));
     }
 }

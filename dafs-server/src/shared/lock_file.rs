@@ -16,6 +16,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::shared::file_owner::is_of_others;
+
 /// Sessions that have locks, and what proves who has such a session.
 const SESSIONS: TableDefinition<'_, u64, [u8; 32]> = TableDefinition::new("sessions");
 /// Locks that last: by the file's number and its generation.
@@ -61,7 +63,10 @@ pub enum LockFileError {
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Others may write it, and so take locks from their owners.
-    #[error("cannot use the lock file {}: others than its owner may write it; run chmod 600 on it", path.display())]
+    #[error(
+        "cannot use the lock file {}: others than the server's user may write it; run chmod 600 on it, and chown to that user",
+        path.display()
+    )]
     Open {
         /// The file.
         path: PathBuf,
@@ -115,7 +120,7 @@ impl LockFile {
         };
         let file = open_file(path).map_err(|error| unusable(error.into()))?;
         let found = file.metadata().map_err(|error| unusable(error.into()))?;
-        if std::os::unix::fs::MetadataExt::mode(&found) & 0o022 != 0 {
+        if is_of_others(&found) {
             return Err(LockFileError::Open { path: path.to_owned() });
         }
         // What is damaged may be found anywhere in the reader, by a panic too.
@@ -413,6 +418,19 @@ mod tests {
         fs::write(&path, &good).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
         assert!(matches!(LockFile::open(&path), Err(LockFileError::Open { .. })));
+    }
+
+    // [LOCK-34]
+    #[test]
+    #[ignore = "needs root"]
+    fn file_of_another_user_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        filled(&path);
+        std::os::unix::fs::chown(&path, Some(4444), None).unwrap();
+        assert!(matches!(LockFile::open(&path), Err(LockFileError::Open { .. })));
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        LockFile::open(&path).unwrap().0.close();
     }
 
     /// A small file system; taken away with the test.

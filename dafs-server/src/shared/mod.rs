@@ -6,6 +6,7 @@ pub(crate) mod budget;
 mod directory;
 mod fence_file;
 mod fences;
+mod file_owner;
 pub(crate) mod lock_file;
 pub(crate) mod locks;
 pub mod mail;
