@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dafs_client::{Config, Error, FenceList, FenceMode, Identity, Key, OpenOptions, Session, Status};
 use dafs_proto::session::ClientIntroduction;
-use dafs_proto::transport::Address;
+use dafs_proto::transport::{Access, Address};
 use dafs_proto::wire::{Header, Opcode, Resume};
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On, key_for};
-use dafs_tests::raw::{Raw, introduction};
+use dafs_tests::raw::{Raw, introduction, write_body};
 use dafs_tests::suite::EXPORTS;
 use dafs_tests::suite::assert_status;
 use dafs_tests::{on_each_provider, on_two_workers};
@@ -523,6 +523,34 @@ fn fence_waits_for_what_a_session_left_that_has_ended(on: On) {
     assert!(!fence.test(), "its write is still to come");
     faults.release();
     fence.wait().unwrap();
+}
+
+// [ACC-151]
+#[test]
+fn fence_is_complete_though_the_fenced_client_serves_no_read_of_the_server() {
+    let harness = Harness::start(On::Tcp);
+    let administrator = harness.session();
+    let (mut silent, _) = Raw::session(harness.address(), 4);
+    let root = silent.mount("mem");
+    let file = silent.create(root, b"f");
+    let region = silent.region(1 << 20, Access::REMOTE_READ);
+    let range = region.range();
+    let mut write = Header::request(Opcode::Write, file);
+    silent.begin(&mut write);
+    silent.send(write, &write_body(0, 1 << 20, Some([range.key.0, range.offset, range.len])), &[]);
+    while administrator.statistics().unwrap().in_flight == 0 {
+        std::thread::yield_now();
+    }
+    let root = administrator.mount("mem").unwrap();
+    let mut fence = root.submit_set_fence_list(&FenceList::of_clients(&[[5; 16]]));
+    administrator.flush();
+    for _ in 0..100 {
+        administrator.ping().unwrap();
+    }
+    assert!(fence.test(), "nothing waits for the client");
+    fence.wait().unwrap();
+    assert_eq!(root.metadata("f").unwrap().size, 0);
+    assert_eq!(silent.ending(), None, "its connection ended, and it broke no rule");
 }
 
 fn fence_waits_for_what_the_client_has_in_flight(on: On) {

@@ -1,5 +1,6 @@
 //! Whoever fences clients off an export is answered when none of their operations is in flight any more, with any worker.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use dafs_proto::transport::OpToken;
@@ -8,7 +9,7 @@ use dafs_proto::wire::Status;
 use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
-use crate::worker::flight::Call;
+use crate::worker::flight::{Call, Wakeup};
 use crate::worker::requests::work::State;
 
 impl Worker {
@@ -24,7 +25,6 @@ impl Worker {
         for other in self.shared.others(self.id) {
             self.shared.send(other, Mail::Drain { export, from: self.id, waiter });
         }
-        self.resume_fence_drains();
     }
 
     /// Has a thread write the lists to their file, which waits for a disk.
@@ -52,7 +52,7 @@ impl Worker {
     /// Another worker's operation waits for those of fenced clients here.
     pub(super) fn on_drain(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
         self.fencing.foreign.push((export, from, waiter));
-        self.resume_fence_drains();
+        self.look_at_fences();
     }
 
     /// Another worker has drained.
@@ -65,8 +65,52 @@ impl Worker {
         }
     }
 
+    /// What is in flight changed: whoever waits for operations of fenced clients is looked at, once this turn's work is done.
+    #[inline]
+    pub(crate) fn look_at_fences(&mut self) {
+        if self.fencing.is_awaited() && !matches!(self.wakeups.back(), Some(Wakeup::Drain)) {
+            self.wakeups.push_back(Wakeup::Drain);
+        }
+    }
+
+    /// Ends what waits for fenced clients, and tells those who wait for it to end.
+    pub(crate) fn drain_fenced(&mut self) {
+        self.disconnect_fenced();
+        self.resume_fence_drains();
+    }
+
+    /// A fenced client that does not serve the server's reads and writes would decide when its fence is complete. It asks again on its next
+    /// connection, and meets the fence. What storage has begun for it is answered first.
+    fn disconnect_fenced(&mut self) {
+        let own = self.operations.iter().filter_map(|(_, operation)| match operation.state {
+            State::FenceDrain { export, .. } => Some(export),
+            _ => None,
+        });
+        let exports: HashSet<usize> =
+            self.fencing.foreign.iter().map(|(export, ..)| *export).chain(own).collect();
+        let (mut waiting, mut busy) = (HashSet::new(), HashSet::new());
+        for (_, operation) in &self.operations {
+            match &operation.state {
+                State::Work(work) if work.in_storage() => drop(busy.insert(operation.call.connection)),
+                State::Work(_) | State::EagerFrame(_) => {
+                    waiting.insert((operation.call.session, operation.call.connection));
+                }
+                _ => {}
+            }
+        }
+        let is_fenced = |session| {
+            self.sessions.find(session).is_some_and(|session| {
+                exports.iter().any(|export| self.shared.fences.holds_off(*export, &session.subject()))
+            })
+        };
+        waiting.retain(|(session, connection)| !busy.contains(connection) && is_fenced(*session));
+        for (_, connection) in waiting {
+            self.close(connection, &"its client was fenced off while an operation waited for it");
+        }
+    }
+
     /// Looks at who waits for operations of fenced clients.
-    pub(crate) fn resume_fence_drains(&mut self) {
+    fn resume_fence_drains(&mut self) {
         for (export, from, waiter) in std::mem::take(&mut self.fencing.foreign) {
             if self.fenced_in_flight(export) {
                 self.fencing.foreign.push((export, from, waiter));

@@ -51,7 +51,7 @@ pub(crate) enum Wakeup {
     Batch(OpToken),
     /// A buffer came back.
     Buffer,
-    /// An operation ended while somebody drains.
+    /// An operation began, went on or ended while somebody drains.
     Drain,
     /// An operation ended in a session that has closed handles in use.
     Closed(SessionKey, Option<FileHandle>),

@@ -27,6 +27,7 @@ impl Worker {
         let generation = self.park_count;
         let operation =
             Operation { call, state, generation, rdma_pending: 0, forgotten: false, taken_back: None };
+        self.look_at_fences();
         let index = self.operations.insert(operation);
         token(index, generation)
     }
@@ -55,9 +56,7 @@ impl Worker {
                 self.wakeups.push_back(Wakeup::Closed(operation.call.session, handle));
             }
         }
-        if self.fencing.is_awaited() {
-            self.wakeups.push_back(Wakeup::Drain);
-        }
+        self.look_at_fences();
         operation
     }
 
@@ -74,6 +73,7 @@ impl Worker {
         self.mark_dirty(call.connection);
         if !is_over && !forgotten {
             self.work_on(index, |work, at| work.on_storage(at, slot_of(token), result));
+            self.look_at_fences();
             self.resume_storage_waiters_of(call.session);
         } else if is_over {
             match self.unpark(index).state {
@@ -330,7 +330,7 @@ impl Worker {
                 Wakeup::Chain(session, chain) => self.resume_chain(session, chain),
                 Wakeup::Batch(batch) => self.go_on_with_batch(batch),
                 Wakeup::Buffer => self.serve_buffer_waiters(),
-                Wakeup::Drain => self.resume_fence_drains(),
+                Wakeup::Drain => self.drain_fenced(),
                 Wakeup::Closed(session, handle) => self.close_left(session, handle),
             }
         }
