@@ -13,7 +13,7 @@ use super::fair::Ticket;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Ran, Wake, Work};
-use super::posix::{PosixExport, hold_back};
+use super::posix::{PosixExport, hold_back, overrides_permissions};
 use super::uring::Ring;
 use super::{
     ExportId, FsOp, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, Storage, Submitted, Traits,
@@ -129,6 +129,12 @@ pub enum StorageError {
         /// The name.
         name: String,
     },
+    /// Clients would act with capabilities of the server.
+    #[error(
+        "cannot export a directory: the server would act as its clients with capabilities that override permissions, such as \
+         CAP_DAC_OVERRIDE; run it as root without SECBIT_NO_SETUID_FIXUP, or leave it CAP_SETUID and CAP_SETGID and no capability of files"
+    )]
+    Overrides,
     /// io_uring was demanded.
     #[error("cannot use io_uring: {error}; choose the engine `auto` or `pool`")]
     Uring {
@@ -172,6 +178,9 @@ impl Exports {
     /// user 0 may, unless it is to keep its identity.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
         let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Directory(_)));
+        if posix && overrides_permissions().map_err(StorageError::System)? {
+            return Err(StorageError::Overrides);
+        }
         if posix && !config.loop_keeps_identity {
             hold_back().map_err(StorageError::System)?;
         }

@@ -1,8 +1,8 @@
 //! Acting as a client's user: the calling thread's file-system user, group and groups.
 //!
 //! Linux keeps these per thread; the C library's `setgroups` would change all threads, so the system call itself is
-//! made. A user other than 0 drops the
-//! capabilities that override file permissions with it, and gets them back with user 0.
+//! made. User 0 drops the capabilities that override file permissions with it, and gets them back with user 0. No other user does, which is
+//! why none may have them ([`overrides_permissions`]).
 //!
 //! Two capabilities are not in effect on threads that serve ([`hold_back`]), since data is written without taking the client's identity.
 #![allow(unsafe_code, reason = "per-thread credentials have no safe wrapper")]
@@ -12,7 +12,10 @@ use std::cell::RefCell;
 use dafs_proto::wire::Status;
 use rustix::fs::{Gid, Mode};
 use rustix::process::{getegid, geteuid, getgroups, umask as set_umask};
-use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities, unshare_unsafe};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, UnshareFlags, capabilities, capabilities_secure_bits,
+    set_capabilities, unshare_unsafe,
+};
 use tracing::error;
 
 use super::super::Identity;
@@ -22,6 +25,17 @@ const CAP_FSETID: CapabilitySet = CapabilitySet::FSETID;
 /// With it, the kernel writes beyond quotas, and into what a file system holds in reserve.
 const CAP_SYS_RESOURCE: CapabilitySet = CapabilitySet::SYS_RESOURCE;
 const HELD_BACK: CapabilitySet = CAP_FSETID.union(CAP_SYS_RESOURCE);
+
+/// What the kernel takes out of effect when the file-system user is no longer 0 (CAP_FS_SET): with these a thread goes beyond what its
+/// user may do.
+const OVERRIDES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::LINUX_IMMUTABLE)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::MAC_OVERRIDE);
 
 /// What the process was started as.
 pub(super) struct Identities {
@@ -145,6 +159,18 @@ pub fn hold_back() -> std::io::Result<()> {
     Ok(set_effective(CapabilitySet::empty(), HELD_BACK)?)
 }
 
+/// Whether the calling thread would keep capabilities in effect that override permissions while it acts as a client's user.
+///
+/// # Errors
+/// The system does not tell.
+pub(in super::super) fn overrides_permissions() -> std::io::Result<bool> {
+    let keeps = match geteuid().is_root() {
+        true => capabilities_secure_bits()?.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP),
+        false => true,
+    };
+    Ok(keeps && may_change_identity() && capabilities(None)?.effective.intersects(OVERRIDES))
+}
+
 /// Puts capabilities into effect on the calling thread, as far as it may have them, and takes others out of it.
 fn set_effective(add: CapabilitySet, remove: CapabilitySet) -> rustix::io::Result<()> {
     let mut sets = capabilities(None)?;
@@ -189,6 +215,48 @@ fn may_change_identity() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // [ACC-146]
+    #[test]
+    #[ignore = "needs root"]
+    fn thread_that_keeps_what_overrides_permissions_is_told_from_one_that_does_not() {
+        use rustix::thread::{set_capabilities_secure_bits, set_keep_capabilities, set_thread_res_uid};
+        use std::thread::spawn;
+
+        let others = CapabilitySet::SETGID | CapabilitySet::SETUID;
+        let with = move |more: CapabilitySet| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = (others | more) & sets.permitted;
+            set_capabilities(None, sets).unwrap();
+            overrides_permissions().unwrap()
+        };
+        // User and capabilities are each thread's own.
+        let as_root = spawn(|| {
+            let before = overrides_permissions().unwrap();
+            let bits = capabilities_secure_bits().unwrap() | CapabilitiesSecureBits::NO_SETUID_FIXUP;
+            set_capabilities_secure_bits(bits).unwrap();
+            (before, overrides_permissions().unwrap())
+        });
+        assert_eq!(as_root.join().unwrap(), (false, true));
+        let as_user = spawn(move || {
+            set_keep_capabilities(true).unwrap();
+            let user = rustix::process::Uid::from_raw(4444);
+            set_thread_res_uid(user, user, user).unwrap();
+            assert!(!with(CapabilitySet::IPC_LOCK | CapabilitySet::SYS_RESOURCE));
+            for single in
+                OVERRIDES.iter().filter(|single| capabilities(None).unwrap().permitted.contains(*single))
+            {
+                assert!(with(single), "{single:?}");
+            }
+            assert!(with(CapabilitySet::DAC_OVERRIDE));
+            // As itself it goes only as far as it may anyway.
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = CapabilitySet::DAC_OVERRIDE | CapabilitySet::SETUID;
+            set_capabilities(None, sets).unwrap();
+            assert!(!overrides_permissions().unwrap());
+        });
+        as_user.join().unwrap();
+    }
 
     /// Set in the process that is to end.
     const DOOMED: &str = "DAFS_TEST_CANNOT_RETURN";
