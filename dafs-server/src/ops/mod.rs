@@ -210,11 +210,15 @@ impl Worker {
         }
     }
 
-    /// Descriptors of this process that a handle takes: files in memory, and roots, which are open anyway, take none.
+    /// Descriptors of this process that a handle takes at most: two where files are opened for direct I/O and for the page cache. Files in
+    /// memory, and roots, which are open anyway, take none.
     pub(crate) fn descriptors_of(&self, open: &OpenHandle) -> u64 {
-        let export = self.shared.settings.exports.get(usize::from(open.node.export.0));
-        let is_directory = export.is_some_and(|export| matches!(export.kind, ExportKind::Directory(_)));
-        u64::from(is_directory && !open.is_root)
+        let settings = &self.shared.settings;
+        let export = settings.exports.get(usize::from(open.node.export.0)).filter(|_| !open.is_root);
+        match export.map(|export| (&export.kind, export.direct_io || settings.direct_io)) {
+            Some((ExportKind::Directory(_), is_direct)) => 1 + u64::from(is_direct),
+            Some((ExportKind::Memory { .. }, _)) | None => 0,
+        }
     }
 
     #[cold]

@@ -22,7 +22,7 @@ impl Worker {
     pub(crate) fn share(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let ShareRequest { rights, ttl_ms } = ShareRequest::decode(body)?;
         self.no_payload(call, payload)?;
-        let open = self.handle(call)?;
+        let open = self.handle(call)?.clone();
         let (readable, writable) = (rights.contains(OpenFlags::READ), rights.contains(OpenFlags::WRITE));
         if open.is_root || (readable && !open.readable) || (writable && !open.writable) {
             return Err(Status::BAD_HANDLE.into());
@@ -31,14 +31,19 @@ impl Worker {
             return Err(Status::INVALID.into());
         }
         let ttl_ms = if ttl_ms == 0 { TTL_MAX_MS } else { ttl_ms.min(TTL_MAX_MS) };
-        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let file = self.storage.share(open.node)?;
+        let descriptors = self.descriptors_of(&open);
+        let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
+        if !session.descriptors.grow(descriptors) {
+            return Err(Status::TOO_MANY_OPEN.into());
+        }
         let grant = Grant {
             maker: session.id,
             key_name: session.client.key_name.clone(),
             identity: open.rights.identity.clone(),
             open: TokenFile { export: open.node.export, file, readable, writable, share: open.share.clone() },
             until: self.now.after(Duration::from_millis(ttl_ms.into())),
+            _descriptors: session.descriptors.split(descriptors),
         };
         self.end_expired_tokens();
         let token = Token::from(self.random());

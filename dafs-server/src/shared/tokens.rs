@@ -7,6 +7,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use dafs_proto::budget::Charge;
 use dafs_proto::session::Moment;
 use dafs_proto::wire::{SessionId, Status, TOKEN_SIZE, Token};
 
@@ -39,6 +40,8 @@ pub(crate) struct Grant {
     pub(crate) open: TokenFile,
     /// It is over at this time.
     pub(crate) until: Moment,
+    /// Of its maker: the file stays open when the maker has closed it.
+    pub(crate) _descriptors: Charge,
 }
 
 /// Who wants to open a token: a client, below a root that it has mounted.
@@ -138,6 +141,8 @@ fn acts_as(one: &Identity, other: &Identity) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use dafs_proto::budget::{Budget, Owner};
+
     use super::*;
 
     const MAX: u32 = 64;
@@ -159,6 +164,7 @@ mod tests {
                 share: None,
             },
             until: Moment::from_millis(until),
+            _descriptors: Budget::unlimited().count(&Owner::User(8), 0),
         }
     }
 

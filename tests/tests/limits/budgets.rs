@@ -229,6 +229,33 @@ fn holder_of_a_key_opens_its_share_of_the_files_and_no_more() {
     wait_for("a file is closed", || beside.open("f").is_ok());
 }
 
+// [LIMIT-22]
+#[test]
+fn second_descriptors_of_direct_files_and_those_of_tokens_count() {
+    const TTL: Duration = Duration::from_secs(60);
+    let (harness, url) = keyed(|config| {
+        config.limits.descriptors_max = Some(32);
+        config.exports[0].direct_io = true;
+    });
+    std::fs::write(harness.data().join("f"), "content").unwrap();
+    let greedy = holder(&url, "greedy", 1).unwrap();
+    let root = greedy.mount("data").unwrap();
+    let mut files: Vec<_> = (0..6).map(|_| root.open("f").unwrap()).collect();
+    let tokens: Vec<_> = (0..2).map(|_| files[0].share(true, false, TTL).unwrap()).collect();
+    let error = root.open("f").unwrap_err();
+    assert_eq!(error.status(), Some(Status::TOO_MANY_OPEN), "2 × (6 + 2) are half of all: {error}");
+    let error = files[0].share(true, false, TTL).unwrap_err();
+    assert_eq!(error.status(), Some(Status::TOO_MANY_OPEN), "{error}");
+    // Files that are closed make room; those of tokens stay.
+    files.clear();
+    wait_for("six files are open again", || {
+        files.extend(root.open("f").ok());
+        files.len() == 6
+    });
+    assert_eq!(root.open("f").unwrap_err().status(), Some(Status::TOO_MANY_OPEN));
+    drop(tokens);
+}
+
 /// A metric of a budget.
 fn of(budget: &str, what: &str) -> String {
     format!("dafs_budget_{what}{{budget=\"{budget}\"}}")
