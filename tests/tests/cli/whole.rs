@@ -19,6 +19,7 @@ use crate::programs::{World, command, dafs};
 on_sockets! {
     copy_up_that_is_interrupted_leaves_what_was_there,
     copy_down_that_is_interrupted_in_silence_leaves_what_was_there,
+    copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
@@ -53,6 +54,12 @@ fn begin<const N: usize>(words: [&str; N]) -> Child {
 
 fn interrupt(copy: &Child) {
     signal(copy.id(), Signal::INT).unwrap();
+}
+
+/// A signal is on its way to it.
+fn is_signal_waiting(copy: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", copy.id())).unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("ShdPnd:").is_some_and(|mask| mask.contains(|bit| ('1'..='9').contains(&bit))))
 }
 
 /// Waits until it has ended, and returns its exit status and what it said.
@@ -115,6 +122,29 @@ fn copy_down_that_is_interrupted_in_silence_leaves_what_was_there(on: On) {
     assert_eq!(fs::read(directory.join("f")).unwrap(), b"old");
 }
 
+// [CMD-1] [CMD-2] [CMD-27]
+fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) {
+    let world = World::start(on);
+    for last in [Signal::INT, Signal::TERM] {
+        fs::write(world.data().join("f"), "old").unwrap();
+        let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut source = copy.stdin.take().unwrap();
+        // More than the pipe holds: the copy has read the beginning.
+        source.write_all(&bytes(1, SIZES[1])).unwrap();
+        signal(copy.id(), last).unwrap();
+        while is_signal_waiting(&copy) {}
+        drop(source);
+        let (code, said) = ended(copy);
+        assert_eq!(code, Some(130), "{said}");
+        assert_eq!(fs::read(world.data().join("f")).unwrap(), b"old");
+        assert_eq!(names(&world.data()), ["f"], "{said}");
+    }
+}
+
 // [CMD-2] [CMD-26]
 fn copy_that_is_interrupted_twice_removes_its_name_or_tells_it(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
@@ -126,8 +156,7 @@ fn copy_that_is_interrupted_twice_removes_its_name_or_tells_it(on: On) {
         for _ in 0..2 {
             interrupt(copy);
             // Two that wait are one.
-            let status = || fs::read_to_string(format!("/proc/{}/status", copy.id())).unwrap_or_default();
-            while status().lines().any(|line| line.starts_with("ShdPnd:") && line.ends_with('2')) {}
+            while is_signal_waiting(copy) {}
         }
     };
     let copy = begin(["cp", &url(&harness, "data/f"), text(&directory.join("f"))]);

@@ -153,6 +153,10 @@ impl<'a> Copy<'a> {
                 None => {
                     // That the content is not of the size that was told is not enough: there are file systems where it never is.
                     let changed = self.seeks && (now.size != self.meta.size || now.mtime != self.meta.mtime);
+                    // The signal may have ended who writes to the pipe as well, in the midst of it.
+                    if !self.seeks && self.account.interrupt.is_set() {
+                        return Ok(Outcome::Interrupted { in_place });
+                    }
                     self.sink.begin_place().wait().map_err(|cause| Fault::Sink("rename a copy to", cause))?;
                     return Ok(Outcome::Done { changed });
                 }
