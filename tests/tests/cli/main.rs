@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod closing;
 mod commands;
 mod copy;
 mod errors;

@@ -59,7 +59,8 @@ fn interrupt(copy: &Child) {
 /// A signal is on its way to it.
 fn is_signal_waiting(copy: &Child) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", copy.id())).unwrap_or_default();
-    status.lines().any(|line| line.strip_prefix("ShdPnd:").is_some_and(|mask| mask.contains(|bit| ('1'..='9').contains(&bit))))
+    let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
+    mask.trim().contains(|digit| digit != '0')
 }
 
 /// Waits until it has ended, and returns its exit status and what it said.

@@ -89,6 +89,7 @@ const UNSAFE_FILES: &[&str] = &[
     "tests/src/area.rs",
     "tests/tests/adio/c_interface.rs",
     "tests/tests/adio/support.rs",
+    "tests/tests/cli/closing.rs",
     "tests/tests/cli/terminal.rs",
     "tests/tests/files/policy.rs",
     "tests/tests/files/registration.rs",

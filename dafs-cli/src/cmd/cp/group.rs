@@ -144,7 +144,10 @@ fn store(account: &Account, loaded: Vec<Loaded>) {
             result => result,
         };
         match durable {
-            Ok(()) => placing.push((item, data.len() as u64, sink.begin_place())),
+            Ok(()) => match sink.close() {
+                Ok(closed) => placing.push((item, data.len() as u64, closed.begin_place())),
+                Err(cause) => not_done(account, &item, DESTINATION, "write", &cause),
+            },
             Err(cause) => {
                 drop(sink);
                 not_done(account, &item, DESTINATION, "make durable", &cause);

@@ -157,7 +157,8 @@ impl<'a> Copy<'a> {
                     if !self.seeks && self.account.interrupt.is_set() {
                         return Ok(Outcome::Interrupted { in_place });
                     }
-                    self.sink.begin_place().wait().map_err(|cause| Fault::Sink("rename a copy to", cause))?;
+                    let closed = self.sink.close().map_err(|cause| Fault::Sink("write", cause))?;
+                    closed.begin_place().wait().map_err(|cause| Fault::Sink("rename a copy to", cause))?;
                     return Ok(Outcome::Done { changed });
                 }
                 Some(next) => todo = next,

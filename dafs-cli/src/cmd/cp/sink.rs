@@ -26,6 +26,16 @@ pub(super) struct Sink {
     owner: Option<Owner>,
 }
 
+/// A copy that is whole, without its name.
+pub(super) struct Closed(Option<Draft>);
+
+impl Closed {
+    /// Begins to give it its name.
+    pub(super) fn begin_place(self) -> Later<()> {
+        self.0.map_or(Later::Now(Ok(())), Draft::begin_place)
+    }
+}
+
 impl Sink {
     /// Begins to look at what has the name of an item's copy; `None` where there is nothing.
     pub(super) fn begin_look(item: &Item) -> Later<Option<Meta>> {
@@ -161,14 +171,16 @@ impl Sink {
         }
     }
 
-    /// Begins to give a copy that is whole its name.
-    pub(super) fn begin_place(self) -> Later<()> {
+    /// Closes a copy that is whole. On some file systems only that tells what could not be written.
+    pub(super) fn close(self) -> Result<Closed, Cause> {
         let Self { file, draft, .. } = self;
-        drop(file);
-        match draft {
-            None => Later::Now(Ok(())),
-            Some(draft) => draft.begin_place(),
+        match file {
+            OpenFile::Local(file) | OpenFile::Stream(file) => {
+                nix::unistd::close(file).map_err(io::Error::from)?;
+            }
+            OpenFile::Remote(file) => drop(file),
         }
+        Ok(Closed(draft))
     }
 
     /// Writes a small file again, attributes included, as often as restarts of the server lose it. What was there before may be back too,
