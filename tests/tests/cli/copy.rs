@@ -15,6 +15,7 @@ on_each_provider![
     copy_within_a_server_leaves_the_data_there,
     copy_again_over_an_older_copy_replaces_it,
     copy_into_a_directory_and_under_a_new_name_follows_cp,
+    copy_into_the_root_of_an_export_is_as_into_any_directory,
     copy_of_several_into_what_is_no_directory_is_refused,
     copy_without_r_leaves_directories_and_follows_links,
     copy_over_symbolic_links_does_not_follow_them,
@@ -146,6 +147,25 @@ fn copy_into_a_directory_and_under_a_new_name_follows_cp(on: On) {
     // A parent that is missing is not made.
     dafs(["cp", &local("tree/file"), &world.url("data/no/such/file")])
         .failed(1, &["dafs: cannot create", "no/such/file", "no such file or directory"]);
+}
+
+// [CMD-29]
+fn copy_into_the_root_of_an_export_is_as_into_any_directory(on: On) {
+    let world = World::start(on);
+    let (tree, back) = (world.local("tree"), world.local("back"));
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("file"), "content").unwrap();
+    let expected = look(&tree);
+    let source = format!("{}/.", tree.display());
+    for slash in ["", "/"] {
+        for flags in ["-r", "-pr"] {
+            dafs(["cp", flags, &source, &world.url(&format!("data{slash}"))]).succeeded();
+            dafs(["cp", flags, &world.url("data/."), &world.url(&format!("mem{slash}"))]).succeeded();
+        }
+    }
+    assert_same_tree(&look(&world.data()), &expected);
+    dafs(["cp", "-pr", &world.url("mem/."), back.to_str().unwrap()]).succeeded();
+    assert_same_tree(&look(&back), &expected);
 }
 
 fn copy_of_several_into_what_is_no_directory_is_refused(on: On) {

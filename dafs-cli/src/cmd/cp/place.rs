@@ -13,7 +13,7 @@ use dafs_client::{Attributes, Error, FileKind, Pending, ReadDir, SetAttributes, 
 use dafs_proto::wire::SessionId;
 
 use super::local;
-use crate::remote::{Target, entry_name, join, sure};
+use crate::remote::{Target, entry_name, join, normal, sure};
 use crate::report::{Failure, explain, system_message};
 use crate::signals::progressed;
 
@@ -382,6 +382,8 @@ impl Place {
             Self::Local(_) => {
                 Later::Now(existing(std::fs::DirBuilder::new().mode(mode).create(&own).map_err(Cause::from)))
             }
+            // The root of the export: no server takes a request to make it.
+            Self::Remote(_) if normal(&own).as_os_str().is_empty() => Later::Now(Ok(false)),
             Self::Remote(target) => {
                 let pending = target.export.submit_create_dir(&own, mode);
                 let export = target.export.clone();
