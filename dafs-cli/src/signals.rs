@@ -1,4 +1,4 @@
-//! Ctrl-C: asked for at every step of a long command, so that it can say what it has done; and the end of a command
+//! Ctrl-C, and other signals that end a command: asked for at every step of a long command, so that it can say what it has done; and the end of a command
 //! whose server does not answer any more.
 
 use std::io::{ErrorKind, Read};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::report::{INTERRUPTED, say};
 
@@ -35,7 +35,7 @@ pub(crate) fn progress() -> u64 {
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C (or SIGTERM) only sets this. The second ends the program when `last_words` have been said, and so does
+    /// From now on the first Ctrl-C (or SIGTERM, or SIGHUP) only sets this. The second ends the program when `last_words` have been said, and so does
     /// silence after the first; one more ends it at once.
     pub(crate) fn catch(last_words: impl FnOnce() + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
@@ -51,7 +51,7 @@ impl Interrupt {
             thread.spawn(move || end_in_silence(pressed, &ends, last_words)).is_ok()
         });
         let shutdown = if is_waited { last_words_begin } else { Arc::clone(&flag) };
-        for signal in [SIGINT, SIGTERM] {
+        for signal in heeded([SIGHUP, SIGINT, SIGTERM]) {
             // In this order: the shutdown looks at its flag before the second handler sets one. Where handlers cannot be set, the signal
             // ends the program as ever.
             let caught = signal_hook::flag::register_conditional_shutdown(
@@ -74,6 +74,15 @@ impl Interrupt {
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// Of these signals those that this process was not started to ignore, as nohup(1) and shells have it.
+pub(crate) fn heeded<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // One bit each, the first the lowest.
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    signals.into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0)
 }
 
 /// Waits for the first signal, and then for the second, or for the program to end or to get on no more.

@@ -15,6 +15,7 @@ use crate::flags::Lock;
 use crate::quote;
 use crate::remote::{Remotes, Target};
 use crate::report::{Failure, Result, say, system_message};
+use crate::signals::heeded;
 
 /// What flock(1) and shells say of a program that cannot be run.
 const CANNOT_RUN: u8 = 127;
@@ -57,9 +58,7 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
 /// Runs a program to its end, which no signal to this process is: SIGTERM and SIGHUP go on to the program, and a terminal sends SIGINT and
 /// SIGQUIT to it by itself. What this process was started to ignore it ignores, and so does the program.
 fn carried_out(command: &mut Command) -> io::Result<ExitStatus> {
-    let ignored = ignored_signals();
-    let mut caught = vec![SIGINT, SIGQUIT, SIGTERM, SIGHUP];
-    caught.retain(|signal| ignored & (1 << (signal - 1)) == 0);
+    let mut caught: Vec<_> = heeded([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).collect();
     // Afterwards they end this process as ever: the server may not answer any more.
     let is_over = Arc::<AtomicBool>::default();
     for signal in &caught {
@@ -91,13 +90,6 @@ fn waited_for(command: &mut Command, mut signals: Signals) -> io::Result<ExitSta
             return Ok(status);
         }
     }
-}
-
-/// Of each signal one bit, the first the lowest.
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()> {

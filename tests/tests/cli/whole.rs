@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use dafs_proto::wire::Status;
 use dafs_tests::faulty::{Fault, Faults, Kind};
@@ -13,13 +13,14 @@ use dafs_tests::on_sockets;
 use dafs_tests::program::{Signal, signal};
 use dafs_tests::suite::{assert_same, bytes};
 
-use crate::programs::{World, command, dafs};
+use crate::programs::{World, command, dafs, program};
 
 // Nothing of this depends on how the data travels.
 on_sockets! {
     copy_up_that_is_interrupted_leaves_what_was_there,
     copy_down_that_is_interrupted_in_silence_leaves_what_was_there,
     copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there,
+    copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
@@ -123,10 +124,10 @@ fn copy_down_that_is_interrupted_in_silence_leaves_what_was_there(on: On) {
     assert_eq!(fs::read(directory.join("f")).unwrap(), b"old");
 }
 
-// [CMD-1] [CMD-2] [CMD-27]
+// [CMD-1] [CMD-2] [CMD-27] [CMD-30]
 fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) {
     let world = World::start(on);
-    for last in [Signal::INT, Signal::TERM] {
+    for last in [Signal::INT, Signal::TERM, Signal::HUP] {
         fs::write(world.data().join("f"), "old").unwrap();
         let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
             .stdin(Stdio::piped())
@@ -144,6 +145,28 @@ fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) 
         assert_eq!(fs::read(world.data().join("f")).unwrap(), b"old");
         assert_eq!(names(&world.data()), ["f"], "{said}");
     }
+}
+
+// [CMD-31]
+fn copy_goes_on_through_signals_that_it_was_started_to_ignore(on: On) {
+    let world = World::start(on);
+    let mut copy = Command::new("sh")
+        .args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", text(&program("dafs"))])
+        .args(command(["cp", "/dev/stdin", &world.url("data/f")]).get_args())
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut source = copy.stdin.take().unwrap();
+    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    for ignored in [Signal::HUP, Signal::INT] {
+        signal(copy.id(), ignored).unwrap();
+        while is_signal_waiting(&copy) {}
+    }
+    drop(source);
+    let (code, said) = ended(copy);
+    assert_eq!((code, &*said), (Some(0), ""));
+    assert_same(&fs::read(world.data().join("f")).unwrap(), &bytes(1, SIZES[1]), "the copy");
 }
 
 // [CMD-2] [CMD-26]
