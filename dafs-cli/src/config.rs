@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dafs_client::{Config, Error, Key, MethodOverride, WaitPolicy};
 
-use crate::flags::{Global, Method, Poll};
+use crate::flags::{Command, Global, Method, Poll};
 use crate::report::{Failure, Result};
 
 /// What all commands go by.
@@ -16,7 +16,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn from_flags(flags: &Global) -> Result<Self> {
+    pub(crate) fn from_flags(flags: &Global, command: &Command) -> Result<Self> {
         let mut session = Config {
             wait: match flags.poll {
                 Poll::Event => WaitPolicy::Event,
@@ -37,6 +37,12 @@ impl Settings {
             client_id: flags.client_id,
             ..Config::default()
         };
+        // Time alone bounds them.
+        session.reconnect.attempts_max = u32::MAX;
+        // What a copy has done, and a lock, would be lost.
+        if matches!(command, Command::Cp(_) | Command::Lock(_)) {
+            session.reconnect.time_max = Duration::MAX;
+        }
         if let Some(seconds) = flags.timeout {
             let timeout = Duration::try_from_secs_f64(seconds)
                 .ok()
@@ -48,8 +54,6 @@ impl Settings {
                 })?;
             session.connect_timeout = timeout;
             session.operation_timeout = Some(timeout);
-            // Time alone bounds them.
-            session.reconnect.attempts_max = u32::MAX;
             session.reconnect.time_max = timeout;
         }
         Ok(Self { session, verbose: flags.verbose > 0 })
@@ -77,4 +81,31 @@ fn load_key(path: &Path) -> Result<Key> {
         Error::Invalid(text) => Failure::text(text),
         other => Failure::text(other.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::flags::Cli;
+
+    /// How long, and how often at most, a server that is away is tried.
+    fn patience(words: &[&str]) -> (Duration, u32) {
+        let cli = Cli::parse_from([&["dafs"], words].concat());
+        let policy = Settings::from_flags(&cli.global, &cli.command).unwrap().session.reconnect;
+        (policy.time_max, policy.attempts_max)
+    }
+
+    // [CMD-32] [CMD-33]
+    #[test]
+    fn copies_and_locks_wait_for_a_server_without_end_and_all_else_for_a_minute() {
+        let (cp, lock) = (["cp", "a", "dafs://h/e"], ["lock", "dafs://h/e/f", "true"]);
+        assert_eq!([patience(&cp), patience(&lock)], [(Duration::MAX, u32::MAX); 2]);
+        assert_eq!(patience(&["ls", "dafs://h/e"]), (Duration::from_secs(60), u32::MAX));
+        for words in [&cp[..], &lock, &["ls", "dafs://h/e"]] {
+            let bounded = patience(&[&["--timeout", "100"], words].concat());
+            assert_eq!(bounded, (Duration::from_secs(100), u32::MAX), "{words:?}");
+        }
+    }
 }

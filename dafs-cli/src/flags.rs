@@ -27,7 +27,8 @@ pub(crate) struct Global {
     /// Move data by this method
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Connection")]
     pub(crate) method: Method,
-    /// Give up an operation, or an attempt to connect, after this many seconds [default: 10 to connect, none for operations]
+    /// Give up an operation, an attempt to connect, or a server that is away, after this many seconds [default: none for operations, 10 to
+    /// connect; 60 for a server that went away, none in cp and lock]
     #[arg(long, value_name = "SECONDS", global = true, help_heading = "Connection")]
     pub(crate) timeout: Option<f64>,
     /// Use this client id, 32 hexadecimal digits, by which fences name this program [default: that of the host]
@@ -354,6 +355,12 @@ The lock covers the whole file, and is exclusive unless --shared is given. It en
 that of dafs lock; 127 where it cannot be run. SIGTERM and SIGHUP are passed on to the program. Persistent locks need a
 server with --lock-file.
 
+A server that goes away is waited for, as long as it takes, unless --timeout is given. With --lock-file it keeps the lock for
+the program meanwhile.
+
+Do not stop dafs lock, as Ctrl-Z does: a command that is stopped for longer than the server's lease loses the lock, while its
+program goes on.
+
 Examples:
   dafs lock dafs://localhost/data/lock ./nightly-job
   dafs lock --no-wait dafs://localhost/data/lock sh -c 'echo I am alone'
@@ -478,6 +485,8 @@ replaced, never followed.
 
 With -r, fifos, devices and sockets are skipped, and count as failures. Without -r, a fifo or device of this machine is read
 to its end.
+
+A server that goes away is waited for, as long as it takes, unless --timeout is given.
 
 Ctrl-C ends the command in order while the server replies, and within a few seconds otherwise. A second Ctrl-C ends it
 without waiting for the server: temporary files on this machine are removed, and names left on a server are printed.

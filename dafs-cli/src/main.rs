@@ -22,8 +22,8 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = flags::Cli::parse();
     config::start_logging(cli.global.verbose);
-    let done =
-        config::Settings::from_flags(&cli.global).and_then(|settings| cmd::run(&cli.command, settings));
+    let done = config::Settings::from_flags(&cli.global, &cli.command)
+        .and_then(|settings| cmd::run(&cli.command, settings));
     match done {
         Ok(code) => code,
         Err(failure) => failure.exit(),

@@ -35,10 +35,15 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
     let is_good = matches!(&ended, Ok(status) if status.success());
     // Nothing was begun where there is no program.
     let is_whole = is_good || ended.is_err() || !(flags.persistent || flags.repair);
+    let url = target.url();
+    if is_whole && !target.session.is_connected() {
+        say(&format!(
+            "waiting for the server to release the lock of {url}: the connection is lost, connecting again"
+        ));
+    }
     // Its end gives the lock back too, but whoever waits would wait for that.
     let unlocked = if is_whole { file.unlock(0..u64::MAX) } else { Ok(()) };
     if !is_whole {
-        let url = target.url();
         say(&format!("the program failed: the lock of {url} is broken until somebody repairs it (--repair)"));
     }
     match ended {
