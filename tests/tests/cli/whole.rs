@@ -22,6 +22,7 @@ on_sockets! {
     copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there,
     copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
+    copy_whose_source_goes_away_gives_directories_their_modes,
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
@@ -203,6 +204,29 @@ fn copy_that_is_interrupted_twice_removes_its_name_or_tells_it(on: On) {
     let left = names(&harness.data()).into_iter().find(|name| name.starts_with(".dafs-cp-")).unwrap();
     assert_eq!(code, Some(130), "{said}");
     assert!(said.contains(&format!("{left}' is left behind: remove it")), "{said}");
+}
+
+// [CMD-34]
+fn copy_whose_source_goes_away_gives_directories_their_modes(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 1);
+    let world = World::start(on);
+    let below = harness.data().join("tree/below");
+    fs::create_dir_all(&below).unwrap();
+    for name in ["one", "two", "three"] {
+        fs::write(below.join(name), bytes(1, SIZES[1])).unwrap();
+    }
+    faults.next(Kind::Read, Fault::Hold, usize::MAX);
+    // One after the other: what the first waits for may end before the session does.
+    let (from, to) = (url(&harness, "data/tree"), world.url("data/copy"));
+    let copy = begin(["cp", "-r", "--jobs=1", "--timeout=3", &from, &to]);
+    faults.wait_for_held(1);
+    harness.stop();
+    let (code, said) = ended(copy);
+    assert!(code == Some(1) && said.contains("the rest was not copied"), "{said}");
+    for name in ["copy", "copy/below"] {
+        let mode = fs::metadata(world.data().join(name)).unwrap().mode() & 0o777;
+        assert_eq!(mode, fs::metadata(&below).unwrap().mode() & 0o777, "{name}: {said}");
+    }
 }
 
 // [CMD-1] [CMD-2]

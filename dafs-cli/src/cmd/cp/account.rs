@@ -47,11 +47,6 @@ impl Account {
         }
     }
 
-    /// A session has ended, and with it all that is left to do.
-    pub(super) fn has_lost_a_session(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
     /// A copy of a large file begins.
     pub(super) fn begins(&self, copy: &str) {
         lock(&self.incomplete).push(copy.to_owned());

@@ -92,11 +92,8 @@ impl Engine {
                 claims::in_turn(tops).for_each(|items| self.copy_all(items));
             }
         }
-        if self.account.has_lost_a_session() {
-            return;
-        }
         self.link_second_names();
-        // After an interruption too: what is there can then be used by those it was meant for.
+        // After an interruption, and the end of the source's session, too: what is there can then be used by those it was meant for.
         drop(std::mem::take(&mut *lock(&self.work)));
         drop(std::mem::take(&mut *lock(&self.first_names)));
         while self.finish_whole(1) {}
