@@ -5,9 +5,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use dafs_client::{Error, File, LockConflict, LockKind, LockOptions, OpenOptions, Status};
-use rustix::process::{Pid, Signal, kill_process};
+use dafs_client::{Error, File, LockConflict, LockKind, LockOptions, OpenOptions, Pending, Status};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -29,9 +30,12 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
         .export
         .open_with(&target.path, &options)
         .map_err(|error| target.failed(if flags.shared { "open" } else { "open or make" }, &error))?;
-    take(flags, &target, &file, kind)?;
+    let mut caught = Caught::new()
+        .map_err(|error| Failure::text(format!("cannot catch signals: {}", system_message(&error))))?;
+    take(flags, &target, &file, kind, &mut caught)?;
     let Some((program, arguments)) = flags.command.split_first() else { return Ok(ExitCode::SUCCESS) };
-    let ended = carried_out(Command::new(program).args(arguments));
+    let ended = carried_out(Command::new(program).args(arguments), &mut caught.signals);
+    caught.let_through();
     let is_good = matches!(&ended, Ok(status) if status.success());
     // Nothing was begun where there is no program.
     let is_whole = is_good || ended.is_err() || !(flags.persistent || flags.repair);
@@ -60,49 +64,103 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
     }
 }
 
-/// Runs a program to its end, which no signal to this process is: SIGTERM and SIGHUP go on to the program, and a terminal sends SIGINT and
-/// SIGQUIT to it by itself. What this process was started to ignore it ignores, and so does the program.
-fn carried_out(command: &mut Command) -> io::Result<ExitStatus> {
-    let mut caught: Vec<_> = heeded([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).collect();
-    // Afterwards they end this process as ever: the server may not answer any more.
-    let is_over = Arc::<AtomicBool>::default();
-    for signal in &caught {
-        signal_hook::flag::register_conditional_default(*signal, Arc::clone(&is_over))?;
-    }
-    caught.push(SIGCHLD);
-    // Before the program begins, which gets none of the handlers.
-    let ended = Signals::new(caught).and_then(|signals| waited_for(command, signals));
-    is_over.store(true, Ordering::Relaxed);
-    ended
+/// The signals that end a program. They end this process only when they are let through.
+struct Caught {
+    signals: Signals,
+    is_let_through: Arc<AtomicBool>,
 }
 
-fn waited_for(command: &mut Command, mut signals: Signals) -> io::Result<ExitStatus> {
+impl Caught {
+    /// Catches them from now on, but for those that this process was started to ignore: so does the program.
+    fn new() -> io::Result<Self> {
+        let caught: Vec<_> = heeded([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).collect();
+        let is_let_through = Arc::<AtomicBool>::default();
+        for signal in &caught {
+            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&is_let_through))?;
+        }
+        // Where it is ignored, no exit status would be kept.
+        signal_hook::flag::register(SIGCHLD, Arc::default())?;
+        Ok(Self { signals: Signals::new(caught)?, is_let_through })
+    }
+
+    /// From now on they end this process as ever: the server may not reply any more.
+    fn let_through(&self) {
+        self.is_let_through.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs a program to its end, which no signal to this process is: SIGTERM and SIGHUP go on to the program, and a terminal sends SIGINT and
+/// SIGQUIT to it by itself.
+fn carried_out(command: &mut Command, signals: &mut Signals) -> io::Result<ExitStatus> {
     let mut program = command.spawn()?;
-    let id = i32::try_from(program.id()).ok().and_then(Pid::from_raw);
-    loop {
-        for signal in signals.wait() {
+    let Some(id) = i32::try_from(program.id()).ok().and_then(Pid::from_raw) else { return program.wait() };
+    let handle = signals.handle();
+    std::thread::scope(|scope| {
+        let waiting = std::thread::Builder::new().name("program".into()).spawn_scoped(scope, move || {
+            // Not by SIGCHLD, which this process may have been started to block. The number stays the program's own.
+            let ended = || waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            let _ = rustix::io::retry_on_intr(ended);
+            handle.close();
+        });
+        if let Err(error) = waiting {
+            tracing::debug!("signals are not passed on: {error}");
+            return;
+        }
+        for signal in signals.forever() {
             let signal = match signal {
                 SIGTERM => Signal::TERM,
                 SIGHUP => Signal::HUP,
                 _ => continue,
             };
-            // The number is its own until its end is asked for.
-            if let Some(Err(error)) = id.map(|id| kill_process(id, signal)) {
+            if let Err(error) = kill_process(id, signal) {
                 tracing::debug!("cannot pass on a signal: {error}");
             }
         }
-        if let Some(status) = program.try_wait()? {
-            return Ok(status);
+    });
+    program.wait()
+}
+
+/// How often it is looked whether a lock was granted: soon at first.
+const LOOK_INTERVAL_MIN: Duration = Duration::from_micros(50);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(20);
+
+/// Waits for a lock; `None` when a signal came first, or as soon.
+fn granted(
+    mut locking: Pending<dafs_client::Result<()>>,
+    caught: &mut Caught,
+) -> Option<dafs_client::Result<()>> {
+    let mut interval = LOOK_INTERVAL_MIN;
+    loop {
+        let has_ended = locking.test();
+        if caught.signals.pending().next().is_some() {
+            caught.let_through();
+            // Whatever became of it, it is given back.
+            let _ = locking.cancel();
+            return None;
         }
+        if has_ended {
+            return Some(locking.wait());
+        }
+        std::thread::sleep(interval);
+        interval = (interval * 2).min(LOOK_INTERVAL_MAX);
     }
 }
 
-fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind) -> Result<()> {
+fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind, caught: &mut Caught) -> Result<()> {
     let Lock { mandatory, persistent, repair, .. } = *flags;
     let options = LockOptions { mandatory, persistent, repair, ..LockOptions::default() };
-    let locked = match flags.no_wait {
-        true => file.try_lock_with(0..u64::MAX, kind, options),
-        false => file.lock_with(0..u64::MAX, kind, options),
+    let locking = match flags.no_wait {
+        true => file.submit_try_lock_with(0..u64::MAX, kind, options),
+        false => file.submit_lock_with(0..u64::MAX, kind, options),
+    };
+    let Some(locked) = granted(locking, caught) else {
+        // A persistent lock would be broken, although nothing was begun. One that was broken before stays so.
+        if persistent && !repair && target.session.is_connected() {
+            let _ = file.unlock(0..u64::MAX);
+        }
+        // Not to keep others out until the server misses this client.
+        target.session.close();
+        return Err(Failure::Interrupted);
     };
     match locked {
         Err(Error::Status { status: Status::LOCK_BROKEN, .. }) => {

@@ -18,6 +18,8 @@ on_each_provider! {
     program_that_ends_badly_is_told_of,
     program_keeps_the_lock_through_signals_and_gets_those_that_end_it,
     program_ignores_what_dafs_was_started_to_ignore,
+    end_of_a_program_is_noticed_without_sigchld,
+    wait_that_is_interrupted_keeps_nobody_out,
     lock_of_a_program_that_failed_is_broken_until_it_is_repaired,
     persistent_lock_that_nothing_would_keep_says_what_to_do,
     process_of_the_servers_host_keeps_programs_out,
@@ -194,5 +196,47 @@ fn program_ignores_what_dafs_was_started_to_ignore(on: On) {
             shown(ignored, &[]),
             "{ignored}"
         );
+    }
+}
+
+// [CMD-36]
+fn end_of_a_program_is_noticed_without_sigchld(on: On) {
+    let world = World::start(on);
+    for how in ["--block-signal=CHLD", "--ignore-signal=CHLD"] {
+        let lock = command(["lock", &world.url("data/lock"), "sh", "-c", "exit 7"]);
+        let mut without = Command::new("env");
+        without.arg(how).arg(lock.get_program()).args(lock.get_args());
+        lock.get_envs().filter_map(|(name, value)| Some((name, value?))).for_each(|(name, value)| {
+            without.env(name, value);
+        });
+        assert_eq!(without.status().unwrap().code(), Some(7), "{how}");
+    }
+}
+
+// [CMD-35]
+fn wait_that_is_interrupted_keeps_nobody_out(on: On) {
+    let world = World::start(on);
+    let url = world.url("data/lock");
+    let requests = || {
+        let stats = dafs(["stats", world.server()]).succeeded().text();
+        let count = stats.lines().find_map(|line| line.trim().strip_prefix("lock: "));
+        count.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    for last in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut holder = command(["lock", &url, "sh", "-c", "echo runs; read line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "runs");
+        let before = requests();
+        let mut waits = command(["lock", &url, "false"]).spawn().unwrap();
+        while requests() == before {}
+        signal(waits.id(), last).unwrap();
+        assert_eq!(waits.wait().unwrap().code(), Some(130));
+        holder.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(holder.wait().unwrap().success());
+        dafs(["lock", "--no-wait", &url, "true"]).succeeded();
     }
 }
