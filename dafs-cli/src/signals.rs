@@ -30,14 +30,23 @@ pub(crate) fn progress() -> u64 {
     PROGRESS.load(Ordering::Relaxed)
 }
 
+/// Whether what is done at the end of a command may wait for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Nothing moves any more, but that need not be the server's fault.
+    Some,
+    /// The user does not want to wait.
+    None,
+}
+
 /// Set when the user pressed Ctrl-C.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C (or SIGTERM, or SIGHUP) only sets this. The second ends the program when `last_words` have been said, and so does
-    /// silence after the first; one more ends it at once.
-    pub(crate) fn catch(last_words: impl FnOnce() + Send + 'static) -> Self {
+    /// From now on the first Ctrl-C (or SIGTERM, or SIGHUP) only sets this. The second ends the program when `last_words` have been said,
+    /// and so does silence after the first; one more ends it at once.
+    pub(crate) fn catch(last_words: impl FnOnce(Patience) + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let (pressed, press) = match UnixStream::pair() {
             Ok((pressed, press)) => (Some(pressed), Some(press)),
@@ -86,16 +95,16 @@ pub(crate) fn heeded<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = 
 }
 
 /// Waits for the first signal, and then for the second, or for the program to end or to get on no more.
-fn end_in_silence(mut pressed: UnixStream, last_words_begin: &AtomicBool, last_words: impl FnOnce()) {
+fn end_in_silence(mut pressed: UnixStream, last_words_begin: &AtomicBool, last_words: impl FnOnce(Patience)) {
     if pressed.read_exact(&mut [0]).is_err() {
         return;
     }
     // Without a limit it would only be the second signal that ends the program.
     let _ = pressed.set_read_timeout(Some(LOOK_INTERVAL));
     let (mut known, mut since) = (PROGRESS.load(Ordering::Relaxed), Instant::now());
-    let why = loop {
+    let (why, patience) = loop {
         match pressed.read(&mut [0]) {
-            Ok(count) if count > 0 => break "interrupted twice".to_owned(),
+            Ok(count) if count > 0 => break ("interrupted twice".to_owned(), Patience::None),
             Err(error) if is_none_yet(&error) => {}
             _ => std::thread::sleep(LOOK_INTERVAL),
         }
@@ -103,11 +112,12 @@ fn end_in_silence(mut pressed: UnixStream, last_words_begin: &AtomicBool, last_w
         if now != known {
             (known, since) = (now, Instant::now());
         } else if since.elapsed() >= SILENCE_MAX {
-            break format!("interrupted, and nothing has moved for {} s", SILENCE_MAX.as_secs());
+            let seconds = SILENCE_MAX.as_secs();
+            break (format!("interrupted, and nothing has moved for {seconds} s"), Patience::Some);
         }
     };
     last_words_begin.store(true, Ordering::Relaxed);
-    last_words();
+    last_words(patience);
     say(&format!("{why}: what was not finished is missing or incomplete"));
     std::process::exit(i32::from(INTERRUPTED));
 }

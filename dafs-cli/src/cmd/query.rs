@@ -35,7 +35,7 @@ pub(crate) fn exports(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
 
 pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
     let (url, session) = connect(&flags.url, remotes)?;
-    let (interrupt, mut out) = (Interrupt::catch(|| {}), Output::new());
+    let (interrupt, mut out) = (Interrupt::catch(|_| {}), Output::new());
     let mut times = Vec::with_capacity(flags.count as usize);
     let mut is_interrupted = false;
     for number in 1..=flags.count {

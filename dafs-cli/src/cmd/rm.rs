@@ -37,7 +37,7 @@ pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
             )));
         }
     }
-    let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|| {}) };
+    let remover = Remover { flags, failures: Failures::default(), interrupt: Interrupt::catch(|_| {}) };
     remotes.each(&flags.urls, &remover.failures, |target| remover.operand(&target))?;
     Ok(remover.failures.exit())
 }

@@ -20,6 +20,7 @@ on_sockets! {
     copy_up_that_is_interrupted_leaves_what_was_there,
     copy_down_that_is_interrupted_in_silence_leaves_what_was_there,
     copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there,
+    copy_of_a_silent_pipe_that_is_interrupted_leaves_nothing_behind,
     copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
     copy_whose_source_goes_away_gives_directories_their_modes,
@@ -62,7 +63,25 @@ fn interrupt(copy: &Child) {
 fn is_signal_waiting(copy: &Child) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", copy.id())).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
-    mask.trim().contains(|digit| digit != '0')
+    mask.trim().contains(|digit| digit != '0') && !status.contains("State:\tZ")
+}
+
+/// Waits until it waits for more of a pipe.
+fn wait_for_reader(copy: &Child) {
+    let process = Path::new("/proc").join(copy.id().to_string());
+    let waits = |task: &Path| {
+        // What a thread sleeps in, by its number, and the first argument.
+        let call = fs::read_to_string(task.join("syscall")).unwrap();
+        let mut words = call.split_whitespace();
+        let is_read = words.next() == Some(&libc::SYS_read.to_string());
+        let descriptor = words.next().and_then(|word| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+        is_read
+            && descriptor.is_some_and(|descriptor| {
+                let open = fs::read_link(process.join("fd").join(descriptor.to_string()));
+                open.is_ok_and(|open| text(&open).starts_with("pipe:"))
+            })
+    };
+    while !fs::read_dir(process.join("task")).unwrap().any(|task| waits(&task.unwrap().path())) {}
 }
 
 /// Waits until it has ended, and returns its exit status and what it said.
@@ -136,16 +155,37 @@ fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) 
             .spawn()
             .unwrap();
         let mut source = copy.stdin.take().unwrap();
-        // More than the pipe holds: the copy has read the beginning.
         source.write_all(&bytes(1, SIZES[1])).unwrap();
+        wait_for_reader(&copy);
         signal(copy.id(), last).unwrap();
         while is_signal_waiting(&copy) {}
         drop(source);
         let (code, said) = ended(copy);
         assert_eq!(code, Some(130), "{said}");
-        assert_eq!(fs::read(world.data().join("f")).unwrap(), b"old");
+        assert_same(&fs::read(world.data().join("f")).unwrap(), b"old", "what was there");
         assert_eq!(names(&world.data()), ["f"], "{said}");
     }
+}
+
+// [CMD-2] Takes the two seconds of silence.
+fn copy_of_a_silent_pipe_that_is_interrupted_leaves_nothing_behind(on: On) {
+    let world = World::start(on);
+    fs::write(world.data().join("f"), "old").unwrap();
+    let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut source = copy.stdin.take().unwrap();
+    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    wait_for_reader(&copy);
+    interrupt(&copy);
+    let (code, said) = ended(copy);
+    drop(source);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(!said.contains("left behind"), "{said}");
+    assert_eq!(names(&world.data()), ["f"], "{said}");
+    assert_same(&fs::read(world.data().join("f")).unwrap(), b"old", "what was there");
 }
 
 // [CMD-31]

@@ -10,7 +10,7 @@ use super::item::{Item, Linked, Options};
 use super::place::{Cause, Place};
 use super::tally::Tally;
 use crate::report::{Failures, lock};
-use crate::signals::Interrupt;
+use crate::signals::{Interrupt, Patience};
 
 /// Shared by all threads of a copy.
 pub(super) struct Account {
@@ -90,10 +90,10 @@ impl Account {
     }
 
     /// Says which copies of large files are being made, and what stays behind of them: for an end in their midst.
-    pub(super) fn say_incomplete(&self) {
+    pub(super) fn say_incomplete(&self, patience: Patience) {
         for copy in lock(&self.incomplete).iter() {
             self.failures.say(&format!("interrupted: {copy} is not copied, or incomplete"));
         }
-        self.drafts.abandon().iter().for_each(|left| self.failures.say(left));
+        self.drafts.abandon(patience).iter().for_each(|left| self.failures.say(left));
     }
 }

@@ -7,20 +7,28 @@ use std::hash::{BuildHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use dafs_client::FileKind;
+use dafs_client::{FileKind, Pending};
 use dafs_proto::wire::SessionId;
 
 use super::item::{Item, Roots};
 use super::names::Names;
 use super::place::{Cause, Later, Meta, Place};
 use crate::report::lock;
+use crate::signals::Patience;
 
 /// How the name of what is not whole begins.
 const PREFIX: &str = ".dafs-cp-";
 
 /// Names that are told to the user one by one, when they stay behind.
 const NAMED_MAX: usize = 4;
+
+/// So long the end of the command waits for servers to remove temporary names.
+const REMOVAL_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How often it is looked meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Temporary names that there are now, of the whole command.
 pub(super) struct Drafts {
@@ -83,19 +91,27 @@ impl Drafts {
         }
     }
 
-    /// The command ends now: removes what is on this machine, and returns what is left behind, for people.
-    pub(super) fn abandon(&self) -> Vec<String> {
-        let mut state = lock(&self.state);
-        for (_, (place, own)) in std::mem::take(&mut state.open) {
-            let removed = match &place {
-                Place::Local(_) => std::fs::remove_file(&own).is_ok(),
-                Place::Remote(_) => false,
-            };
-            if !removed {
-                state.left.push(place.shown_own(&own));
+    /// The command ends now: removes what is on this machine, and on servers what they remove in a moment where there is some patience.
+    /// Returns what is left behind, for people.
+    pub(super) fn abandon(&self, patience: Patience) -> Vec<String> {
+        let open = std::mem::take(&mut lock(&self.state).open);
+        let (mut removing, mut left) = (Vec::new(), Vec::new());
+        for (place, own) in open.into_values() {
+            match &place {
+                Place::Local(_) if std::fs::remove_file(&own).is_ok() => {}
+                Place::Remote(target) if patience == Patience::Some => {
+                    removing.push((target.export.submit_remove_file(&own), place, own));
+                }
+                _ => left.push(place.shown_own(&own)),
             }
         }
-        drop(state);
+        let until = Instant::now() + REMOVAL_TIME_MAX;
+        for (pending, place, own) in removing {
+            if !is_done_by(pending, until) {
+                left.push(place.shown_own(&own));
+            }
+        }
+        lock(&self.state).left.extend(left);
         self.left()
     }
 
@@ -185,6 +201,20 @@ impl Drop for Draft {
             let shown = self.roots.destination.shown_own(&self.own);
             state.left.push(shown);
         }
+    }
+}
+
+/// Whether a removal succeeds until then.
+fn is_done_by(mut pending: Pending<dafs_client::Result<()>>, until: Instant) -> bool {
+    while !pending.test() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    match pending.wait() {
+        Err(error) => error.is_not_found(),
+        Ok(()) => true,
     }
 }
 

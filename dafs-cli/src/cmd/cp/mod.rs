@@ -66,9 +66,9 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     let running: Arc<OnceLock<Weak<Engine>>> = Arc::default();
     let interrupt = Interrupt::catch({
         let running = Arc::clone(&running);
-        move || {
+        move |patience| {
             if let Some(engine) = running.get().and_then(Weak::upgrade) {
-                engine.account.say_incomplete();
+                engine.account.say_incomplete(patience);
             }
         }
     });
