@@ -124,15 +124,15 @@ fn export_that_demands_a_key_is_there_only_for_its_holders(on: On) {
 fn output_that_nobody_reads_ends_the_command_quietly(on: On) {
     let world = World::start(on);
     fs::write(world.data().join("file"), vec![7; on.rounds(30 << 20).max(8 << 20) as usize]).unwrap();
-    let mut child = command(["cat", &world.url("data/file")])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut first = [0; 10];
-    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    let url = world.url("data/file");
+    for words in [&["cat", &url][..], &["cp", &url, "/dev/stdout"]] {
+        let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(0), ""), "{words:?}");
+    }
 }
 
 fn server_that_is_killed_ends_the_command_with_a_reason(on: On) {

@@ -68,6 +68,8 @@ pub(super) fn copy_reported(account: &Account, item: &Item) {
             account.failures.say(&format!("interrupted: {shown} is not copied"));
         }
         Err(Fault::Source(action, cause)) => account.failed(&item.roots.source, action, &item.path, &cause),
+        // As head(1) does, whoever reads a pipe has enough.
+        Err(Fault::Sink(_, cause)) if cause.is_closed_pipe() => {}
         Err(Fault::Sink(action, cause)) => {
             account.failed(&item.roots.destination, action, &item.path, &cause)
         }

@@ -135,6 +135,11 @@ impl Cause {
         self.errno() == libc::ELOOP
     }
 
+    /// Nobody reads the pipe of this machine that was written to.
+    pub(super) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::System(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
     fn errno(&self) -> i32 {
         match self {
             Self::System(error) => error.raw_os_error().unwrap_or(0),
