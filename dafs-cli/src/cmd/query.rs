@@ -36,7 +36,7 @@ pub(crate) fn exports(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
 pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
     let (url, session) = connect(&flags.url, remotes)?;
     let (interrupt, mut out) = (Interrupt::catch(|_| {}), Output::new());
-    let mut times = Vec::with_capacity(flags.count as usize);
+    let mut times = Times::default();
     let mut is_interrupted = false;
     for number in 1..=flags.count {
         is_interrupted = interrupt.is_set();
@@ -44,31 +44,63 @@ pub(crate) fn ping(flags: &Ping, remotes: &Remotes) -> Result<ExitCode> {
             break;
         }
         let time = session.ping().map_err(|error| Failure::at("ping", &url, &error))?;
-        times.push(time);
+        times.add(time);
         // Beyond a screen, only the summary tells anything.
         if !flags.json && flags.count <= 20 {
             out.line(&format!("reply {number} from {}: {:.1} us", session.address(), microseconds(time)))?;
             out.flush()?;
         }
     }
-    times.sort_unstable();
-    if let Some(summary) = summary(&times, flags.json, session.provider().name()) {
+    if let Some(summary) = times.summary(flags.json, session.provider().name()) {
         out.line(&summary)?;
     }
     out.flush()?;
     Ok(if is_interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// What round trips took, in ascending order; `None` of none.
-fn summary(times: &[Duration], is_json: bool, provider: &str) -> Option<String> {
-    let count = times.len();
-    let at = |percent: usize| times.get((count * percent).div_ceil(100).saturating_sub(1)).copied();
-    let (min, p50) = (microseconds(*times.first()?), microseconds(at(50)?));
-    let (p99, max) = (microseconds(at(99)?), microseconds(*times.last()?));
-    Some(match is_json {
-        true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
-        false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
-    })
+/// Round trips that are kept for the median and what is alike.
+const KEPT_MAX: usize = 1 << 16;
+
+/// What round trips took: of many, every second, fourth and so on is kept.
+#[derive(Default)]
+struct Times {
+    count: u64,
+    ends: Option<(Duration, Duration)>,
+    kept: Vec<Duration>,
+    /// Doublings of the distance between those that are kept.
+    doublings: u32,
+}
+
+impl Times {
+    fn add(&mut self, time: Duration) {
+        let (min, max) = self.ends.unwrap_or((time, time));
+        self.ends = Some((min.min(time), max.max(time)));
+        if self.count.trailing_zeros() >= self.doublings {
+            if self.kept.len() == KEPT_MAX {
+                let mut number = 0;
+                self.kept.retain(|_| {
+                    number += 1;
+                    number % 2 == 1
+                });
+                self.doublings += 1;
+            }
+            self.kept.push(time);
+        }
+        self.count += 1;
+    }
+
+    /// `None` of none.
+    fn summary(&mut self, is_json: bool, provider: &str) -> Option<String> {
+        self.kept.sort_unstable();
+        let (times, count) = (&self.kept, self.count);
+        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+        let (min, max) = self.ends?;
+        let [min, p50, p99, max] = [min, at(50)?, at(99)?, max].map(microseconds);
+        Some(match is_json {
+            true => json!({ "provider": provider, "count": count, "min_us": min, "p50_us": p50, "p99_us": p99, "max_us": max }).to_string(),
+            false => format!("{count} round trips over {provider}: min {min:.1}, median {p50:.1}, 99 % below {p99:.1}, max {max:.1} us"),
+        })
+    }
 }
 
 fn microseconds(time: Duration) -> f64 {
@@ -323,4 +355,31 @@ fn connect(url: &OsStr, remotes: &Remotes) -> Result<(Url, Session)> {
     let url = parse(url)?;
     let session = remotes.session(&url)?;
     Ok((url, session))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CMD-37]
+    #[test]
+    fn round_trips_of_any_number_are_summed_up_in_bounded_memory() {
+        let mut times = Times::default();
+        assert_eq!(times.summary(false, "tcp"), None);
+        let count = 5 * KEPT_MAX as u64;
+        // In an order that has each part of them everywhere.
+        for number in 0..count {
+            times.add(Duration::from_micros(number * 7919 % count + 1));
+            assert!(times.kept.len() <= KEPT_MAX);
+        }
+        let summary: Value = serde_json::from_str(&times.summary(true, "tcp").unwrap()).unwrap();
+        let is_about = |field: &str, part: f64| {
+            let found = summary[field].as_f64().unwrap() / count as f64;
+            assert!((found - part).abs() < 0.01, "{summary}");
+        };
+        is_about("p50_us", 0.5);
+        is_about("p99_us", 0.99);
+        assert_eq!((&summary["count"], &summary["min_us"]), (&json!(count), &json!(1.0)));
+        assert_eq!(summary["max_us"], json!(count as f64));
+    }
 }

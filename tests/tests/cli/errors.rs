@@ -223,7 +223,7 @@ fn nothing_is_done_where_one_of_several_is_no_url(on: On) {
 fn ping_that_is_interrupted_tells_so(on: On) {
     let world = World::start(on);
     // Far more than come before the signal.
-    let ping = command(["ping", "-c", "10000000", world.server()]).stdout(Stdio::piped()).spawn().unwrap();
+    let ping = command(["ping", "-c", "4294967295", world.server()]).stdout(Stdio::piped()).spawn().unwrap();
     let catches_signals = || {
         let status = fs::read_to_string(format!("/proc/{}/status", ping.id())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
