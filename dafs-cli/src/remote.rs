@@ -162,6 +162,23 @@ pub(crate) fn join(base: &Path, name: &Path) -> PathBuf {
     }
 }
 
+/// Whether two paths to one file end in one name, by links to its directory: then removing one removes both.
+pub(crate) fn is_one_name(one: &Target, other: &Target) -> bool {
+    one.path.file_name() == other.path.file_name() && are_in_one_directory(one, other)
+}
+
+/// As far as can be seen; else they could be.
+pub(crate) fn are_in_one_directory(one: &Target, other: &Target) -> bool {
+    let directory = |target: &Target| {
+        let found = target.export.metadata(target.path.parent().unwrap_or(Path::new("")));
+        found.map(|found| (found.fs_id, found.file_id))
+    };
+    match (directory(one), directory(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => true,
+    }
+}
+
 pub(crate) fn ends_with_slash(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }

@@ -9,7 +9,7 @@ use dafs_client::{Attributes, Error, FileKind, Status};
 
 use crate::flags::{Ln, Urls};
 use crate::output::Output;
-use crate::remote::{Remotes, Target, join, sure};
+use crate::remote::{Remotes, Target, is_one_name, join, sure};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
@@ -98,20 +98,6 @@ fn replace(
         let _ = link.export.remove_file(&temporary);
         failed(&error)
     })
-}
-
-/// Whether two paths to one file end in one name, by links to its directory: then removing one removes both.
-fn is_one_name(one: &Target, other: &Target) -> bool {
-    let directory = |target: &Target| {
-        let found = target.export.metadata(target.path.parent().unwrap_or(Path::new("")));
-        found.map(|found| (found.fs_id, found.file_id))
-    };
-    one.path.file_name() == other.path.file_name()
-        && match (directory(one), directory(other)) {
-            (Ok(one), Ok(other)) => one == other,
-            // It could be.
-            _ => true,
-        }
 }
 
 /// Makes the link under a name of its own in the directory where it shall be.

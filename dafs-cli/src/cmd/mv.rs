@@ -7,7 +7,10 @@ use std::process::ExitCode;
 use dafs_client::{Error, FileKind, Status};
 
 use crate::flags::Mv;
-use crate::remote::{Remotes, Target, check_paths, ends_with_slash, join, normal, sure, without_slashes};
+use crate::remote::{
+    Remotes, Target, are_in_one_directory, check_paths, ends_with_slash, is_one_name, join, normal, sure,
+    without_slashes,
+};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
@@ -81,7 +84,7 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         gone && to.export.symlink_metadata(&to.path).is_ok()
     };
     match sure(rename(), || if is_done() { Ok(()) } else { rename() }) {
-        Ok(()) => Ok(()),
+        Ok(()) => remove_second_name(from, to),
         Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(not_moved(
             from,
             to,
@@ -93,6 +96,39 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         }
         Err(error) => Err(failed(&error)),
     }
+}
+
+/// A rename between two names of one file does nothing. What is moved has the other name alone, as with mv(1).
+fn remove_second_name(from: &Target, to: &Target) -> Result<()> {
+    let failed = |error: &Error| not_moved(from, to, &crate::report::explain(error));
+    let look = |target: &Target| match target.export.symlink_metadata(&target.path) {
+        Err(error) if error.is_not_found() => Ok(None),
+        found => found.map(Some).map_err(|error| failed(&error)),
+    };
+    // Nearly always it is gone.
+    let Some(left) = look(from)? else { return Ok(()) };
+    match look(to)? {
+        Some(moved) if (moved.fs_id, moved.file_id) == (left.fs_id, left.file_id) => {}
+        // Somebody else has made a name since.
+        _ => return Ok(()),
+    }
+    if is_one_name(from, to) {
+        return Err(not_moved(from, to, "they are the same file"));
+    }
+    // Where upper and lower case are one, the other name is found under this one too.
+    if differ_in_case_alone(from, to) || left.kind == FileKind::Directory {
+        return Ok(());
+    }
+    let remove = || from.export.remove_file(&from.path);
+    match sure(remove(), remove) {
+        Err(error) if !error.is_not_found() => Err(failed(&error)),
+        _ => Ok(()),
+    }
+}
+
+fn differ_in_case_alone(one: &Target, other: &Target) -> bool {
+    let lower = |target: &Target| target.path.file_name().map(|name| name.to_string_lossy().to_lowercase());
+    lower(one) == lower(other) && are_in_one_directory(one, other)
 }
 
 fn not_moved(from: &Target, to: &Target, why: &str) -> Failure {

@@ -22,6 +22,7 @@ on_each_provider![
     rm_removes_trees_and_never_follows_links,
     mv_renames_and_replaces_within_an_export_only,
     mv_of_two_with_one_name_replaces_neither,
+    mv_of_two_names_of_one_file_leaves_the_second,
     mv_of_a_directory_takes_slashes_at_the_ends_of_names,
     ln_and_readlink_make_and_show_links,
     ln_f_loses_nothing_when_no_link_is_made,
@@ -302,6 +303,36 @@ fn ln_and_readlink_make_and_show_links(on: On) {
     assert_eq!(fs::read(world.data().join("second")).unwrap(), b"x");
     dafs(["ln", &url("file"), &world.url("mem/second")]).failed(1, &["in another export"]);
     dafs(["readlink", &url("file")]).failed(1, &["cannot read the symbolic link"]);
+}
+
+// [CMD-38] [CMD-39]
+fn mv_of_two_names_of_one_file_leaves_the_second(on: On) {
+    let world = World::start(on);
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    fs::create_dir_all(world.data().join("dir/below")).unwrap();
+    symlink("dir", world.data().join("other")).unwrap();
+    fs::write(world.data().join("dir/a"), "content").unwrap();
+    // Both of the same directory and of two, with one name.
+    for (from, to) in [("dir/a", "dir/b"), ("dir/b", "b"), ("b", "other/b"), ("dir/b", "dir/below")] {
+        let target = if to == "dir/below" { "dir/below/b" } else { to };
+        fs::hard_link(world.data().join(from), world.data().join(target)).unwrap();
+        dafs(["mv", &url(from), &url(to)]).succeeded();
+        assert!(!world.data().join(from).exists(), "{from} to {to}");
+        assert_eq!(fs::read(world.data().join(target)).unwrap(), b"content");
+    }
+    let last = world.data().join("dir/below/b");
+    for links in 1..=2 {
+        for to in ["dir/below/b", "dir/below/./b", "dir/below", "other/below/b"] {
+            dafs(["mv", &url("dir/below/b"), &url(to)]).failed(1, &["they are the same file"]);
+            assert_eq!(
+                (fs::read(&last).unwrap(), fs::metadata(&last).unwrap().nlink()),
+                (b"content".into(), links)
+            );
+        }
+        if links == 1 {
+            fs::hard_link(&last, world.data().join("second")).unwrap();
+        }
+    }
 }
 
 fn mv_of_two_with_one_name_replaces_neither(on: On) {
