@@ -1,7 +1,7 @@
 //! `dafs ls`.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -35,6 +35,8 @@ pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
 
 /// A line: a name and what is known of it.
 struct Row {
+    /// The URL of the directory that it is in, for programs alone.
+    directory: Vec<u8>,
     name: Vec<u8>,
     attributes: Option<Attributes>,
     target: Option<Vec<u8>>,
@@ -150,7 +152,10 @@ impl Listing<'_> {
             match self.flags.unsorted {
                 true => self.write_row(&row, STREAM_WIDTHS)?,
                 false => {
-                    kept += size_of::<Row>() + row.name.len() + row.target.as_ref().map_or(0, Vec::len);
+                    kept += size_of::<Row>()
+                        + row.directory.len()
+                        + row.name.len()
+                        + row.target.as_ref().map_or(0, Vec::len);
                     rows.push(row);
                 }
             }
@@ -187,7 +192,11 @@ impl Listing<'_> {
             }
             false => None,
         };
-        Row { name, attributes, target: points_to }
+        let directory = match self.flags.json {
+            true => target.url_of(directory).to_os_string().into_vec(),
+            false => Vec::new(),
+        };
+        Row { directory, name, attributes, target: points_to }
     }
 
     fn rows(&mut self, rows: Vec<Row>) -> Result<()> {
@@ -205,7 +214,7 @@ impl Listing<'_> {
 
     fn write_row(&mut self, row: &Row, widths: Widths) -> Result<()> {
         if self.flags.json {
-            let value = match &row.attributes {
+            let mut value = match &row.attributes {
                 Some(attributes) => format::attributes_json(&row.name, attributes, row.target.as_deref()),
                 None => {
                     let mut value = serde_json::json!({});
@@ -213,6 +222,7 @@ impl Listing<'_> {
                     value
                 }
             };
+            format::put_name(&mut value, "directory", &row.directory);
             return self.out.line(&value.to_string());
         }
         if self.flags.long {

@@ -12,6 +12,7 @@ use crate::programs::{World, command, dafs};
 
 on_each_provider![
     ls_lists_names_sorted_and_byte_for_byte,
+    ls_json_tells_the_directory_of_each_name,
     ls_long_shows_what_ls_shows,
     ls_of_a_large_directory_lists_every_name_once,
     ls_names_what_it_cannot_look_at_and_fails,
@@ -56,6 +57,38 @@ fn ls_lists_names_sorted_and_byte_for_byte(on: On) {
     let mut arguments: Vec<OsString> = vec!["ls".into()];
     arguments.push(world.url_os(OsStr::from_bytes(b"data/b\xff\n\x1b")));
     assert_eq!(dafs(arguments).succeeded().stdout, b"b\xff\n\x1b\n");
+}
+
+// [CMD-40]
+fn ls_json_tells_the_directory_of_each_name(on: On) {
+    let world = World::start(on);
+    let strange = OsStr::from_bytes(b"b\xff");
+    fs::create_dir_all(world.data().join("sub").join(strange)).unwrap();
+    for directory in ["sub", ""] {
+        fs::write(world.data().join(directory).join("same"), "").unwrap();
+    }
+    fs::write(world.data().join("sub").join(strange).join("same"), "").unwrap();
+    let found = |words: &[&str]| {
+        let lines = dafs(words).succeeded().text();
+        let same = lines.lines().filter(|line| line.contains("same\"")).map(str::to_owned);
+        same.collect::<Vec<_>>()
+    };
+    let url = world.url("data");
+    let names = found(&["ls", "-R", "--json", &url]);
+    assert_eq!(names.len(), 3, "{names:?}");
+    for (name, directory) in names.iter().zip(["data", "data/sub"]) {
+        let field = format!("\"directory\":\"{}\"", world.url(directory));
+        assert!(name.contains(&field) && !name.contains("directory_hex"), "{name}");
+    }
+    let mut exact = world.url("data/sub/").into_bytes();
+    exact.extend(strange.as_bytes());
+    let exact: String = exact.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(names[2].contains(&format!("\"directory_hex\":\"{exact}\"")), "{}", names[2]);
+    // A file that was named is in the export, by all of its path.
+    let named = &found(&["ls", "--json", &world.url("data/sub/same"), &url])[0];
+    for field in [format!("\"directory\":\"{url}\""), "\"name\":\"sub/same\"".to_owned()] {
+        assert!(named.contains(&field), "{named}");
+    }
 }
 
 fn ls_long_shows_what_ls_shows(on: On) {
