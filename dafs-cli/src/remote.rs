@@ -93,6 +93,11 @@ pub(crate) fn sure<T>(
     result
 }
 
+/// The session has ended: nothing more can be asked of that server.
+pub(crate) fn ends_session(error: &Error) -> bool {
+    matches!(error, Error::Connection { .. } | Error::Closed | Error::Peer(_) | Error::Handshake(_))
+}
+
 impl Target {
     /// The same export, another path.
     pub(crate) fn at(&self, path: PathBuf) -> Self {

@@ -7,11 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use dafs_client::{Dir, FileKind, Pending, ReadDir};
+use dafs_client::{Dir, Error, FileKind, Pending, ReadDir};
 
 use crate::flags::Rm;
 use crate::remote::{
-    Remotes, Target, ends_with_slash, entry_name, join, normal, parse_path, sure, without_slashes,
+    Remotes, Target, ends_session, ends_with_slash, entry_name, join, normal, parse_path, sure,
+    without_slashes,
 };
 use crate::report::{Failure, Failures, Result};
 use crate::signals::{Interrupt, progressed};
@@ -113,7 +114,7 @@ impl Remover<'_> {
         match opened {
             Ok(dir) => levels.push(Level::new(dir, target.path.clone())),
             // It may be empty all the same.
-            Err(error) => self.failures.report(&target.failed("list", &error)),
+            Err(error) => self.failed(target, "list", &target.path, &error)?,
         }
         while let Some(mut level) = levels.pop() {
             self.check_interrupt(target)?;
@@ -132,13 +133,22 @@ impl Remover<'_> {
                 continue;
             }
             let Level { dir, path, removing, .. } = level;
-            self.collect(target, removing, |path| remove_dir(&dir, path).wait());
+            self.collect(target, removing, |path| remove_dir(&dir, path).wait())?;
             if let Some(above) = levels.last_mut() {
-                self.remove(target, above, path);
+                self.remove(target, above, path)?;
             }
         }
         let removing = vec![(target.path.clone(), target.export.submit_remove_dir(&target.path))];
-        self.collect(target, removing, |path| target.export.remove_dir(path));
+        self.collect(target, removing, |path| target.export.remove_dir(path))
+    }
+
+    /// Reports what could not be done, and goes on. The end of the session ends the operand: all that follows would fail for it.
+    fn failed(&self, target: &Target, action: &str, path: &Path, error: &Error) -> Result<()> {
+        let failure = target.failed_at(action, path, error);
+        if ends_session(error) {
+            return Err(failure);
+        }
+        self.failures.report(&failure);
         Ok(())
     }
 
@@ -157,22 +167,23 @@ impl Remover<'_> {
             // Somebody else was faster.
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                self.failures.report(&target.failed_at("list", &path, &error));
+                self.failed(target, "list", &path, &error)?;
                 // It may be empty all the same.
-                self.remove(target, above, path);
+                self.remove(target, above, path)?;
             }
         }
         Ok(None)
     }
 
     /// Begins to remove a directory that should be empty.
-    fn remove(&self, target: &Target, above: &mut Level, path: PathBuf) {
+    fn remove(&self, target: &Target, above: &mut Level, path: PathBuf) -> Result<()> {
         let pending = remove_dir(&above.dir, &path);
         above.removing.push((path, pending));
         if above.removing.len() >= DEPTH {
             let group = std::mem::take(&mut above.removing);
-            self.collect(target, group, |path| remove_dir(&above.dir, path).wait());
+            self.collect(target, group, |path| remove_dir(&above.dir, path).wait())?;
         }
+        Ok(())
     }
 
     /// Removes what is in a directory and is none, and finds those that are: all, or so many that they are emptied first.
@@ -187,7 +198,7 @@ impl Remover<'_> {
                 None => break true,
                 Some(Ok(entry)) => entry,
                 Some(Err(error)) => {
-                    self.failures.report(&target.failed_at("list", path, &error));
+                    self.failed(target, "list", path, &error)?;
                     break true;
                 }
             };
@@ -197,23 +208,28 @@ impl Remover<'_> {
                 Ok(attributes) if attributes.kind == FileKind::Directory => below.push(own),
                 Ok(_) => removing.push((own.clone(), remove_file(dir, &own))),
                 Err(error) if error.is_not_found() => {}
-                Err(error) => self.failures.report(&target.failed_at("look at", &own, &error)),
+                Err(error) => self.failed(target, "look at", &own, &error)?,
             }
             if removing.len() >= DEPTH {
-                self.collect(target, std::mem::take(&mut removing), again);
+                self.collect(target, std::mem::take(&mut removing), again)?;
             }
             if below.len() >= BELOW_MAX {
                 break false;
             }
         };
-        self.collect(target, removing, again);
+        self.collect(target, removing, again)?;
         if is_all {
             *rest = None;
         }
         Ok(())
     }
 
-    fn collect(&self, target: &Target, removing: Removing, again: impl Fn(&Path) -> dafs_client::Result<()>) {
+    fn collect(
+        &self,
+        target: &Target,
+        removing: Removing,
+        again: impl Fn(&Path) -> dafs_client::Result<()>,
+    ) -> Result<()> {
         for (path, pending) in removing {
             let waited = pending.wait();
             progressed();
@@ -221,9 +237,10 @@ impl Remover<'_> {
                 Ok(()) => {}
                 // Somebody else was faster: what was asked for is so.
                 Err(error) if error.is_not_found() => {}
-                Err(error) => self.failures.report(&target.failed_at("remove", &path, &error)),
+                Err(error) => self.failed(target, "remove", &path, &error)?,
             }
         }
+        Ok(())
     }
 
     fn check_interrupt(&self, target: &Target) -> Result<()> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -16,6 +17,7 @@ use crate::programs::{command, dafs};
 on_sockets! {
     rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to,
     rm_of_a_wide_and_deep_tree_leaves_nothing,
+    rm_whose_server_goes_away_says_so_once,
     directory_without_end_is_worked_through_as_it_is_listed,
 }
 
@@ -151,4 +153,24 @@ fn directory_without_end_is_worked_through_as_it_is_listed(on: On) {
         signal(running.id(), Signal::INT).unwrap();
         assert_eq!(running.wait().unwrap().code(), Some(130), "{words:?}");
     }
+}
+
+// [CMD-41]
+fn rm_whose_server_goes_away_says_so_once(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 1);
+    for number in 0..100 {
+        fs::create_dir_all(harness.data().join(format!("tree/{number}"))).unwrap();
+    }
+    // That of the top is listed.
+    faults.next(Kind::Readdir, Fault::Pass, 1);
+    faults.next(Kind::Readdir, Fault::Hold, usize::MAX);
+    let url = url(&harness, "data/tree");
+    let removal = command(["rm", "-r", "--timeout=2", &url]).stderr(Stdio::piped()).spawn().unwrap();
+    faults.wait_for_held(1);
+    harness.stop();
+    let output = removal.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    // What waited may have ended by its time before the session did.
+    assert!((1..=2).contains(&said.matches("dafs: cannot ").count()), "{said}");
 }

@@ -13,7 +13,7 @@ use dafs_client::{Attributes, Error, FileKind, Pending, ReadDir, SetAttributes, 
 use dafs_proto::wire::SessionId;
 
 use super::local;
-use crate::remote::{Target, entry_name, join, normal, sure};
+use crate::remote::{Target, ends_session, entry_name, join, normal, sure};
 use crate::report::{Failure, explain, system_message};
 use crate::signals::progressed;
 
@@ -107,12 +107,9 @@ impl Cause {
             && !matches!(self, Self::Client(error) if error.status() == Some(Status::NO_EXPORT))
     }
 
-    /// The session has ended: nothing more can be asked of that server.
+    /// Nothing more can be asked of that server.
     pub(super) fn ends_session(&self) -> bool {
-        matches!(
-            self,
-            Self::Client(Error::Connection { .. } | Error::Closed | Error::Peer(_) | Error::Handshake(_))
-        )
+        matches!(self, Self::Client(error) if ends_session(error))
     }
 
     /// A restart of the server lost what was written and not yet committed.
