@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 
 use dafs_client::{Config, Error, Export, Session, Url};
+use dafs_proto::address::Scheme;
 
 use crate::report::{Failure, Failures, Result, lock};
 
@@ -134,8 +135,10 @@ pub(crate) fn parse(url: &OsStr) -> Result<Url> {
 pub(crate) fn parse_path(url: &OsStr) -> Result<(Url, String)> {
     let url = parse(url)?;
     let Some(export) = &url.export else {
+        // What follows a socket's path is told from it by a colon.
+        let colon = if url.scheme == Scheme::Shm { ":" } else { "" };
         return Err(Failure::usage(format!(
-            "cannot use {url}: it names no export; write {url}/EXPORT/PATH, with an export that `dafs exports {url}` lists"
+            "cannot use {url}: it names no export; write {url}{colon}/EXPORT/PATH, with an export that `dafs exports {url}` lists"
         )));
     };
     let name = String::from_utf8(export.clone()).map_err(|_| {

@@ -47,6 +47,10 @@ fn wrong_usage_exits_with_2_and_says_what_to_write() {
         (&["ls", "data/tree"], &["data/tree", "dafs://"]),
         (&["ls", "http://host/x"], &["http"]),
         (&["ls", "dafs://localhost"], &["names no export", "dafs exports"]),
+        (
+            &["ls", "dafs+shm:///run/s"],
+            &["write dafs+shm:///run/s:/EXPORT/PATH", "`dafs exports dafs+shm:///run/s`"],
+        ),
         (&["cat", "--offset", "1Q", "dafs://localhost/x"], &["64K"]),
         (&["mkdir", "-m", "999", "dafs://localhost/x"], &["octal"]),
         (&["ls", "--timeout=-1", "dafs://localhost/x"], &["--timeout"]),
