@@ -18,7 +18,7 @@ mod sink;
 mod tally;
 mod watch;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
             }
         }
     });
-    let again = plan.again(&items);
+    let again = plan.again(&items, flags);
     let drafts = Arc::clone(&plan.drafts);
     let account = Account::new(options, tally, Arc::clone(&failures), interrupt.clone(), drafts);
     let engine = Arc::new(Engine::new(account));
@@ -157,15 +157,19 @@ impl Plan {
     }
 
     /// What copies all of it once more. A directory that was copied to a new name is there now: the same command would copy into it.
-    fn again(&self, items: &[Item]) -> String {
-        let Some(item) = items.first().filter(|item| item.meta.kind == FileKind::Directory) else {
-            return "the same command".into();
-        };
-        let (source, content) = (&item.roots.source, Path::new("."));
-        if self.existing.is_some() || base_name(source).as_os_str().is_empty() {
-            return "the same command".into();
+    fn again(&self, items: &[Item], flags: &Cp) -> String {
+        let is_new_tree = self.existing.is_none()
+            && items.first().is_some_and(|item| {
+                item.meta.kind == FileKind::Directory && !base_name(&item.roots.source).as_os_str().is_empty()
+            });
+        match (is_new_tree, flags.operands.as_slice()) {
+            // A new name has one source.
+            (true, [source, _]) => {
+                let words: Vec<_> = std::env::args_os().skip(1).collect();
+                format!("`dafs {}`", with_content_of(source, &words))
+            }
+            _ => "the same command".into(),
         }
-        format!("`dafs cp -r {} {}`", source.shown(content), self.place.shown(Path::new("")))
     }
 
     /// What a source becomes.
@@ -203,6 +207,17 @@ impl Plan {
             Arc::new(Roots { source, destination, keep_owner, one_session, copy, in_place, claims, drafts });
         Ok(Item { roots, path: PathBuf::new(), meta, follow, parent: None })
     }
+}
+
+/// The words of a command, for a shell, with the content of a source in its place.
+fn with_content_of(source: &OsStr, words: &[OsString]) -> String {
+    // The last but for the destination: a flag may have the same value.
+    let place = words.iter().rposition(|word| word == source);
+    let shown = words.iter().enumerate().map(|(at, word)| match Some(at) == place {
+        false => crate::quote::shown(word.as_bytes()),
+        true => crate::quote::shown(join(Path::new(source), Path::new(".")).as_os_str().as_bytes()),
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 impl Place {
@@ -253,5 +268,25 @@ fn may_give_files_away(destination: &Place) -> Result<bool> {
                 Err(destination.failed("ask for the limits of", Path::new(""), &Cause::Client(error)))
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CMD-42]
+    #[test]
+    fn command_that_copies_again_has_all_flags_and_the_content_of_the_source() {
+        for (source, words, expected) in [
+            ("src", "cp -r src URL", "cp -r src/. URL"),
+            ("src/", "--timeout 3 cp -rp src/ URL --jobs 4", "--timeout 3 cp -rp src/. URL --jobs 4"),
+            ("k", "cp --key-file k -r -- k URL", "cp --key-file k -r -- k/. URL"),
+            ("a'b", "cp -r a'b URL", r"cp -r 'a'\''b/.' URL"),
+            ("dafs://h/e/t", "cp -r dafs://h/e/t d", "cp -r dafs://h/e/t/. d"),
+        ] {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            assert_eq!(with_content_of(OsStr::new(source), &words), expected);
+        }
     }
 }
