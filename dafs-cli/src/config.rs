@@ -1,11 +1,14 @@
 //! Flags made into the settings of a session.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use dafs_client::{Config, Error, Key, MethodOverride, WaitPolicy};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::flags::{Command, Global, Method, Poll};
+use crate::quote::harmless;
 use crate::report::{Failure, Result};
 
 /// What all commands go by.
@@ -67,12 +70,35 @@ pub(crate) fn start_logging(verbose: u8) {
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
+    log(level, || Harmless(io::stderr())).init();
+}
+
+/// A log without colours: what it is written to escapes them.
+fn log<W: Write + 'static>(
+    level: tracing::Level,
+    writer: impl Fn() -> Harmless<W> + Send + Sync + 'static,
+) -> impl tracing::Subscriber + Send + Sync {
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_writer(writer)
+        .with_ansi(false)
         .without_time()
-        .init();
+        .finish()
+}
+
+/// Writes each event, which comes at once, as one line that is no command to a terminal: a server's words are in some.
+struct Harmless<W>(W);
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        writeln!(self.0, "{}", harmless(text.trim_end_matches('\n'), false))?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// The first key of a key file.
@@ -89,6 +115,28 @@ mod tests {
 
     use super::*;
     use crate::flags::Cli;
+
+    // [CMD-10]
+    #[test]
+    fn event_of_the_log_is_one_harmless_line() {
+        let file = std::sync::Arc::new(tempfile::tempfile().unwrap());
+        let writes = std::sync::Arc::clone(&file);
+        let log = log(tracing::Level::WARN, move || Harmless(std::sync::Arc::clone(&writes)));
+        tracing::subscriber::with_default(log, || {
+            tracing::warn!(name = "\u{202e}gpj", "it said: {}", "\u{1b}[31m\r\nforged");
+            tracing::warn!("grün");
+        });
+        let mut written = String::new();
+        io::Seek::rewind(&mut &*file).unwrap();
+        io::Read::read_to_string(&mut &*file, &mut written).unwrap();
+        let lines: Vec<&str> = written.split('\n').collect();
+        assert!(
+            matches!(lines[..], [first, second, ""] if first.contains("forged") && second.contains("grün")),
+            "{lines:?}"
+        );
+        let harmful = |character: char| character.is_control() || character == '\u{202e}';
+        assert!(!lines.iter().any(|line| line.contains(harmful)), "{lines:?}");
+    }
 
     /// How long, and how often at most, a server that is away is tried.
     fn patience(words: &[&str]) -> (Duration, u32) {
