@@ -177,7 +177,7 @@ pub(crate) struct Cp {
     /// Copy directories with their content, and symbolic links as links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Keep owner, group and set-id bits, where the destination lets you change owners
+    /// Keep owner, group and set-id bits, where the destination lets you change owners; set the attributes of existing directories too
     #[arg(short, long)]
     pub(crate) preserve: bool,
     /// Do not keep owner, group and set-id bits; overrides --preserve
@@ -476,7 +476,7 @@ const CP_HELP: &str = "\
 As with cp, a source is copied into DESTINATION when that is a directory, and becomes DESTINATION otherwise.
 
 Kept are modes, times to the nanosecond, symbolic links, hard links within a tree, and holes; owners and set-id bits with
---preserve.
+--preserve. A directory that was there before keeps its own mode and times, unless --preserve is given.
 
 A file is copied under a temporary name beside its own, .dafs-cp-..., and renamed when it is whole. Until then what was
 there before stays. Written in place are files with several names, the target of a symbolic link that you named, devices and

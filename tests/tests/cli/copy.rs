@@ -22,6 +22,7 @@ on_each_provider![
     copy_with_something_in_the_way_reports_it_and_goes_on,
     copy_onto_itself_is_refused_and_loses_nothing,
     copy_without_owners_keeps_all_else,
+    copy_into_directories_of_others_leaves_their_attributes,
     copy_down_to_where_root_gives_nothing_away_keeps_all_else,
     copy_from_a_server_makes_nobody_s_program_run_as_another,
     copy_of_special_files_skips_them_and_fails,
@@ -117,7 +118,7 @@ fn copy_again_over_an_older_copy_replaces_it(on: On) {
         // Named by its content: the second time the destination is there.
         let source = format!("{}/.", tree.display());
         fs::create_dir_all(&there).unwrap();
-        dafs(["cp", "-r", &source, &world.url("data/tree")]).succeeded();
+        dafs(["cp", "-pr", &source, &world.url("data/tree")]).succeeded();
         assert_same_tree(&look(&there), &expected);
         assert_same_data(&there, &tree, &expected);
     }
@@ -155,7 +156,6 @@ fn copy_into_the_root_of_an_export_is_as_into_any_directory(on: On) {
     let (tree, back) = (world.local("tree"), world.local("back"));
     fs::create_dir_all(tree.join("below")).unwrap();
     fs::write(tree.join("file"), "content").unwrap();
-    let expected = look(&tree);
     let source = format!("{}/.", tree.display());
     for slash in ["", "/"] {
         for flags in ["-r", "-pr"] {
@@ -163,9 +163,11 @@ fn copy_into_the_root_of_an_export_is_as_into_any_directory(on: On) {
             dafs(["cp", flags, &world.url("data/."), &world.url(&format!("mem{slash}"))]).succeeded();
         }
     }
-    assert_same_tree(&look(&world.data()), &expected);
-    dafs(["cp", "-pr", &world.url("mem/."), back.to_str().unwrap()]).succeeded();
-    assert_same_tree(&look(&back), &expected);
+    dafs(["cp", "-r", &world.url("mem/."), back.to_str().unwrap()]).succeeded();
+    for copy in [world.data(), back] {
+        assert!(look(&copy).keys().eq(look(&tree).keys()));
+        assert_same_data(&copy, &tree, &look(&tree));
+    }
 }
 
 fn copy_of_several_into_what_is_no_directory_is_refused(on: On) {
@@ -364,6 +366,38 @@ fn copy_without_owners_keeps_all_else(on: On) {
     );
 }
 
+// [CMD-43]
+fn copy_into_directories_of_others_leaves_their_attributes(on: On) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    // This client acts there as somebody else, where that can be.
+    let world = World::start_with(on, |server, directory| {
+        let data = directory.join("data");
+        let squash = if fs::metadata(&data).unwrap().uid() == 0 { "1000:1000" } else { "server" };
+        server.arg("--export").arg(format!("squashed={},squash={squash}", data.display()));
+    });
+    let tree = world.local("tree");
+    fs::create_dir_all(tree.join("below")).unwrap();
+    fs::write(tree.join("below/file"), "content").unwrap();
+    let source = format!("{}/.", tree.display());
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let (there, here) = (world.data().join("tree"), world.local("here"));
+    for root in [&there, &here] {
+        fs::create_dir_all(root.join("below")).unwrap();
+        for path in [root.clone(), root.join("below")] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
+        }
+    }
+    dafs(["cp", "-r", &source, &world.url("squashed/tree")]).succeeded();
+    dafs(["cp", "-r", &world.url("data/tree/."), here.to_str().unwrap()]).succeeded();
+    for root in [&there, &here] {
+        assert_eq!(fs::read(root.join("below/file")).unwrap(), b"content");
+        assert_eq!((mode(root), mode(&root.join("below"))), (0o1777, 0o1777));
+    }
+    // All is to be kept.
+    dafs(["cp", "-pr", &source, &world.url("data/tree")]).succeeded();
+    assert_eq!((mode(&there), mode(&there.join("below"))), (mode(&tree), mode(&tree.join("below"))));
+}
+
 // [CMD-5] [CMD-16]
 fn copy_down_to_where_root_gives_nothing_away_keeps_all_else(on: On) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -518,7 +552,7 @@ fn copy_through_a_crash_that_brings_old_content_back_leaves_none_of_it(on: On) {
         let expected = look(&tree);
         let size = |name: &str| fs::metadata(there.join(name)).map_or(0, |found| found.len());
         let source = format!("{}/.", tree.display());
-        let mut copy = command(["cp", "-r", "--inplace", &source, &world.url("data/tree")])
+        let mut copy = command(["cp", "-pr", "--inplace", &source, &world.url("data/tree")])
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();

@@ -12,7 +12,7 @@ use super::open_file::ROUNDS_MAX;
 use super::place::{Cause, Later, Place};
 use crate::remote::{Target, sure};
 
-/// Sets the attributes of the directories that were made, deepest first: a directory may lose the permission that is
+/// Sets the attributes of directories in which all is made, deepest first: a directory may lose the permission that is
 /// needed to reach those in it. Then makes them durable, with the names of what no commit of a file covers:
 /// symbolic links, second names, directories.
 pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
@@ -24,13 +24,7 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
             let opening: Vec<_> = chunk.iter().map(|item| begin_open(account, item)).collect();
             let opened: Vec<_> = opening.into_iter().map(|opening| opening.map(Later::wait)).collect();
             let made: Vec<_> = chunk.iter().map(|item| made_in(account, item)).collect();
-            let setting: Vec<_> = chunk
-                .iter()
-                .map(|item| {
-                    let roots = &item.roots;
-                    roots.destination.begin_set_attributes(&item.path, &item.meta, &roots.keep_owner)
-                })
-                .collect();
+            let setting: Vec<_> = chunk.iter().map(|item| begin_set_attributes(account, item)).collect();
             for (item, later) in chunk.iter().zip(setting) {
                 if let Err(cause) = later.wait() {
                     account.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
@@ -38,6 +32,14 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
             }
             commit(account, chunk, opened, made);
         }
+    }
+}
+
+/// Those of a directory that was there are its owner's matter, unless all is to be kept.
+fn begin_set_attributes(account: &Account, item: &Item) -> Later<()> {
+    match item.was_there && !account.options.preserve {
+        true => Later::Now(Ok(())),
+        false => item.roots.destination.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner),
     }
 }
 
@@ -192,7 +194,7 @@ fn commit(
             (Some(Ok((pending, dir))), Some(made)) => {
                 sure(pending.wait(), || dir.commit()).map_err(Cause::from).and_then(|()| {
                     settle(account, &roots.destination, made, || {
-                        roots.destination.begin_set_attributes(path, &item.meta, &roots.keep_owner).wait()?;
+                        begin_set_attributes(account, item).wait()?;
                         Ok(sure(dir.commit(), || dir.commit())?)
                     })
                 })

@@ -209,7 +209,10 @@ impl Engine {
             match entry {
                 Ok((path, Ok(meta))) => {
                     let (roots, parent) = (Arc::clone(&roots), made.clone());
-                    self.entry(Item { roots, path, meta, follow: false, parent }, &mut directories);
+                    self.entry(
+                        Item { roots, path, meta, follow: false, parent, was_there: false },
+                        &mut directories,
+                    );
                 }
                 Ok((path, Err(cause))) => self.account.failed(&roots.source, "look at", &path, &cause),
                 Err(cause) => {
@@ -271,9 +274,10 @@ impl Engine {
                 (item, session, later)
             })
             .collect();
-        for (item, session, later) in making {
+        for (mut item, session, later) in making {
             match later.wait() {
-                Ok(_) => {
+                Ok(is_new) => {
+                    item.was_there = !is_new;
                     self.account.tally.directory();
                     self.account.drafts.made(session, &item.roots.destination.path(&item.path), None);
                     if item.path.as_os_str().is_empty()

@@ -46,6 +46,8 @@ pub(super) struct Item {
     pub(super) follow: bool,
     /// The directory that it is in, where that was made before: it is not whole as long as this is there.
     pub(super) parent: Option<Arc<Made>>,
+    /// The copy of a directory was there before.
+    pub(super) was_there: bool,
 }
 
 /// A directory that was made, for as long as something is still to be made in it. Then it is given to those who end it.
@@ -69,6 +71,8 @@ impl Drop for Made {
 #[derive(Clone, Copy)]
 pub(super) struct Options {
     pub(super) sync: bool,
+    /// Directories that were there get attributes too.
+    pub(super) preserve: bool,
     pub(super) jobs: u16,
 }
 

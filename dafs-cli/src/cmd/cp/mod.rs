@@ -61,7 +61,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     }
     let tally = Tally::new(!flags.quiet);
     failures.print_above(tally.bar().clone());
-    let options = Options { sync: !flags.no_sync, jobs: flags.jobs };
+    let options = Options { sync: !flags.no_sync, preserve: flags.preserve, jobs: flags.jobs };
     // Not to keep the sessions: they shall end with the command.
     let running: Arc<OnceLock<Weak<Engine>>> = Arc::default();
     let interrupt = Interrupt::catch({
@@ -205,7 +205,7 @@ impl Plan {
         let (copy, in_place) = (OnceLock::new(), flags.inplace);
         let roots =
             Arc::new(Roots { source, destination, keep_owner, one_session, copy, in_place, claims, drafts });
-        Ok(Item { roots, path: PathBuf::new(), meta, follow, parent: None })
+        Ok(Item { roots, path: PathBuf::new(), meta, follow, parent: None, was_there: false })
     }
 }
 

@@ -390,8 +390,13 @@ impl Place {
                 let pending = target.export.submit_create_dir(&own, mode);
                 let export = target.export.clone();
                 Later::Wait(Box::new(move || {
-                    let result = sure(pending.wait(), || export.create_dir(&own, mode));
-                    existing(result.map(drop).map_err(Cause::from))
+                    let mut was_in_doubt = false;
+                    let result = sure(pending.wait(), || {
+                        was_in_doubt = true;
+                        export.create_dir(&own, mode)
+                    });
+                    // The request in doubt may have made it.
+                    Ok(existing(result.map(drop).map_err(Cause::from))? || was_in_doubt)
                 }))
             }
         }
