@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -31,7 +32,8 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
         None => link.export.symlink(Path::new(&flags.target), path).map(drop),
         Some(first) => first.export.link(&first.path, &link.export, path).map(drop),
     };
-    match made_once(|| make(&link.path)) {
+    let is_made = |path: &Path| is_link(&link, path, first.as_ref(), flags);
+    match made_once(|| make(&link.path), || is_made(&link.path)) {
         Err(error) if error.already_exists() && flags.force => {
             // A symbolic link may point outside, and what it points to need not be there.
             let pointed =
@@ -44,19 +46,35 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
                 None if Path::new(&flags.target).is_absolute() => None,
                 None => link.export.metadata(&pointed().path).ok().map(|found| (pointed(), found)),
             };
-            replace(&link, first_metadata, flags.symbolic, make)?;
+            replace(&link, first_metadata, flags.symbolic, make, is_made)?;
         }
         result => result.map_err(|error| link.failed("make the link", &error))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a link that a restart of the server may have left in doubt: what is there then is what was made.
-fn made_once(make: impl Fn() -> dafs_client::Result<()>) -> dafs_client::Result<()> {
+/// Makes a link that a restart of the server may have left in doubt. What is there then was there before, unless it is that link.
+fn made_once(
+    make: impl Fn() -> dafs_client::Result<()>,
+    is_made: impl Fn() -> bool,
+) -> dafs_client::Result<()> {
     sure(make(), || match make() {
-        Err(error) if error.already_exists() => Ok(()),
+        Err(error) if error.already_exists() && is_made() => Ok(()),
         result => result,
     })
+}
+
+/// Whether a path is that link: to `first`, or symbolic.
+fn is_link(link: &Target, path: &Path, first: Option<&Target>, flags: &Ln) -> bool {
+    let id = |target: &Target, path: &Path| {
+        target.export.symlink_metadata(path).map(|found| (found.fs_id, found.file_id))
+    };
+    match first {
+        Some(first) => {
+            matches!((id(first, &first.path), id(link, path)), (Ok(one), Ok(other)) if one == other)
+        }
+        None => link.export.read_link(path).is_ok_and(|target| target == flags.target.as_bytes()),
+    }
 }
 
 /// Puts the link in the place of what has its name, which is lost only when the link is there. `first` is what it stands for.
@@ -65,6 +83,7 @@ fn replace(
     first: Option<(Target, Attributes)>,
     is_symbolic: bool,
     make: impl Fn(&Path) -> dafs_client::Result<()>,
+    is_made: impl Fn(&Path) -> bool,
 ) -> Result<()> {
     let failed = |error: &Error| link.failed("replace", error);
     let existing = link.export.symlink_metadata(&link.path).map_err(|error| failed(&error))?;
@@ -86,7 +105,7 @@ fn replace(
     if existing.kind == FileKind::Directory {
         return Err(Failure::text(format!("cannot replace '{}': is a directory", link.url())));
     }
-    let temporary = make_beside(link, make)?;
+    let temporary = make_beside(link, make, is_made)?;
     let rename = || link.export.rename(&temporary, &link.export, &link.path, true);
     let renamed = sure(rename(), || match rename() {
         // It was renamed before the server was restarted.
@@ -101,12 +120,16 @@ fn replace(
 }
 
 /// Makes the link under a name of its own in the directory where it shall be.
-fn make_beside(link: &Target, make: impl Fn(&Path) -> dafs_client::Result<()>) -> Result<PathBuf> {
+fn make_beside(
+    link: &Target,
+    make: impl Fn(&Path) -> dafs_client::Result<()>,
+    is_made: impl Fn(&Path) -> bool,
+) -> Result<PathBuf> {
     let directory = link.path.parent().unwrap_or(Path::new(""));
     let mut number = RandomState::new().build_hasher().finish();
     loop {
         let temporary = join(directory, Path::new(&format!(".dafs-ln-{number:016x}")));
-        match made_once(|| make(&temporary)) {
+        match made_once(|| make(&temporary), || is_made(&temporary)) {
             Ok(()) => return Ok(temporary),
             Err(error) if error.already_exists() => number = number.wrapping_add(1),
             Err(error) => return Err(link.failed("make the link", &error)),

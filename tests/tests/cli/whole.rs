@@ -32,6 +32,7 @@ on_sockets! {
     copy_of_a_pipe_to_a_file_that_became_stale_fails,
     copy_to_a_pipe_of_a_file_that_became_stale_fails,
     copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole,
+    link_whose_name_was_there_is_not_made_over_a_restart,
     copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again,
     copy_that_cannot_look_at_its_names_after_a_crash_of_the_machine_is_whole_or_fails,
     copy_whose_name_a_crash_of_the_machine_loses_fails,
@@ -417,6 +418,42 @@ fn copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole(on: On) {
         assert_eq!(code, Some(0), "{said}");
         assert_same(&fs::read(&there).unwrap(), &bytes(1, size), "the copy");
         assert_eq!(names(harness.data().as_path()), ["f"], "{said}");
+    }
+}
+
+// [CMD-44]
+fn link_whose_name_was_there_is_not_made_over_a_restart(on: On) {
+    for words in [&["ln", "-s", "new"][..], &["ln"]] {
+        // Whichever operation the server makes the link by is held once.
+        for passed in 0.. {
+            let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 1);
+            let there = harness.data().join("link");
+            fs::write(harness.data().join("f"), "").unwrap();
+            symlink("old", &there).unwrap();
+            faults.next(Kind::Other, Fault::Pass, passed);
+            faults.next(Kind::Other, Fault::Hold, 1);
+            let (file, link) = (url(&harness, "data/f"), url(&harness, "data/link"));
+            let file = (words.len() == 1).then_some(file);
+            let words = words.iter().copied().chain(file.as_deref()).chain([&*link]);
+            let mut ln = command(words).stderr(Stdio::piped()).spawn().unwrap();
+            let is_held = loop {
+                if faults.held() > 0 {
+                    break true;
+                }
+                if ln.try_wait().unwrap().is_some() {
+                    break false;
+                }
+            };
+            if is_held {
+                harness.restart();
+            }
+            let (code, said) = ended(ln);
+            assert!(code == Some(1) && said.contains("file exists"), "{passed}: {code:?} {said}");
+            assert_eq!(fs::read_link(&there).unwrap(), Path::new("old"));
+            if !is_held {
+                break;
+            }
+        }
     }
 }
 
