@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::Resettable;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// List, copy and change files on a dafs server.
 #[derive(Debug, Parser)]
@@ -13,6 +14,21 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What the command line asks for; where it asks for nothing that can be, the process ends. A variable of the environment that is empty
+    /// counts as not set.
+    pub(crate) fn read() -> Self {
+        let mut command = Self::command().mut_args(|arg| {
+            match arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty()) {
+                true => arg.env(Resettable::Reset),
+                false => arg,
+            }
+        });
+        let words = command.get_matches_mut();
+        Self::from_arg_matches(&words).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
 }
 
 /// Flags of all commands.
@@ -523,7 +539,6 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn command_line_is_well_formed() {

@@ -17,10 +17,8 @@ mod signals;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let cli = flags::Cli::parse();
+    let cli = flags::Cli::read();
     config::start_logging(cli.global.verbose);
     let done = config::Settings::from_flags(&cli.global, &cli.command)
         .and_then(|settings| cmd::run(&cli.command, settings));

@@ -242,6 +242,18 @@ fn ping_that_is_interrupted_tells_so(on: On) {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
 }
 
+// [CMD-45]
+#[test]
+fn empty_variables_count_as_not_set() {
+    let world = World::start(On::Tcp);
+    let mut exports = command(["exports", world.server()]);
+    let output = exports.env("DAFS_KEY_FILE", "").env("DAFS_CLIENT_ID", "").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "data\nmem\n");
+    // On the command line nothing may be empty.
+    dafs(["exports", "--key-file", "", world.server()]).failed(2, &["--key-file"]);
+}
+
 /// Passes on what both sides say, but for these words of the server's.
 fn other_words(server: SocketAddr, words: &'static [u8], others: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
