@@ -3,8 +3,8 @@
 pub(crate) mod devices;
 pub(crate) mod process;
 
-use std::ffi::OsStr;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,7 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
     if !local {
         return Err("the server is on another host".to_owned());
     }
-    if let Some(path) = std::env::var_os("DAFS_SHM_SOCKET") {
+    if let Some(path) = std::env::var_os("DAFS_SHM_SOCKET").filter(|path| !path.is_empty()) {
         return Ok((
             path.into(),
             "the server is on this host, and DAFS_SHM_SOCKET names its socket".to_owned(),
@@ -114,10 +114,10 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
                     if the server has a socket, name it in DAFS_SHM_SOCKET"
             .to_owned());
     }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("dafs.sock"));
+    let runtime = runtime_socket(std::env::var_os("XDG_RUNTIME_DIR"));
     let second = match &runtime {
         Some(path) => path.display().to_string(),
-        None => "in $XDG_RUNTIME_DIR, which is not set".to_owned(),
+        None => "in $XDG_RUNTIME_DIR, which is not set to an absolute path".to_owned(),
     };
     [Some(PathBuf::from(WELL_KNOWN_SOCKET)), runtime]
         .into_iter()
@@ -135,9 +135,29 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
         })
 }
 
-/// An address of this host: loopback, or one that a socket can be bound to.
+/// An address of this host: what is sent there comes from there. Not one that a socket can be bound to, for that may be any, with
+/// `net.ipv4.ip_nonlocal_bind`.
 fn is_own(ip: IpAddr) -> bool {
-    ip.is_loopback() || UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+    let any = match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Nothing is sent.
+    let source = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((ip, DEFAULT_PORT))?;
+        socket.local_addr()
+    };
+    ip.is_loopback() || ip.is_unspecified() || source().is_ok_and(|source| source.ip() == ip)
+}
+
+/// A socket in the directory that a variable names. One that is relative, or empty, is of no use: the directory of this process may be
+/// anybody's.
+fn runtime_socket(directory: Option<OsString>) -> Option<PathBuf> {
+    directory
+        .map(PathBuf::from)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join("dafs.sock"))
 }
 
 fn candidate(address: Address, reason: String) -> Result<Candidate> {
@@ -451,6 +471,33 @@ mod tests {
             slot_reports: Vec::new(),
             gather: None,
         }
+    }
+
+    // [CLI-178]
+    #[test]
+    fn address_is_own_where_what_is_sent_there_comes_from_there() {
+        for own in ["127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "::"] {
+            assert!(is_own(own.parse().unwrap()), "{own}");
+        }
+        // An own address of another interface, where this host has a way to anywhere.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.connect("192.0.2.1:9").is_ok() {
+            assert!(is_own(socket.local_addr().unwrap().ip()));
+        }
+        // Of documentation, and what is no host's.
+        for other in ["192.0.2.1", "198.51.100.7", "2001:db8::1", "255.255.255.255", "224.0.0.1"] {
+            assert!(!is_own(other.parse().unwrap()), "{other}");
+        }
+    }
+
+    // [CLI-179]
+    #[test]
+    fn runtime_directory_that_is_not_absolute_is_not_used() {
+        for wrong in [None, Some(""), Some("."), Some("run/user")] {
+            assert_eq!(runtime_socket(wrong.map(OsString::from)), None);
+        }
+        let found = runtime_socket(Some("/run/user/1".into()));
+        assert_eq!(found, Some("/run/user/1/dafs.sock".into()));
     }
 
     // [CLI-166]
