@@ -26,6 +26,7 @@ on_each_provider![
     copy_down_to_where_root_gives_nothing_away_keeps_all_else,
     copy_from_a_server_makes_nobody_s_program_run_as_another,
     copy_of_special_files_skips_them_and_fails,
+    copy_of_many_files_raises_the_limit_of_open_files,
     copy_by_each_method_is_the_same,
     copy_makes_directories_and_links_durable_unless_told_not_to,
     copy_through_a_crash_of_the_server_loses_nothing,
@@ -455,6 +456,35 @@ fn copy_of_special_files_skips_them_and_fails(on: On) {
         &["a fifo is not copied", "a socket is not copied", "copied 1 file, 1 directory", "; 2 skipped"],
     );
     assert!(world.data().join("tree/file").is_file() && !world.data().join("tree/fifo").exists());
+}
+
+// [CMD-46]
+fn copy_of_many_files_raises_the_limit_of_open_files(on: On) {
+    let world = World::start(on);
+    let tree = world.local("tree");
+    // As many as two groups, each of which is open at once.
+    fs::create_dir(&tree).unwrap();
+    for number in 0..128 {
+        fs::write(tree.join(number.to_string()), number.to_string()).unwrap();
+    }
+    let ran = |limit: &str, copy: &str| {
+        let cp = command(["cp", "-r", "--jobs=1", tree.to_str().unwrap(), &world.url(copy)]);
+        let script = format!("ulimit {limit} 60; exec \"$@\"");
+        let mut limited = std::process::Command::new("sh");
+        limited.args(["-c", &script, "sh"]).arg(cp.get_program()).args(cp.get_args());
+        cp.get_envs().filter_map(|(name, value)| Some((name, value?))).for_each(|(name, value)| {
+            limited.env(name, value);
+        });
+        limited.output().unwrap()
+    };
+    let raised = ran("-Sn", "data/copy");
+    assert_eq!((raised.status.code(), &*String::from_utf8_lossy(&raised.stderr)), (Some(0), ""));
+    assert_same_data(&world.data().join("copy"), &tree, &look(&tree));
+    // Where it may not have more, it says what to do.
+    let limited = ran("-n", "data/other");
+    let said = String::from_utf8_lossy(&limited.stderr);
+    assert_eq!(limited.status.code(), Some(1), "{said}");
+    assert!(said.contains("too many open files; copy fewer files at once with --jobs 1"), "{said}");
 }
 
 fn copy_by_each_method_is_the_same(on: On) {

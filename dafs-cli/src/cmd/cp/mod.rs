@@ -47,6 +47,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
             "cannot copy: neither side is on a server; use cp, or write a URL such as dafs://HOST/EXPORT/PATH",
         ));
     }
+    raise_open_files_limit();
     let failures = Arc::new(Failures::default());
     let plan = Plan::new(destination, flags, remotes)?;
     let mut items = Vec::new();
@@ -94,6 +95,15 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         say(&format!("the rest was not copied: {again} copies all of it again, when the server is back"));
     }
     Ok(failures.exit())
+}
+
+/// Each job has many files open. Where the limit stays as it was, errors say so.
+fn raise_open_files_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!("cannot raise the limit of open files: {error}");
+    }
 }
 
 fn is_terminal() -> bool {

@@ -149,6 +149,11 @@ impl Cause {
 impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::System(error) if self.errno() == libc::EMFILE => write!(
+                f,
+                "{}; copy fewer files at once with --jobs 1, or raise the limit of open files (ulimit -n)",
+                system_message(error)
+            ),
             Self::System(error) => f.write_str(&system_message(error)),
             Self::Client(error) => f.write_str(&explain(error)),
             Self::Text(text) => f.write_str(text),
