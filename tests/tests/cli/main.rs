@@ -12,6 +12,7 @@ mod locks;
 #[cfg(feature = "verbs")]
 mod memlock;
 mod merged;
+mod owners;
 mod programs;
 mod reload;
 mod removal;

@@ -73,10 +73,8 @@ fn rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to(on: On) {
                 make(&tree);
                 faults.next(kind, Fault::Pass, nth);
                 faults.next(kind, Fault::Hold, 1);
-                let mut rm = command(["rm", "-r", &url(&harness, "data/tree")])
-                    .stderr(std::process::Stdio::null())
-                    .spawn()
-                    .unwrap();
+                let mut rm =
+                    command(["rm", "-r", &url(&harness, "data/tree")]).stderr(Stdio::null()).spawn().unwrap();
                 while faults.held() == 0 && rm.try_wait().unwrap().is_none() {
                     std::thread::yield_now();
                 }

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::place::{Cause, Meta, Owner};
+use super::place::{Cause, KeepOwner, Meta, Owner};
 
 pub(super) fn metadata(path: &Path, follow: bool) -> Result<Meta, Cause> {
     let metadata = if follow { fs::metadata(path) } else { fs::symlink_metadata(path) };
@@ -76,10 +76,11 @@ pub(super) fn set_blocking(file: &File) -> io::Result<()> {
 }
 
 /// Sets the attributes of a directory or symbolic link.
-pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: bool) -> Result<(), Cause> {
+pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: &KeepOwner) -> Result<(), Cause> {
     if meta.kind == FileKind::Symlink {
-        if keep_owner {
-            is_given(std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)))?;
+        if keep_owner.is_set() {
+            let changed = std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid));
+            keep_owner.note(is_given(changed)?);
         }
         utimensat(CWD, path, &times(meta), AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         return Ok(());
@@ -94,12 +95,13 @@ pub(super) fn set_attributes(path: &Path, meta: &Meta, keep_owner: bool) -> Resu
 pub(super) fn set_file_attributes(
     file: &File,
     meta: &Meta,
-    keep_owner: bool,
+    keep_owner: &KeepOwner,
     owner: Option<Owner>,
 ) -> io::Result<()> {
-    let is_kept = keep_owner && is_given(std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid)))?;
+    let give = || is_given(std::os::unix::fs::fchown(file, Some(meta.uid), Some(meta.gid)));
+    let is_kept = keep_owner.is_set() && keep_owner.note(give()?);
     if let Some((uid, gid)) = owner
-        && !keep_owner
+        && !keep_owner.is_set()
     {
         // Only root can, and all others have made a file of their own.
         let _ = std::os::unix::fs::fchown(file, Some(uid), Some(gid));

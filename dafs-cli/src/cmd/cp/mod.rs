@@ -81,6 +81,11 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     watch::beside(&engine.account, plan.sessions(&items), || engine.run(&items));
     engine.account.tally.bar().finish_and_clear();
     engine.account.drafts.left().iter().for_each(|left| say(left));
+    if plan.keep_owner.is_refused() {
+        say(
+            "owners and set-id bits were not kept of all copies: the destination does not let you change them",
+        );
+    }
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
         crate::report::line(&engine.account.tally.summary(failures.count()));

@@ -63,9 +63,12 @@ pub(super) struct Meta {
 /// User and group.
 pub(super) type Owner = (u32, u32);
 
-/// Whether copies get the owners of what is copied. Clones are the same: what one of them finds out holds for all.
+/// Whether copies get the owners of what is copied. Clones are the same: what one of them notes all know.
 #[derive(Clone)]
-pub(super) struct KeepOwner(Arc<AtomicBool>);
+pub(super) struct KeepOwner {
+    is_set: bool,
+    is_refused: Arc<AtomicBool>,
+}
 
 /// A step that has begun.
 pub(super) enum Later<T> {
@@ -192,12 +195,23 @@ impl From<&Attributes> for Meta {
 }
 
 impl KeepOwner {
-    pub(super) fn new(keep: bool) -> Self {
-        Self(Arc::new(AtomicBool::new(keep)))
+    pub(super) fn new(is_set: bool) -> Self {
+        Self { is_set, is_refused: Arc::default() }
     }
 
     pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_set
+    }
+
+    /// Whether some copies did not get their owners, for want of a right.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a copy got its owner, and returns it.
+    pub(super) fn note(&self, is_given: bool) -> bool {
+        self.is_refused.fetch_or(!is_given, Ordering::Relaxed);
+        is_given
     }
 
     /// Begins to set the attributes of a copy on a server, with those requests. Where owners may not be given, all else is set. `owner` is
@@ -220,10 +234,7 @@ impl KeepOwner {
             match settled(pending, &set) {
                 Err(error) if with_owner && error.status() == Some(Status::PERMISSION) => {
                     settled(submit(&without), &without)?;
-                    // Not for want of a right to the file: this client does not act as root there.
-                    if is_kept {
-                        keep.0.store(false, Ordering::Relaxed);
-                    }
+                    keep.note(!is_kept);
                     Ok(())
                 }
                 result => Ok(result.map(drop)?),
@@ -411,7 +422,7 @@ impl Place {
     pub(super) fn begin_set_attributes(&self, path: &Path, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         let own = self.path(path);
         match self {
-            Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner.is_set())),
+            Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner)),
             Self::Remote(target) => {
                 let export = target.export.clone();
                 keep_owner.begin_set(meta, None, move |set| export.submit_set_attributes(&own, false, set))

@@ -150,7 +150,7 @@ impl Sink {
         match &self.file {
             OpenFile::Stream(_) => Later::Now(Ok(())),
             OpenFile::Local(file) => {
-                let set = local::set_file_attributes(file, meta, keep_owner.is_set(), self.owner);
+                let set = local::set_file_attributes(file, meta, keep_owner, self.owner);
                 Later::Now(set.map_err(Cause::from))
             }
             OpenFile::Remote(file) => {
