@@ -10,7 +10,7 @@ const PLACES: u64 = 64;
 
 impl Place {
     /// Where files are closed that nobody waits for. It has threads of its own: else what hangs elsewhere would keep descriptors for good.
-    pub(super) const DISPOSAL: Self = Self(PLACES as u8);
+    pub(super) const DISPOSAL: Self = Self(u8::MAX);
 
     /// The place of what is named so.
     pub(super) fn of(name: impl std::hash::Hash) -> Self {

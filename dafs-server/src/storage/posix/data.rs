@@ -355,9 +355,12 @@ pub(super) fn write_all(
 
 type AppendLock = Mutex<()>;
 
-/// The lock of a file that is appended to, by device and inode: one for all exports that have it.
+/// By device and inode.
+type AppendLocks = HashMap<(u64, u64), Weak<AppendLock>>;
+
+/// The lock of a file that is appended to: one for all exports that have it.
 fn append_lock(node: &Node) -> Arc<AppendLock> {
-    static LOCKS: LazyLock<Mutex<HashMap<(u64, u64), Weak<AppendLock>>>> = LazyLock::new(Mutex::default);
+    static LOCKS: LazyLock<Mutex<AppendLocks>> = LazyLock::new(Mutex::default);
     let mut locks = lock(&LOCKS);
     if let Some(found) = locks.get(&(node.dev, node.ino)).and_then(Weak::upgrade) {
         return found;
