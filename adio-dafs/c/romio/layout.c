@@ -105,7 +105,7 @@ bool dafs_is_nowhere(const struct dafs_layout *layout)
     return layout->transfer.segments ? (int64_t)layout->segment.offset < 0 : (int64_t)layout->transfer.position < 0;
 }
 
-/* ROMIO's goes round where there is no such place, and comes to another. */
+/* ROMIO's goes round where there is no such place, and comes to another. MPI_File_seek() tells of no error of ours; the pointer stays. */
 ADIO_Offset dafs_adio_seek(ADIO_File fd, ADIO_Offset offset, int whence, int *error)
 {
     int64_t whole[2];
