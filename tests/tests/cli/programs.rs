@@ -174,7 +174,9 @@ pub(crate) fn dafs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> R
 
 /// `dafs`, ready to be run, in a known environment.
 pub(crate) fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(program("dafs"));
+    // Also where the test was started to ignore signals, as by nohup(1) and by scripts in the background.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", "--"]).arg(program("dafs"));
     command.args(arguments).env_remove("DAFS_KEY_FILE").env("TZ", "UTC").stdin(Stdio::null());
     // On one that can do nothing, nothing moves.
     command.env("TERM", "xterm");

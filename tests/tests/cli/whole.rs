@@ -194,7 +194,7 @@ fn copy_goes_on_through_signals_that_it_was_started_to_ignore(on: On) {
     let world = World::start(on);
     let mut copy = Command::new("sh")
         .args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", text(&program("dafs"))])
-        .args(command(["cp", "/dev/stdin", &world.url("data/f")]).get_args())
+        .args(["cp", "/dev/stdin", &world.url("data/f")])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
