@@ -34,9 +34,15 @@ on_each_provider! {
     commit_that_fails_is_told_and_the_next_names_what_is_lost,
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
-    stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
     operation_that_meets_a_fence_on_its_way_is_answered_fenced,
     list_whose_session_ends_while_it_is_made_durable_is_over,
+}
+
+/// Over RDMA the ring makes a large write durable in one with writing it.
+mod told {
+    use super::stable_write_beside_a_commit_that_fails_is_not_told_as_durable;
+
+    dafs_tests::on_sockets! { stable_write_beside_a_commit_that_fails_is_not_told_as_durable }
 }
 
 /// What a server measures of itself depends on no provider's transfers.
