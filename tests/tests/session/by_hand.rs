@@ -263,7 +263,7 @@ fn operations_in_flight_on_a_closed_handle_are_finished(on: On) {
 fn list_of_exports_that_does_not_fit_is_refused(on: On) {
     let harness = Harness::start_with(on, |config| {
         let memory = ExportKind::Memory { size_max: 1 << 20 };
-        config.exports = (0..1000).map(|i| ExportConfig::new(&format!("{i:0>60}"), memory.clone())).collect();
+        config.exports = (0..1000).map(|i| ExportConfig::new(format!("{i:0>60}"), memory.clone())).collect();
     });
     let (mut raw, _) = Raw::session(harness.address(), 8);
     for opcode in [Opcode::Exports, Opcode::Statistics] {
