@@ -14,7 +14,7 @@ use super::super::util::{Waiting, gives_way, time_until_one_gives_way};
 use super::super::{
     Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
 };
-use super::closing::PeerSocket;
+use super::closing::{Left, PeerSocket};
 use super::connection::Connection;
 use super::domain::{Parts, ShmDomain, socket_path};
 use super::endpoint::ShmEndpoint;
@@ -286,6 +286,11 @@ impl ShmListener {
             Next::Nothing | Next::Message => sock::receive(socket, &mut bytes).map(Some),
         }) {
             Ok(Some(Incoming::Nothing)) => return,
+            // The look told of the peer's end instead, which hides what stands before it.
+            Ok(Some(Incoming::Message { fds, .. })) if !fds.is_empty() => {
+                self.domain.closers().close(&handshake.user, Left::Files(fds));
+                Err(malformed("descriptors of a socket message", 1, 0).into())
+            }
             Ok(Some(Incoming::Message { len, cut: false, .. })) => {
                 Message::decode(&bytes, len).map_err(TransportError::from)
             }

@@ -164,6 +164,25 @@ fn handshake_with_a_descriptor_holds_nobody_up() {
     }
 }
 
+// [SHM-71] The kernel tells of an end with something unread before it tells of what the peer sent.
+#[test]
+fn descriptor_of_a_handshake_before_an_end_holds_nobody_up() {
+    let (domain, closers) = bounded_closers(4);
+    let mut bed = Bed::of(domain, small());
+    let Address::Shm(path) = bed.address.clone() else { panic!() };
+    let socket = sock::connect(&path, LONG).unwrap();
+    let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+    sock::send(socket.as_fd(), &hello, &[]).unwrap();
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    // The welcome is there, and not read.
+    let end = send_lingering(socket.as_fd(), b"not ready");
+    drop(socket);
+    assert!(bed.listener.accept_endpoint().unwrap().is_none());
+    assert_eq!((bed.listener.handshake_count(), closers.threads().used()), (0, 1));
+    drop(end);
+    closed(&closers);
+}
+
 // [SHM-71]
 #[test]
 fn listener_that_ends_does_not_wait_for_what_was_not_accepted() {
