@@ -183,20 +183,24 @@ impl ShmEndpoint {
         let claimed = self.connection.peer_control_sent();
         for _ in 0..messages_max {
             match self.connection.receive(&mut bytes) {
-                Ok(Incoming::Message { len, mut fds, cut }) => {
+                Ok(Incoming::Message { len, fds, cut }) => {
                     self.control_seen = self.control_seen.wrapping_add(1);
                     if !fds.iter().all(|file| is_sealable(file.as_fd())) {
                         self.remote.close(fds);
                         return self.fail(malformed("seals of a region's memory file", 0, 1));
                     }
-                    let file = (fds.len() == 1).then(|| fds.remove(0));
+                    let file = fds.first().filter(|_| fds.len() == 1);
                     let result = Message::decode(&bytes, len).and_then(|message| match message {
                         Message::Register { key, offset, len, access } if file.is_some() || cut => {
                             self.remote.register(key, (offset, len), access, file)
                         }
-                        Message::Unregister { key } if !cut => self.remote.unregister(key),
+                        Message::Unregister { key } if !cut => self.remote.unregister(key).map(|()| false),
                         _ => Err(malformed("kind of a socket message", u64::from(bytes[0]), 4)),
                     });
+                    if !fds.is_empty() && !matches!(result, Ok(true)) {
+                        // It may be the last of much memory.
+                        self.remote.close(fds);
+                    }
                     if let Err(fault) = result {
                         return self.fail(fault);
                     }

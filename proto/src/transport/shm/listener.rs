@@ -329,7 +329,7 @@ impl ShmListener {
         let make = || -> io::Result<Stage> {
             let file = create_memory_file(c"dafs-segment", layout.size())?;
             let segment = Mapping::new(file.as_fd(), 0, layout.size(), true)?;
-            let segment = segment.unmapped_by(self.domain.closers(), socket.peer());
+            let segment = segment.unmapped_by(file.as_fd(), self.domain.closers(), socket.peer());
             let (pipe_client, pipe_server) = sock::pipe()?;
             let eventfd = sock::eventfd()?;
             let nonce = Nonce::new()?;

@@ -64,8 +64,8 @@ pub(super) fn sparse_size(file: BorrowedFd<'_>, len: u64) -> u64 {
     size.saturating_sub(blocks.saturating_mul(BLOCK)).min(len)
 }
 
-/// Memory of a peer of at least this size is unmapped by a thread: freeing it takes some 100 ms for each GiB. Bytes.
-const UNMAPPED_ELSEWHERE_MIN: usize = 64 << 20;
+/// Memory files of peers of at least this size are unmapped by a thread: freeing one takes some 100 ms for each GiB. Bytes.
+const UNMAPPED_ELSEWHERE_MIN: u64 = 64 << 20;
 
 /// A mapping of part of a memory file, shared with whoever else maps it.
 #[derive(Debug)]
@@ -107,9 +107,12 @@ impl Mapping {
         self
     }
 
-    /// It is unmapped elsewhere, on the account of an owner, where that takes long.
-    pub(super) fn unmapped_by(mut self, closers: &Arc<Closers>, owner: &Owner) -> Self {
-        self.closers = Some((Arc::clone(closers), owner.clone()));
+    /// It is unmapped elsewhere, on the account of an owner, where that takes long: the last mapping of a file frees all of it.
+    pub(super) fn unmapped_by(mut self, file: BorrowedFd<'_>, closers: &Arc<Closers>, owner: &Owner) -> Self {
+        let size = fstat(file).map_or(u64::MAX, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        if size >= UNMAPPED_ELSEWHERE_MIN {
+            self.closers = Some((Arc::clone(closers), owner.clone()));
+        }
         self
     }
 
@@ -139,8 +142,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Some((closers, owner)) = self.closers.take().filter(|_| self.mapped >= UNMAPPED_ELSEWHERE_MIN)
-        {
+        if let Some((closers, owner)) = self.closers.take() {
             let charges = std::mem::take(&mut self.charges);
             let mapped = std::mem::take(&mut self.mapped);
             closers.close(&owner, Left::Memory(Self { mapped, charges, closers: None, ..*self }));

@@ -5,8 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use smallvec::smallvec;
-
 use super::super::{Access, PeerFault, RegionError, RegionFault, RegionKey, RemoteRange, Span};
 use super::closing::{Closers, Left};
 use super::connection::Connection;
@@ -129,14 +127,14 @@ impl RemoteRegions {
         self.limits.closers.close(&self.owner, Left::Files(files));
     }
 
-    /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left.
+    /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left. Whether it is mapped.
     pub(super) fn register(
         &mut self,
         key: u64,
         (offset, len): (u64, u64),
         access: Access,
-        file: Option<OwnedFd>,
-    ) -> Result<(), PeerFault> {
+        file: Option<&OwnedFd>,
+    ) -> Result<bool, PeerFault> {
         let slot = usize::from(key_slot(key));
         let end = offset
             .checked_add(len)
@@ -156,8 +154,9 @@ impl RemoteRegions {
             self.slots.resize(slot + 1, None);
         }
         self.mapped_size = mapped_size;
+        let is_mapped = mapping.is_ok();
         self.slots[slot] = Some(RemoteRegion { key, len, access, mapping });
-        Ok(())
+        Ok(is_mapped)
     }
 
     /// The peer ended a registration. Leases keep the mapping until they end.
@@ -174,7 +173,7 @@ impl RemoteRegions {
     /// Maps a region, or says why this side cannot.
     fn map(
         &self,
-        file: Option<OwnedFd>,
+        file: Option<&OwnedFd>,
         offset: u64,
         end: u64,
         access: Access,
@@ -190,13 +189,12 @@ impl RemoteRegions {
         let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
         let sparse = sparse_size(file.as_fd(), end - offset);
         let Some(charges) = self.limits.charge(&self.owner, end - offset, sparse) else {
-            // It may be the last of much memory.
-            self.close(smallvec![file]);
             return Ok(Err(libc::ENOMEM));
         };
         match Mapping::new(file.as_fd(), offset, len, access.contains(Access::REMOTE_WRITE)) {
             Ok(mapping) => {
-                let mapping = mapping.charged(charges).unmapped_by(&self.limits.closers, &self.owner);
+                let mapping =
+                    mapping.charged(charges).unmapped_by(file.as_fd(), &self.limits.closers, &self.owner);
                 Ok(Ok(Arc::new(mapping)))
             }
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {

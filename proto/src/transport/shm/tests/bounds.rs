@@ -231,18 +231,23 @@ fn large_memory_of_a_peer_is_unmapped_elsewhere() {
     let closers = Closers::new(threads);
     let limits = ShmLimits { closers: Arc::clone(&closers), ..ShmLimits::default() };
     let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits.clone()), small());
-    let mut leave = |len: usize| {
+    let mut leave = |size: usize, len: usize| {
         let domain = ShmDomain::new();
         let (_client, mut server) = bed.connect(&domain);
-        let region = domain.register(MemoryRef::new(domain.allocate(len).unwrap()), ALL).unwrap();
+        let memory = MemoryRef::new(domain.allocate(size).unwrap()).slice(0, len).unwrap();
+        let region = domain.register(memory, ALL).unwrap();
         server.remote_memory(&region.range(), Access::REMOTE_READ).unwrap();
     };
-    leave((64 << 20) - 4096);
+    const LARGE: usize = 64 << 20;
+    leave(LARGE - 4096, LARGE - 4096);
     assert_eq!((closers.waiting(), limits.mapped.used()), (0, 0));
-    leave(64 << 20);
+    leave(LARGE, LARGE);
     assert_eq!((closers.waiting(), limits.mapped.used()), (1, 64 << 20));
+    // The last part of a file that is mapped frees all of it.
+    leave(LARGE, 4096);
+    assert_eq!(closers.waiting(), 2);
     drop(busy);
-    leave(64 << 20);
+    leave(LARGE, LARGE);
     closed(&closers);
     assert_eq!(limits.mapped.used(), 0);
 }
