@@ -11,8 +11,8 @@ use std::time::Duration;
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{Attributes, FileKind, Status, decode_dir_entries, encode_dir_entry};
 use dafs_server::storage::{
-    Entries, ExportId, FsOp, FsReply, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, SharedFile,
-    Storage, Submitted,
+    Entries, ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LocalLocks, LockKey, NodeId, NowError,
+    SharedFile, Storage, Submitted,
 };
 
 /// A wait for less than this is no failure.
@@ -373,7 +373,7 @@ impl Storage for FaultyStorage {
             }
             Some(Fault::Fail(status)) => {
                 if kind == Kind::Commit {
-                    self.faults.lock().lost += 1;
+                    self.faults.lock().lost += LOSS;
                 }
                 return Submitted::Done(Err(status));
             }

@@ -23,7 +23,7 @@ use dafs_proto::wire::{
 };
 
 use crate::config::ExportKind;
-use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
+use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted, was_lost};
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
@@ -150,7 +150,7 @@ impl Worker {
     /// Answers a write.
     pub(crate) fn reply_written(&mut self, call: &Call, write: &Writing, count: u32, payload: &[u8]) {
         let Writing { target: Target { node, verifier }, offset, stability, .. } = *write;
-        if stability != Stability::Unstable && self.storage.verifier(node.export) != verifier.0 {
+        if stability != Stability::Unstable && was_lost(verifier.0, self.storage.verifier(node.export)) {
             // Data was lost meanwhile, and the kernel says so once for an open file: to whoever asked first.
             return match call.batch {
                 Some(place) => {

@@ -494,8 +494,18 @@ pub trait Storage: Send {
     /// What the loop watches for finished operations (readable, edge-triggered).
     fn event_fds(&self) -> Vec<RawFd>;
 
-    /// Changes when unstable data of this export may have been lost since: by a restart, or a failed write-back.
+    /// Changes when unstable data of this export may have been lost since: by a restart, or a failed write-back. By [`LOSS`] or more where
+    /// some was lost for sure.
     fn verifier(&self, export: ExportId) -> u64;
+}
+
+/// What the loss of data adds to a verifier.
+pub const LOSS: u64 = 1 << 32;
+
+/// Data was lost between two looks at a verifier, and the kernel has told somebody.
+#[must_use]
+pub fn was_lost(before: u64, now: u64) -> bool {
+    now.wrapping_sub(before) >= LOSS
 }
 
 /// What holds for an operation, whichever backend carries it out.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dafs_client::{Error, LockKind, LockOptions, OpenOptions, StaleCause, Status};
+use dafs_client::{Error, LockKind, LockOptions, OpenOptions, Stability, StaleCause, Status};
 use dafs_proto::wire::{FileHandle, Header, LockFlags, LockRequest, Opcode, OpenFlags};
 use dafs_tests::harness::On;
 use dafs_tests::raw::Raw;
@@ -57,9 +57,14 @@ mod verbs {
 
 /// Nothing of this depends on how data travels.
 mod locks {
-    use super::lock_that_cannot_be_written_is_held_by_nobody;
+    use super::{
+        durable_write_that_finds_room_for_a_part_vouches_for_it,
+        lock_that_cannot_be_written_is_held_by_nobody,
+    };
 
     dafs_tests::on_sockets! {
+        #[ignore = "needs mount"]
+        durable_write_that_finds_room_for_a_part_vouches_for_it,
         #[ignore = "needs mount"]
         lock_that_cannot_be_written_is_held_by_nobody,
     }
@@ -129,6 +134,33 @@ fn copy_to_a_full_file_system(on: On) {
     file.truncate(0).unwrap();
     root.create("one more").unwrap().write_all_at(&bytes(4, 100_000), 0).unwrap();
     assert_eq!(session.reconnects(), 0);
+}
+
+// [STOR-175]
+fn durable_write_that_finds_room_for_a_part_vouches_for_it(on: On) {
+    const PAGE: u64 = 4096;
+    let mut mounted = None;
+    let small = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"];
+    let world = World::start_with(on, |_, directory| mounted = Some(mount(&small, &directory.join("data"))));
+    let session = world.session().unwrap();
+    let root = session.mount("data").unwrap();
+    let file = root.create("filler").unwrap();
+    file.allocate(0, SIZE - PAGE).unwrap();
+    for stability in [Stability::DataSync, Stability::FileSync] {
+        let data = bytes(1, 6000);
+        file.truncate(SIZE - PAGE).unwrap();
+        assert_eq!(file.write_at_with(&data, SIZE - PAGE, stability).unwrap() as u64, PAGE, "{stability:?}");
+        let behind = file.write_at_with(&data, SIZE, stability);
+        assert_status(behind.map(drop), Status::NO_SPACE, "behind it");
+        // What fitted of an append is in the file too, and the caller is told how much.
+        file.truncate(SIZE - PAGE).unwrap();
+        let mut options = OpenOptions::new();
+        options.write(true).stability(stability);
+        let error = root.open_with("filler", &options).unwrap().append(&data).unwrap_err();
+        assert!(error.to_string().contains("only 4096 of 6000 bytes"), "{error}");
+        assert_eq!(fs::metadata(world.data().join("filler")).unwrap().len(), SIZE);
+    }
+    drop((file, root, session));
 }
 
 // [LOCK-35]

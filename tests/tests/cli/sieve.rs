@@ -4,7 +4,7 @@ use std::fs::{self, File as Plain};
 use std::io::IoSlice;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use dafs_client::{Extent, File, OpenOptions, Session, Sieve, Status};
+use dafs_client::{Extent, File, OpenOptions, Session, Sieve, Stability, Status};
 use dafs_tests::harness::On;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 use dafs_tests::{on_each_provider, on_sockets};
@@ -147,7 +147,7 @@ fn sieved_list_that_finds_no_room_stops_there_and_leaves_what_lies_between_the_p
     drop((file, session, plain));
 }
 
-// [STOR-176] [LIST-6] [LIST-40] [CLI-165]
+// [STOR-175] [STOR-176] [LIST-6] [LIST-40] [CLI-165]
 fn server_that_may_not_write_further_says_so_and_leaves_what_lies_between_the_parts(on: On) {
     const SIZE: u64 = 200_000;
     // Within a part, at its ends, and between two.
@@ -177,6 +177,9 @@ fn server_that_may_not_write_further_says_so_and_leaves_what_lies_between_the_pa
             // What the client cuts into several requests ends there too.
             let before = model.clone();
             assert_eq!(file.write_at(&before, 0).unwrap() as u64, size_max);
+            // So does one that is to be durable, and vouches for the part.
+            let across = &before[size_max as usize - 100..][..200];
+            assert_eq!(file.write_at_with(across, size_max - 100, Stability::DataSync).unwrap(), 100);
             let behind = &before[size_max as usize..];
             assert_status(file.write_at(behind, size_max).map(drop), Status::TOO_LARGE, "beyond the limit");
             assert_same(&fs::read(world.data().join("f")).unwrap(), &model, "nothing");

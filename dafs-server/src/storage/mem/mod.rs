@@ -26,7 +26,7 @@ use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::work;
-use super::{ExportId, FsOp, FsReply, FsResult, Identity, LockKey, NodeId, NowError};
+use super::{ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LockKey, NodeId, NowError};
 use chunks::Garbage;
 use file::{FileData, Space};
 use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
@@ -251,7 +251,7 @@ impl MemFs {
         if !self.space.keep_stable {
             return false;
         }
-        self.verifier = self.verifier.wrapping_add(1);
+        self.verifier = self.verifier.wrapping_add(LOSS);
         for inode in self.tree.inodes.values_mut() {
             inode.open_count = 0;
             inode.change += 1;

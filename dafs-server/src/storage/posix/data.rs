@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::super::copy::CopyRange;
 use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
 use super::super::pool::lock;
-use super::super::{FsOp, FsReply, NowError};
+use super::super::{FsOp, FsReply, LOSS, NowError};
 use super::copy::copy;
 use super::hint::advise;
 use super::namespace::sync_name;
@@ -26,6 +26,9 @@ use super::{Node, Shared};
 
 /// Unit of the page cache, bytes.
 const PAGE_SIZE: u64 = 4096;
+
+/// As much of a file is looked for in the page cache to know of both its ends, bytes.
+const LOOKED_AT_TOGETHER_MAX: u64 = 64 * PAGE_SIZE;
 
 /// Segments for one call.
 pub(super) type Segments = SmallVec<[libc::iovec; 8]>;
@@ -151,7 +154,7 @@ pub(super) fn write_now(
     let gate = node.gate.as_deref();
     let _writing = gate.map(|gate| WriteGate::begin(gate).ok_or(NowError::WouldBlock)).transpose()?;
     if node.class.memory {
-        return write_all(fd, &mut segments, offset, 0).map_err(NowError::Failed);
+        return write_all(fd, &mut segments, offset, 0, |_| ()).map_err(NowError::Failed);
     }
     if !node.class.local || aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
@@ -173,7 +176,7 @@ pub(super) fn write_now(
     if throttle.active(begun) || !edges_at_hand(node, offset, len as u64) {
         return Err(NowError::WouldBlock);
     }
-    let result = write_all(fd, &mut segments, offset, 0);
+    let result = write_all(fd, &mut segments, offset, 0, |_| ());
     throttle.note(begun, len);
     result.map_err(NowError::Failed)
 }
@@ -185,10 +188,16 @@ fn edges_at_hand(node: &Node, offset: u64, len: u64) -> bool {
     if !head && !tail {
         return true;
     }
-    let Some(size) = node.end_now() else { return false };
     let page = |at: u64| at - at % PAGE_SIZE;
-    let is_cached = |start: u64| sys::cached_pages(node.buffered_fd(), start, PAGE_SIZE) == Ok(1);
-    let at_hand = |start: u64| start >= size || is_cached(start);
+    let are_cached =
+        |start: u64, len: u64| sys::cached_pages(node.buffered_fd(), start, len) == Ok(len / PAGE_SIZE);
+    // Mostly one look tells of both.
+    let whole = end.next_multiple_of(PAGE_SIZE) - page(offset);
+    if whole <= LOOKED_AT_TOGETHER_MAX && are_cached(page(offset), whole) {
+        return true;
+    }
+    let Some(size) = node.end_now() else { return false };
+    let at_hand = |start: u64| start >= size || are_cached(start, PAGE_SIZE);
     (!head || at_hand(page(offset))) && (!tail || page(end) == page(offset) && head || at_hand(page(end)))
 }
 
@@ -246,13 +255,8 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             let mut segments = owned_segments(from);
             check_write_range(*offset, total(&segments))?;
             let fd = node.fd_for(*offset, &segments);
-            let len = total(&segments);
-            let result = write_all(fd, &mut segments, *offset, write_flags(*stability));
-            note_write_back(scope, *stability, &result);
-            if *stability != Stability::Unstable && result.is_ok_and(|count| count < len) {
-                // What cut it short may be what was to be said of data that was written before.
-                note_loss(scope.shared);
-            }
+            let noted = |errno: Errno| note_refused(scope.shared, node, *stability, errno.into());
+            let result = write_all(fd, &mut segments, *offset, write_flags(*stability), noted);
             if *stability == Stability::FileSync && result.is_ok() {
                 sync_name(scope, node)?;
             }
@@ -333,6 +337,7 @@ pub(super) fn write_all(
     segments: &mut [libc::iovec],
     offset: u64,
     flags: i32,
+    refused: impl FnOnce(Errno),
 ) -> Result<usize, Status> {
     let len = total(segments);
     let (mut done, mut first) = (0, 0);
@@ -346,9 +351,12 @@ pub(super) fn write_all(
                 }
                 first = advance(segments, first, count);
             }
-            // What fitted is written; the caller sees a short count and meets the error with the rest.
-            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) if done > 0 => return Ok(done),
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => {
+                refused(errno);
+                // What fitted is written; the caller sees a short count and meets the error with the rest.
+                let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
+                return if is_full && done > 0 { Ok(done) } else { Err(errno.into()) };
+            }
         }
     }
 }
@@ -410,7 +418,7 @@ fn append(
             }
             Err(errno) => {
                 let status = Status::from(errno);
-                note_write_back(scope, stability, &Err::<(), _>(status));
+                note_refused(scope.shared, node, stability, status);
                 if done == 0 {
                     return Err(status);
                 }
@@ -456,21 +464,23 @@ fn is_of_write_back(status: Status) -> bool {
     !matches!(status, Status::INVALID | Status::BAD_HANDLE | Status::NOT_SUPPORTED)
 }
 
-pub(super) fn note_write_back<T>(scope: &Scope<'_>, stability: Stability, result: &Result<T, Status>) {
-    note_lost(scope.shared, stability, result);
-}
-
-/// After a failed write-back, unstable data of any file may be gone: the verifier changes, so that clients send it again.
-pub(super) fn note_lost<T>(shared: &Shared, stability: Stability, result: &Result<T, Status>) {
-    if stability != Stability::Unstable
-        && matches!(result, Err(Status::IO | Status::NO_SPACE | Status::QUOTA))
-    {
-        note_loss(shared);
+/// A durable write was refused, or cut short. The reason may be what the kernel says once of data that was written before.
+pub(super) fn note_refused(shared: &Shared, node: &Node, stability: Stability, status: Status) {
+    match status {
+        _ if stability == Stability::Unstable => {}
+        Status::IO => note_loss(shared),
+        Status::NO_SPACE | Status::QUOTA if !node.class.local => note_loss(shared),
+        // A file system of this host finds room before it takes data, but some do not always.
+        Status::NO_SPACE | Status::QUOTA => {
+            shared.verifier.fetch_add(1, Ordering::AcqRel);
+        }
+        _ => {}
     }
 }
 
+/// After a failed write-back, data of any file may be gone: the verifier changes, so that clients send it again.
 #[cold]
 pub(super) fn note_loss(shared: &Shared) {
-    shared.verifier.fetch_add(1, Ordering::AcqRel);
+    shared.verifier.fetch_add(LOSS, Ordering::AcqRel);
     tracing::error!("cannot write data back; a changed verifier tells the clients");
 }

@@ -3,11 +3,11 @@
 use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 
-use dafs_proto::wire::{AccessPattern, Stability, Status};
+use dafs_proto::wire::{AccessPattern, Status};
 use rustix::fs::{Advice, fadvise};
 
 use super::super::paths::OFFSET_MAX;
-use super::data::note_write_back;
+use super::data::note_loss;
 use super::resolve::Scope;
 use super::{Node, sys};
 
@@ -38,7 +38,9 @@ pub(super) fn advise(scope: &Scope<'_>, node: &Node, offset: u64, len: u64, patt
         AccessPattern::WillNotNeed => {
             // Pages that are not written out yet stay otherwise.
             let written = sys::write_out(fd, offset, len).map_err(Status::from);
-            note_write_back(scope, Stability::DataSync, &written);
+            if matches!(written, Err(Status::IO | Status::NO_SPACE | Status::QUOTA)) {
+                note_loss(scope.shared);
+            }
             tell(Advice::DontNeed);
         }
     }

@@ -9,7 +9,7 @@ use dafs_proto::wire::{Stability, Status};
 
 use super::super::paths::{check_read_range, check_write_range};
 use super::super::{FsOp, uring};
-use super::data::{advance, note_loss, note_lost, owned_segments, total, write_flags};
+use super::data::{advance, note_refused, owned_segments, total, write_flags};
 use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared, Task};
 
@@ -133,25 +133,17 @@ impl RingOp {
     }
 
     fn failed(&mut self, errno: i32) -> RingNext {
-        match errno {
-            libc::EAGAIN | libc::EINTR if self.interrupted_count < INTERRUPTED_MAX => {
-                self.interrupted_count += 1;
-                return RingNext::Continue;
-            }
-            // What fitted is written; the caller meets the error with the rest.
-            libc::ENOSPC | libc::EDQUOT | libc::EFBIG if self.write && self.done > 0 => {
-                if self.stability != Stability::Unstable {
-                    // It may be what was to be said of data that was written before.
-                    note_loss(&self.shared);
-                }
-                return RingNext::End(Ok(self.done));
-            }
-            _ => {}
+        if matches!(errno, libc::EAGAIN | libc::EINTR) && self.interrupted_count < INTERRUPTED_MAX {
+            self.interrupted_count += 1;
+            return RingNext::Continue;
         }
-        let result = Err(Status::from_errno(errno));
+        let status = Status::from_errno(errno);
         if self.write {
-            note_lost(&self.shared, self.stability, &result);
+            note_refused(&self.shared, &self.node, self.stability, status);
         }
-        RingNext::End(result)
+        // What fitted is written; the caller meets the error with the rest.
+        let is_full = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG);
+        let is_short = self.write && is_full && self.done > 0;
+        RingNext::End(if is_short { Ok(self.done) } else { Err(status) })
     }
 }
