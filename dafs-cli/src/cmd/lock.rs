@@ -32,13 +32,14 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
         .map_err(|error| target.failed(if flags.shared { "open" } else { "open or make" }, &error))?;
     let mut caught = Caught::new()
         .map_err(|error| Failure::text(format!("cannot catch signals: {}", system_message(&error))))?;
-    take(flags, &target, &file, kind, &mut caught)?;
+    let was_broken = take(flags, &target, &file, kind, &mut caught)?;
     let Some((program, arguments)) = flags.command.split_first() else { return Ok(ExitCode::SUCCESS) };
     let ended = carried_out(Command::new(program).args(arguments), &mut caught.signals);
     caught.let_through();
     let is_good = matches!(&ended, Ok(status) if status.success());
-    // Nothing was begun where there is no program.
-    let is_whole = is_good || ended.is_err() || !(flags.persistent || flags.repair);
+    // Nothing was begun where there is no program, and nothing repaired.
+    let is_as_before = ended.is_err() && !was_broken;
+    let is_whole = is_good || is_as_before || !(flags.persistent || flags.repair);
     let url = target.url();
     if is_whole && !target.session.is_connected() {
         say(&format!(
@@ -48,7 +49,8 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
     // Its end gives the lock back too, but whoever waits would wait for that.
     let unlocked = if is_whole { file.unlock(0..u64::MAX) } else { Ok(()) };
     if !is_whole {
-        say(&format!("the program failed: the lock of {url} is broken until somebody repairs it (--repair)"));
+        let why = if ended.is_err() { "nothing was repaired" } else { "the program failed" };
+        say(&format!("{why}: the lock of {url} is broken until somebody repairs it (--repair)"));
     }
     match ended {
         Err(error) => {
@@ -146,22 +148,20 @@ fn granted(
     }
 }
 
-fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind, caught: &mut Caught) -> Result<()> {
+/// Locks; whether what was locked had been broken.
+fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind, caught: &mut Caught) -> Result<bool> {
     let Lock { mandatory, persistent, repair, .. } = *flags;
-    let options = LockOptions { mandatory, persistent, repair, ..LockOptions::default() };
-    let locking = match flags.no_wait {
-        true => file.submit_try_lock_with(0..u64::MAX, kind, options),
-        false => file.submit_lock_with(0..u64::MAX, kind, options),
-    };
-    let Some(locked) = granted(locking, caught) else {
-        // A persistent lock would be broken, although nothing was begun. One that was broken before stays so.
-        if persistent && !repair && target.session.is_connected() {
-            let _ = file.unlock(0..u64::MAX);
-        }
-        // Not to keep others out until the server misses this client.
-        target.session.close();
-        return Err(Failure::Interrupted);
-    };
+    let options = LockOptions { mandatory, persistent: persistent || repair, ..LockOptions::default() };
+    let mut locked = take_with(flags, target, file, kind, options, caught)?;
+    // Only who was refused knows that it was broken.
+    let was_broken = repair && matches!(locked, Err(Error::Status { status: Status::LOCK_BROKEN, .. }));
+    if was_broken {
+        locked = take_with(flags, target, file, kind, LockOptions { repair, ..options }, caught)?;
+    }
+    if locked.is_err() {
+        // Whoever asks next waits as long as the server is away.
+        caught.let_through();
+    }
     match locked {
         Err(Error::Status { status: Status::LOCK_BROKEN, .. }) => {
             let holder = file.test_lock(0..u64::MAX, kind).ok().flatten();
@@ -179,8 +179,33 @@ fn take(flags: &Lock, target: &Target, file: &File, kind: LockKind, caught: &mut
                 target.url()
             )))
         }
-        other => other.map_err(|error| target.failed("lock", &error)),
+        other => other.map(|()| was_broken).map_err(|error| target.failed("lock", &error)),
     }
+}
+
+/// Asks for the lock, and waits unless it is not to. A signal meanwhile is the error.
+fn take_with(
+    flags: &Lock,
+    target: &Target,
+    file: &File,
+    kind: LockKind,
+    options: LockOptions,
+    caught: &mut Caught,
+) -> Result<dafs_client::Result<()>> {
+    let locking = match flags.no_wait {
+        true => file.submit_try_lock_with(0..u64::MAX, kind, options),
+        false => file.submit_lock_with(0..u64::MAX, kind, options),
+    };
+    if let Some(locked) = granted(locking, caught) {
+        return Ok(locked);
+    }
+    // A persistent lock would be broken, although nothing was begun. One that was broken before stays so.
+    if options.persistent && !options.repair && target.session.is_connected() {
+        let _ = file.unlock(0..u64::MAX);
+    }
+    // Not to keep others out until the server misses this client.
+    target.session.close();
+    Err(Failure::Interrupted)
 }
 
 fn shown(conflict: &LockConflict) -> String {

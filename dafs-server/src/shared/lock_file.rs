@@ -3,10 +3,11 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 
 use dafs_proto::transport::util::lock;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::shared::file_owner::is_of_others;
+use crate::shared::lock_names::LockNames;
 
 /// Sessions that have locks, and what proves who has such a session.
 const SESSIONS: TableDefinition<'_, u64, [u8; 32]> = TableDefinition::new("sessions");
@@ -108,6 +110,7 @@ type Sent = (Change, Option<Tell>);
 pub(crate) struct LockFile {
     /// `None` when it has ended.
     changes: Mutex<Option<Sender<Sent>>>,
+    names: Arc<Mutex<LockNames>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -131,16 +134,21 @@ impl LockFile {
         let read = read.unwrap_or_else(|_| Err("it is damaged".into()));
         let (database, kept) = read.map_err(unusable)?;
         let (changes, arriving) = channel();
-        let keeper = Keeper { database: Some(database), path: path.to_owned() };
+        let names = Arc::new(Mutex::new(LockNames::new(&kept.files)));
+        let keeper = Keeper { database: Some(database), path: path.to_owned(), names: Arc::clone(&names) };
         let thread = std::thread::Builder::new()
             .name("dafs-locks".into())
             .spawn(move || keeper.keep(&arriving))
             .map_err(|error| unusable(error.into()))?;
-        Ok((Self { changes: Mutex::new(Some(changes)), thread: Mutex::new(Some(thread)) }, kept))
+        let (changes, thread) = (Mutex::new(Some(changes)), Mutex::new(Some(thread)));
+        Ok((Self { changes, names, thread }, kept))
     }
 
     /// Has a change written, behind all that came before it.
     pub(crate) fn write(&self, change: Change, tell: Option<Tell>) {
+        if let Change::File(changed) = &change {
+            lock(&self.names).begin(changed);
+        }
         let unsent = match &*lock(&self.changes) {
             Some(changes) => changes.send((change, tell)).err().and_then(|error| error.0.1),
             None => tell,
@@ -148,6 +156,11 @@ impl LockFile {
         if let Some(tell) = unsent {
             tell(Status::IO);
         }
+    }
+
+    /// It may say that an owner, of a session, has a lock in a range of a file.
+    pub(crate) fn may_name(&self, file: FileName, range: &Range<u64>, owner: (u64, u64)) -> bool {
+        lock(&self.names).may_name(file, range, owner)
     }
 
     /// Writes what there is to be written, and closes the file. Blocks.
@@ -231,6 +244,7 @@ struct Keeper {
     /// `None` after a failure: then it is opened again, with what was durable before.
     database: Option<Database>,
     path: PathBuf,
+    names: Arc<Mutex<LockNames>>,
 }
 
 impl Keeper {
@@ -250,6 +264,13 @@ impl Keeper {
                     status_of(&error)
                 }
             };
+            let files = changes.iter().filter_map(|change| match change {
+                Change::File((file, _)) => Some(*file),
+                Change::Session(..) => None,
+            });
+            let mut names = lock(&self.names);
+            files.for_each(|file| names.end(file, status == Status::OK));
+            drop(names);
             tells.into_iter().flatten().for_each(|tell| tell(status));
         }
     }

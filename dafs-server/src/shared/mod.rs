@@ -8,6 +8,7 @@ mod fence_file;
 mod fences;
 mod file_owner;
 pub(crate) mod lock_file;
+mod lock_names;
 pub(crate) mod locks;
 pub mod mail;
 mod rules;

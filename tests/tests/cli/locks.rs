@@ -5,10 +5,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use dafs_client::{LockKind, LockOptions, OpenOptions, Status};
 use dafs_tests::harness::On;
 use dafs_tests::locking_process::LockingProcess;
 use dafs_tests::on_each_provider;
 use dafs_tests::program::{Signal, signal};
+use dafs_tests::suite::assert_status;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::full::mount;
 use crate::programs::{World, command, dafs, program};
@@ -21,6 +24,7 @@ on_each_provider! {
     end_of_a_program_is_noticed_without_sigchld,
     wait_that_is_interrupted_keeps_nobody_out,
     lock_of_a_program_that_failed_is_broken_until_it_is_repaired,
+    lock_whose_end_could_not_be_written_is_there_until_that_is,
     persistent_lock_that_nothing_would_keep_says_what_to_do,
     process_of_the_servers_host_keeps_programs_out,
 }
@@ -60,7 +64,7 @@ fn lock_of_a_file_system_that_is_not_local_is_refused() {
     dafs(["lock", &world.url("data/lock"), "true"]).succeeded();
 }
 
-// [CMD-73] [LOCK-40] [LOCK-43]
+// [CMD-49] [CMD-73] [LOCK-40] [LOCK-43]
 fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     let with_file = |server: &mut Command, directory: &Path| {
         server.arg("--lock-file").arg(directory.join("locks"));
@@ -79,12 +83,43 @@ fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     dafs(["lock", &url, "true"]).failed(1, &["ended without releasing it"]);
     dafs(["lock", "--repair", &url, "false"]).failed(1, &["is broken"]);
     dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["ended without releasing it"]);
+    dafs(["lock", "--repair", &url, "/no/such/program"]).failed(127, &["cannot run", "is broken"]);
+    dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["ended without releasing it"]);
     dafs(["lock", "--repair", &url, "true"]).succeeded();
     dafs(["lock", &url, "true"]).succeeded();
+    dafs(["lock", "--repair", &url, "/no/such/program"]).failed(127, &["cannot run"]);
+    dafs(["lock", "--no-wait", &url, "true"]).succeeded();
     world.kill();
     world.restart_with(with_file);
     dafs(["lock", &url, "true"]).succeeded();
     dafs(["lock", "--persistent", "--shared", &url, "true"]).failed(2, &["cannot be used with"]);
+}
+
+// [LOCK-43]
+fn lock_whose_end_could_not_be_written_is_there_until_that_is(on: On) {
+    let with_file = |server: &mut Command, directory: &Path| {
+        server.arg("--lock-file").arg(directory.join("locks"));
+        server.args(["--lease-ms", "3000", "--keep-alive-ms", "500"]);
+    };
+    let mut world = World::start_with(on, with_file);
+    let session = world.session().unwrap();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.mount("data").unwrap().open_with("lock", &options).unwrap();
+    let persistent = LockOptions { persistent: true, ..LockOptions::default() };
+    file.lock_with(0..10, LockKind::Exclusive, persistent).unwrap();
+    let server = Pid::from_raw(world.server_id().cast_signed());
+    let limit = |current| prlimit(server, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+    limit(Some(0));
+    for _ in 0..2 {
+        assert_status(file.unlock(0..10), Status::TOO_LARGE, "it is not written");
+    }
+    limit(None);
+    file.unlock(0..10).unwrap();
+    drop((file, session));
+    world.kill();
+    world.restart_with(with_file);
+    dafs(["lock", &world.url("data/lock"), "true"]).succeeded();
 }
 
 // [LOCK-45]

@@ -140,7 +140,8 @@ impl Worker {
             let lasts = are_kept && table.has_lasting(file, &range, owner);
             (lasts, table.unlock(file, &range, owner))
         });
-        match lasts {
+        // It may have been given back before, and that may not be written.
+        match lasts || self.shared.locks.may_be_kept(file, &range, owner) {
             true => self.reply_once_kept(call, file, AfterKept::Unlocked),
             false => self.reply(call, Status::OK, Answer::default()),
         }

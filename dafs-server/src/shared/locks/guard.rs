@@ -1,12 +1,13 @@
 //! The table of locks as all workers share it, with the file that keeps some of it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use dafs_proto::wire::SessionId;
 
-use super::{LockLimits, LockTable};
+use super::{LockLimits, LockTable, Owner};
 use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
 use crate::storage::LockKey;
 
@@ -106,6 +107,12 @@ impl Locks {
             // In the order of the changes, whichever worker made them.
             self.with(|table| file.write(Change::File(table.records_of(of)), tell));
         }
+    }
+
+    /// After a restart an owner might be told to have a lock in a range, though he has none in the table.
+    pub(crate) fn may_be_kept(&self, of: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let name = (of.file, of.generation);
+        self.file.as_ref().is_some_and(|file| file.may_name(name, range, (owner.session.0, owner.id)))
     }
 
     /// Writes what there is to be written, and closes the file. Blocks.
