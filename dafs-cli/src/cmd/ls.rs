@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use dafs_client::{Attributes, FileKind};
 
@@ -35,8 +36,8 @@ pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
 
 /// A line: a name and what is known of it.
 struct Row {
-    /// The URL of the directory that it is in, for programs alone.
-    directory: Vec<u8>,
+    /// The URL of the directory that it is in, which all rows of that share; for programs alone.
+    directory: Rc<[u8]>,
     name: Vec<u8>,
     attributes: Option<Attributes>,
     target: Option<Vec<u8>>,
@@ -94,7 +95,8 @@ impl Listing<'_> {
             true => b"/".to_vec(),
             false => target.path.as_os_str().as_bytes().to_vec(),
         };
-        let row = self.row(target, Path::new(""), name, Some(attributes));
+        let url = self.url_for_programs(target, Path::new(""));
+        let row = self.row((target, Path::new(""), &url), name, Some(attributes));
         self.rows(vec![row])
     }
 
@@ -119,6 +121,7 @@ impl Listing<'_> {
         let wants_attributes = self.flags.long || self.flags.json || self.flags.recursive;
         let entries = target.export.read_dir(path, wants_attributes).map_err(failed)?;
         let dir = entries.dir().clone();
+        let url = self.url_for_programs(target, path);
         let mut rows = Vec::new();
         let mut kept = 0;
         for entry in entries {
@@ -148,14 +151,11 @@ impl Listing<'_> {
                 kept += own.as_os_str().len() + size_of::<PathBuf>();
                 below.push(own);
             }
-            let row = self.row(target, path, entry.name, attributes);
+            let row = self.row((target, path, &url), entry.name, attributes);
             match self.flags.unsorted {
                 true => self.write_row(&row, STREAM_WIDTHS)?,
                 false => {
-                    kept += size_of::<Row>()
-                        + row.directory.len()
-                        + row.name.len()
-                        + row.target.as_ref().map_or(0, Vec::len);
+                    kept += size_of::<Row>() + row.name.len() + row.target.as_ref().map_or(0, Vec::len);
                     rows.push(row);
                 }
             }
@@ -177,10 +177,16 @@ impl Listing<'_> {
         self.out.line(":")
     }
 
+    fn url_for_programs(&self, target: &Target, directory: &Path) -> Rc<[u8]> {
+        match self.flags.json {
+            true => target.url_of(directory).to_os_string().into_vec().into(),
+            false => Rc::default(),
+        }
+    }
+
     fn row(
         &mut self,
-        target: &Target,
-        directory: &Path,
+        (target, directory, url): (&Target, &Path, &Rc<[u8]>),
         name: Vec<u8>,
         attributes: Option<Attributes>,
     ) -> Row {
@@ -192,11 +198,7 @@ impl Listing<'_> {
             }
             false => None,
         };
-        let directory = match self.flags.json {
-            true => target.url_of(directory).to_os_string().into_vec(),
-            false => Vec::new(),
-        };
-        Row { directory, name, attributes, target: points_to }
+        Row { directory: Rc::clone(url), name, attributes, target: points_to }
     }
 
     fn rows(&mut self, rows: Vec<Row>) -> Result<()> {

@@ -116,7 +116,7 @@ fn remove_second_name(from: &Target, to: &Target) -> Result<()> {
         return Err(not_moved(from, to, "they are the same file"));
     }
     // Where upper and lower case are one, the other name is found under this one too.
-    if differ_in_case_alone(from, to) || left.kind == FileKind::Directory {
+    if !has_more_names(left.kind, left.links) || differ_in_case_alone(from, to) {
         return Ok(());
     }
     let remove = || from.export.remove_file(&from.path);
@@ -124,6 +124,11 @@ fn remove_second_name(from: &Target, to: &Target) -> Result<()> {
         Err(error) if !error.is_not_found() => Err(failed(&error)),
         _ => Ok(()),
     }
+}
+
+/// Else a file system finds the only name in two ways: in upper and lower case, short and long, composed and not.
+fn has_more_names(kind: FileKind, links: u32) -> bool {
+    kind != FileKind::Directory && links > 1
 }
 
 fn differ_in_case_alone(one: &Target, other: &Target) -> bool {
@@ -146,5 +151,18 @@ fn invalid(flags: &Mv, from: &Target, to: &Target) -> &'static str {
             "a directory cannot be moved into itself, and some file systems cannot move without replacing; try it without -n"
         }
         (false, false) => "it is the root, or a directory that would be moved into itself",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CMD-90]
+    #[test]
+    fn only_name_of_a_file_is_not_taken_for_its_second() {
+        assert!(!has_more_names(FileKind::File, 1));
+        assert!(has_more_names(FileKind::File, 2));
+        assert!(!has_more_names(FileKind::Directory, 2));
     }
 }

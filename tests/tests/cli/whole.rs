@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -24,6 +24,7 @@ on_sockets! {
     copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
     copy_whose_source_goes_away_gives_directories_their_modes,
+    copy_that_is_begun_again_gives_directories_of_the_first_their_modes,
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
@@ -268,6 +269,30 @@ fn copy_whose_source_goes_away_gives_directories_their_modes(on: On) {
         let mode = fs::metadata(world.data().join(name)).unwrap().mode() & 0o777;
         assert_eq!(mode, fs::metadata(&below).unwrap().mode() & 0o777, "{name}: {said}");
     }
+}
+
+// [CMD-91]
+fn copy_that_is_begun_again_gives_directories_of_the_first_their_modes(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let below = harness.scratch().join("tree/below");
+    fs::create_dir_all(&below).unwrap();
+    fs::write(below.join("file"), bytes(1, SIZES[1])).unwrap();
+    let mode = |name: &str| fs::metadata(harness.data().join(name)).unwrap().mode() & 0o7777;
+    let own = fs::metadata(&below).unwrap().mode() & 0o7777;
+    // One that was there stays as it is.
+    fs::create_dir_all(harness.data().join("copy")).unwrap();
+    fs::set_permissions(harness.data().join("copy"), fs::Permissions::from_mode(0o700)).unwrap();
+    let (from, to) = (harness.scratch().join("tree/."), url(&harness, "data/copy"));
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let mut copy = begin(["cp", "-r", text(&from), &to]);
+    faults.wait_for_held(1);
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    faults.release();
+    assert_eq!(mode("copy/below"), 0o1700);
+    dafs(["cp", "-r", text(&from), &to]).succeeded();
+    assert_eq!((mode("copy"), mode("copy/below")), (0o700, own));
+    assert_same(&fs::read(harness.data().join("copy/below/file")).unwrap(), &bytes(1, SIZES[1]), "copied");
 }
 
 // [CMD-1] [CMD-2]

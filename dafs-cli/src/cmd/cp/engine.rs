@@ -268,9 +268,8 @@ impl Engine {
         let making: Vec<_> = items
             .into_iter()
             .map(|item| {
-                // Others may use it when all of it is there.
                 let session = item.roots.destination.session();
-                let later = item.roots.destination.begin_make_dir(&item.path, 0o700);
+                let later = item.roots.destination.begin_make_dir(&item.path);
                 (item, session, later)
             })
             .collect();

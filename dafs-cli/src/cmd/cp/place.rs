@@ -60,6 +60,10 @@ pub(super) struct Meta {
     pub(super) ctime: Timestamp,
 }
 
+/// The mode of a directory until all of it is there, for nobody else to use. The sticky bit, which nobody needs with it, marks it: who copies
+/// again gives it the mode that it is to have.
+const UNFINISHED_MODE: u32 = 0o1700;
+
 /// User and group.
 pub(super) type Owner = (u32, u32);
 
@@ -381,15 +385,15 @@ impl Place {
         }
     }
 
-    /// Begins to make a directory; `false`: it was there.
-    pub(super) fn begin_make_dir(&self, path: &Path, mode: u32) -> Later<bool> {
-        let own = self.path(path);
+    /// Begins to make a directory; `false`: it was there, and no copy left it unfinished.
+    pub(super) fn begin_make_dir(&self, path: &Path) -> Later<bool> {
+        let (own, mode) = (self.path(path), UNFINISHED_MODE);
         let (place, path) = (self.clone(), path.to_owned());
         // Whatever is there: a link to a directory is none, for it may lead elsewhere.
         let existing = move |result: Result<(), Cause>| match result {
-            Err(cause) if cause.already_exists() => match place.metadata(&path, false)?.kind {
-                FileKind::Directory => Ok(false),
-                kind => Err(Cause::Text(format!(
+            Err(cause) if cause.already_exists() => match place.metadata(&path, false)? {
+                Meta { kind: FileKind::Directory, mode: found, .. } => Ok(found & 0o7777 == mode),
+                Meta { kind, .. } => Err(Cause::Text(format!(
                     "a {} with that name is in the way",
                     crate::format::kind_name(kind)
                 ))),
