@@ -135,12 +135,16 @@ fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBu
         })
 }
 
-/// An address of this host: what is sent there comes from there. Not one that a socket can be bound to, for that may be any, with
-/// `net.ipv4.ip_nonlocal_bind`.
+/// An address of this host: what is sent there comes from there, or a socket can be bound to it. The first is not so of an interface's
+/// further addresses; the second may be so of any address, with `net.ipv4.ip_nonlocal_bind`, then also of those that nobody has (RFC 5737,
+/// RFC 3849).
 fn is_own(ip: IpAddr) -> bool {
-    let any = match ip {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    let (any, nobodys) = match ip {
+        IpAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 223))),
+        IpAddr::V6(_) => {
+            let nobodys = Ipv6Addr::new(0x2001, 0xdb8, 0xdaf5, 0, 0, 0, 0, 1);
+            (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(nobodys))
+        }
     };
     // Nothing is sent.
     let source = || {
@@ -148,7 +152,11 @@ fn is_own(ip: IpAddr) -> bool {
         socket.connect((ip, DEFAULT_PORT))?;
         socket.local_addr()
     };
-    ip.is_loopback() || ip.is_unspecified() || source().is_ok_and(|source| source.ip() == ip)
+    let can_bind = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
+    ip.is_loopback()
+        || ip.is_unspecified()
+        || source().is_ok_and(|source| source.ip() == ip)
+        || !ip.is_multicast() && ip != Ipv4Addr::BROADCAST && can_bind(ip) && !can_bind(nobodys)
 }
 
 /// A socket in the directory that a variable names. One that is relative, or empty, is of no use: the directory of this process may be
