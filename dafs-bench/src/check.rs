@@ -29,7 +29,8 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
     let in_memory = |dir: &PathBuf| sys::room(dir).is_ok_and(|(in_memory, _)| in_memory);
     if (options.cold || options.direct_io)
         && options.dir.as_ref().is_none_or(in_memory)
-        && options.server.is_none()
+        // The limits of --direct-io are of a file of this host, whoever serves the other.
+        && (options.direct_io || options.server.is_none())
     {
         let flag = if options.cold { "--cold" } else { "--direct-io" };
         bail!("cannot use {flag}: the file is in memory; name a --dir on a disk");
@@ -77,6 +78,10 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
             if takes == Takes::Nothing {
                 all.remove(key);
             }
+        }
+        // Each of its programs has sizes of its own.
+        if matches!(benchmark, Benchmark::Mpi { options, .. } if options.sizes.is_none()) {
+            all.remove("sizes");
         }
         all.extend(own.as_object().cloned().unwrap_or_default());
     }
@@ -226,7 +231,8 @@ mod tests {
         }
         let mpi = settings_of("dafs-bench mpi --class w --ranks 9 --case btio");
         assert_eq!((&mpi["class"], &mpi["ranks"], &mpi["case"][0]), (&"W".into(), &9.into(), &"btio".into()));
-        assert!(mpi.get("direct_io").is_none() && mpi.get("methods").is_none(), "{mpi}");
+        assert!(["direct_io", "methods", "sizes"].iter().all(|key| mpi.get(key).is_none()), "{mpi}");
+        assert_eq!(settings_of("dafs-bench mpi --case latency --sizes 4")["sizes"][0], 4);
         assert_eq!(settings_of("dafs-bench fairness --sessions 7")["sessions"], 7);
         assert_eq!(settings_of("dafs-bench pipeline")["chunk_sizes"][0], 128 << 10);
     }

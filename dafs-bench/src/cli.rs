@@ -123,7 +123,7 @@ pub enum Benchmark {
     ///
     /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is
     /// quicker, wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
-    /// (`vectored`, reads only), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to
+    /// (`vectored`: reads, and writes with nothing between), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to
     /// 64 wanted. The memory is registered, unless --registered says otherwise. The ratio is to the quickest local one. --cold takes the
     /// file out of the page cache before each list, --direct-io bypasses it, by local calls too; --dir names the disk.
     Sieve {

@@ -49,6 +49,12 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         progress.doing("writing the file");
         let file = directory.path().join(DATA_FILE);
         write_data(&file)?;
+        if let Benchmark::Pipeline { pipeline, .. } = &cli.benchmark {
+            // Its largest file is made last.
+            for place in disk.as_deref().into_iter().chain([directory.path()]) {
+                has_room(place, pipeline.whole_size.max(pipeline.file_size))?;
+            }
+        }
         let mut fleet = Fleet {
             options,
             pins: &pins,
@@ -297,14 +303,16 @@ fn is_stdout(path: &Path) -> bool {
 
 /// A directory for this run: below `wanted`, else in memory, else wherever temporary files go.
 fn scratch_directory(wanted: Option<&Path>) -> anyhow::Result<TempDir> {
-    let shm = Path::new("/dev/shm");
-    let parent: PathBuf = match wanted {
-        Some(directory) => directory.to_owned(),
-        None if shm.is_dir() => shm.to_owned(),
-        None => std::env::temp_dir(),
+    let make = |parent: &Path| tempfile::Builder::new().prefix("dafs-bench-").tempdir_in(parent);
+    let (parent, made) = match wanted {
+        Some(directory) => (directory.to_owned(), make(directory)),
+        None => {
+            let elsewhere = std::env::temp_dir();
+            let made = make(Path::new("/dev/shm")).or_else(|_| make(&elsewhere));
+            (elsewhere, made)
+        }
     };
-    let create = tempfile::Builder::new().prefix("dafs-bench-").tempdir_in(&parent);
-    create.with_context(|| format!("cannot create a directory in {}", parent.display()))
+    made.with_context(|| format!("cannot create a directory in {}", parent.display()))
 }
 
 /// A directory on another file system, of a disk, where there is one that holds temporary files.
@@ -358,7 +366,9 @@ fn write_file(path: &Path, bytes: u64) -> anyhow::Result<()> {
         }
         file.sync_all()
     };
-    has_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
+    // It takes the place of what is there.
+    let before = std::fs::metadata(path).map_or(0, |file| file.len());
+    has_room(path.parent().unwrap_or(Path::new(".")), bytes.saturating_sub(before))?;
     write().with_context(|| format!("cannot write {} MiB to {}", bytes >> 20, path.display()))
 }
 

@@ -102,7 +102,9 @@ pub fn room(path: &std::path::Path) -> io::Result<(bool, u64)> {
     check(unsafe { libc::statfs(path.as_ptr(), &raw mut found) })?;
     let in_memory = [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&found.f_type);
     let block = u64::try_from(found.f_bsize).unwrap_or(0);
-    Ok((in_memory, block.saturating_mul(found.f_bavail)))
+    // Some have no size, and say so.
+    let free = if found.f_blocks == 0 { u64::MAX } else { block.saturating_mul(found.f_bavail) };
+    Ok((in_memory, free))
 }
 
 const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;

@@ -117,6 +117,12 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
         ("views --cold --dir /dev/shm", "cannot use --cold: the file is in memory"),
         ("sieve --cold --direct-io", "cannot be used with"),
         ("sieve --direct-io", "cannot use --direct-io: the file is in memory"),
+        (
+            "latency --direct-io --server dafs+tcp://127.0.0.1:1/data",
+            "cannot use --direct-io: the file is in memory",
+        ),
+        ("listio --segments 65536 --sizes 16KiB", "cannot measure: 65536 pieces"),
+        ("pipeline --whole-size 1TiB", "cannot write 1048576 MiB to"),
         ("sieve --direct-io --dir . --sizes 4KiB,6000", "cannot use --sizes 6000 with --direct-io"),
         ("listio --direct-io --dir .", "cannot use --direct-io: listio does without"),
         ("mpi --direct-io --dir .", "cannot use --direct-io: mpi does without"),

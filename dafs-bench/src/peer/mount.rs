@@ -1,6 +1,7 @@
 //! A mounted file system, through the kernel, bypassing the page cache.
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,8 @@ pub struct Mounted {
     name: String,
     path: Guest,
     file: File,
+    /// `O_DIRECT` takes multiples of this, bytes; 1 over NFS.
+    unit: usize,
 }
 
 /// A file in a directory of others, removed when dropped.
@@ -46,7 +49,8 @@ impl Mounted {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_DIRECT);
         let file = options.open(&path.0).with_context(what)?;
-        Ok(Self { name: mount.name.clone(), path, file })
+        let unit = unit_of(&file).with_context(what)?;
+        Ok(Self { name: mount.name.clone(), path, file, unit })
     }
 
     /// What one thread does: one operation after the other. The first of a thread is counted as any.
@@ -76,6 +80,19 @@ impl Mounted {
     }
 }
 
+/// The smallest size that can be read with `O_DIRECT`.
+fn unit_of(file: &File) -> io::Result<usize> {
+    let mut buffer = AlignedBuf::new(4096);
+    let mut unit = 1;
+    loop {
+        match file.read_exact_at(&mut buffer.as_mut_slice()[..unit], unit as u64) {
+            Ok(()) => return Ok(unit),
+            Err(error) if unit == 4096 => return Err(error),
+            Err(_) => unit = (unit * 2).max(512),
+        }
+    }
+}
+
 impl Subject for Mounted {
     fn transport(&self) -> &str {
         &self.name
@@ -83,7 +100,9 @@ impl Subject for Mounted {
 
     fn supports(&self, load: &Load) -> bool {
         // The kernel has no call that submits a read and returns, but for rings and threads: threads are used.
-        matches!(load.op, Op::Read | Op::Write) && load.compute_ns.is_none()
+        matches!(load.op, Op::Read | Op::Write)
+            && load.compute_ns.is_none()
+            && load.bytes.is_multiple_of(self.unit)
     }
 
     /// As many threads as operations in flight.

@@ -39,7 +39,8 @@ fn rates(
     Ok(())
 }
 
-fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> Limit {
+/// The rate that the machine allows.
+pub(super) fn rate_limit(bench: &Bench<'_>, subject: &dyn Subject, op: Op, unit: Unit) -> Limit {
     match subject.transport() {
         _ if bench.plan.direct_io => Limit::FileDirect,
         "shm" => Limit::File,

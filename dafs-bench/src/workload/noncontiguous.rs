@@ -20,6 +20,7 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
         "--cold is for reads of listio: add --op read"
     );
     let mut panels = Vec::new();
+    let sizes = fitting(bench)?;
     for transport in bench.plan.transports.clone() {
         bench.progress.doing(format!("starting dafs over {}", transport.name()));
         bench.pins.be_client();
@@ -27,7 +28,7 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
         for op in bench.plan.ops.clone() {
             for registered in bench.plan.registered.clone() {
                 let (mut rows, mut halves) = (Vec::new(), Vec::new());
-                for bytes in bench.plan.sizes.clone() {
+                for &bytes in &sizes {
                     let segments = bench.plan.segments;
                     let shape = Shape { op, segments, bytes, registered, scattered_file, cold };
                     let (of_shape, half) = compare(bench, &mut lists, transport.name(), &shape)?;
@@ -47,6 +48,19 @@ pub(super) fn run(bench: &mut Bench<'_>, scattered_file: bool) -> anyhow::Result
     Ok(())
 }
 
+/// Sizes whose pieces fit the file, with gaps as large between them. A note names the others.
+fn fitting(bench: &mut Bench<'_>) -> anyhow::Result<Vec<usize>> {
+    let segments = bench.plan.segments;
+    let (fit, other): (Vec<usize>, Vec<usize>) =
+        bench.plan.sizes.iter().partition(|&&bytes| 2 * (segments * bytes) as u64 <= FILE_BYTES);
+    let room = format!("{segments} pieces, and gaps as large, are to lie within {} MiB", FILE_BYTES >> 20);
+    anyhow::ensure!(!fit.is_empty(), "cannot measure: {room}; lower --segments or --sizes");
+    let other = other.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let note = format!("no rows for pieces of {other} bytes: {room}");
+    bench.outcome.notes.extend((!other.is_empty()).then_some(note));
+    Ok(fit)
+}
+
 /// All methods in alternation with what they are compared with: a row for each, and what became of auto.
 fn compare(
     bench: &mut Bench<'_>,
@@ -54,13 +68,6 @@ fn compare(
     transport: &str,
     shape: &Shape,
 ) -> anyhow::Result<(Vec<Row>, Option<Halves>)> {
-    anyhow::ensure!(
-        2 * shape.total() as u64 <= FILE_BYTES,
-        "{} pieces of {} bytes, and gaps as large, do not fit the file of {} MiB",
-        shape.segments,
-        shape.bytes,
-        FILE_BYTES >> 20
-    );
     // Without pieces of the file a batch is as many requests' worth of the same.
     let possible = METHODS.into_iter().filter(|m| shape.scattered_file || *m != Method::Batch);
     let methods = chosen(&bench.plan.methods, possible.collect())?;

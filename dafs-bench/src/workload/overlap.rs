@@ -1,10 +1,10 @@
 //! Bandwidth against the share of computation: how far transfers go on while the client computes.
 
-use crate::limit::Limit;
 use crate::load::Load;
 use crate::record::{Axis, Chart, Curve, Op, Panel, Row, Scale, Unit};
 use crate::subject::Subject;
-use crate::workload::{Bench, rdma_limit};
+use crate::workload::Bench;
+use crate::workload::bandwidth::rate_limit;
 
 /// Shares of computation, T/(T + Tio).
 const FRACTIONS: [f64; 10] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
@@ -38,12 +38,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 /// One row for each fraction, with the bandwidth over transfer and computation together.
 fn sweep(bench: &mut Bench<'_>, subject: &mut dyn Subject, op: Op, bytes: usize) -> anyhow::Result<Vec<Row>> {
-    let limit = match subject.transport() {
-        "shm" => bench.file_limit(),
-        _ if bench.over_rdma(subject) => rdma_limit(op),
-        _ if op == Op::Write => Limit::TcpStreamFile,
-        _ => Limit::TcpStream,
-    };
+    let limit = rate_limit(bench, subject, op, Unit::MibPerS);
     let mut io_us = 0.0;
     let mut rows = Vec::new();
     for fraction in FRACTIONS {
