@@ -149,15 +149,20 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
 }
 
 #[test]
-fn peer_that_fails_is_a_note_and_leaves_nothing() {
+fn peer_that_fails_or_refuses_a_size_is_a_note_and_leaves_nothing() {
     // O_DIRECT takes no 4 bytes on a disk.
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let mount = format!("m={}", directory.path().display());
-    let arguments = ["latency", "--peer-only", "--peer-mount", &mount, "--sizes", "4", "--repeats", "1"];
+    let full = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", full.path().join("dafs-bench.data")).unwrap();
+    let mounts = format!("m={},full={}", directory.path().display(), full.path().display());
+    let arguments =
+        ["latency", "--peer-only", "--peer-mount", &mounts, "--sizes", "4,4096", "--repeats", "1"];
     let output = dafs_bench(&[&arguments[..], &["--seconds", "0.001", "--json", "-"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(document["notes"].to_string().contains("no more rows for m: "), "{document}");
+    assert!(document["notes"].to_string().contains("no rows for m of 4 bytes: O_DIRECT"), "{document}");
+    assert!(document["notes"].to_string().contains("no more rows for full: "), "{document}");
+    assert!(document["rows"].as_array().unwrap().iter().any(|row| row["bytes"] == 4096), "{document}");
     assert_eq!(document["options"]["mounts"][0]["name"], "m");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }

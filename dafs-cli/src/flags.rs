@@ -343,7 +343,7 @@ pub(crate) struct Ping {
 #[derive(Args, Debug)]
 #[command(after_help = LOCK_HELP)]
 pub(crate) struct Lock {
-    /// Let others lock it shared too; the file must be there
+    /// Take a shared lock: others may hold one too; the file must exist
     #[arg(short, long)]
     pub(crate) shared: bool,
     /// Fail where another client has it, instead of waiting
@@ -352,7 +352,7 @@ pub(crate) struct Lock {
     /// Also refuse reads and writes of clients that take no lock
     #[arg(short, long)]
     pub(crate) mandatory: bool,
-    /// Unless the program ends with status 0, leave the lock broken: others are refused until somebody repairs what it guards
+    /// If the program fails, leave the lock broken: others are refused until somebody repairs what it guards
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) persistent: bool,
     /// Take a broken lock over, so that the program can repair what it guards; implies --persistent
@@ -371,8 +371,8 @@ The lock covers the whole file, and is exclusive unless --shared is given. It en
 that of dafs lock; 127 where it cannot be run. SIGTERM and SIGHUP are passed on to the program. Persistent locks need a
 server with --lock-file.
 
-A server that goes away is waited for, as long as it takes, unless --timeout is given. With --lock-file it keeps the lock for
-the program meanwhile.
+A server that goes away is waited for, as long as it takes, unless --timeout is given. A server that was
+started with --lock-file keeps the lock for the program meanwhile.
 
 Do not stop dafs lock, as Ctrl-Z does: a command that is stopped for longer than the server's lease loses the lock, while its
 program goes on.
@@ -473,8 +473,10 @@ fn octal(text: &str) -> Result<u32, String> {
 
 const HELP: &str = "\
 Addresses:
-  dafs://HOST/EXPORT/PATH                   shared memory when the server is on this host, else RDMA where there is a
-                                            device and the server listens there, else TCP
+  dafs://HOST/EXPORT/PATH                   shared memory when the server is on this host and its socket is
+                                            $DAFS_SHM_SOCKET or, for port 12049, /run/dafs/dafs.sock or
+                                            $XDG_RUNTIME_DIR/dafs.sock; else RDMA where there is a device and the
+                                            server listens there, else TCP
   dafs+tcp://HOST:PORT/EXPORT/PATH          TCP
   dafs+verbs://HOST:PORT/EXPORT/PATH        RDMA (in builds with it: see dafs info --devices)
   dafs+shm:///SOCKET/PATH:/EXPORT/PATH      shared memory: the server's socket, a colon, then export and path
@@ -504,7 +506,7 @@ to its end.
 
 A server that goes away is waited for, as long as it takes, unless --timeout is given.
 
-Ctrl-C ends the command in order while the server replies, and within a few seconds otherwise. A second Ctrl-C ends it
+Ctrl-C: the command cleans up and ends. If the server does not reply, it ends within a few seconds. A second Ctrl-C ends it
 without waiting for the server: temporary files on this machine are removed, and names left on a server are printed.
 
 Examples:
@@ -514,7 +516,8 @@ Examples:
 
 const FENCE_HELP: &str = "\
 A fenced client may do nothing in the export but give back what it has open. When `add` has ended, nothing of it is in
-flight on the server any more. Only root and the server's own user may change a fence.
+flight on the server any more. Only root and the server's own user may change a fence. The server must know who they are:
+by shared memory, by loopback TCP, or by a key with uid=.
 
 All programs of a host have one client id unless they choose one. A program may come back under another id; it has the
 same key and address. `dafs fence` itself uses an id of its own, so that a fence of its host does not stop it.

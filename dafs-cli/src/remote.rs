@@ -128,7 +128,7 @@ impl Target {
 
 /// Reads a URL, with advice where it is none.
 pub(crate) fn parse(url: &OsStr) -> Result<Url> {
-    Url::parse(url).map_err(|error| Failure::usage(error.to_string()))
+    Url::parse(url).map_err(|error| Failure::usage(format!("cannot read the URL: {error}")))
 }
 
 /// As [`parse`], where an export is to be named; returns its name too.

@@ -204,7 +204,9 @@ fn advice(error: &Error) -> Option<&'static str> {
         },
         Error::Status { status, .. } => match *status {
             Status::NO_EXPORT => "`dafs exports` lists those that you may mount",
-            Status::ACCESS | Status::PERMISSION => "`dafs info` shows the user that you act as on the server",
+            Status::ACCESS | Status::PERMISSION => {
+                "`dafs info` shows who you are to the server; the export's map= or squash= says as whom you act"
+            }
             Status::CROSS_DEVICE => "a symbolic link that leaves the export is not followed",
             Status::NO_SPACE => "`dafs df` shows what is left",
             Status::TOO_MANY_OPEN => "copy fewer files at once with --jobs 1, or raise the server's limit",

@@ -23,7 +23,8 @@
 //!   how they are registered, and a [`RegistrationPolicy`] sets it for one file; [`Session::pin`] keeps them registered, and
 //!   [`Session::registration_counters`] counts. [`Noncontiguous`] sets how data in many pieces travels.
 //!
-//! - [`File::lock`] and [`File::hold`] lock ranges of a file; nobody is locked out who does not ask for it.
+//! - [`File::lock`] and [`File::hold`] lock ranges of a file. They bind only those who lock too, unless
+//!   [`LockOptions::mandatory`] is set.
 //!
 //! The rules are in `spec/client.md`. The library does not cache file data or attributes.
 #![deny(unsafe_code)]

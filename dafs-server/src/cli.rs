@@ -120,7 +120,7 @@ pub struct Settings {
     /// Operations in flight of all sessions together [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub operations_max: Option<u64>,
-    /// Largest inline transfer; over tcp inline writes may be four times as large [default: 16K]
+    /// Largest inline read [default: 16K]. Inline writes: the same over shm, four times as much over tcp, half over RDMA
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub inline_max: Option<Size>,
     /// Largest single read or write [default: 64M]
@@ -151,7 +151,7 @@ pub struct Settings {
     /// Close a connection that has no session after this long [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub handshake_ms: Option<u64>,
-    /// What one user, key or address may have of each budget, percent; root and the server's own user may have all [default: 50]
+    /// Share of each limit for all clients that one user, key or address may take, percent. Root and the server's own user may take all [default: 50]
     #[arg(long, value_name = "PERCENT", help_heading = LIMITS)]
     pub identity_share: Option<u64>,
     /// Open files of directories at once [default: three quarters of the process's descriptors]
@@ -160,10 +160,10 @@ pub struct Settings {
     /// Mappings of clients' memory at once [default: half of vm.max_map_count]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub mappings_max: Option<u64>,
-    /// Address space of these mappings [default: 32T]
+    /// Address space of all mappings of clients' memory [default: 32T]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub mapped_size_max: Option<Size>,
-    /// Registered client memory without pages, which the server would allocate by touching it [default: half of the machine's memory]
+    /// Registered client memory that has no pages yet; the server's first access allocates them [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub sparse_size_max: Option<Size>,
     /// Bytes of replies that clients have not received yet [default: 512M]
@@ -181,7 +181,7 @@ pub struct Settings {
     /// Parts of files that one session has locked or waits for [default: 65536]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub session_locks_max: Option<u64>,
-    /// The same of all sessions together [default: 1048576]
+    /// Parts of files that all sessions together have locked or wait for [default: 1048576]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub locks_max: Option<u64>,
     /// Connections of a listener that have not begun a session yet [default: 1024]

@@ -105,6 +105,13 @@ impl Subject for Mounted {
             && load.bytes.is_multiple_of(self.unit)
     }
 
+    fn refusal(&self, load: &Load) -> Option<String> {
+        let (name, unit) = (&self.name, self.unit);
+        (!load.bytes.is_multiple_of(unit)).then(|| {
+            format!("no rows for {name} of {} bytes: O_DIRECT takes multiples of {unit} there", load.bytes)
+        })
+    }
+
     /// As many threads as operations in flight.
     fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
         let depth = load.queue_depth.max(1);

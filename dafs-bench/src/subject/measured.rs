@@ -27,6 +27,11 @@ pub trait Subject {
     /// Whether it can do `load`; what it cannot do gets no row.
     fn supports(&self, load: &Load) -> bool;
 
+    /// Why it has no row for a load of another size than it takes.
+    fn refusal(&self, _load: &Load) -> Option<String> {
+        None
+    }
+
     /// Whether it knows Inline and Direct, and registered memory.
     fn has_methods(&self) -> bool {
         false

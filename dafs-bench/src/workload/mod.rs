@@ -166,6 +166,10 @@ impl Bench<'_> {
         unit: Unit,
         loads: &[Load],
     ) -> anyhow::Result<Vec<Row>> {
+        for load in loads {
+            let note = subject.refusal(load).filter(|note| !self.outcome.notes.contains(note));
+            self.outcome.notes.extend(note);
+        }
         let mut loads: Vec<Load> = loads.iter().copied().filter(|load| subject.supports(load)).collect();
         if !subject.has_methods() {
             // A peer has one way only.

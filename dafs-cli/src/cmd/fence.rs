@@ -79,7 +79,9 @@ fn wanted(entries: &FenceEntries) -> Result<FenceList> {
     let FenceEntries { client, key, address } = entries.clone();
     let list = FenceList { mode: FenceMode::Deny, clients: client, keys: key, addresses: address };
     match list.is_empty() {
-        true => Err(Failure::usage("name whom: --client, --key or --address".to_owned())),
+        true => Err(Failure::usage(
+            "cannot change the fence: no client is named; give --client, --key or --address".to_owned(),
+        )),
         false => Ok(list),
     }
 }

@@ -218,7 +218,7 @@ fn shown(conflict: &LockConflict) -> String {
     match (conflict.broken, conflict.kind) {
         (true, _) => holder,
         (_, LockKind::Shared) => format!("{holder} (shared)"),
-        (_, LockKind::Exclusive) => format!("{holder} (alone)"),
+        (_, LockKind::Exclusive) => format!("{holder} (exclusive)"),
     }
 }
 

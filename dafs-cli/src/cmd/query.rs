@@ -128,8 +128,8 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
         };
         let rows = [
             ("server", session.address().to_string()),
-            ("provider", format!("{}: {}", session.provider(), session.provider_reason())),
-            ("you act as", acts_as),
+            ("transport", format!("{}: {}", session.provider(), session.provider_reason())),
+            ("you are", acts_as),
             ("client id", shown_id(&session.client_id())),
             (
                 "requests at once",
@@ -317,7 +317,7 @@ pub(crate) fn stats(flags: &Queries, remotes: &Remotes) -> Result<ExitCode> {
             let (size, lent, total) = (zone.size >> 10, zone.lent, zone.total);
             let (waits, chops, bigger) = (zone.waits, zone.chops, zone.lent_from_bigger);
             let lent =
-                format!("{lent} of {total} lent; {waits} waits, {chops} chopped, {bigger} by bigger ones");
+                format!("{lent} of {total} lent; {waits} waits, {chops} cut, {bigger} larger ones lent");
             ("buffers".into(), format!("{size} KiB: {lent}"))
         }));
         rows.extend(stats.pipelines.iter().map(|pipeline| {

@@ -87,8 +87,8 @@ impl Session {
     /// `dafs+shm:///socket`; export and path are not looked at.
     ///
     /// `dafs://` takes shared memory when the server is on this host and its socket answers (`$DAFS_SHM_SOCKET`, or
-    /// for the default port `/run/dafs/dafs.sock` or `$XDG_RUNTIME_DIR/dafs.sock`), else TCP; [`Session::provider`]
-    /// tells. Blocks for `config.connect_timeout` per address at most.
+    /// for the default port `/run/dafs/dafs.sock` or `$XDG_RUNTIME_DIR/dafs.sock`), else RDMA where a device has a route to
+    /// the host (a second at most), else TCP; [`Session::provider`] tells. Blocks for `config.connect_timeout` per address at most.
     pub fn connect(url: impl AsRef<OsStr>, config: &Config) -> Result<Self> {
         Self::connect_url(&Url::parse(url.as_ref())?, config)
     }

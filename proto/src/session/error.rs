@@ -99,7 +99,7 @@ pub enum HandshakeError {
     #[error(transparent)]
     Fault(#[from] SessionFault),
     /// The server demands a key and the client has none.
-    #[error("the server demands a key: give one with --key-file")]
+    #[error("the server demands a key; set DAFS_KEY_FILE, Config::key or --key-file")]
     KeyRequired,
     /// The server could not prove that it knows the key.
     #[error("the server does not know the key \"{0}\": it may not be the server you mean")]

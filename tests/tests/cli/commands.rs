@@ -472,7 +472,7 @@ fn questions_about_the_server_are_answered(on: On) {
     let many = dafs(["ping", "-c", "100", "--json", world.server()]).succeeded().text();
     assert!(many.contains(r#""count":100"#), "{many}");
     let info = dafs(["info", world.server()]).succeeded().text();
-    for words in [&format!("provider: {name}"), "the address asks for it", "you act as", "direct pays from"] {
+    for words in [&format!("transport: {name}"), "the address asks for it", "you are", "direct pays from"] {
         assert!(info.contains(words), "{info}");
     }
     // Where tcp is taken for want of something better, what was tried is said, or what would help.
@@ -487,7 +487,7 @@ fn questions_about_the_server_are_answered(on: On) {
             String::from_utf8_lossy(&info.output().unwrap().stdout).into_owned()
         };
         let none = with_socket(Some("/nowhere/dafs.sock"));
-        for words in ["provider: tcp: no shared memory: ", "/nowhere/dafs.sock", "tcp reaches every host"] {
+        for words in ["transport: tcp: no shared memory: ", "/nowhere/dafs.sock", "tcp reaches every host"] {
             assert!(none.contains(words), "{words}: {none}");
         }
         let unsaid = with_socket(None);

@@ -42,7 +42,7 @@ fn process_of_the_servers_host_keeps_programs_out(on: On) {
     let url = world.url("shown/lock");
     std::fs::write(world.data().join("lock"), "").unwrap();
     let process = LockingProcess::start(&world.data().join("lock"), 0..1);
-    let holder = format!("process {} of the server's host (alone) has it", process.id());
+    let holder = format!("process {} of the server's host (exclusive) has it", process.id());
     dafs(["lock", "--no-wait", &url, "true"]).failed(1, &["cannot lock", &holder]);
     // The other export of the directory asks no process.
     dafs(["lock", "--no-wait", &world.url("data/lock"), "true"]).succeeded();
@@ -162,7 +162,7 @@ fn program_runs_while_the_file_is_locked(on: On) {
     assert_eq!(said.next().unwrap().unwrap(), "runs");
     let id = "0b".repeat(16);
     let refused = dafs(["--client-id", &id, "lock", "-n", &url, "false"]);
-    refused.failed(1, &["cannot lock", "client ", "(alone) has it", "leave --no-wait out"]);
+    refused.failed(1, &["cannot lock", "client ", "(exclusive) has it", "leave --no-wait out"]);
     dafs(["--client-id", &id, "lock", "-n", "-s", &url, "false"]).failed(1, &["has it"]);
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     // Whoever waits gets it then.
