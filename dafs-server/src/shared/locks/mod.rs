@@ -246,7 +246,8 @@ impl LockTable {
 
     /// Gives back what an owner holds of a range. Returns whose turn has come.
     pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
-        if self.unlock_alone(file, range, owner) {
+        // Behind the last byte of any file there is nothing.
+        if range.is_empty() || self.unlock_alone(file, range, owner) {
             return Vec::new();
         }
         if let Some(locks) = self.files.get_mut(&file) {

@@ -131,3 +131,14 @@ fn lock_that_was_waited_for_and_is_not_written_when_it_is_asked_for_again_is_not
     put_back(&mut table, 2..8, lasts(2));
     assert_eq!(shown(&table, 0..9, owner_of(2)), "ssss.....");
 }
+
+// [LOCK-16]
+#[test]
+fn unlock_behind_the_last_byte_leaves_what_is_not_written() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..4, lasts, Claim::New, None), Ok(NOW));
+    assert!(table.unlock(FILE, &(u64::MAX..u64::MAX), owner_of(2)).is_empty());
+    assert_eq!(shown(&table, 0..5, owner_of(2)), "PPPP.");
+}
