@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use dafs_client::{
-    Background, Config, DurableWriter, Error, Export, FenceList, File, OpenOptions, Session, Stability,
-    Status,
+    Background, Chained, Config, DurableWriter, Error, Export, FenceList, File, OpenOptions, Session,
+    Stability, Status,
 };
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, WaitPolicy};
@@ -40,9 +40,15 @@ on_each_provider! {
 
 /// Over RDMA the ring makes a large write durable in one with writing it.
 mod told {
-    use super::stable_write_beside_a_commit_that_fails_is_not_told_as_durable;
+    use super::{
+        commit_of_a_chain_names_what_was_lost_before_it_and_in_it,
+        stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
+    };
 
-    dafs_tests::on_sockets! { stable_write_beside_a_commit_that_fails_is_not_told_as_durable }
+    dafs_tests::on_sockets! {
+        commit_of_a_chain_names_what_was_lost_before_it_and_in_it,
+        stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
+    }
 }
 
 /// What a server measures of itself depends on no provider's transfers.
@@ -287,6 +293,38 @@ fn stable_write_beside_a_commit_that_fails_is_not_told_as_durable(on: On) {
             assert_status(written.wait().result, Status::IO, "stable write");
             file.write_all_at(&bytes(7, size), 0).unwrap();
         }
+    });
+}
+
+// [CLI-96]
+fn commit_of_a_chain_names_what_was_lost_before_it_and_in_it(on: On) {
+    let lost = |result: dafs_client::Result<Chained>| match result {
+        Err(Error::WritesLost { path, ranges, attributes: false }) if path == b"f" => ranges,
+        other => panic!("{other:?}"),
+    };
+    each_export(on, |scene| {
+        let (file, other) = (scene.file(b"committed"), scene.root.create("other").unwrap());
+        file.commit().unwrap();
+        let lose = || {
+            scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
+            assert_status(other.commit(), Status::IO, "commit");
+        };
+        file.write_all_at(&[1; 10], 100).unwrap();
+        lose();
+        assert_eq!(lost(file.chain().write_at(&[2; 5], 200).commit().run()), [100..110]);
+        file.chain().commit().run().unwrap();
+        // Between a write of the chain and its commit.
+        std::thread::scope(|scope| {
+            scene.faults.next(Kind::Commit, Fault::Hold, 1);
+            let chain = scope.spawn(|| file.chain().write_at(&[3; 7], 50).commit().run());
+            scene.faults.wait_for_held(1);
+            lose();
+            scene.faults.release();
+            assert_eq!(lost(chain.join().unwrap()), [50..57]);
+        });
+        let mut options = OpenOptions::new();
+        options.write(true);
+        scene.root.chain().open("f", &options).write_at(&[4; 7], 50).commit().close().run().unwrap();
     });
 }
 

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessPattern, Attributes, HintRequest, Opcode, OpenFlags, Stability, UnlockRequest, decode_message_pack,
+    AccessPattern, Attributes, CommitReply, HintRequest, Opcode, OpenFlags, Stability, UnlockRequest,
+    decode_message_pack,
 };
 use smallvec::SmallVec;
 
 use crate::api::dir::{Dir, commit_request, name_request, open_request, opened};
-use crate::api::file::File;
+use crate::api::file::{Covered, File};
 use crate::api::options::OpenOptions;
 use crate::api::verify::Expected;
 use crate::driver::Owner;
@@ -21,6 +22,7 @@ use crate::driver::transfer::check_extent;
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, Reopen, join};
+use crate::handle::unstable::{Unstable, joined, lost};
 use crate::memory::RawMemory;
 use crate::op::body::DataReply;
 use crate::op::chain::{Answer, Ask, ChainWork, Link};
@@ -50,8 +52,8 @@ pub struct Chain<'a> {
     links: Vec<Link>,
     pub(crate) options: OpenOptions,
     wrong: Option<Error>,
-    /// What gives back what it locked, should it break off before it does so itself.
-    pub(crate) unlocks: SmallVec<[UnlockRequest; 1]>,
+    /// What gives back what it locked, should it break off before it does so itself; and whether it does.
+    pub(crate) unlocks: SmallVec<[(UnlockRequest, bool); 1]>,
     /// As whom it locks.
     pub(crate) lock_owner: Option<u64>,
     life: PhantomData<&'a mut [u8]>,
@@ -175,7 +177,7 @@ impl<'a> Chain<'a> {
         self.push(Link::new(Opcode::Verify, request))
     }
 
-    /// Makes all that was written before durable.
+    /// Makes all that was written before durable; the chain fails with [`Error::WritesLost`] where the server may have lost some of it.
     pub fn commit(self) -> Self {
         self.push(Link::new(Opcode::Commit, commit_request(0, 0, Stability::FileSync)))
     }
@@ -194,17 +196,21 @@ impl<'a> Chain<'a> {
             return Err(error);
         }
         let shared = &self.owner.shared;
+        // What was written to the file before the chain too.
+        let commits = self.links.iter().any(|link| link.opcode == Opcode::Commit);
+        let covered = (self.at_file && commits).then(|| Covered::begin(self.node, &(0..u64::MAX), true));
         let core = shared.lock();
         self.check(&core.terms)?;
         let work = ChainWork::new(std::mem::take(&mut self.links));
         let (work, outcome) = shared.run_chain(core, self.node, work);
-        let result = self.finish(work, outcome);
-        if result.is_err() && self.at_file {
-            for unlock in self.unlocks.drain(..) {
+        let result = self.finish(work, covered, outcome);
+        let opened = result.as_ref().ok().and_then(|done| done.file.as_ref()).map(|file| &file.node);
+        if let Some(node) = opened.or(self.at_file.then_some(self.node)) {
+            let left = self.unlocks.iter().filter(|(_, is_given_back)| result.is_err() || !is_given_back);
+            for (unlock, _) in left {
                 let unlock = Named::of(&unlock.bytes());
                 // Whatever becomes of it: the lock ends with the file at the latest.
-                let call =
-                    Call::plain(Some(self.node), Opcode::Unlock, unlock, |op| op.into_reply().map(drop));
+                let call = Call::plain(Some(node), Opcode::Unlock, unlock, |op| op.into_reply().map(drop));
                 let _ = call.run(self.owner);
             }
         }
@@ -259,8 +265,9 @@ impl<'a> Chain<'a> {
     }
 
     /// From the answers to the caller's result.
-    fn finish(&self, work: ChainWork, outcome: Result<()>) -> Result<Chained> {
+    fn finish(&self, work: ChainWork, covered: Option<Covered>, outcome: Result<()>) -> Result<Chained> {
         let mut unclosed = work.unclosed();
+        let outcome = check_commits(self.node, &work, covered).and(outcome);
         if self.at_file {
             // Whatever became of the others.
             note_written(self.node, work.unstable_writes());
@@ -276,6 +283,38 @@ impl<'a> Chain<'a> {
         }
         result
     }
+}
+
+/// What a commit of the chain covers and another verifier vouched for is lost: of its own writes, and of those before it.
+fn check_commits(node: &Node, work: &ChainWork, mut covered: Option<Covered>) -> Result<()> {
+    let (mut own, mut ranges, mut attributes) = (Unstable::default(), Vec::new(), false);
+    let mut path = Cow::Borrowed(&node.path);
+    for link in &work.links {
+        match (&link.ask, &link.answer) {
+            (Ask::Data(TransferKind::Write(_), offset, _), Some(Ok(Answer::Data(reply)))) => {
+                if let Some(verifier) = reply.unstable {
+                    own.add(verifier, *offset..offset.saturating_add(reply.count as u64));
+                }
+            }
+            (_, Some(Ok(Answer::Named(reply)))) if link.opcode == Opcode::Commit => {
+                let (committed, epoch) = (CommitReply::decode(reply.body())?.verifier, reply.server_epoch);
+                let taken = own.take(&(0..u64::MAX), true);
+                own.end(&taken);
+                let before =
+                    covered.as_mut().map(|covered| covered.end(committed, epoch)).unwrap_or_default();
+                ranges.extend(lost(&taken, committed, epoch).0.into_iter().chain(before.0));
+                attributes |= before.1;
+            }
+            _ if matches!(link.opcode, Opcode::Open | Opcode::Lookup) => {
+                path = Cow::Owned(join(&path, link.path()));
+            }
+            _ => {}
+        }
+    }
+    if ranges.is_empty() && !attributes {
+        return Ok(());
+    }
+    Err(Error::WritesLost { path: path.into_owned(), ranges: joined(ranges), attributes })
 }
 
 fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Result<Chained> {

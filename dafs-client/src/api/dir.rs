@@ -4,9 +4,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, Attributes, CommitRequest, FenceList, FsStatistics, MountReply, NameRequest, Opcode,
-    OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames,
-    Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
+    AccessMode, Attributes, CommitRequest, FenceList, FileKind, FsStatistics, MountReply, NameRequest,
+    Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability,
+    TwoNames, Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
 };
 
 use crate::api::file::File;
@@ -243,13 +243,20 @@ impl Dir {
         match self.create_dir(path, mode) {
             Err(error) if error.is_not_found() && !parent.as_os_str().is_empty() => {
                 self.create_missing(parent, mode)?;
-                match self.create_dir(path, mode) {
-                    Err(error) if !error.already_exists() => Err(error),
-                    _ => Ok(()),
-                }
+                self.directory_at(path, self.create_dir(path, mode))
             }
-            Err(error) if !error.already_exists() => Err(error),
-            _ => Ok(()),
+            made => self.directory_at(path, made),
+        }
+    }
+
+    /// There is a directory: it was made, or was there.
+    fn directory_at(&self, path: &Path, made: Result<Attributes>) -> Result<()> {
+        match made {
+            Err(error) if error.already_exists() => match self.metadata(path) {
+                Ok(found) if found.kind == FileKind::Directory => Ok(()),
+                _ => Err(error),
+            },
+            made => made.map(drop),
         }
     }
 

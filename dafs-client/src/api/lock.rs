@@ -257,7 +257,7 @@ impl File {
 
 impl Chain<'_> {
     /// Locks a range of the file that was opened and waits for it, as [`File::lock`], for this chain: what follows is done under the lock,
-    /// until [`Chain::unlock`]. It is given back where the chain breaks off. A lock, what is done under it and the unlock are one round
+    /// until [`Chain::unlock`]. It is given back where the chain breaks off, and by a request behind it where the chain does not. A lock, what is done under it and the unlock are one round
     /// trip:
     ///
     /// ```no_run
@@ -274,7 +274,7 @@ impl Chain<'_> {
             None => CHAIN_OWNERS.fetch_add(1, Ordering::Relaxed),
         };
         self.lock_owner = Some(owner);
-        self.unlocks.push(UnlockRequest { offset, len, owner });
+        self.unlocks.push((UnlockRequest { offset, len, owner }, false));
         let request = LockRequest { offset, len, owner, kind, flags: LockFlags::WAIT };
         self.push(Link::few(Opcode::Lock, &request.bytes()))
     }
@@ -283,6 +283,10 @@ impl Chain<'_> {
     pub fn unlock(mut self, range: Range<u64>) -> Self {
         let Some((offset, len)) = self.checked(extent(&range)) else { return self };
         let owner = self.lock_owner.unwrap_or_default();
+        for (locked, is_given_back) in &mut self.unlocks {
+            let own = locked.range();
+            *is_given_back |= range.start <= own.start && own.end <= range.end;
+        }
         self.push(Link::few(Opcode::Unlock, &UnlockRequest { offset, len, owner }.bytes()))
     }
 }

@@ -12,6 +12,7 @@ use crate::api::dir::{Dir, clean, forms, open_request, two_names};
 use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::api::reply::attributes;
+use crate::api::verify::Expected;
 use crate::connect;
 use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
@@ -22,7 +23,7 @@ use crate::op::named::Named;
 /// How a file without a name is opened.
 const UNNAMED: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE).union(OpenFlags::UNNAMED);
 
-/// Requests of a replacing chain beside its writes: open, commit, link, commit, close.
+/// Requests of a replacing chain beside its writes, each of which is verified: open, commit, link, commit, close.
 const OTHER_LINKS: usize = 5;
 
 /// How a file begins that the server's file system cannot make without a name.
@@ -41,7 +42,7 @@ impl Dir {
         let path = path.as_ref();
         let agreed = self.owner.shared.lock().terms.clone();
         let piece = agreed.write_inline_max.max(1) as usize;
-        let links = data.len().div_ceil(piece) + OTHER_LINKS;
+        let links = 2 * data.len().div_ceil(piece) + OTHER_LINKS;
         let replaced = match links <= usize::from(agreed.welcome.slots) {
             true => self.replace_in_a_chain(path, data, piece, mode),
             false => self.replace_step_by_step(path, data, mode),
@@ -50,21 +51,26 @@ impl Dir {
             Err(error) if error.status() == Some(Status::NOT_SUPPORTED) => {
                 self.replace_by_rename(path, data, mode)
             }
+            // A part alone was written, and a step tells why; or the server may have lost what was.
+            Err(error)
+                if error.status() == Some(Status::NOT_SAME) || matches!(error, Error::WritesLost { .. }) =>
+            {
+                self.replace_step_by_step(path, data, mode)
+            }
             replaced => replaced,
         }
     }
 
     fn replace_in_a_chain(&self, path: &Path, data: &[u8], piece: usize, mode: u32) -> Result<()> {
         let mut chain = self.chain().open_unnamed(parent_of(path), mode);
-        for (part, number) in data.chunks(piece).zip(0u64..) {
-            chain = chain.write_at(part, number * piece as u64);
+        let mut size = 0;
+        for part in data.chunks(piece) {
+            chain = chain.write_at(part, size);
+            size += part.len() as u64;
+            // A write may end after a part, and what follows would give that the name.
+            chain = chain.verify(&Expected::new().size(size));
         }
-        let done = chain.commit().link_to(self, path, true).commit().close().run()?;
-        match done.counts.iter().sum::<usize>() == data.len() {
-            true => Ok(()),
-            // The commit behind it did not fail, nor did the link: a server that does this breaks its word.
-            false => Err(Error::Invalid("the server wrote a part of a file, and gave no reason".into())),
-        }
+        chain.commit().link_to(self, path, true).commit().close().run().map(drop)
     }
 
     fn replace_step_by_step(&self, path: &Path, data: &[u8], mode: u32) -> Result<()> {

@@ -169,9 +169,9 @@ impl Session {
         let core = Driven::new(core, established.endpoint);
         let shared = Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads));
         let weak = Arc::downgrade(&shared);
-        shared.closings.set_hasten(move || {
+        shared.closings.set_hasten(move |is_awaited| {
             if let Some(shared) = weak.upgrade() {
-                shared.send_closes();
+                shared.send_closes(is_awaited);
             }
         });
         shared.begin_eager_buffers();

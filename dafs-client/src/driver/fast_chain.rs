@@ -29,15 +29,18 @@ impl Shared {
     /// Runs a chain to its end. Blocks.
     pub(crate) fn run_chain(
         &self,
-        mut core: Guard<'_>,
+        core: Guard<'_>,
         node: &Arc<Node>,
         mut work: ChainWork,
     ) -> (ChainWork, Result<()>) {
         let is_in_the_way = self.config.operation_timeout.is_some() || self.is_shared_or_has_closes();
-        if is_in_the_way || !core.is_idle() || node.is_stale() {
+        let is_stale = node.is_stale() || work.seconds().any(|node| node.is_stale());
+        if is_in_the_way || !core.is_idle() || is_stale {
             return self.run_locked(core, Op::chain(Arc::clone(node), work)).into_chain();
         }
         let unwinding = EndOnUnwind { shared: self };
+        // Given back before that takes the lock.
+        let mut core = core;
         let mut flight = core.send_chain(node, &mut work);
         let done = match core.await_chain(&mut work, &mut flight) {
             Ok(()) => (work, Ok(())),

@@ -216,14 +216,14 @@ impl Shared {
         self.check(core, outcome);
     }
 
-    /// Sends the closes that wait, if the session is not in use now.
-    pub(crate) fn send_closes(&self) {
+    /// Sends the closes that wait, if the session is not in use now: else whoever uses it does. Others may wait for one that is awaited.
+    pub(crate) fn send_closes(&self, is_awaited: bool) {
         if !self.home.is_here() {
             return;
         }
         if let Ok(mut core) = self.core.try_lock() {
             self.collect_closes(&mut core);
-            self.push(&mut core, true);
+            self.push(&mut core, !is_awaited);
         }
     }
 
@@ -240,8 +240,10 @@ impl Shared {
     }
 
     /// Runs an operation to its end and returns it.
-    pub(crate) fn run_locked(&self, mut core: Guard<'_>, op: Op) -> Op {
+    pub(crate) fn run_locked(&self, core: Guard<'_>, op: Op) -> Op {
         let unwinding = EndOnUnwind { shared: self };
+        // Given back before that takes the lock.
+        let mut core = core;
         let index = self.submit_locked(&mut core, op);
         let outcome = core.send_some();
         self.check(&mut core, outcome);
@@ -317,6 +319,10 @@ impl Shared {
             return self.wait_for_wake(core, limit);
         }
         core = self.turn(core);
+        if core.dead.is_some() {
+            // Nothing comes any more; its end wakes this.
+            return self.wait_for_wake(core, limit);
+        }
         if core.endpoint.is_some() && !core.leader {
             let mut spins = SPINS_MAX;
             core = self.wait_once(core, &mut spins, Some(limit));

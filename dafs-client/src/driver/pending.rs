@@ -183,29 +183,35 @@ impl<T> std::fmt::Debug for Pending<T> {
     }
 }
 
+/// Pause between looks at several sessions.
+const BETWEEN_SESSIONS: Duration = Duration::from_micros(200);
+
+/// A session that operations are of, and whether there are others.
+fn owners_of<T>(pendings: &[Pending<T>]) -> (Option<Arc<Owner>>, bool) {
+    let mut owners = pendings.iter().filter_map(|pending| match &pending.state {
+        State::Op { owner, .. } => Some(owner),
+        _ => None,
+    });
+    let Some(first) = owners.next() else { return (None, false) };
+    (Some(Arc::clone(first)), owners.any(|other| !Arc::ptr_eq(first, other)))
+}
+
 /// Waits until one of the operations has ended and returns its place; `None` when there are none. Collect it with
 /// `pendings.swap_remove(place).wait()`. Blocks.
 ///
 /// With operations of several sessions each session is looked at in turn, which delays by up to a millisecond.
 pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
-    let mut owner: Option<Arc<Owner>> = None;
-    let mut several = false;
-    for (place, pending) in pendings.iter().enumerate() {
-        match &pending.state {
-            State::Op { owner: own, .. } => match &owner {
-                None => owner = Some(Arc::clone(own)),
-                Some(first) => several |= !Arc::ptr_eq(first, own),
-            },
-            _ => return Some(place),
-        }
+    if let Some(place) = pendings.iter().position(|pending| !matches!(pending.state, State::Op { .. })) {
+        return Some(place);
     }
+    let (owner, several) = owners_of(pendings);
     let owner = owner?;
     if several {
         loop {
             if let Some(place) = pendings.iter_mut().position(Pending::test) {
                 return Some(place);
             }
-            owner.shared.clock.sleep(Duration::from_micros(200));
+            owner.shared.clock.sleep(BETWEEN_SESSIONS);
         }
     }
     let found_in = |core: &Core| {
@@ -240,18 +246,17 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
     }
     let wanted = hints.completions.min(pendings.len());
     // One has ended.
-    let owner = pendings.iter().filter(|_| wanted > 1).find_map(|pending| match &pending.state {
-        State::Op { owner, .. } => Some(Arc::clone(owner)),
-        _ => None,
-    });
-    if let Some(owner) = owner {
+    let (owner, several) = owners_of(pendings);
+    if let Some(owner) = owner.filter(|_| wanted > 1) {
         let until = owner.shared.clock.now().after(hints.window);
-        while pendings.iter().filter(|pending| pending.is_done()).count() < wanted {
+        let has_ended = |pending: &mut Pending<T>| if several { pending.test() } else { pending.is_done() };
+        while pendings.iter_mut().filter_map(|pending| has_ended(pending).then_some(())).count() < wanted {
             let left = until.since(owner.shared.clock.now());
-            if left.is_zero() {
-                break;
+            match several {
+                _ if left.is_zero() => break,
+                true => owner.shared.clock.sleep(BETWEEN_SESSIONS.min(left)),
+                false => owner.shared.wait_within(left),
             }
-            owner.shared.wait_within(left);
         }
     }
     pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()

@@ -112,15 +112,18 @@ impl Shared {
         transfer.holds.extend(loan.map(Hold::Loan));
         transfer.registered = asked.buffer.and_then(RegisteredBuf::memory);
         let op = |transfer| Op::moving(asked.kind.opcode(), Arc::clone(node), transfer);
+        let mut was_alive = true;
         let op = match attempt {
             Attempt::Done(count) => return Ok(count),
             Attempt::InFlight(core, sent, came) => self.end_generally(core, op(transfer), (sent, came)),
             Attempt::NotBegun(mut core) => {
+                was_alive = core.dead.is_none();
                 self.complete(&mut core, &mut transfer, asked.policy)?;
                 self.run_locked(core, op(transfer))
             }
         };
         if let (Some(_), Some(buffer)) = (&op.error, asked.buffer)
+            && was_alive
             && self.lock().dead.is_some()
         {
             buffer.revoke();
@@ -402,7 +405,10 @@ pub(crate) fn check_extent(offset: u64, len: usize) -> Result<()> {
 /// An append and a readdir are one request: what does not fit cannot be cut.
 fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
     let buffered = || match transfer.path {
-        IoPath::Bounced => core.buffers.bounce.as_ref().map_or(0, BounceBuffers::chunk_size),
+        IoPath::Bounced => {
+            let chunk = core.buffers.bounce.as_ref().map_or(0, BounceBuffers::chunk_size);
+            chunk.min(core.terms.welcome.transfer_size_max as usize)
+        }
         _ => core.eager_buffer_size(),
     };
     let limit = core.terms.request_max(transfer.path, transfer.direction()).unwrap_or_else(buffered);

@@ -30,6 +30,9 @@ impl Shared {
                 core = self.follow(core, None);
                 continue;
             }
+            if self.closings.any() {
+                self.collect_closes(&mut core);
+            }
             let outcome = core.receive().and_then(|received| {
                 if received {
                     spins = 0;

@@ -110,7 +110,6 @@ impl Core {
             op.error = Some(Box::new(error));
             op.stop();
             op.done = true;
-            op.revoke_memory();
             self.uncollected += 1;
             return self.ops.insert(op);
         }

@@ -28,20 +28,21 @@ impl Closing {
 pub(crate) struct Closings {
     waiting: Mutex<Vec<Closing>>,
     any: AtomicBool,
-    hasten: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    hasten: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
 }
 
 impl Closings {
-    /// What is to be called when a node has put its handle here, so that an idle session sends the close too. It must not block.
-    pub(crate) fn set_hasten(&self, hasten: impl Fn() + Send + Sync + 'static) {
+    /// What is to be called when a node has put its handle here, so that an idle session sends the close too: `true` where
+    /// others may wait for it. It must not block.
+    pub(crate) fn set_hasten(&self, hasten: impl Fn(bool) + Send + Sync + 'static) {
         // Set once, where the session is made.
         let _ = self.hasten.set(Box::new(hasten));
     }
 
     /// Calls what was set.
-    pub(crate) fn hasten(&self) {
+    pub(crate) fn hasten(&self, is_awaited: bool) {
         if let Some(hasten) = self.hasten.get() {
-            hasten();
+            hasten(is_awaited);
         }
     }
 

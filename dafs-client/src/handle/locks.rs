@@ -46,6 +46,11 @@ struct Held {
 }
 
 impl Locks {
+    /// The server has no locks of these, as far as is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.only.is_none() && self.given_up.is_empty()
+    }
+
     /// A range is locked, instead of what its owner held there.
     pub(crate) fn lock(&mut self, request: &LockRequest) {
         self.unlock(&request.range(), request.owner);

@@ -156,7 +156,8 @@ impl Drop for Node {
             epoch: self.epoch.load(Ordering::Relaxed),
             handle: self.handle(),
         });
-        self.closings.hasten();
+        let has_locks = !self.locks().is_empty();
+        self.closings.hasten(has_locks);
     }
 }
 

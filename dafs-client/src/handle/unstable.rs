@@ -119,12 +119,16 @@ impl Done {
 /// and whether changes of size or attributes are among it.
 pub(crate) fn lost(taken: &Taken, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
     let both = [&*taken.own, &taken.others];
-    let mut ranges: Vec<_> = both
+    let ranges = both
         .iter()
         .flat_map(|done| &done.ranges)
         .filter(|(verifier, _)| *verifier != committed)
-        .map(|(_, range)| range.clone())
-        .collect();
+        .map(|(_, range)| range.clone());
+    (joined(ranges.collect()), both.iter().filter_map(|done| done.changed).any(|changed| changed != epoch))
+}
+
+/// Sorted, and joined where they touch.
+pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, kept| {
         let touches = next.start <= kept.end;
@@ -133,7 +137,7 @@ pub(crate) fn lost(taken: &Taken, committed: Verifier, epoch: u64) -> (Vec<Range
         }
         touches
     });
-    (ranges, both.iter().filter_map(|done| done.changed).any(|changed| changed != epoch))
+    ranges
 }
 
 #[cfg(test)]

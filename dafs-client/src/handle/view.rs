@@ -24,7 +24,7 @@ impl ViewNode {
 impl Drop for ViewNode {
     fn drop(&mut self) {
         self.closings.put(Closing::View(self.number));
-        self.closings.hasten();
+        self.closings.hasten(false);
     }
 }
 

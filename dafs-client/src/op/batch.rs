@@ -372,7 +372,9 @@ impl BatchWork {
                 value: 0,
             }));
         }
-        if entry.write && result.status == Status::OK && entry.stability == Stability::Unstable {
+        // A reply repeats what a notice has told; a commit may have come between.
+        let is_new = entry.result != Some(result);
+        if is_new && entry.write && result.status == Status::OK && entry.stability == Stability::Unstable {
             let mut left = u64::from(result.count);
             for extent in &entry.lists.extents {
                 let len = extent.len.min(left);

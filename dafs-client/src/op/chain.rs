@@ -1,12 +1,14 @@
 //! A chain among the operations of a session.
 
+use std::sync::Arc;
+
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{CHAIN_HANDLE, Flags, HEADER_SIZE, Header, LockRequest, Opcode, Status};
 use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::handle::closings::Closing;
-use crate::handle::node::{Reopen, join};
+use crate::handle::node::{Node, Reopen, join};
 use crate::memory::RawMemory;
 use crate::method::io_path::Direction;
 use crate::op::body::{Body, DataReply};
@@ -129,6 +131,14 @@ impl Link {
 impl ChainWork {
     pub(crate) fn new(links: Vec<Link>) -> Self {
         Self { links, sent: 0, attempts: 0 }
+    }
+
+    /// Directories that links name beside what they are about.
+    pub(crate) fn seconds(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.links.iter().filter_map(|link| match &link.ask {
+            Ask::Named(named) => named.second.as_ref(),
+            Ask::Data(..) | Ask::Few(..) => None,
+        })
     }
 
     /// Sends a link. Those behind the first use the handle that was saved last.

@@ -358,7 +358,8 @@ impl Op {
         let second = match &self.work {
             Work::Named(named) => named.second.as_ref(),
             Work::Batch(batch) => batch.entries.iter().map(|entry| &entry.node).find(|node| node.is_stale()),
-            Work::Data(_) | Work::Chain(_) => None,
+            Work::Chain(chain) => chain.seconds().find(|node| node.is_stale()),
+            Work::Data(_) => None,
         };
         self.target.iter().chain(second).find_map(|node| node.stale_cause())
     }

@@ -164,10 +164,13 @@ impl Transfer {
     pub(crate) fn on_count(&mut self, at: usize, len: usize, count: usize) {
         if count < len {
             self.short_at = self.short_at.min(at + count);
-            // What lies beyond the end need not be asked for.
+            // What lies beyond the end need not be asked for. What is asked for again may lie before it.
             let follows_file = self.list.as_ref().is_none_or(|list| list.is_ascending());
             if self.direction() == Direction::Read && follows_file {
-                self.stop();
+                let before = self.short_at;
+                self.redo.retain(|(at, _)| *at < before);
+                self.cut = self.len;
+                self.begun = true;
             }
         }
     }
@@ -244,5 +247,29 @@ impl Transfer {
                 let (from, to) = (begin.max(at), memory_end.min(end));
                 (from < to).then(|| (index, from - begin, to - from))
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [CLI-170]
+    #[test]
+    fn read_that_meets_the_end_still_asks_again_for_what_lies_before() {
+        let mut memory = [0; 40];
+        let memory = SmallVec::from_buf([RawMemory::of_mut(&mut memory)]);
+        let mut read = Transfer::new(TransferKind::Read, IoPath::Inline, 0, memory, SmallVec::new());
+        while read.has_more() {
+            read.on_part_sent(read.cut, 10);
+        }
+        read.redo = vec![(0, 10), (10, 10), (20, 10), (30, 10)];
+        let (at, len) = read.next_part(10);
+        read.on_part_sent(at, len);
+        read.on_count(30, 10, 5);
+        assert_eq!((read.has_more(), read.next_part(10)), (true, (20, 10)));
+        read.on_part_sent(20, 10);
+        read.on_count(20, 10, 0);
+        assert_eq!((read.count(), &read.redo[..]), (20, &[(0, 10), (10, 10)][..]));
     }
 }

@@ -98,6 +98,9 @@ fn directories_are_made_and_removed_when_empty(on: On) {
         assert_status(root.create_dir("x/y", 0o755), Status::NOT_FOUND, "without its parent");
         root.create_dir_all("d/a/b/c", 0o755).unwrap();
         root.create_dir_all("d/a/b/c", 0o755).unwrap();
+        root.create("d/a/file").unwrap();
+        assert_status(root.create_dir_all("d/a/file", 0o755), Status::EXISTS, "a file");
+        root.remove_file("d/a/file").unwrap();
         let below = root.open_dir("d/a").unwrap();
         below.create("b/f").unwrap();
         assert_status(root.remove_dir("d"), Status::NOT_EMPTY, "not empty");

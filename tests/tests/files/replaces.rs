@@ -89,6 +89,14 @@ fn replace_that_fails_leaves_the_old_file_and_nothing_else(on: On) {
             assert_status(root.replace("f", b"new", 0o600), status, export);
             assert_eq!(content(&root, "f"), b"old", "{export}");
         }
+        // What comes short is no new file either: the rest is written, or an error.
+        for len in [10_000, 40_000] {
+            let data = bytes(len as u64, len);
+            faults.next(Kind::Write, Fault::Short, 1);
+            root.replace("f", &data, 0o600).unwrap();
+            assert_same(&content(&root, "f"), &data, export);
+        }
+        root.replace("f", b"old", 0o600).unwrap();
         assert_status(root.replace("d", b"new", 0o600), Status::IS_DIRECTORY, export);
         assert_status(root.replace("missing/f", b"new", 0o600), Status::NOT_FOUND, export);
         assert_status(root.replace("f/x", b"new", 0o600), Status::NOT_DIRECTORY, export);

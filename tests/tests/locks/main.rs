@@ -34,6 +34,8 @@ on_each_provider_and_two_workers! {
     counter_under_a_lock_counts_every_addition,
     range_that_cannot_be_is_refused,
     chain_locks_writes_and_unlocks_in_one_round_trip,
+    chain_that_locks_and_does_not_unlock_leaves_nothing_locked,
+    file_that_is_dropped_while_another_thread_waits_gives_its_locks_back,
     lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
     chain_whose_lock_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
 }
@@ -337,6 +339,43 @@ fn chain_locks_writes_and_unlocks_in_one_round_trip(on: On) {
     let broken = reads.chain().lock(0..4, Shared).write_at(b"not", 0).unlock(0..4).run();
     assert_status(broken, Status::BAD_HANDLE, "a write to a file that is read");
     assert!(b.try_lock(0..4, Exclusive).unwrap());
+}
+
+// [CLI-143]
+fn chain_that_locks_and_does_not_unlock_leaves_nothing_locked(on: On) {
+    let harness = Harness::start(on);
+    let (session, other) = (harness.session(), harness.session());
+    let ((export, file), (_, other)) = (open(&session), open(&other));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    for _ in 0..2 {
+        let chain = file.chain().lock(0..4, Exclusive).lock(8..12, Shared).write_at(b"here", 0);
+        chain.unlock(8..12).run().unwrap();
+        let opened =
+            export.chain().open("f", &options).lock(0..4, Exclusive).write_at(b"then", 0).run().unwrap();
+        assert!(opened.file.is_some() && other.try_lock(0..12, Exclusive).unwrap());
+        other.unlock(0..12).unwrap();
+    }
+}
+
+// [CLI-47] [LOCK-2]
+fn file_that_is_dropped_while_another_thread_waits_gives_its_locks_back(on: On) {
+    let harness = Harness::start(on);
+    let (session, other) = (harness.session(), harness.session());
+    let ((_, held), (_, waits), (_, other)) = (open(&session), open(&session), open(&other));
+    held.lock(0..4, Shared).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| waits.lock(0..4, Exclusive));
+        // It waits once nobody else is let pass.
+        while other.try_lock(0..4, Shared).unwrap() {
+            other.unlock(0..4).unwrap();
+        }
+        drop(held);
+        waiting.join().unwrap().unwrap();
+    });
+    // Nor does another session wait for the next call of this one.
+    drop(waits);
+    other.lock(0..4, Exclusive).unwrap();
 }
 
 // [LOCK-21] [LOCK-22]

@@ -271,6 +271,9 @@ fn sessions_of_one_domain_share_registered_memory(on: On) {
     buffer.copy_from_slice(&data);
     assert_eq!(written.write_buf_at(&buffer, 0).unwrap(), data.len());
     buffer.fill(0);
+    // Nothing is sent any more, so nothing is taken from the other.
+    one.close();
+    assert!(matches!(written.write_buf_at(&buffer, 0), Err(Error::Closed)));
     drop((written, one));
     assert_eq!(read.read_buf_at(&mut buffer, 0).unwrap(), data.len());
     assert_same(&buffer, &data, "memory of the other session");

@@ -112,9 +112,10 @@ pub(crate) fn run_singly(
     lent: &[(usize, RegisteredBuf)],
 ) -> Result<Vec<Result<BatchOutcome>>> {
     let unwinding = EndOnUnwind { shared: &owner.shared };
+    let was_alive = owner.shared.lock().dead.is_none();
     let (_, results) = Singles::submit(owner, operations, Keep::None).wait();
     std::mem::forget(unwinding);
-    if results.is_err() && owner.shared.lock().dead.is_some() {
+    if was_alive && results.is_err() && owner.shared.lock().dead.is_some() {
         lent.iter().for_each(|(_, buffer)| buffer.revoke());
     }
     results

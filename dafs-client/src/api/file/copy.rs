@@ -55,7 +55,8 @@ impl File {
             let finish = move |op: crate::op::Op| {
                 let reply = op.into_reply()?;
                 let CopyReply { count, end, .. } = CopyReply::decode(reply.body())?;
-                if len != 0 && count > len {
+                let most = if len == 0 { u64::MAX - offset.max(target_offset) } else { len };
+                if count > most {
                     return Err(Error::Invalid("the server says that it copied more than it was asked for".into()));
                 }
                 Ok(Copied { count, end })

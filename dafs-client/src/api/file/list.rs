@@ -174,8 +174,9 @@ impl File {
         buffer: &RegisteredBuf,
         parts: &[Range<usize>],
     ) -> Result<Moved> {
+        let was_alive = self.owner.shared.lock().dead.is_none();
         let moved = self.run_part(kind, part, self.parts_of(buffer, parts)?)?;
-        if moved.result.is_err() && self.owner.shared.lock().dead.is_some() {
+        if was_alive && moved.result.is_err() && self.owner.shared.lock().dead.is_some() {
             buffer.revoke();
         }
         Ok(moved)

@@ -266,8 +266,7 @@ impl File {
             let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
             // Of a part only data: who names a range has that in mind.
             let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
-            let taken = self.node.unstable().take(&(offset..end), all);
-            let mut covered = Covered { node: Arc::clone(&self.node), taken: Some(taken) };
+            let mut covered = Covered::begin(&self.node, &(offset..end), all);
             let finish = move |op: Op| {
                 let reply = op.into_reply()?;
                 let committed = CommitReply::decode(reply.body())?.verifier;
@@ -397,14 +396,20 @@ impl std::fmt::Debug for File {
 }
 
 /// What a commit in flight covers. Goes back when the commit failed, or nobody collected it.
-struct Covered {
+pub(crate) struct Covered {
     node: Arc<Node>,
     taken: Option<Taken>,
 }
 
 impl Covered {
+    /// A commit of this range is to be sent; `all`: it covers attributes too.
+    pub(crate) fn begin(node: &Arc<Node>, range: &Range<u64>, all: bool) -> Self {
+        let taken = node.unstable().take(range, all);
+        Self { node: Arc::clone(node), taken: Some(taken) }
+    }
+
     /// It was answered: what is lost, see [`unstable::lost`].
-    fn end(&mut self, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
+    pub(crate) fn end(&mut self, committed: Verifier, epoch: u64) -> (Vec<Range<u64>>, bool) {
         let Some(taken) = self.taken.take() else { return (Vec::new(), false) };
         self.node.unstable().end(&taken);
         unstable::lost(&taken, committed, epoch)

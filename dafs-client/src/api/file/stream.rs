@@ -29,7 +29,7 @@ impl Write for &File {
             // Larger appends are not atomic; std's helpers write the rest.
             let max = self.owner.shared.lock().terms.append_size_max();
             let data = &data[..data.len().min(max)];
-            *position = self.append(data)? + data.len() as u64;
+            *position = self.append(data)?.saturating_add(data.len() as u64);
             return Ok(data.len());
         }
         let count = self.write_at(data, *position)?;
