@@ -517,8 +517,9 @@ impl Endpoint for TcpEndpoint {
         if self.closed || self.has_news() || self.output.can_go_on() {
             return false;
         }
-        // Without word of events, one that was taken since the socket was last asked may have been for bytes that are there now.
-        if !(self.input.left == Left::Nothing && self.told_of_events) {
+        // Without word of events, one that was taken since the socket was last asked may have been for bytes that are there now. Of a
+        // connection that was reset, `TCP_INQ` says that nothing is left, and no further event comes.
+        if !(self.input.left == Left::Nothing && self.told_of_events && !self.told_of_end) {
             if self.input.has_message() {
                 return false;
             }

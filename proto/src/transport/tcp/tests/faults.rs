@@ -424,6 +424,35 @@ fn message_and_close_together_are_both_noticed_by_one_event() {
     }
 }
 
+// [PROV-24] [PROV-67]
+#[test]
+fn message_and_reset_together_are_both_noticed_by_one_event() {
+    let (mut raw, mut endpoint, _domain) = raw_client(&params());
+    assert!(endpoint.arm());
+    raw.write_all(&send(b"last", b"")).unwrap();
+    socket2::SockRef::from(&raw).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(raw);
+    let deadline = Instant::now() + HANG;
+    while !hung_up(&endpoint) {
+        assert!(Instant::now() < deadline);
+    }
+    endpoint.on_event(0, true);
+    assert!(endpoint.recv().unwrap().is_some());
+    // The answer is in vain, which says nothing about what there is to receive.
+    endpoint.send_copy(b"answer", b"").unwrap();
+    endpoint.flush().unwrap();
+    loop {
+        match endpoint.recv() {
+            Ok(None) => assert!(!endpoint.arm(), "asleep on a connection that was reset"),
+            Ok(Some(_)) => panic!("nothing more was sent"),
+            Err(error) => {
+                assert!(matches!(error, TransportError::Closed), "{error}");
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn close_after_the_event_that_was_told_of_is_noticed_by_the_next() {
     let (mut raw, mut endpoint, _domain) = raw_client(&params());
