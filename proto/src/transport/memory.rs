@@ -186,6 +186,13 @@ pub unsafe trait Memory: Send + Sync {
         false
     }
 
+    /// Of memory that may fault, the bytes at `offset` are all there. A file that is cut within a page has zeros in the rest of the page,
+    /// which do not fault: only who asks after copying knows that no such zeros were copied. A look at the file; not blocking.
+    fn is_there(&self, offset: usize, len: usize) -> bool {
+        let _ = (offset, len);
+        true
+    }
+
     /// The descriptor behind it, where another process can map the same memory.
     fn shared_fd(&self) -> Option<SharedFd> {
         None
@@ -334,6 +341,12 @@ impl MemoryRef {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// All of it is there: see [`Memory::is_there`].
+    #[inline]
+    pub fn is_there(&self) -> bool {
+        self.is_empty() || self.memory.is_there(self.offset, self.len)
     }
 
     /// The memory this is a part of.

@@ -322,14 +322,15 @@ fn broken_in_the_middle() {
     }
 }
 
-// [STOR-27] [TCP-27] [STOR-68] The sockets are full, and the server waits in the middle of the data, when the file is cut.
+// [STOR-27] [TCP-27] [TCP-41] [STOR-68] The sockets are full, and the server waits in the middle of the data, when the file is cut.
 fn cut_while_sent() {
     let harness = Harness::start(On::Tcp);
     let path = harness.data().join("f");
     // Of the smaller ones the last part is on its way, and the reply behind it, when the first is still waiting.
-    // They are cut behind what has been sent, and before.
-    let cases =
-        [16u32 << 20, 2 << 20, 1 << 20].map(|whole| [(whole, u64::from(whole / 4 * 3 + 123)), (whole, 123)]);
+    // They are cut behind what has been sent, and before; and within the last page of all or of a chunk, where zeros take the place of data.
+    let cases = [16u32 << 20, 2 << 20, 1 << 20].map(|whole| {
+        [u64::from(whole / 4 * 3 + 123), 123, u64::from(whole - 5), (1 << 20) - 5].map(|kept| (whole, kept))
+    });
     let cases = [false, true]
         .into_iter()
         .flat_map(|lists| cases.into_iter().flatten().map(move |case| (lists, case)));

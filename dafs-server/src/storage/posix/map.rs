@@ -9,7 +9,7 @@ use dafs_proto::wire::FileKind;
 
 use super::super::NodeId;
 use super::holes::held_from;
-use super::mapping::Mapping;
+use super::mapping::Window;
 use super::{Node, sys};
 
 /// Windows begin at multiples of this, bytes.
@@ -72,7 +72,7 @@ impl Windows {
             let oldest = self.windows.iter().min_by_key(|(_, cached)| cached.used).map(|(key, _)| *key);
             oldest.and_then(|key| self.windows.remove(&key));
         }
-        let memory: Arc<dyn Memory> = Arc::new(Mapping::new(fd, number * WINDOW_STRIDE, WINDOW_SIZE)?);
+        let memory: Arc<dyn Memory> = Arc::new(Window::new(fd, number * WINDOW_STRIDE, WINDOW_SIZE)?);
         self.windows.insert((id, number), Cached { memory: Arc::clone(&memory), used: self.uses });
         Some(memory)
     }

@@ -6,7 +6,7 @@
 //! the handler that was there before.
 #![allow(unsafe_code, reason = "mmap, and touching mapped files")]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 
 use dafs_proto::transport::{Memory, Span};
@@ -33,6 +33,40 @@ unsafe impl Memory for Mapping {
 
     fn may_fault(&self) -> bool {
         true
+    }
+}
+
+/// A mapping to be sent from, and the file, by which it is known what was there.
+pub(super) struct Window {
+    mapping: Mapping,
+    file: OwnedFd,
+    /// Where it begins in the file, bytes.
+    offset: u64,
+}
+
+// SAFETY: the span is the mapping's, which stays in place until drop.
+unsafe impl Memory for Window {
+    fn span(&self) -> Span<'_> {
+        self.mapping.span()
+    }
+
+    fn may_fault(&self) -> bool {
+        true
+    }
+
+    fn is_there(&self, offset: usize, len: usize) -> bool {
+        let end = self.offset + (offset + len) as u64;
+        // The kernel sets the size before it clears what lies beyond it.
+        rustix::fs::fstat(&self.file)
+            .is_ok_and(|now| u64::try_from(now.st_size).is_ok_and(|size| end <= size))
+    }
+}
+
+impl Window {
+    /// As [`Mapping::new`]; `None` also where no descriptor is left.
+    pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
+        let file = fd.try_clone_to_owned().ok()?;
+        Some(Self { mapping: Mapping::new(fd, offset, len)?, file, offset })
     }
 }
 

@@ -29,6 +29,9 @@ unsafe impl Memory for MappedFile {
     fn may_fault(&self) -> bool {
         true
     }
+    fn is_there(&self, offset: usize, len: usize) -> bool {
+        self.file.metadata().is_ok_and(|now| (offset + len) as u64 <= now.len())
+    }
 }
 
 impl MappedFile {

@@ -174,7 +174,7 @@ impl ShmEndpoint {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(TransportError::Closed),
             Err(error) => return Err(TransportError::system("reach ordinary memory of the peer", error)),
         };
-        if moved == len {
+        if moved == len && local.iter().all(MemoryRef::is_there) {
             return Ok(());
         }
         if local.iter().any(|segment| segment.memory().may_fault()) {
@@ -206,7 +206,7 @@ fn copy_mapped(
             let (from, to) = if way == Way::Write { (ours, theirs) } else { (theirs, ours) };
             let moved = copy_through_kernel(from, to)
                 .map_err(|error| TransportError::system("copy memory that may fault", error))?;
-            if moved != len {
+            if moved != len || !segment.is_there() {
                 return Err(local_fault());
             }
         } else {

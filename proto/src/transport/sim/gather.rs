@@ -13,7 +13,12 @@ pub(super) fn gather(segments: &LocalSegments) -> io::Result<Vec<u8>> {
     for segment in segments {
         match segment.memory().may_fault() {
             false => bytes.extend_from_slice(&segment.span().to_vec()),
-            true => bytes.extend_from_slice(&read_through_kernel(segment.span())?),
+            true => {
+                bytes.extend_from_slice(&read_through_kernel(segment.span())?);
+                if !segment.is_there() {
+                    return Err(io::Error::from_raw_os_error(libc::EFAULT));
+                }
+            }
         }
     }
     Ok(bytes)

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use self::leaving::PAGE_SIZE;
 use super::super::util::check_message;
 use super::super::{
-    HEAD_SIZE_MAX, LocalSegments, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span, TransportError,
-    part_of,
+    HEAD_SIZE_MAX, LocalSegments, MemoryRef, OpToken, PeerFault, PostError, RemoteRange, SendSlot, Span,
+    TransportError, part_of,
 };
 use super::READ_LISTS_MAX;
 use super::frame::{FaultReason, Frame, FrontBytes, HEADER_SIZE, HeaderBytes, encode_ranges};
@@ -103,6 +103,11 @@ impl Write {
     /// Bytes of the frame.
     fn frame_len(&self) -> usize {
         self.front.len() + self.len
+    }
+
+    /// Nothing of its memory is gone.
+    fn is_there(&self) -> bool {
+        self.segments.iter().all(MemoryRef::is_there)
     }
 }
 
@@ -348,7 +353,7 @@ impl Output {
             |count, len| Frame::WriteList { count, len },
         );
         let may_fault = segments.iter().any(|segment| segment.memory().may_fault());
-        let len = segments.iter().map(super::super::MemoryRef::len).sum();
+        let len = segments.iter().map(MemoryRef::len).sum();
         let write = self.writes.insert(Write {
             token,
             front,

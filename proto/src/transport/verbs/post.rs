@@ -445,7 +445,7 @@ fn copy_in(from: &MemoryRef, to: Span<'_>) -> io::Result<()> {
         return Ok(());
     }
     match copy_through_kernel(from.span(), to)? {
-        copied if copied == from.len() => Ok(()),
+        copied if copied == from.len() && from.is_there() => Ok(()),
         _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
     }
 }

@@ -28,9 +28,14 @@ impl Output {
         let access = self.response_frame.is_some().then(|| link.shared.regions.access());
         let mut gather = Gather::new();
         let mut skip = self.front_sent;
-        let mut may_fault = false;
+        let (mut may_fault, mut more) = (false, false);
         for item in &self.queue {
             match item {
+                // It waits until the memory is known to have been there.
+                Item::Message { whole: Some(_), .. } if may_fault => {
+                    more = true;
+                    break;
+                }
                 Item::Message { buffer, start, len, .. } => {
                     let message = buffer.span().slice(*start, *len).unwrap_or(Span::EMPTY);
                     gather.vectors().push_after(&mut skip, message);
@@ -64,7 +69,7 @@ impl Output {
         }
         gather.vectors().truncate(self.turn_max);
         link.counters.sends += 1;
-        Ok((sys::send(link.socket.as_fd(), &gather, false), gather.total(), may_fault))
+        Ok((sys::send(link.socket.as_fd(), &gather, more), gather.total(), may_fault))
     }
 
     /// Sends a part of the front write that ends with a page; zeros in its place when it is gone: the file was
@@ -121,12 +126,11 @@ impl Output {
                 }
                 Some(Item::Write(key)) => {
                     let write = self.writes.remove(key);
-                    match write.faulted {
-                        false => link.complete(write.token, Ok(())),
-                        true => {
-                            link.complete(write.token, Err(faulted()));
-                            self.take_back(link);
-                        }
+                    if write.faulted || (write.may_fault && !write.is_there()) {
+                        link.complete(write.token, Err(faulted()));
+                        self.take_back(link);
+                    } else {
+                        link.complete(write.token, Ok(()));
                     }
                 }
                 Some(Item::Response) => {
