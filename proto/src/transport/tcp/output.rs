@@ -178,7 +178,9 @@ impl Output {
 
     /// Bytes of messages that wait to leave.
     pub(super) fn unsent_message_bytes(&self) -> usize {
-        self.queued_bytes.saturating_sub(self.front_sent)
+        // What has left of an RDMA write is no part of `queued_bytes`.
+        let is_sent = self.front_sent > 0 && matches!(self.queue.front(), Some(Item::Message { .. }));
+        self.queued_bytes - if is_sent { self.front_sent } else { 0 }
     }
 
     /// The peer does not receive any more: nothing can be sent.

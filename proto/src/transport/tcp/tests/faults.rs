@@ -377,6 +377,31 @@ fn peer_that_stops_reading_fills_a_bounded_queue_and_nothing_is_lost() {
     assert!(!pair.server.wants_flush());
 }
 
+// [LIMIT-8]
+#[test]
+fn messages_behind_a_write_that_has_left_in_part_count_as_unsent() {
+    let mut pair = pair();
+    let size = 8 << 20;
+    let region = region(&pair.client_domain, &vec![0; size], BOTH);
+    let source = memory(&pair.server_domain, &vec![1; size]);
+    pair.server.rdma_write(OpToken(1), smallvec![source], region.range(), None).unwrap();
+    pair.server.flush().unwrap();
+    assert!(pair.server.wants_flush(), "the socket took all of it");
+    let payload = [0; 16 << 10];
+    for _ in 0..10 {
+        pair.server.send_copy(b"reply", &payload).unwrap();
+    }
+    assert!(pair.server.unsent_bytes() >= 10 * payload.len(), "{} bytes", pair.server.unsent_bytes());
+    // Of a message that has left in part the rest counts.
+    while pair.server.wants_flush() {
+        assert!(pair.client.recv().is_ok());
+        let before = pair.server.unsent_bytes();
+        pair.server.flush().unwrap();
+        assert!(pair.server.unsent_bytes() <= before);
+    }
+    assert_eq!(pair.server.unsent_bytes(), 0);
+}
+
 // [TCP-40]
 #[test]
 fn flood_of_empty_writes_lets_others_work() {
