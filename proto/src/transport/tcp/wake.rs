@@ -25,8 +25,7 @@ const SPIN_MAX: Duration = Duration::from_micros(50);
 impl TcpEndpoint {
     /// As `Endpoint::wait`, after the flush.
     pub(super) fn wait_for_news(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        // Whoever was refused may have room now.
-        let may_have_room = self.refused_at.take().is_some_and(|sent| self.link.counters.bytes_sent > sent);
+        let may_have_room = self.take_room();
         if self.has_news() || may_have_room {
             return Ok(());
         }
@@ -55,11 +54,17 @@ impl TcpEndpoint {
         }
         if ready.contains(PollFlags::OUT) {
             self.flush_output()?;
+            self.take_room();
         }
         Ok(())
     }
 
-    /// Spins until something arrived, if that is likely to pay; `true` when it did.
+    /// Whoever was refused may have room now. Said once.
+    fn take_room(&mut self) -> bool {
+        self.refused_at.take_if(|sent| self.link.counters.bytes_sent > *sent).is_some()
+    }
+
+    /// Spins until something arrived or there is room, if that is likely to pay; `true` when it did.
     fn spin_for_input(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
         let busy = self.policy == WaitPolicy::Busy;
         if self.policy == WaitPolicy::Event || self.input.has_message() || !(busy || self.spin_is_worth_it())
@@ -74,6 +79,9 @@ impl TcpEndpoint {
             }
             if !self.output.is_empty() {
                 self.flush_output()?;
+                if self.take_room() {
+                    return Ok(true);
+                }
             }
             if ask.is_multiple_of(ASKS_BETWEEN_CLOCKS) {
                 let now = Instant::now();

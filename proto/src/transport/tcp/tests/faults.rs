@@ -377,6 +377,32 @@ fn peer_that_stops_reading_fills_a_bounded_queue_and_nothing_is_lost() {
     assert!(!pair.server.wants_flush());
 }
 
+// [PROV-55]
+#[test]
+fn wait_that_spins_ends_when_there_is_room() {
+    for wait in [WaitPolicy::Busy, WaitPolicy::Adaptive] {
+        let (mut raw, mut endpoint, _domain) = raw_client(&ConnectParams { wait, ..params() });
+        // Both ends are this thread, beside which a spin would never pay.
+        endpoint.believe_peer_is_elsewhere();
+        let payload = vec![0; 16 << 10];
+        let blocked_at = loop {
+            let before = endpoint.counters().bytes_sent;
+            while endpoint.send_copy(b"h", &payload).is_ok() {}
+            endpoint.flush().unwrap();
+            if endpoint.counters().bytes_sent == before {
+                break before;
+            }
+        };
+        // The peer takes it all after the flush that `wait` begins with.
+        let mut taken = vec![0; usize::try_from(blocked_at).unwrap()];
+        raw.read_exact(&mut taken).unwrap();
+        let begin = Instant::now();
+        endpoint.wait_for_news(Some(HANG)).unwrap();
+        assert!(begin.elapsed() < HANG, "{wait:?}: no room although the peer takes");
+        endpoint.send_copy(b"h", &payload).unwrap();
+    }
+}
+
 // [LIMIT-8]
 #[test]
 fn messages_behind_a_write_that_has_left_in_part_count_as_unsent() {
