@@ -411,6 +411,7 @@ impl Output {
                 match self.send_page(link, &self.writes[key]) {
                     Ok((sent, faulted)) => {
                         self.writes[key].faulted |= faulted;
+                        flushed += sent;
                         self.advance(link, sent);
                     }
                     Err(error) => return self.on_send_error(link, error),

@@ -247,6 +247,28 @@ fn write_from_a_truncated_file_sends_zeros_keeps_framing_and_says_so() {
     }
 }
 
+#[test]
+fn flush_of_a_file_that_is_gone_keeps_to_its_turn() {
+    const TURN: usize = 32 << 10;
+    let mut pair = pair();
+    let size = 8 << 20;
+    let file = MappedFile::new(size);
+    let mapped = MemoryRef::new(Arc::clone(&file) as _);
+    file.truncate(0);
+    let region = region(&pair.client_domain, &vec![0xee; size], BOTH);
+    pair.server.set_turn(TURN);
+    pair.server.rdma_write(OpToken(1), smallvec![mapped], region.range(), None).unwrap();
+    while pair.server.wants_flush() {
+        let before = pair.server.counters().bytes_sent;
+        pair.server.flush().unwrap();
+        let sent = pair.server.counters().bytes_sent - before;
+        // The last page may begin just before its end.
+        assert!(sent < (TURN + 2 * 4096) as u64, "{sent} bytes in one flush");
+        assert!(pair.client.recv().unwrap().is_none());
+    }
+    assert!(pair.server.poll_completion().unwrap().result.unwrap_err().is_local_fault());
+}
+
 // [PROV-82] [PROV-83]
 #[test]
 fn message_that_leaves_only_if_all_was_there_is_taken_back_with_what_was_gone_and_no_other_is() {
