@@ -414,7 +414,7 @@ impl Input {
                 *left -= source.len();
                 (source.len(), *left)
             }
-            Some(Placing::Write { rest, immediate, .. }) => {
+            Some(Placing::Write { rest, .. }) => {
                 let source = received(usize::try_from(rest.left()).unwrap_or(usize::MAX));
                 let (len, mut left) = (source.len() as u64, source);
                 // A write of nothing is of one range, whose region is asked for once more.
@@ -424,14 +424,17 @@ impl Input {
                     left = left.scatter([target]);
                     true
                 });
-                if resolved.is_err() {
-                    // A region that is gone by now gets nothing, and nobody is told; `fill` turns the rest into a discard.
-                    *immediate = None;
-                }
+                let is_gone = resolved.is_err();
                 drop(access);
                 link.counters.bytes_copied += len;
                 rest.advance(len);
-                (source.len(), usize::try_from(rest.left()).unwrap_or(usize::MAX))
+                let left = usize::try_from(rest.left()).unwrap_or(usize::MAX);
+                let consumed = source.len();
+                if is_gone {
+                    // Nobody is told: neither of the immediate nor of an error.
+                    self.placing = Some(Placing::Discard { left });
+                }
+                (consumed, left)
             }
         };
         self.start += consumed;

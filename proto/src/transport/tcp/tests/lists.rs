@@ -165,6 +165,38 @@ fn region_dropped_while_a_list_arrives_gets_nothing_more() {
     }
 }
 
+// [TCP-24]
+#[test]
+fn list_of_two_regions_is_discarded_behind_the_one_that_ended() {
+    for size in [100, 10_000] {
+        let (mut raw, mut endpoint, domain) = raw_client(&params());
+        let [dropped, live] = [(); 2].map(|()| region(&domain, &vec![0; size], BOTH));
+        let kept = dropped.memory().clone();
+        let head = list_frame(true, &[dropped.range(), live.range()], u32::try_from(2 * size).unwrap());
+        let first = size / 2;
+        raw.write_all(&[head.clone(), vec![1; first]].concat()).unwrap();
+        while endpoint.counters().bytes_received < (head.len() + first) as u64 {
+            endpoint.wait(Some(HANG)).unwrap();
+            assert!(endpoint.recv().unwrap().is_none());
+        }
+        drop(dropped);
+        // What is left of the one arrives, and later the other's.
+        for part in [size - first, size] {
+            let before = endpoint.counters().bytes_received;
+            raw.write_all(&vec![1; part]).unwrap();
+            while endpoint.counters().bytes_received < before + part as u64 {
+                endpoint.wait(Some(HANG)).unwrap();
+                assert!(endpoint.recv().unwrap().is_none());
+            }
+        }
+        let next = [&Frame::Send { head_len: 4, payload_len: 0 }.encode()[..], b"next"].concat();
+        raw.write_all(&next).unwrap();
+        assert_eq!(expect_message(&mut endpoint).0, b"next");
+        assert_eq!(kept.span().to_vec().iter().filter(|byte| **byte == 1).count(), first);
+        assert!(live.memory().span().to_vec().iter().all(|byte| *byte == 0), "{size}");
+    }
+}
+
 // [TCP-14] [TCP-35] [TCP-36]: however the stream is cut up.
 #[test]
 fn lists_that_arrive_in_single_bytes_are_placed() {
