@@ -122,6 +122,8 @@ struct ResponseFrame {
     header: HeaderBytes,
     ranges: SmallVec<[RemoteRange; 1]>,
     len: usize,
+    // Of the read of which it is the end, which `responses` no longer has: whether that was of a list.
+    ends_list: Option<bool>,
 }
 
 /// How far a gather list goes.
@@ -379,12 +381,14 @@ impl Output {
 
     /// Queues the answer to the peer's read; its ranges have been checked.
     pub(super) fn respond(&mut self, id: u32, rest: Ranges) -> Result<(), PeerFault> {
-        let lists = self.responses.iter().filter(|response| response.rest.is_list()).count();
+        let ending = self.response_frame.as_ref().and_then(|frame| frame.ends_list);
+        let lists = self.responses.iter().filter(|response| response.rest.is_list()).count()
+            + usize::from(ending == Some(true));
         if rest.is_list() && lists >= READ_LISTS_MAX {
             let limit = READ_LISTS_MAX as u64;
             return Err(PeerFault::malformed("reads of lists outstanding", limit + 1, limit));
         }
-        if self.responses.len() >= self.responses_max {
+        if self.responses.len() + usize::from(ending.is_some()) >= self.responses_max {
             let limit = self.responses_max as u64;
             return Err(PeerFault::malformed("reads outstanding", limit + 1, limit));
         }
@@ -519,11 +523,12 @@ impl Output {
         let ranges = response.rest.first(len).collect();
         response.rest.advance(len);
         response.read_offset += len;
-        if response.rest.left() == 0 {
+        let ends_list = (response.rest.left() == 0).then(|| response.rest.is_list());
+        if ends_list.is_some() {
             self.responses.pop_front();
         }
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        self.response_frame = Some(ResponseFrame { header, ranges, len });
+        self.response_frame = Some(ResponseFrame { header, ranges, len, ends_list });
         self.queue.push_back(Item::Response);
     }
 

@@ -284,6 +284,24 @@ fn more_reads_than_the_depth_end_the_connection() {
     assert!(is_malformed(&error), "{error}");
 }
 
+// [TCP-31] A read whose last bytes are queued is not answered yet.
+#[test]
+fn short_reads_beyond_the_depth_end_the_connection() {
+    let few = ConnectParams { rdma_depth: 2, ..params() };
+    for (count, is_taken) in [(1, true), (2, true), (3, false)] {
+        let (mut raw, mut endpoint, domain) = raw_client(&few);
+        let region = region(&domain, &[7; 8], BOTH);
+        let request = |id| Frame::ReadRequest { id, range: region.range() }.encode();
+        raw.write_all(&(0..count).map(request).collect::<Vec<_>>().concat()).unwrap();
+        endpoint.wait(Some(HANG)).unwrap();
+        match endpoint.recv() {
+            Ok(None) => assert!(is_taken, "{count} reads"),
+            Ok(Some(_)) => panic!("nothing was sent"),
+            Err(error) => assert!(!is_taken && is_malformed(&error), "{count} reads: {error}"),
+        }
+    }
+}
+
 // [TCP-23] [TCP-38] [TCP-39]
 #[test]
 fn region_fault_is_told_to_the_peer_by_name() {

@@ -106,6 +106,25 @@ fn reads_of_lists_beyond_their_bound_are_refused_by_both_sides() {
     assert!(matches!(error, TransportError::Peer(PeerFault::Malformed { .. })), "{error}");
 }
 
+// [TCP-37] A read whose last bytes are queued is not answered yet.
+#[test]
+fn short_reads_of_lists_beyond_their_bound_end_the_connection() {
+    for (count, is_taken) in [(READ_LISTS_MAX, true), (READ_LISTS_MAX + 1, false)] {
+        let (mut raw, mut endpoint, domain) = raw_client(&params());
+        let region = region(&domain, &[0; 64], BOTH);
+        raw.write_all(&list_frame(false, &pieces(&region, 2, 8), 16).repeat(count)).unwrap();
+        endpoint.wait(Some(HANG)).unwrap();
+        match endpoint.recv() {
+            Ok(None) => assert!(is_taken, "{count} lists"),
+            Ok(Some(_)) => panic!("nothing was sent"),
+            Err(error) => {
+                let is_malformed = matches!(error, TransportError::Peer(PeerFault::Malformed { .. }));
+                assert!(!is_taken && is_malformed, "{count} lists: {error}");
+            }
+        }
+    }
+}
+
 // [TCP-11] [TCP-23] [TCP-34]: nothing is placed before all ranges were checked.
 #[test]
 fn list_with_one_range_that_is_refused_touches_no_memory() {
