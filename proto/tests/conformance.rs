@@ -50,9 +50,9 @@ mod tcp {
 
     use dafs_proto::transport::conformance::Fixture;
     use dafs_proto::transport::tcp::TcpDomain;
-    use dafs_proto::transport::{Address, Domain};
+    use dafs_proto::transport::{Address, Domain, WaitPolicy};
 
-    struct Tcp;
+    struct Tcp(WaitPolicy);
 
     impl Fixture for Tcp {
         fn domain(&self) -> Arc<dyn Domain> {
@@ -62,9 +62,25 @@ mod tcp {
         fn address(&self) -> Address {
             Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
         }
+
+        fn wait(&self) -> WaitPolicy {
+            self.0
+        }
     }
 
-    dafs_proto::conformance_suite!(Tcp);
+    dafs_proto::conformance_suite!(Tcp(WaitPolicy::Event));
+
+    mod adaptive {
+        use super::*;
+
+        dafs_proto::conformance_suite!(Tcp(WaitPolicy::Adaptive));
+    }
+
+    mod busy {
+        use super::*;
+
+        dafs_proto::conformance_suite!(Tcp(WaitPolicy::Busy));
+    }
 }
 
 #[cfg(feature = "shm")]
@@ -74,17 +90,18 @@ mod shm {
 
     use dafs_proto::transport::conformance::Fixture;
     use dafs_proto::transport::shm::ShmDomain;
-    use dafs_proto::transport::{Address, Domain};
+    use dafs_proto::transport::{Address, Domain, WaitPolicy};
 
     struct Shm {
         directory: tempfile::TempDir,
         sockets: AtomicU32,
+        wait: WaitPolicy,
     }
 
     impl Shm {
-        fn new() -> Self {
+        fn new(wait: WaitPolicy) -> Self {
             let directory = tempfile::tempdir().expect("a directory for sockets");
-            Self { directory, sockets: AtomicU32::new(0) }
+            Self { directory, sockets: AtomicU32::new(0), wait }
         }
     }
 
@@ -97,9 +114,25 @@ mod shm {
             let number = self.sockets.fetch_add(1, Ordering::Relaxed);
             Address::Shm(self.directory.path().join(number.to_string()))
         }
+
+        fn wait(&self) -> WaitPolicy {
+            self.wait
+        }
     }
 
-    dafs_proto::conformance_suite!(Shm::new());
+    dafs_proto::conformance_suite!(Shm::new(WaitPolicy::Event));
+
+    mod adaptive {
+        use super::*;
+
+        dafs_proto::conformance_suite!(Shm::new(WaitPolicy::Adaptive));
+    }
+
+    mod busy {
+        use super::*;
+
+        dafs_proto::conformance_suite!(Shm::new(WaitPolicy::Busy));
+    }
 }
 
 /// Ignored unless asked for: they need an RDMA device, and its IP address in `DAFS_VERBS_ADDRESS`.

@@ -11,29 +11,30 @@ pub fn connect_to_nobody_answers_an_error(fixture: &dyn Fixture) {
         _ => Address::Sim(1),
     };
     assert!(matches!(
-        domain.connect(&wrong, &params(), CONNECT_TIMEOUT),
+        domain.connect(&wrong, &params(fixture), CONNECT_TIMEOUT),
         Err(ConnectError::WrongAddress { .. })
     ));
-    assert!(matches!(domain.listen(&wrong, &params()), Err(ConnectError::WrongAddress { .. })));
+    assert!(matches!(domain.listen(&wrong, &params(fixture)), Err(ConnectError::WrongAddress { .. })));
 
-    let listener = domain.listen(&fixture.address(), &params()).unwrap();
+    let listener = domain.listen(&fixture.address(), &params(fixture)).unwrap();
     let address = listener.address().clone();
-    assert!(domain.listen(&address, &params()).is_err(), "two listeners on {address}");
+    assert!(domain.listen(&address, &params(fixture)).is_err(), "two listeners on {address}");
     drop(listener);
-    let error = domain.connect(&address, &params(), CONNECT_TIMEOUT).err().expect("nobody listens any more");
+    let error =
+        domain.connect(&address, &params(fixture), CONNECT_TIMEOUT).err().expect("nobody listens any more");
     assert!(error.to_string().contains(&address.to_string().replace("dafs+tcp://", "")), "{error}");
     // Its place is free again.
-    let mut listener = domain.listen(&address, &params()).unwrap();
-    let (_client, _server) = connect(&*domain, &mut *listener, &params());
+    let mut listener = domain.listen(&address, &params(fixture)).unwrap();
+    let (_client, _server) = connect(&*domain, &mut *listener, &params(fixture));
 }
 
 /// [PROV-86]
 pub fn listener_says_whether_it_has_more(fixture: &dyn Fixture) {
     let domain = fixture.domain();
-    let mut listener = domain.listen(&fixture.address(), &params()).unwrap();
+    let mut listener = domain.listen(&fixture.address(), &params(fixture)).unwrap();
     assert!(!listener.has_more(), "nobody asked it yet");
     let pairs = [(); 3].map(|()| {
-        let pair = connect(&*domain, &mut *listener, &params());
+        let pair = connect(&*domain, &mut *listener, &params(fixture));
         assert!(listener.has_more(), "there may be another");
         pair
     });
@@ -184,7 +185,9 @@ pub fn arm_misses_no_arrival(fixture: &dyn Fixture) {
     if is_sim(&pair) {
         arm_by_turns(&mut pair);
     } else {
-        arm_against_a_thread(pair);
+        // Once a connection was told of an event, it is told of all.
+        arm_against_a_thread(&mut pair, false);
+        arm_against_a_thread(&mut pair, true);
     }
 }
 
@@ -234,13 +237,14 @@ fn arm_by_turns(pair: &mut Pair) {
     }
 }
 
-/// Ping-pong in which each side sleeps on its descriptors only: one lost wake-up hangs both.
-fn arm_against_a_thread(pair: Pair) {
+/// Ping-pong in which each side sleeps on its descriptors only: one lost wake-up hangs both. `tells`: as a loop that tells its endpoint
+/// of the events.
+fn arm_against_a_thread(pair: &mut Pair, tells: bool) {
     const ROUNDS: u32 = 3000;
-    let (mut client, mut server) = (pair.client, pair.server);
+    let (client, server) = (&mut pair.client, &mut pair.server);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut sleeper = Sleeper::new(&*server.endpoint);
+            let mut sleeper = Sleeper { tells, ..Sleeper::new(&*server.endpoint) };
             for round in 0..ROUNDS {
                 sleeper.sleep_until_message(&mut *server.endpoint);
                 // The answer comes at a different moment of the peer's way to sleep each time.
@@ -251,7 +255,7 @@ fn arm_against_a_thread(pair: Pair) {
                 server.endpoint.flush().unwrap();
             }
         });
-        let mut sleeper = Sleeper::new(&*client.endpoint);
+        let mut sleeper = Sleeper { tells, ..Sleeper::new(&*client.endpoint) };
         for _ in 0..ROUNDS {
             client.endpoint.send_copy(b"ping", b"").unwrap();
             client.endpoint.flush().unwrap();
@@ -264,16 +268,17 @@ fn arm_against_a_thread(pair: Pair) {
 struct Sleeper {
     poll: mio::Poll,
     events: mio::Events,
+    tells: bool,
 }
 
 impl Sleeper {
     fn new(endpoint: &dyn Endpoint) -> Self {
         let poll = mio::Poll::new().unwrap();
-        for fd in endpoint.event_fds() {
+        for (place, fd) in endpoint.event_fds().into_iter().enumerate() {
             let interest = mio::Interest::READABLE | mio::Interest::WRITABLE;
-            poll.registry().register(&mut mio::unix::SourceFd(&fd), mio::Token(0), interest).unwrap();
+            poll.registry().register(&mut mio::unix::SourceFd(&fd), mio::Token(place), interest).unwrap();
         }
-        Self { poll, events: mio::Events::with_capacity(8) }
+        Self { poll, events: mio::Events::with_capacity(8), tells: false }
     }
 
     fn sleep_until_message(&mut self, endpoint: &mut dyn Endpoint) {
@@ -287,6 +292,9 @@ impl Sleeper {
             }
             self.poll.poll(&mut self.events, Some(HANG)).unwrap();
             assert!(begin.elapsed() < HANG, "slept through an arrival");
+            for event in self.events.iter().filter(|_| self.tells) {
+                endpoint.on_event(event.token().0, event.is_read_closed() || event.is_error());
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::transport::{HEAD_SIZE_MAX, SendSlot};
 
 /// [PROV-1] [PROV-46]
 pub fn capabilities_of_both_sides_agree(fixture: &dyn Fixture) {
-    let client = ConnectParams { recv_payload_max: 5000, recv_depth: 7, rdma_depth: 11, ..params() };
-    let server = ConnectParams { recv_payload_max: 70_000, recv_depth: 9, rdma_depth: 5, ..params() };
+    let client = ConnectParams { recv_payload_max: 5000, recv_depth: 7, rdma_depth: 11, ..params(fixture) };
+    let server = ConnectParams { recv_payload_max: 70_000, recv_depth: 9, rdma_depth: 5, ..params(fixture) };
     let pair = Pair::with(fixture, client, server);
     let (ours, theirs) = (pair.client.capabilities(), pair.server.capabilities());
     assert_eq!(ours.provider, theirs.provider);

@@ -39,6 +39,11 @@ pub trait Fixture {
 
     /// An address that a domain can listen on and nobody uses.
     fn address(&self) -> Address;
+
+    /// How the connections wait.
+    fn wait(&self) -> WaitPolicy {
+        WaitPolicy::Event
+    }
 }
 
 /// Makes a `#[test]` of every function of the suite. The argument is an expression that makes a [`Fixture`]; `attribute: [ignore]`
@@ -111,12 +116,12 @@ const HANG: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What both sides ask for when a test does not care.
-fn params() -> ConnectParams {
+fn params(fixture: &dyn Fixture) -> ConnectParams {
     ConnectParams {
         recv_payload_max: 8192,
         recv_depth: 32,
         rdma_depth: 32,
-        wait: WaitPolicy::Event,
+        wait: fixture.wait(),
         ..ConnectParams::default()
     }
 }
@@ -221,23 +226,25 @@ struct Pair {
     client_domain: Arc<dyn Domain>,
     server_domain: Arc<dyn Domain>,
     listener: Box<dyn Listener>,
+    /// Of further connections.
+    params: ConnectParams,
 }
 
 impl Pair {
     fn new(fixture: &dyn Fixture) -> Self {
-        Self::with(fixture, params(), params())
+        Self::with(fixture, params(fixture), params(fixture))
     }
 
     fn with(fixture: &dyn Fixture, client: ConnectParams, server: ConnectParams) -> Self {
         let (client_domain, server_domain) = (fixture.domain(), fixture.domain());
         let mut listener = server_domain.listen(&fixture.address(), &server).unwrap();
         let (client, server) = connect(&*client_domain, &mut *listener, &client);
-        Self { client, server, client_domain, server_domain, listener }
+        Self { client, server, client_domain, server_domain, listener, params: params(fixture) }
     }
 
     /// One more connection between the two domains.
     fn another(&mut self) -> (Side, Side) {
-        connect(&*self.client_domain, &mut *self.listener, &params())
+        connect(&*self.client_domain, &mut *self.listener, &self.params)
     }
 
     /// Moves both sides along until `done`.

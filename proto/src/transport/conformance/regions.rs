@@ -138,7 +138,7 @@ pub fn region_of_another_domain_is_out_of_reach(fixture: &dyn Fixture) {
         let secret = pair.client_region(4096);
         let before = fill(secret.memory(), 1);
         let stranger = fixture.domain();
-        let (client, server) = connect(&*stranger, &mut *pair.listener, &params());
+        let (client, server) = connect(&*stranger, &mut *pair.listener, &params(fixture));
         let owner =
             (std::mem::replace(&mut pair.client, client), std::mem::replace(&mut pair.server, server));
         assert_refused(&mut pair, write, secret.range());
