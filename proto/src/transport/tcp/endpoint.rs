@@ -72,7 +72,7 @@ pub struct TcpEndpoint {
     pub(super) receive_timeout: Option<Option<Duration>>,
     // `Counters::bytes_sent` when a message was last refused for want of room.
     pub(super) refused_at: Option<u64>,
-    // Found outside `recv`; its next call answers it.
+    // Why it ended, where no caller was told yet.
     failure: Option<TransportError>,
 }
 
@@ -160,6 +160,12 @@ impl TcpEndpoint {
         }
         self.end();
         error
+    }
+
+    /// What a call on a closed connection returns: once, the reason that nobody was told.
+    #[cold]
+    fn end_reason(&mut self) -> TransportError {
+        self.failure.take().unwrap_or(TransportError::Closed)
     }
 
     fn end(&mut self) {
@@ -261,7 +267,7 @@ impl TcpEndpoint {
             && self.output.unsent_message_bytes() >= EARLY_FLUSH
             && let Err(error) = self.flush_output()
         {
-            // The message is queued; the next receive says that it was in vain.
+            // The message is queued; the next flush or receive says that it was in vain.
             self.failure = Some(error);
         }
         Ok(())
@@ -391,7 +397,7 @@ impl Endpoint for TcpEndpoint {
     fn recv(&mut self) -> Result<Option<Received>, TransportError> {
         self.input.recv_done();
         if self.closed {
-            return Err(self.failure.take().unwrap_or(TransportError::Closed));
+            return Err(self.end_reason());
         }
         let (mut bytes, mut frames) = (0, 0);
         loop {
@@ -497,7 +503,7 @@ impl Endpoint for TcpEndpoint {
 
     fn flush(&mut self) -> Result<(), TransportError> {
         if self.closed {
-            return Err(TransportError::Closed);
+            return Err(self.end_reason());
         }
         self.flush_output()
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::super::super::{Access, PeerFault, Span, TransportError};
+use super::super::super::{Access, Span, TransportError};
 use super::super::frame::HEADER_SIZE;
 use super::super::link::Link;
 use super::super::sys::{self, Gather};
@@ -60,7 +60,10 @@ impl Output {
                         gather.vectors().push_after(&mut skip, data);
                         true
                     });
-                    resolved.map_err(PeerFault::from)?;
+                    // Its owner ended it: the peer did nothing wrong.
+                    resolved.map_err(|fault| {
+                        TransportError::system("answer a read of the peer", io::Error::other(fault))
+                    })?;
                 }
             }
             if gather.total() >= GATHER_MAX.min(self.turn_max) || gather.vectors().is_full() {

@@ -358,9 +358,37 @@ fn region_dropped_while_it_is_read_ends_the_connection() {
     }
     drop(region);
     let error = pair.client.flush().unwrap_err();
-    assert!(matches!(error, TransportError::Peer(PeerFault::Region(RegionFault::UnknownKey(_)))), "{error}");
+    // The peer has done nothing wrong.
+    assert!(matches!(error, TransportError::System { .. }) && !error.is_local_fault(), "{error}");
     failure(&mut pair.server);
     assert!(pair.server.poll_completion().unwrap().result.is_err());
+}
+
+// [TCP-26]
+#[test]
+fn region_dropped_while_it_is_read_is_the_reason_that_the_next_call_returns() {
+    for flushes in [true, false] {
+        let mut pair = pair();
+        let region = region(&pair.client_domain, &[1; 100], BOTH);
+        let target = memory(&pair.server_domain, &[0; 100]);
+        pair.server.rdma_read(OpToken(1), smallvec![target], region.range()).unwrap();
+        pair.server.send_copy(b"request", b"").unwrap();
+        pair.server.flush().unwrap();
+        // The message ends the call, so the answer to the read is queued.
+        expect_message(&mut pair.client);
+        drop(region);
+        // These leave before the flush, together with the answer.
+        for _ in 0..3 {
+            let _ = pair.client.send_copy(b"reply", &[0; 16 << 10]);
+        }
+        let mut next = || match flushes {
+            true => pair.client.flush(),
+            false => pair.client.recv().map(|received| assert!(received.is_none())),
+        };
+        let error = next().unwrap_err();
+        assert!(matches!(error, TransportError::System { .. }), "{error}");
+        assert!(matches!(next(), Err(TransportError::Closed)), "it was said already");
+    }
 }
 
 // [TCP-7]
