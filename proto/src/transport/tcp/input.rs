@@ -231,7 +231,7 @@ impl Input {
                 Ok(Step::Progress)
             }
             Frame::ReadResponse { id, offset, len } => {
-                let left = self.check_response(id, offset, len)?;
+                let left = self.check_response(output, id, offset, len)?;
                 self.begin_data(u64::from(len));
                 self.placing = Some(Placing::Read { id: id as usize, left });
                 Ok(self.place_received(link))
@@ -359,9 +359,9 @@ impl Input {
         Ok(Step::Received(Received::Message { head, payload_len }))
     }
 
-    /// `[TCP-30]`: answers come for live reads, in order, not beyond their end, and empty only for a read of nothing.
-    fn check_response(&self, id: u32, offset: u64, len: u32) -> Result<usize, PeerFault> {
-        let Some(read) = self.reads.get(id as usize) else {
+    /// `[TCP-30]`: answers come for reads that have left, in order, not beyond their end, and empty only for a read of nothing.
+    fn check_response(&self, output: &Output, id: u32, offset: u64, len: u32) -> Result<usize, PeerFault> {
+        let Some(read) = self.reads.get(id as usize).filter(|_| !output.has_read(id)) else {
             return Err(PeerFault::malformed("id of a READ_RESPONSE", id, 0u32));
         };
         let expected = read.received as u64;

@@ -81,7 +81,7 @@ enum Item {
     },
     Write(usize),
     /// A read: header, and ranges where there are several.
-    Read(FrontBytes),
+    Read { id: u32, front: FrontBytes },
     /// The response frame.
     Response,
 }
@@ -376,7 +376,12 @@ impl Output {
             |range| Frame::ReadRequest { id, range },
             |count, len| Frame::ReadList { id, count, len },
         );
-        self.queue.push_back(Item::Read(front));
+        self.queue.push_back(Item::Read { id, front });
+    }
+
+    /// The peer cannot know of this read yet: not all of its request has left.
+    pub(super) fn has_read(&self, id: u32) -> bool {
+        self.queue.iter().any(|item| matches!(item, Item::Read { id: queued, .. } if *queued == id))
     }
 
     /// Queues the answer to the peer's read; its ranges have been checked.
@@ -477,7 +482,7 @@ impl Output {
                     let write = self.writes.remove(key);
                     link.complete(write.token, Err(TransportError::Closed));
                 }
-                Item::Read(_) | Item::Response => {}
+                Item::Read { .. } | Item::Response => {}
             }
         }
         self.cache.clear(&link.shared.pool);

@@ -51,7 +51,7 @@ impl Output {
                         gather.vectors().push_after(&mut skip, segment.span());
                     }
                 }
-                Item::Read(frame) => gather.push_bytes_after(&mut skip, frame),
+                Item::Read { front, .. } => gather.push_bytes_after(&mut skip, front),
                 Item::Response => {
                     let (Some(frame), Some(access)) = (&self.response_frame, &access) else { break };
                     gather.push_bytes_after(&mut skip, &frame.header);
@@ -114,7 +114,7 @@ impl Output {
             let len = match front {
                 Item::Message { len, .. } => *len,
                 Item::Write(key) => self.writes[*key].frame_len(),
-                Item::Read(frame) => frame.len(),
+                Item::Read { front, .. } => front.len(),
                 Item::Response => HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len),
             };
             if self.front_sent < len {
@@ -140,7 +140,7 @@ impl Output {
                     self.response_frame = None;
                     self.queue_response();
                 }
-                Some(Item::Read(_)) | None => {}
+                Some(Item::Read { .. }) | None => {}
             }
         }
     }

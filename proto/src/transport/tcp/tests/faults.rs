@@ -267,6 +267,22 @@ fn response_that_does_not_fit_its_read_ends_the_connection() {
     }
 }
 
+// [TCP-30]
+#[test]
+fn response_to_a_read_that_has_not_left_ends_the_connection() {
+    let (mut raw, mut endpoint, domain) = raw_client(&params());
+    let target = memory(&domain, &[0xee; 16]);
+    let range = RemoteRange { key: RegionKey(1), offset: 0, len: 16 };
+    // Ids are easily guessed.
+    raw.write_all(&[&Frame::ReadResponse { id: 0, offset: 0, len: 16 }.encode()[..], &[1; 16]].concat()).unwrap();
+    assert!(is_readable(&endpoint));
+    endpoint.rdma_read(OpToken(4), smallvec![target.clone()], range).unwrap();
+    let error = endpoint.recv().unwrap_err();
+    assert!(is_malformed(&error), "{error}");
+    assert_eq!(target.span().to_vec(), [0xee; 16]);
+    assert!(endpoint.poll_completion().unwrap().result.is_err());
+}
+
 // [TCP-31]
 #[test]
 fn more_reads_than_the_depth_end_the_connection() {
