@@ -19,6 +19,33 @@ pub fn capabilities_of_both_sides_agree(fixture: &dyn Fixture) {
     }
 }
 
+/// [PROV-1] [PROV-47]
+pub fn capabilities_beyond_the_limits_become_the_limits(fixture: &dyn Fixture) {
+    let usual = params(fixture);
+    let none = ConnectParams { recv_depth: 0, rdma_depth: 0, ..usual };
+    let depth = ConnectParams { recv_depth: u16::MAX, rdma_depth: u16::MAX, ..usual };
+    let payload = ConnectParams { recv_payload_max: u32::MAX, ..usual };
+    for (client, server) in [(none, depth), (depth, none), (none, payload), (payload, payload)] {
+        let mut pair = Pair::with(fixture, client, server);
+        let (ours, theirs) = (pair.client.capabilities(), pair.server.capabilities());
+        for (ours, theirs) in [(ours, theirs), (theirs, ours)] {
+            assert_eq!(ours.send_payload_max, theirs.recv_payload_max);
+            assert!((8192..=1 << 20).contains(&ours.send_payload_max), "{ours:?}");
+            assert!((1..=4096).contains(&ours.send_depth) && ours.rdma_depth >= 1, "{ours:?}");
+        }
+        for side in [&mut pair.client, &mut pair.server] {
+            let slots = [(); 4].map(|()| side.endpoint.reserve(64).expect("four slots at once"));
+            slots.into_iter().for_each(|slot| side.endpoint.cancel_send(slot));
+        }
+        let region = pair.client_region(100);
+        let local = pair.server_memory(100);
+        let expected = fill(&local, 1);
+        pair.rdma(true, &[local], region.range()).unwrap();
+        assert_eq!(region.memory().span().to_vec(), expected);
+        pair.assert_alive();
+    }
+}
+
 /// [PROV-2]
 pub fn messages_of_every_size_arrive_whole(fixture: &dyn Fixture) {
     let mut pair = Pair::new(fixture);

@@ -53,6 +53,7 @@ macro_rules! conformance_suite {
     (@all $attributes:tt $fixture:expr) => {
         $crate::conformance_suite! { @each $attributes $fixture;
             capabilities_of_both_sides_agree
+            capabilities_beyond_the_limits_become_the_limits
             messages_of_every_size_arrive_whole
             messages_arrive_in_order_of_send
             messages_beyond_those_expected_arrive_later

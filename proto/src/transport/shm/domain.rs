@@ -169,7 +169,8 @@ impl ShmDomain {
             send_payload_max: sends.payload_max,
             recv_payload_max: receives.payload_max,
             send_depth: sends.depth,
-            rdma_depth: params.rdma_depth,
+            // With none, every operation would find the queue full for ever.
+            rdma_depth: params.rdma_depth.max(1),
             segments_max: SEGMENTS_MAX,
             rdma_size_max: RDMA_SIZE_MAX,
             remote_mapped: true,

@@ -131,9 +131,12 @@ impl Message {
     }
 }
 
+/// Messages that a peer can always reserve at once.
+const DEPTH_MIN: u16 = 4;
+
 /// What a side with these parameters is ready to receive.
 pub(super) fn receives(params: &ConnectParams) -> RingTerms {
-    RingTerms { depth: params.recv_depth, payload_max: params.recv_payload_max }
+    RingTerms { depth: params.recv_depth.max(DEPTH_MIN), payload_max: params.recv_payload_max }
 }
 
 /// A peer fault out of line.

@@ -40,11 +40,13 @@ pub(super) struct Way {
 
 pub(super) struct Side {
     pub(super) domain: DomainId,
+    /// What it asked for, within the limits.
     pub(super) params: ConnectParams,
     /// Posted, not flushed.
     pub(super) outbox: VecDeque<Packet>,
     pub(super) inbox: VecDeque<Arrived>,
-    /// Receives of the peer that this side's messages occupy: reserved, on their way, or not yet taken. At most the peer's `recv_depth`.
+    /// Receives of the peer that this side's messages occupy: reserved, on their way, or not yet taken. At most the peer's `recv_depth`,
+    /// or as many as can always be reserved.
     pub(super) receives_used: u16,
     /// RDMA operations in flight; at most `rdma_depth`.
     pub(super) ops: BTreeMap<u64, Op>,
@@ -61,8 +63,19 @@ pub(super) struct Side {
     pub(super) released: bool,
 }
 
+/// Largest payload, bytes.
+const PAYLOAD_MAX: u32 = 1 << 20;
+/// Largest depth, of messages and of RDMA.
+const DEPTH_MAX: u16 = 4096;
+
 impl Side {
     pub(super) fn new(domain: DomainId, params: ConnectParams) -> Self {
+        let params = ConnectParams {
+            recv_payload_max: params.recv_payload_max.min(PAYLOAD_MAX),
+            recv_depth: params.recv_depth.clamp(1, DEPTH_MAX),
+            rdma_depth: params.rdma_depth.clamp(1, DEPTH_MAX),
+            ..params
+        };
         Self {
             domain,
             params,

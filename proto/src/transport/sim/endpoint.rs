@@ -17,6 +17,8 @@ use crate::transport::{
 
 /// Slots that can be reserved at once.
 const SLOTS_MAX: usize = 16;
+/// Slots that can always be reserved at once.
+const SLOTS_MIN: u16 = 4;
 /// Segments of one gather or scatter list.
 const SEGMENTS_MAX: u16 = 16;
 /// Largest RDMA operation, bytes.
@@ -106,7 +108,7 @@ impl SimEndpoint {
         if rdma && side.ops.len() >= usize::from(self.capabilities.rdma_depth) {
             return Err(PostError::Full);
         }
-        if receive && side.receives_used >= self.capabilities.send_depth {
+        if receive && side.receives_used >= self.capabilities.send_depth.max(SLOTS_MIN) {
             side.wants_room = true;
             return Err(PostError::Full);
         }

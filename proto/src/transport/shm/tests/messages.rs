@@ -290,13 +290,13 @@ fn spinning_beside_the_peer_on_one_cpu_never_pays() {
 #[test]
 fn capabilities_state_what_was_negotiated_and_who_is_there() {
     let mut bed = Bed::new(small());
-    let params = ConnectParams { recv_payload_max: 100, recv_depth: 3, ..small() };
+    let params = ConnectParams { recv_payload_max: 100, recv_depth: 5, ..small() };
     let address = bed.address.clone();
     let client = std::thread::scope(|scope| {
         let connecting = scope.spawn(|| ShmDomain::new().connect_endpoint(&address, &params, LONG).unwrap());
         let server = bed.accept();
         let capabilities = server.capabilities();
-        assert_eq!((capabilities.send_payload_max, capabilities.send_depth), (100, 3));
+        assert_eq!((capabilities.send_payload_max, capabilities.send_depth), (100, 5));
         assert_eq!(capabilities.recv_payload_max, 8192);
         let credentials = capabilities.peer.credentials.clone().unwrap();
         let me = std::fs::metadata("/proc/self").unwrap();
