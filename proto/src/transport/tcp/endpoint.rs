@@ -25,9 +25,6 @@ use super::shared::Shared;
 use super::sys::{self, Block, Left};
 use super::{LIST_RANGES_MAX, RDMA_SIZE_MAX, SEGMENTS_MAX};
 
-/// Bytes that one call of [`Endpoint::recv`] takes from the socket before it lets others work.
-const RECV_BYTES_MAX: usize = 1 << 20;
-
 /// Frames that one call of [`Endpoint::recv`] deals with before it lets others work.
 const RECV_FRAMES_MAX: u32 = 256;
 
@@ -417,7 +414,7 @@ impl Endpoint for TcpEndpoint {
                         self.drained_answered = true;
                         break;
                     }
-                    if bytes >= RECV_BYTES_MAX.min(self.input.turn_max) {
+                    if bytes >= self.input.turn_max {
                         break;
                     }
                     match self.fill(Block::No)? {
@@ -563,7 +560,7 @@ impl Endpoint for TcpEndpoint {
 
     fn set_turn(&mut self, bytes_max: usize) {
         self.output.set_turn(bytes_max);
-        self.input.turn_max = bytes_max.max(1);
+        self.input.set_turn(bytes_max);
     }
 
     fn open_memory(&mut self, to: Reach) {

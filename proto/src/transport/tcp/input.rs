@@ -36,6 +36,9 @@ const RECEIVE_MAX: usize = 256 << 10;
 /// Messages without a large data frame between them after which staging is filled whole again.
 const BULK_FORGET: u32 = 8;
 
+/// Bytes that one call of [`super::super::Endpoint::recv`] takes from the socket before it lets others work, and at most in one receive.
+const TURN_MAX: usize = 1 << 20;
+
 /// The receiving half of a connection.
 pub(super) struct Input {
     staging: Option<Buffer>,
@@ -56,6 +59,7 @@ pub(super) struct Input {
     recv_payload_max: u32,
     staging_size: usize,
     /// One receive takes no more data than this to its place.
+    // Invariant: 1 to `TURN_MAX`.
     pub(super) turn_max: usize,
 }
 
@@ -117,8 +121,12 @@ impl Input {
             messages_since_bulk: BULK_FORGET,
             recv_payload_max,
             staging_size: BufferPool::size_for(STAGING_MIN.max(message_max)),
-            turn_max: usize::MAX,
+            turn_max: TURN_MAX,
         }
+    }
+
+    pub(super) fn set_turn(&mut self, bytes_max: usize) {
+        self.turn_max = bytes_max.clamp(1, TURN_MAX);
     }
 
     pub(super) fn payload(&self) -> Span<'_> {

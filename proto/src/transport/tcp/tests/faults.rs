@@ -508,6 +508,17 @@ fn flood_of_empty_writes_lets_others_work() {
     assert!(rounds >= 4000 / 256, "{rounds} rounds");
 }
 
+// [TCP-40] How much the kernel has is not for a test to choose.
+#[test]
+fn receive_is_bounded_before_and_after_a_turn_is_set() {
+    let mut pair = pair();
+    assert_eq!(pair.server.input.turn_max, 1 << 20);
+    for (asked, turn) in [(0, 1), (1, 1), ((1 << 20) - 1, (1 << 20) - 1), (1 << 20, 1 << 20), (usize::MAX, 1 << 20)] {
+        pair.server.set_turn(asked);
+        assert_eq!(pair.server.input.turn_max, turn);
+    }
+}
+
 #[test]
 fn message_and_close_together_are_both_noticed_by_one_event() {
     for told in [false, true] {
