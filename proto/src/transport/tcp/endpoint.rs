@@ -1,6 +1,7 @@
 //! One connection.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -388,7 +389,13 @@ impl Endpoint for TcpEndpoint {
             // As in `send`; the message has left, but its answer has hardly come.
             self.drained_answered = false;
         }
-        self.output.send_in_place(&mut self.link, head, payload)
+        if self.output.send_in_place(&mut self.link, head, payload)? {
+            return Ok(());
+        }
+        let no_memory = io::ErrorKind::OutOfMemory.into();
+        let error = self.fail(TransportError::system("keep the rest of a message", no_memory));
+        self.failure = Some(error);
+        Err(PostError::Closed)
     }
 
     fn recv(&mut self) -> Result<Option<Received>, TransportError> {

@@ -30,11 +30,18 @@ impl Buffer {
 /// Free buffers by size.
 pub(super) struct BufferPool {
     free: Mutex<[Vec<Buffer>; CLASSES]>,
+    /// There is no memory.
+    #[cfg(test)]
+    pub(super) is_exhausted: std::sync::atomic::AtomicBool,
 }
 
 impl BufferPool {
     pub(super) fn new() -> Self {
-        Self { free: Mutex::new(std::array::from_fn(|_| Vec::new())) }
+        Self {
+            free: Mutex::new(std::array::from_fn(|_| Vec::new())),
+            #[cfg(test)]
+            is_exhausted: false.into(),
+        }
     }
 
     /// The size of the buffer that [`BufferPool::take`] returns for `len` bytes.
@@ -45,6 +52,10 @@ impl BufferPool {
     /// A buffer of [`BufferPool::size_for`] `len` bytes; `None` when there is no memory. Its content is left over from the last use.
     pub(super) fn take(&self, len: usize) -> Option<Buffer> {
         let size = Self::size_for(len);
+        #[cfg(test)]
+        if self.is_exhausted.load(std::sync::atomic::Ordering::Relaxed) {
+            return None;
+        }
         let kept = class(size).and_then(|class| lock(&self.free)[class].pop());
         kept.or_else(|| HeapMemory::allocate(size).map(|memory| Buffer { memory }))
     }

@@ -257,13 +257,14 @@ impl Output {
         Ok(())
     }
 
-    /// Sends a message from where its payload is, and keeps a copy of what the kernel does not take.
+    /// Sends a message from where its payload is, and keeps a copy of what the kernel does not take. `false` where there is no memory for
+    /// that: a message cannot be taken back once its beginning has left, so the stream ends here.
     pub(super) fn send_in_place(
         &mut self,
         link: &mut Link,
         head: &[u8],
         payload: &[Span<'_>],
-    ) -> Result<(), PostError> {
+    ) -> Result<bool, PostError> {
         let payload_len = payload.iter().map(Span::len).sum();
         self.has_room_for_gathered(payload_len)?;
         check_message(head, payload_len, u32::MAX)?;
@@ -274,10 +275,7 @@ impl Output {
         let front = &front[..front_len];
         let total = front_len + payload_len;
         let sent = self.send_at_once(link, front, payload)?;
-        if sent < total {
-            self.keep_tail(link, front, payload, sent, total - sent)?;
-        }
-        Ok(())
+        Ok(sent == total || self.keep_tail(link, front, payload, sent, total - sent))
     }
 
     /// How much of front and payload the kernel takes now.
@@ -316,17 +314,13 @@ impl Output {
     #[cold]
     fn keep_tail(
         &mut self,
-        link: &mut Link,
+        link: &Link,
         front: &[u8],
         payload: &[Span<'_>],
         sent: usize,
         len: usize,
-    ) -> Result<(), PostError> {
-        let Some(buffer) = self.cache.take(&link.shared.pool, len) else {
-            // A message cannot be taken back once its beginning has left: the stream ends here.
-            self.fail(link);
-            return Err(PostError::Closed);
-        };
+    ) -> bool {
+        let Some(buffer) = self.cache.take(&link.shared.pool, len) else { return false };
         let mut front = front.to_vec();
         let message = std::iter::once(Span::from_mut(&mut front)).chain(payload.iter().copied());
         buffer.span().gather(part_of(message, sent, len));
@@ -334,7 +328,7 @@ impl Output {
         self.message_bytes += buffer.size();
         self.queued_bytes += len;
         self.queue.push_back(Item::Message { buffer, start: 0, len, is_tail: true, whole: None });
-        Ok(())
+        true
     }
 
     pub(super) fn cancel(&mut self, link: &Link, slot: &SendSlot) {

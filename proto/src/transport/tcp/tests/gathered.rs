@@ -99,6 +99,28 @@ fn gathered_messages_to_a_peer_that_does_not_read_arrive_unchanged_when_it_does(
     assert!(!pair.client.wants_flush());
 }
 
+#[test]
+fn gathered_message_of_which_the_rest_cannot_be_kept_ends_the_connection_and_says_why() {
+    let mut pair = wide_pair();
+    pair.client.link.shared.pool.is_exhausted.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut data = pattern(0, PAYLOAD_MAX);
+    let mut sent = 0;
+    loop {
+        match pair.client.send_gathered(b"head", &[Span::from_mut(&mut data)]) {
+            Ok(()) => sent += 1,
+            Err(error) => break assert!(matches!(error, PostError::Closed), "{error}"),
+        }
+        assert!(sent < 1000, "nothing ever fills up");
+    }
+    let error = pair.client.recv().unwrap_err();
+    assert!(error.to_string().contains("keep the rest of a message"), "{error}");
+    // The peer sees the end, behind what is whole.
+    for _ in 0..sent {
+        assert_eq!(expect_message(&mut pair.server).1, data);
+    }
+    assert!(matches!(failure(&mut pair.server), TransportError::Closed));
+}
+
 // [TCP-13]
 #[test]
 fn messages_leave_early_once_they_are_many_bytes() {
