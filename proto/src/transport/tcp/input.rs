@@ -21,6 +21,9 @@ use super::sys::{self, Block, Left, Vectors};
 /// Least size of a staging buffer, bytes.
 const STAGING_MIN: usize = 64 << 10;
 
+/// What has come of a frame is kept in a buffer of this size at most while the connection sleeps, where it fits, bytes.
+const SLEEPING_MAX: usize = 8 << 10;
+
 /// Staging offered beside a large data frame, for the headers that follow it, bytes.
 const TAIL_MAX: usize = 1 << 10;
 
@@ -182,16 +185,33 @@ impl Input {
         self.release(link);
     }
 
-    /// Gives the staging buffer back when nothing is in it.
+    /// Gives the staging buffer back when nothing is in it, or so little that a small one holds it.
     pub(super) fn release(&mut self, link: &Link) {
-        if self.start == self.end
-            && self.message.is_none()
-            && let Some(staging) = self.staging.take()
-        {
-            self.start = 0;
-            self.end = 0;
-            link.shared.pool.give_back(staging);
+        let available = self.end - self.start;
+        if self.message.is_some() || available > SLEEPING_MAX {
+            return;
         }
+        if available == 0 {
+            (self.start, self.end) = (0, 0);
+            self.staging.take().into_iter().for_each(|staging| link.shared.pool.give_back(staging));
+        } else if self.staging.as_ref().is_some_and(|staging| staging.size() > SLEEPING_MAX)
+            && let Some(small) = link.shared.pool.take(available)
+        {
+            self.move_to(link, small);
+        }
+    }
+
+    /// What staging holds goes to the start of another buffer, which has room for it.
+    fn move_to(&mut self, link: &Link, buffer: Buffer) {
+        let available = self.end - self.start;
+        if let Some(before) = self.staging.take() {
+            let received = before.span().slice(self.start, available).unwrap_or(Span::EMPTY);
+            let left = received.scatter([buffer.span()]);
+            debug_assert!(left.is_empty());
+            link.shared.pool.give_back(before);
+        }
+        (self.start, self.end) = (0, available);
+        self.staging = Some(buffer);
     }
 
     /// Deals with what is in staging up to the next message, immediate or completed frame. The message before must be done.
@@ -473,11 +493,12 @@ impl Input {
     /// A staging buffer with room for the frame that is arriving.
     fn make_room(&mut self, link: &Link) -> Result<(), TransportError> {
         debug_assert!(self.message.is_none());
-        if self.staging.is_none() {
+        // It is smaller where the connection slept in the middle of a frame.
+        if self.staging.as_ref().is_none_or(|staging| staging.size() < self.staging_size) {
             let buffer = link.shared.pool.take(self.staging_size);
             let no_memory =
                 || TransportError::system("allocate a staging buffer", io::ErrorKind::OutOfMemory.into());
-            self.staging = Some(buffer.ok_or_else(no_memory)?);
+            self.move_to(link, buffer.ok_or_else(no_memory)?);
         }
         let available = self.end - self.start;
         let missing = self.needed.saturating_sub(available).max(self.staging_size / 4);

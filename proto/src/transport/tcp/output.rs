@@ -81,7 +81,10 @@ enum Item {
     },
     Write(usize),
     /// A read: header, and ranges where there are several.
-    Read { id: u32, front: FrontBytes },
+    Read {
+        id: u32,
+        front: FrontBytes,
+    },
     /// The response frame.
     Response,
 }

@@ -274,7 +274,8 @@ fn response_to_a_read_that_has_not_left_ends_the_connection() {
     let target = memory(&domain, &[0xee; 16]);
     let range = RemoteRange { key: RegionKey(1), offset: 0, len: 16 };
     // Ids are easily guessed.
-    raw.write_all(&[&Frame::ReadResponse { id: 0, offset: 0, len: 16 }.encode()[..], &[1; 16]].concat()).unwrap();
+    raw.write_all(&[&Frame::ReadResponse { id: 0, offset: 0, len: 16 }.encode()[..], &[1; 16]].concat())
+        .unwrap();
     assert!(is_readable(&endpoint));
     endpoint.rdma_read(OpToken(4), smallvec![target.clone()], range).unwrap();
     let error = endpoint.recv().unwrap_err();
@@ -513,7 +514,9 @@ fn flood_of_empty_writes_lets_others_work() {
 fn receive_is_bounded_before_and_after_a_turn_is_set() {
     let mut pair = pair();
     assert_eq!(pair.server.input.turn_max, 1 << 20);
-    for (asked, turn) in [(0, 1), (1, 1), ((1 << 20) - 1, (1 << 20) - 1), (1 << 20, 1 << 20), (usize::MAX, 1 << 20)] {
+    for (asked, turn) in
+        [(0, 1), (1, 1), ((1 << 20) - 1, (1 << 20) - 1), (1 << 20, 1 << 20), (usize::MAX, 1 << 20)]
+    {
         pair.server.set_turn(asked);
         assert_eq!(pair.server.input.turn_max, turn);
     }
@@ -660,6 +663,28 @@ fn idle_endpoint_holds_no_buffers() {
         assert!(pair.server.held_bytes() > 8 << 10);
         assert!(pair.server.arm());
         assert!(pair.server.held_bytes() <= 8 << 10, "{}", pair.server.held_bytes());
+    }
+}
+
+// [TCP-42]
+#[test]
+fn endpoint_asleep_in_a_frame_holds_little_more_than_what_has_come() {
+    let payload = pattern(1, 16 << 10);
+    let message = send(b"head", &payload);
+    for (come, most) in [(1, 1 << 10), (5, 1 << 10), (8 << 10, 8 << 10), ((8 << 10) + 1, usize::MAX)] {
+        let (mut raw, mut endpoint, _domain) = raw_client(&params());
+        for round in 0..2 {
+            raw.write_all(&message[..come]).unwrap();
+            let expected = (round * message.len() + come) as u64;
+            while endpoint.counters().bytes_received < expected {
+                endpoint.wait(Some(HANG)).unwrap();
+                assert!(endpoint.recv().unwrap().is_none());
+            }
+            assert!(endpoint.arm());
+            assert!(endpoint.held_bytes() <= most, "{come}: {}", endpoint.held_bytes());
+            raw.write_all(&message[come..]).unwrap();
+            assert_eq!(expect_message(&mut endpoint), (b"head".to_vec(), payload.clone()), "{come}");
+        }
     }
 }
 
