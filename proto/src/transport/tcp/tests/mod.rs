@@ -1,6 +1,7 @@
 //! Pairs of endpoints over loopback, both in one thread.
 
 mod counts;
+mod ends;
 mod faults;
 mod gathered;
 mod listening;
@@ -107,6 +108,13 @@ fn raw_client(server_params: &ConnectParams) -> (TcpStream, TcpEndpoint, TcpDoma
     raw.read_exact(&mut answer).unwrap();
     assert_eq!(Hello::decode(&answer), Ok(Hello::new(server_params)));
     (raw, endpoint, domain)
+}
+
+/// A message as the peer sends it.
+fn send(head: &[u8], payload: &[u8]) -> Vec<u8> {
+    let head_len = u8::try_from(head.len()).unwrap();
+    let payload_len = u32::try_from(payload.len()).unwrap();
+    [&Frame::Send { head_len, payload_len }.encode(), head, payload].concat()
 }
 
 /// Waits until `endpoint` has something.
