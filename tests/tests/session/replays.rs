@@ -327,7 +327,7 @@ fn cut_while_sent() {
     let harness = Harness::start(On::Tcp);
     let path = harness.data().join("f");
     // Of the smaller ones the last part is on its way, and the reply behind it, when the first is still waiting.
-    // They are cut behind what has been sent, and before; and within the last page of all or of a chunk, where zeros take the place of data.
+    // They are cut behind what has been sent, and before; and within the last page of all or of a chunk, where no page is gone.
     let cases = [16u32 << 20, 2 << 20, 1 << 20].map(|whole| {
         [u64::from(whole / 4 * 3 + 123), 123, u64::from(whole - 5), (1 << 20) - 5].map(|kept| (whole, kept))
     });

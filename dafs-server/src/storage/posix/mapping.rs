@@ -319,6 +319,21 @@ mod tests {
         assert!(bytes[..PAGE].iter().all(|byte| *byte == 7));
     }
 
+    // [STOR-27]
+    #[test]
+    fn window_of_a_file_cut_within_a_page_is_there_up_to_the_cut() {
+        let file = file(3);
+        let begin = PAGE as u64;
+        let window = Window::new(file.as_fd(), begin, 4 * PAGE).unwrap();
+        for size in [3 * PAGE, 3 * PAGE - 5, 2 * PAGE + 1, PAGE, 0, 5 * PAGE] {
+            file.set_len(size as u64).unwrap();
+            let held = size.saturating_sub(PAGE);
+            assert!(held == 0 || window.is_there(0, held), "{size}");
+            assert!(held == 0 || window.is_there(held - 1, 1), "{size}");
+            assert!(!window.is_there(0, held + 1) && !window.is_there(held, 1), "{size}");
+        }
+    }
+
     /// What ends a child that touches the memory itself.
     fn end_of_a_child_that_touches(mapping: &Mapping, at: usize) -> i32 {
         let pointer = mapping.span().as_ptr().wrapping_add(at);

@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+use super::super::super::conformance::mapped::MappedFile;
 use super::super::Counters;
 use super::*;
 
@@ -88,6 +89,34 @@ fn many_small_messages_cost_one_call_each_way() {
     assert!(pair.server.arm());
     assert_eq!(spent(&pair.client, before.0), (1, 0, 0));
     assert_eq!(spent(&pair.server, before.1), (0, 1, 0));
+}
+
+// [TCP-10] [TCP-41]
+#[test]
+fn reply_that_depends_on_a_mapped_file_alone_costs_one_more_send() {
+    let mut pair = pair();
+    let size = 64 << 10;
+    let region = region(&pair.client_domain, &vec![0; size], BOTH);
+    let plain = memory(&pair.server_domain, &vec![1; size]);
+    let mapped = MemoryRef::new(MappedFile::new(size));
+    for (source, depends, sends) in
+        [(&plain, false, 1), (&plain, true, 1), (&mapped, false, 1), (&mapped, true, 2)]
+    {
+        let before = pair.server.counters();
+        pair.server.rdma_write(OpToken(0), smallvec![source.clone()], region.range(), None).unwrap();
+        let slot = pair.server.reserve(0).unwrap();
+        match depends {
+            true => pair.server.send_if_whole(OpToken(1), slot, b"reply", 0).unwrap(),
+            false => pair.server.send(slot, b"reply", 0).unwrap(),
+        }
+        pair.server.flush().unwrap();
+        assert_eq!(spent(&pair.server, before).0, sends, "{depends}");
+        expect_message(&mut pair.client);
+        assert!(pair.client.recv().unwrap().is_none());
+        while let Some(completion) = pair.server.poll_completion() {
+            completion.result.unwrap();
+        }
+    }
 }
 
 #[test]
