@@ -96,25 +96,26 @@ impl RecordOracle {
         self.records.push(record);
     }
 
-    /// Checks the whole file; records are `size` bytes and begin with their number.
-    pub fn check(&self, content: &[u8], size: usize) {
-        let found: Vec<u64> = content
-            .chunks(size)
-            .map(|record| u64::from_le_bytes(record[..8].try_into().expect("whole records")))
-            .collect();
-        for record in &self.records {
-            let places: Vec<usize> =
-                found.iter().enumerate().filter(|(_, n)| **n == record.number).map(|(i, _)| i).collect();
-            match record.offset {
+    /// Checks the whole file; records are `size` bytes, `whole` makes one of its number, and it begins with that.
+    pub fn check(&self, content: &[u8], size: usize, whole: impl Fn(u64) -> Vec<u8>) {
+        let mut found: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (place, record) in content.chunks(size).enumerate() {
+            let number = record.first_chunk().map(|number| u64::from_le_bytes(*number));
+            let number = number.expect("whole records");
+            assert!(record == whole(number), "record {number}, at {}, is torn", place * size);
+            found.entry(number).or_default().push(place);
+        }
+        for Record { number, offset } in &self.records {
+            let places = found.remove(number).unwrap_or_default();
+            match offset {
                 Some(offset) => {
-                    let place = usize::try_from(offset).expect("small files") / size;
-                    assert_eq!(places, [place], "record {} was acknowledged at {offset}", record.number);
+                    let place = usize::try_from(*offset).expect("small files") / size;
+                    assert_eq!(places, [place], "record {number} was acknowledged at {offset}");
                 }
-                None => {
-                    assert!(places.len() <= 1, "record {} was appended {} times", record.number, places.len())
-                }
+                None => assert!(places.len() <= 1, "record {number} was appended {} times", places.len()),
             }
         }
+        assert!(found.is_empty(), "nobody appended these records, at these places: {found:?}");
     }
 }
 

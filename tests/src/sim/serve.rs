@@ -85,6 +85,11 @@ impl SimServer {
         self.script = Some(script);
     }
 
+    /// It dies: what it keeps in files of this machine is closed, so that the next can open them.
+    pub(super) fn close_files(&self) {
+        self.workers[0].worker.shared().close();
+    }
+
     /// The server's counters.
     pub(crate) fn statistics(&self) -> Statistics {
         self.workers[0].worker.statistics()
@@ -98,6 +103,12 @@ impl SimServer {
     /// Bytes of transfer buffers that operations hold.
     pub(crate) fn buffers_lent(&self) -> usize {
         self.workers.iter().map(|served| served.worker.buffers_lent()).sum()
+    }
+
+    /// How often an operation had to wait for one.
+    pub(crate) fn buffer_waits(&self) -> u64 {
+        let zones = self.workers.iter().flat_map(|served| served.worker.buffers().statistics());
+        zones.map(|zone| zone.waits).sum()
     }
 
     fn accept(&mut self) -> Option<Box<dyn Endpoint>> {

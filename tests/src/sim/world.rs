@@ -52,6 +52,8 @@ struct Inside {
     held_until: Duration,
     // What a file held when the server died.
     found: Option<Vec<u8>>,
+    // Bytes of transfer buffers that operations had at most, after a step.
+    buffers_peak: usize,
     epoch: u64,
     features: Features,
     change: Change,
@@ -94,6 +96,7 @@ impl World {
             starts_at: Duration::ZERO,
             held_until: Duration::ZERO,
             found: None,
+            buffers_peak: 0,
             epoch: 0,
             features,
             change,
@@ -191,6 +194,16 @@ impl World {
         self.lock().running.as_ref().map_or(0, |running| running.buffers_lent())
     }
 
+    /// The most of them at any time.
+    pub fn buffers_peak(&self) -> usize {
+        self.lock().buffers_peak
+    }
+
+    /// How often an operation had to wait for a transfer buffer since the server's last start.
+    pub fn buffer_waits(&self) -> u64 {
+        self.lock().running.as_ref().map_or(0, |running| running.buffer_waits())
+    }
+
     /// Reads that storage is given from now on wait there for as long as this.
     pub fn hold_reads(&self, duration: Duration) {
         let mut inside = self.lock();
@@ -272,8 +285,11 @@ impl Inside {
 
     /// `false` when it is dead.
     fn die(&mut self) -> bool {
-        let was_running = self.running.take().is_some();
-        if was_running {
+        let running = self.running.take();
+        let was_running = running.is_some();
+        if let Some(running) = running {
+            running.close_files();
+            drop(running);
             self.net.crash(SERVER);
             self.storages.iter().for_each(SharedStorage::forget_waiting);
             self.storages[0].crash();
@@ -297,6 +313,7 @@ impl Inside {
         }
         if let Some(running) = &mut self.running {
             running.step(&self.net);
+            self.buffers_peak = self.buffers_peak.max(running.buffers_lent());
         }
         if self.storages[0].is_dead() {
             self.restart();

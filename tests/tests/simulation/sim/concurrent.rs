@@ -4,7 +4,7 @@ use dafs_client::{Error, File, Pending, PendingBatch, Session, Stability, Transf
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random};
 use dafs_tests::sim::{ConcurrentOracle, World, WorldPlan};
 
-use crate::{BLOCK, fill, insist, open_blocks, seeds};
+use crate::{BLOCK, client_config, fill, insist, open_blocks, seeds};
 
 /// Few, so that both meet.
 const CONCURRENT_BLOCKS: usize = 6;
@@ -31,7 +31,7 @@ impl<'w> Concurrent<'w> {
     fn new(world: &'w World, seed: u64) -> Self {
         let mut clients: Vec<(Session, File)> = Vec::new();
         for node in 1..=2 {
-            let session = insist(world, || world.connect(u32::from(node), &World::client_config(node)));
+            let session = insist(world, || world.connect(u32::from(node), &client_config(seed, node)));
             let export = insist(world, || session.mount("data"));
             let first = clients.first().map(|(_, file)| file);
             let file = insist(world, || open_blocks(&export, first));

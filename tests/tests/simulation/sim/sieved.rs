@@ -6,7 +6,7 @@ use dafs_client::{Extent, File, OpenOptions, Session, Sieve, Stability};
 use dafs_proto::transport::sim::{FaultPlan, Random};
 use dafs_tests::sim::{World, WorldPlan};
 
-use crate::{insist, seeds};
+use crate::{client_config, insist, seeds};
 
 const SIZE: usize = 4000;
 
@@ -59,7 +59,7 @@ fn run(seed: u64, dies_at: Option<u64>) -> u64 {
     let _report = world.net().report_on_panic();
     let clients: Vec<(Session, File)> = (1..=2)
         .map(|node| {
-            let session = insist(&world, || world.connect(u32::from(node), &World::client_config(node)));
+            let session = insist(&world, || world.connect(u32::from(node), &client_config(seed, node)));
             let export = insist(&world, || session.mount("data"));
             let mut options = OpenOptions::new();
             let options = options.read(true).write(true).create(true).stability(Stability::FileSync);
