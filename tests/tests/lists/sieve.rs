@@ -3,13 +3,13 @@
 use std::fs::File as Plain;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dafs_client::{Datatype, Explanation, Extent, File, OpenOptions, Session, Sieve};
 use dafs_proto::wire::LIST_MAX;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::suite::{Numbers, assert_same, bytes};
+use dafs_tests::suite::{Numbers, assert_same, bytes, wait_for};
 use nix::fcntl::{FcntlArg, fcntl};
 
 on_each_provider_and_two_workers! {
@@ -100,45 +100,84 @@ fn lock(file: &Plain, kind: i32) {
     fcntl(file, FcntlArg::F_OFD_SETLKW(&lock)).unwrap();
 }
 
+/// The file of writers that interleave, bytes.
+const SHARED: u64 = 8192;
+const WRITERS: usize = 4;
+
+/// The bytes of one of them.
+fn own(writer: usize) -> impl Iterator<Item = u64> {
+    (writer as u64..SHARED).step_by(WRITERS)
+}
+
+/// Its bytes are those of its last round: whatever another had changed would show now, and not be written over.
+fn assert_own(content: &[u8], writer: usize, round: u64) {
+    for at in own(writer) {
+        assert_eq!(content[at as usize], round as u8, "byte {at}, of writer {writer} in round {round}");
+    }
+}
+
+fn content(file: &File) -> Vec<u8> {
+    let mut content = vec![0; SHARED as usize];
+    file.read_exact_at(&mut content, 0).unwrap();
+    content
+}
+
+/// The others go on until the one whose rounds are counted ends, well or not.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 // [LIST-40] [LIST-41] Each byte belongs to one writer: two sessions with lists, one with plain writes, and a program that locks.
 fn writers_of_parts_that_interleave_lose_nothing(on: On) {
-    const SIZE: u64 = 8192;
-    const WRITERS: u64 = 4;
     let harness = Harness::start(on);
     let sessions: Vec<Session> = (0..3).map(|_| harness.session()).collect();
     let files: Vec<File> = sessions.iter().map(open).collect();
     let local = plain(&harness);
-    local.write_all_at(&[0; SIZE as usize], 0).unwrap();
-    let rounds = on.rounds(60);
-    let own = |writer: u64| (writer..SIZE).step_by(WRITERS as usize);
+    local.write_all_at(&[0; SHARED as usize], 0).unwrap();
+    let (is_over, lists) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rounds = || (1..).take_while(|_| !is_over.load(Ordering::Acquire));
     std::thread::scope(|scope| {
-        for (writer, file) in files.iter().enumerate() {
+        let _ends = Ends(&is_over);
+        for (writer, file) in files[..2].iter().enumerate() {
+            let lists = &lists;
             scope.spawn(move || {
-                for round in 1..=rounds {
-                    if writer == 2 {
-                        own(2).for_each(|at| file.write_all_at(&[round as u8], at).unwrap());
-                        continue;
-                    }
+                let extents: Vec<Extent> = own(writer).map(|at| Extent::new(at, 1)).collect();
+                for round in rounds() {
+                    assert_own(&content(file), writer, round - 1);
                     file.set_sieve(MODES[(round + writer as u64) as usize % 2]);
-                    let extents: Vec<Extent> = own(writer as u64).map(|at| Extent::new(at, 1)).collect();
                     let data = vec![round as u8; extents.len()];
                     assert_eq!(file.write_list(&extents, &[IoSlice::new(&data)]).unwrap(), data.len());
+                    assert_own(&content(file), writer, round);
+                    lists.fetch_add(1, Ordering::Release);
                 }
             });
         }
         scope.spawn(|| {
-            for round in 1..=rounds {
+            let mut content = [0; SHARED as usize];
+            for round in rounds() {
                 lock(&local, libc::F_WRLCK);
                 own(3).for_each(|at| local.write_all_at(&[round as u8], at).unwrap());
                 lock(&local, libc::F_UNLCK);
+                // Where it always had the lock, no window would be rewritten.
+                let seen = lists.load(Ordering::Acquire);
+                while lists.load(Ordering::Acquire) < seen + 4 && !is_over.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                local.read_exact_at(&mut content, 0).unwrap();
+                assert_own(&content, 3, round);
             }
         });
+        for round in 1..=on.rounds(20) {
+            own(2).for_each(|at| files[2].write_all_at(&[round as u8], at).unwrap());
+            assert_own(&content(&files[2]), 2, round);
+        }
     });
-    let mut found = vec![0; SIZE as usize];
-    local.read_exact_at(&mut found, 0).unwrap();
-    for (at, byte) in found.iter().enumerate() {
-        assert_eq!(u64::from(*byte), rounds, "byte {at}, of writer {}", at as u64 % WRITERS);
-    }
+    // Another worker tells its counters later.
+    wait_for("windows are rewritten", || sessions[2].statistics().unwrap().sieved_windows > 0);
 }
 
 // [LIST-42] A program that knows nothing of locks writes between the parts.
