@@ -4,14 +4,16 @@
 
 mod misuse;
 
-use dafs_client::{Config, Direction, File, MethodOverride, Registration, Session};
+use dafs_client::{Config, Direction, File, MethodOverride, Pending, Registration, Session, Transferred};
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::suite::{EXPORTS, assert_same, bytes};
+use dafs_tests::suite::{EXPORTS, assert_same, bytes, wait_for};
 
 on_each_provider! {
     transfer_around_the_size_of_an_eager_buffer_moves_exactly_its_bytes,
     transfers_more_than_eager_buffers_at_once_all_end,
+    parts_wait_while_every_eager_buffer_is_in_use,
     transfer_with_a_method_of_eager_buffers_is_counted_as_that,
     server_without_memory_to_lend_is_explained_and_served_directly,
     eager_buffers_are_shared_out_and_come_back,
@@ -31,7 +33,7 @@ fn file(session: &Session, export: &str) -> File {
     session.mount(export).unwrap().create("f").unwrap()
 }
 
-// [WIRE-21] [SESS-102] [CLI-73]
+// [WIRE-21] [CLI-73]
 fn transfer_around_the_size_of_an_eager_buffer_moves_exactly_its_bytes(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
@@ -65,11 +67,13 @@ fn transfer_around_the_size_of_an_eager_buffer_moves_exactly_its_bytes(on: On) {
                 file.truncate(0).unwrap();
             }
         }
-        assert_eq!((session.reconnects(), session.statistics().unwrap().protocol_errors), (0, 0));
+        let counted = session.statistics().unwrap();
+        assert_eq!((session.reconnects(), counted.protocol_errors), (0, 0));
+        assert!(counted.eager_buffers_size > 0, "{method:?}");
     }
 }
 
-// [SESS-102] [CLI-73]
+// [CLI-73]
 fn transfers_more_than_eager_buffers_at_once_all_end(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
@@ -92,6 +96,42 @@ fn transfers_more_than_eager_buffers_at_once_all_end(on: On) {
     }
 }
 
+// [SESS-102] [CLI-73] Storage has as many parts at a time as there are buffers.
+fn parts_wait_while_every_eager_buffer_is_in_use(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let watcher = harness.session();
+    for (method, count) in METHODS.into_iter().zip(1..) {
+        let session = session(&harness, method, count);
+        let file = file(&session, "mem");
+        let parts = usize::from(count) + 2;
+        let data = bytes(u64::from(count), parts * SIZE as usize);
+        let hold = |kind, pending: &mut Pending<Transferred<Vec<u8>>>| {
+            // The client goes on where it is asked.
+            wait_for("parts are with storage", || !pending.test() && faults.held() >= count.into());
+            // What else was sent is there when the server has looked at all connections some times.
+            for _ in 0..10 {
+                watcher.ping().unwrap();
+            }
+            assert_eq!((faults.held(), faults.left()), (count.into(), 2), "{method:?}: {kind:?}");
+            faults.release();
+        };
+        faults.next(Kind::Write, Fault::Hold, parts);
+        let mut write = file.submit_write_at(data.clone(), 0);
+        hold(Kind::Write, &mut write);
+        assert_eq!(write.wait().result.unwrap(), data.len());
+        // Hybrid reads use none.
+        let uses_some = method != MethodOverride::Hybrid;
+        faults.next(Kind::Read, Fault::Hold, if uses_some { parts } else { 0 });
+        let mut read = file.submit_read_at(vec![0; data.len()], 0);
+        if uses_some {
+            hold(Kind::Read, &mut read);
+        }
+        let read = read.wait();
+        assert_eq!(read.result.unwrap(), data.len());
+        assert_same(&read.buffer, &data, &format!("{method:?}"));
+    }
+}
+
 // [CLI-6]
 fn transfer_with_a_method_of_eager_buffers_is_counted_as_that(on: On) {
     let harness = Harness::start(on);
@@ -106,10 +146,6 @@ fn transfer_with_a_method_of_eager_buffers_is_counted_as_that(on: On) {
         let moved = |from: [u64; 2], to: [u64; 2]| [to[0] - from[0], to[1] - from[1]];
         let fast = moved(before.bytes_eager, after.bytes_eager);
         let client = moved(before.bytes_client_initiated, after.bytes_client_initiated);
-        if explained.contains("lends") {
-            assert_eq!((fast, client), ([0, 0], [0, 0]), "{explained}");
-            continue;
-        }
         let expected = match method {
             MethodOverride::Eager => ([5000, 5000], [0, 0]),
             MethodOverride::ClientInitiated => ([0, 0], [5000, 5000]),
@@ -145,7 +181,7 @@ fn eager_buffers_are_shared_out_and_come_back(on: On) {
     config.eager_buffer_size = 128 << 10;
     let sessions: Vec<Session> = (0..6).map(|_| harness.session_with(&config)).collect();
     let lent = watcher.statistics().unwrap().eager_buffers_size;
-    assert!(lent <= budget / 2, "{lent} bytes are lent of {budget}");
+    assert!(lent > 0 && lent <= budget / 2, "{lent} bytes are lent of {budget}");
     for (number, session) in sessions.iter().enumerate() {
         // Those that got none are served all the same.
         let file = session.mount("mem").unwrap().create(format!("f{number}")).unwrap();
@@ -173,11 +209,9 @@ fn session_is_lent_no_more_eager_buffers_than_its_share_among_the_active(on: On)
     };
     // Who is active is counted now and then.
     let among_four = std::iter::repeat_with(|| lent(&others)).find(|size| *size <= HALF / 4).unwrap();
+    assert!(among_four > 0, "a share of something");
     others[1..].iter().for_each(|other| other.close());
-    // Providers without RDMA into ordinary memory lend nothing.
-    if among_four > 0 {
-        while lent(&others[..1]) <= HALF / 4 {}
-    }
+    while lent(&others[..1]) <= HALF / 4 {}
 }
 
 // [CLI-74]
@@ -185,7 +219,6 @@ fn append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly(on: O
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 2);
-        let lends = !session.explain(Direction::Write, 5000, Registration::Ordinary).contains("lends");
         let file = file(&session, "data");
         let moved_directly = || session.statistics().unwrap().bytes_written[1];
         let mut expected = Vec::new();
@@ -193,8 +226,7 @@ fn append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly(on: O
             let (data, before) = (bytes(seed, size), moved_directly());
             assert_eq!(file.append(&data).unwrap(), expected.len() as u64, "{method:?}, {size} bytes");
             expected.extend(data);
-            let is_direct = !lends || size > SIZE as usize;
-            let direct = if is_direct { size as u64 } else { 0 };
+            let direct = if size > SIZE as usize { size as u64 } else { 0 };
             assert_eq!(moved_directly() - before, direct, "{method:?}, {size} bytes");
         }
         let mut found = vec![0; expected.len()];
