@@ -304,6 +304,7 @@ fn guard_of_a_persistent_lock_leaves_it_to_a_panic(on: On) {
 
 mod sim {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use dafs_proto::transport::sim::{FaultPlan, NodeId};
     use dafs_tests::raw::introduction;
@@ -311,43 +312,102 @@ mod sim {
 
     use super::*;
 
+    /// From one look of a server at its clock to the next.
+    const TICK: Duration = Duration::from_millis(100);
+
+    fn calm() -> WorldPlan {
+        WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 }
+    }
+
+    /// A client by hand, and its file.
+    fn by_hand(world: &World, node: u32) -> (Raw, FileHandle) {
+        let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(node))), &PORT);
+        raw.shake(&introduction(&PORT, 8, None)).unwrap();
+        let root = raw.mount("data");
+        let file = raw.create(root, b"f");
+        (raw, file)
+    }
+
+    fn lock(raw: &mut Raw, file: FileHandle, offset: u64, flags: LockFlags, deadline_ms: u32) -> Status {
+        let request = LockRequest { offset, len: 1, owner: 1, kind: Exclusive, flags };
+        let header = Header { deadline_ms, ..Header::request(Opcode::Lock, file) };
+        raw.call(header, &request.bytes(), &[]).header.status
+    }
+
     // [LOCK-11] [LOCK-31] [SESS-44] A thread writes the file, and time passes here while it does.
     #[test]
     fn first_lock_of_a_session_whose_deadline_passes_while_that_is_written_is_not_granted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
-        let plan = WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 };
-        let world = World::with(0, plan, move |config| {
+        let world = World::with(0, calm(), move |config| {
             (config.lock_file, config.lease_ms) = (Some(path.clone()), u32::MAX);
         });
-        let session = |node: u32| {
-            let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(node))), &PORT);
-            raw.shake(&introduction(&PORT, 8, None)).unwrap();
-            let root = raw.mount("data");
-            let file = raw.create(root, b"f");
-            (raw, file)
+        let first = |(raw, file): &mut (Raw, FileHandle), deadline_ms| {
+            lock(raw, *file, 0, LockFlags::empty(), deadline_ms)
         };
-        let lock = |raw: &mut Raw, file: FileHandle, deadline_ms| {
-            let flags = LockFlags::empty();
-            let request = LockRequest { offset: 0, len: 1, owner: 1, kind: Exclusive, flags };
-            let mut body = [0; LockRequest::HEAD_SIZE - HEADER_SIZE];
-            request.encode(&mut body);
-            let header = Header { deadline_ms, ..Header::request(Opcode::Lock, file) };
-            raw.call(header, &body, &[]).header.status
-        };
-        let mut late = (1..50).map(session).find_map(|(mut raw, file)| {
-            let status = lock(&mut raw, file, 1);
+        let mut late = (1..50).map(|node| by_hand(&world, node)).find_map(|mut one| {
+            let status = first(&mut one, 1);
             // It was written before any time had passed.
             assert!(status == Status::OK || status == Status::TIMED_OUT, "{status:?}");
             if status == Status::OK {
-                raw.call(Header::request(Opcode::Close, file), &[], &[]);
+                one.0.call(Header::request(Opcode::Close, one.1), &[], &[]);
             }
-            (status == Status::TIMED_OUT).then_some((raw, file))
+            (status == Status::TIMED_OUT).then_some(one)
         });
-        let (raw, file) = late.as_mut().expect("one whose time was over");
-        let (mut other, same) = session(60);
-        assert_eq!(lock(&mut other, same, 0), Status::OK, "nobody has it");
-        assert_eq!(lock(raw, *file, 1), Status::LOCKED, "the session is written by now");
+        let late = late.as_mut().expect("one whose time was over");
+        assert_eq!(first(&mut by_hand(&world, 60), 0), Status::OK, "nobody has it");
+        assert_eq!(first(late, 1), Status::LOCKED, "the session is written by now");
+    }
+
+    // [LOCK-30]
+    #[test]
+    fn locks_are_taken_again_for_two_leases_where_nobody_knows_who_had_them() {
+        let lease = Duration::from_secs(1);
+        // With one worker, and with two.
+        for seed in [0, 1] {
+            let world = World::with(seed, calm(), move |config| config.lease_ms = lease.as_millis() as u32);
+            let (mut raw, file) = by_hand(&world, 1);
+            let mut reclaim_at = |time: Duration, offset| {
+                while let Some(left) = time.checked_sub(world.net().now()) {
+                    world.let_time_pass(left.min(lease / 2));
+                    // Who is silent for a lease loses its session.
+                    raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+                }
+                lock(&mut raw, file, offset, LockFlags::RECLAIM, 0)
+            };
+            assert_eq!(reclaim_at(Duration::ZERO, 0), Status::OK, "at the beginning");
+            assert_eq!(reclaim_at(2 * lease - TICK, 1), Status::OK, "before its end");
+            assert_eq!(reclaim_at(2 * lease + TICK, 2), Status::NO_RECLAIM, "behind it");
+        }
+    }
+
+    /// Whether the server that comes back has the lease for those who had locks, and no more; `None` where that cannot be seen.
+    fn grace_lasts(lease: Duration) -> Option<()> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        let world = World::with(0, calm(), move |config| {
+            (config.lock_file, config.lease_ms) = (Some(path.clone()), lease.as_millis() as u32);
+        });
+        let ask = |(raw, file): &mut (Raw, FileHandle)| lock(raw, *file, 0, LockFlags::empty(), 0);
+        assert_eq!(ask(&mut by_hand(&world, 1)), Status::OK);
+        world.restart();
+        let began = world.net().now();
+        let mut other = by_hand(&world, 2);
+        assert_eq!(ask(&mut other), Status::GRACE, "right after the restart");
+        // The second session was written first, by a thread, which may have taken all of the time that passes here.
+        let left = (began + lease - TICK).checked_sub(world.net().now())?;
+        world.let_time_pass(left);
+        assert_eq!(ask(&mut other), Status::GRACE, "before its end");
+        world.let_time_pass(2 * TICK);
+        assert_eq!(ask(&mut other), Status::OK, "behind it");
+        Some(())
+    }
+
+    // [LOCK-32] [LOCK-56]
+    #[test]
+    fn those_who_had_locks_and_do_not_come_back_are_waited_for_as_long_as_a_lease() {
+        let leases = [1, 4, 16, 64, 256].map(|hours| Duration::from_secs(hours * 3600));
+        leases.into_iter().find_map(grace_lasts).expect("a file that is written within a lease");
     }
 }
 

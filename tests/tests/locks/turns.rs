@@ -1,7 +1,5 @@
 //! Locks that are waited for without a request in flight: the server tells when to ask again.
 
-use std::time::{Duration, Instant};
-
 use dafs_client::{Error, File, LockKind, LockOptions, Session};
 use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
 use dafs_tests::cut::cut_connections;
@@ -25,7 +23,6 @@ on_each_provider_and_two_workers! {
     grant_that_is_ignored_is_taken_back,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
-    waits_whose_deadlines_pass_together_end_together,
 }
 
 fn by(owner: u64) -> LockOptions {
@@ -273,10 +270,10 @@ fn client_that_says_nothing_is_called_back_eight_times(on: On) {
     };
     let told: Vec<u64> = (0..8).map(|_| owner(raw.receive().expect("a turn"))).collect();
     assert_eq!(told, (0..8).collect::<Vec<_>>());
-    // What was sent with them, or at the next ticks, would be here by now.
-    let ticks = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < ticks {
-        session.ping().unwrap();
+    // What was sent with them, or at the next ticks of the server's clock, would be here by now.
+    let uptime_ms = || session.statistics().unwrap().uptime_ms;
+    let ticks_ms = uptime_ms() + 300;
+    while uptime_ms() < ticks_ms {
         assert!(raw.endpoint.recv().unwrap().is_none(), "a ninth");
     }
     let mut header = Header::request(Opcode::Null, FileHandle(0));
@@ -288,33 +285,47 @@ fn client_that_says_nothing_is_called_back_eight_times(on: On) {
     assert_eq!(owner(came.remove(1)), 8);
 }
 
-// [LOCK-11] The second waits behind the first, and would have the lock by its end.
-fn waits_whose_deadlines_pass_together_end_together(on: On) {
-    let harness = Harness::start(on);
-    let (mut raw, _) = Raw::session(harness.address(), 8);
-    let root = raw.mount("data");
-    let file = raw.create(root, b"f");
-    for round in 0..20 {
-        for (owner, kind, flags, deadline_ms) in [
-            (1, Shared, LockFlags::empty(), 0),
-            (2, Exclusive, LockFlags::WAIT, 5),
-            (3, Shared, LockFlags::WAIT, 5),
-        ] {
-            let mut header = Header { deadline_ms, ..Header::request(Opcode::Lock, file) };
-            raw.begin(&mut header);
-            let request = LockRequest { offset: round, len: 1, owner, kind, flags };
-            raw.send(header, &request.bytes(), &[]);
+mod sim {
+    use std::sync::Arc;
+
+    use dafs_proto::transport::sim::{FaultPlan, NodeId};
+    use dafs_tests::raw::introduction;
+    use dafs_tests::sim::{PORT, World, WorldPlan};
+
+    use super::*;
+
+    // [LOCK-11] The second waits behind the first, and would have the lock by its end. Both deadlines have passed when the server looks.
+    #[test]
+    fn waits_whose_deadlines_pass_together_end_together() {
+        // With one worker, and with two.
+        for seed in [0, 1] {
+            let world = World::new(seed, WorldPlan { network: FaultPlan::calm(), crash_ppm: 0 });
+            let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(1))), &PORT);
+            raw.shake(&introduction(&PORT, 8, None)).unwrap();
+            let root = raw.mount("data");
+            let file = raw.create(root, b"f");
+            for round in 0..20 {
+                let mut ask = |owner, kind, flags, deadline_ms| {
+                    let mut header = Header { deadline_ms, ..Header::request(Opcode::Lock, file) };
+                    raw.begin(&mut header);
+                    let request = LockRequest { offset: round, len: 1, owner, kind, flags };
+                    raw.send(header, &request.bytes(), &[]);
+                    header.slot
+                };
+                let slots = [
+                    ask(1, Shared, LockFlags::empty(), 0),
+                    ask(2, Exclusive, LockFlags::WAIT, 5),
+                    ask(3, Shared, LockFlags::WAIT, 5),
+                ];
+                let mut statuses = [Status::OK; 3];
+                for _ in slots {
+                    let reply = raw.receive().expect("the server goes on");
+                    raw.end(&reply);
+                    let number = slots.iter().position(|slot| *slot == reply.header.slot).unwrap();
+                    statuses[number] = reply.header.status;
+                }
+                assert_eq!(statuses, [Status::OK, Status::TIMED_OUT, Status::TIMED_OUT], "round {round}");
+            }
         }
-        let mut statuses: Vec<_> = (0..3)
-            .map(|_| {
-                let reply = raw.receive().expect("the server goes on");
-                raw.end(&reply);
-                (reply.header.slot.0, reply.header.status)
-            })
-            .collect();
-        statuses.sort_unstable_by_key(|(slot, _)| *slot);
-        let of = |status| statuses.iter().filter(|(_, other)| *other == status).count();
-        // A turn of the server's clock may lie between the two.
-        assert!(of(Status::TIMED_OUT) >= 1 && of(Status::OK) + of(Status::TIMED_OUT) == 3, "{statuses:?}");
     }
 }
