@@ -62,8 +62,7 @@ impl Registry {
         if self.len() >= REGIONS_MAX {
             return Err(RegionError::TooMany { limit: REGIONS_MAX });
         }
-        let own = memory.span().as_ptr() as u64;
-        let address = lock(&self.random).draw()? & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS;
+        let address = place(&mut lock(&self.random), memory.span().as_ptr() as u64)?;
         let region = if memory.is_empty() {
             None
         } else {
@@ -96,6 +95,11 @@ impl Registry {
     pub(super) fn len(&self) -> usize {
         lock(&self.regions).len()
     }
+}
+
+/// The address that peers see of memory at `own`: another each time.
+fn place(random: &mut RandomNumbers, own: u64) -> Result<u64, RegionError> {
+    Ok(random.draw()? & ADDRESS_BITS & !ADDRESS_LOW_BITS | own & ADDRESS_LOW_BITS)
 }
 
 impl RegionOwner for Registry {
@@ -251,5 +255,27 @@ impl Shared {
     #[cold]
     pub(super) fn shrink(&self) -> bool {
         self.pins.shrink() | self.bounce.shrink() | self.buffers.shrink()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    // [VERBS-69]
+    #[test]
+    fn places_of_one_memory_differ_in_every_bit_above_the_low_ones() {
+        let own = 0x7f12_3456_789a_bcde;
+        let mut random = RandomNumbers::default();
+        let places: Vec<u64> = (0..1000).map(|_| place(&mut random, own).unwrap()).collect();
+        assert!(places.iter().all(|place| place & 0x1f_ffff == own & 0x1f_ffff && *place < 1 << 62));
+        assert_eq!(places.iter().collect::<HashSet<_>>().len(), places.len());
+        for bit in 21..62 {
+            let set = places.iter().filter(|place| *place >> bit & 1 == 1).count();
+            // Of a fair coin one test in 10^30 would find less.
+            assert!((300..700).contains(&set), "bit {bit} is set in {set} of 1000");
+        }
     }
 }
