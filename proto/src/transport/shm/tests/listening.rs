@@ -50,6 +50,7 @@ fn silent_handshakes_are_expired() {
     assert!(bed.listener.accept_endpoint().unwrap().is_none());
     bed.listener.expire_handshakes();
     assert_eq!(bed.listener.handshake_count(), 10);
+    assert_eq!(bed.listener.handshake_time_max, Duration::from_secs(5), "where nothing else is set");
     bed.listener.handshake_time_max = Duration::ZERO;
     bed.listener.expire_handshakes();
     assert_eq!(bed.listener.handshake_count(), 0);
