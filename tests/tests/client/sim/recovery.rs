@@ -1,11 +1,18 @@
 //! Broken connections, silence and queues without room: nothing is lost, nothing is done twice.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dafs_client::{Config, Datatype, Error, Opcode, OpenOptions, ReconnectPolicy, wait_all};
-use dafs_proto::transport::sim::FaultPlan;
+use dafs_client::{
+    Config, Datatype, Error, MethodOverride, Opcode, OpenOptions, ReconnectPolicy, Session, wait_all,
+};
+use dafs_proto::transport::sim::{FaultPlan, NodeId, SimDomain};
+use dafs_proto::transport::{
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, LocalSegments, Memory,
+    MemoryRef, OpToken, PeerFault, Provider, Region, RegionError, RemoteRange, TransportError,
+};
 use dafs_proto::wire::{Features, Flags};
-use dafs_tests::sim::{Action, ScriptedWorld, World};
+use dafs_tests::sim::{Action, PORT, ScriptedWorld, World};
 use dafs_tests::suite::{assert_same, bytes};
 
 // [CLI-30] [SESS-51]
@@ -113,7 +120,7 @@ fn request_refused_after_it_had_its_slot_gives_the_slot_back() {
     }
 }
 
-// [CLI-12] [CLI-33]
+// [CLI-33]
 #[test]
 fn server_gone_for_good_ends_every_operation_within_the_attempts() {
     let world = ScriptedWorld::new(9);
@@ -131,6 +138,107 @@ fn server_gone_for_good_ends_every_operation_within_the_attempts() {
     assert!(matches!(session.ping(), Err(Error::Connection { .. })));
     // Nobody reaches the memory any more, and the library says so.
     assert!(matches!(file.write_buf_at(&buffer, 0), Err(Error::Invalid(_))));
+}
+
+/// A domain that remembers what was registered in it: where, and as what.
+struct Watched {
+    domain: SimDomain,
+    registered: Mutex<Vec<(usize, RemoteRange)>>,
+}
+
+impl Domain for Watched {
+    fn provider(&self) -> Provider {
+        self.domain.provider()
+    }
+
+    fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
+        self.domain.allocate(len)
+    }
+
+    fn register(&self, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
+        let place = memory.span().as_ptr() as usize;
+        let region = self.domain.register(memory, access)?;
+        self.registered.lock().unwrap().push((place, region.range()));
+        Ok(region)
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<Box<dyn Endpoint>, ConnectError> {
+        self.domain.connect(address, params, timeout)
+    }
+
+    fn listen(&self, address: &Address, params: &ConnectParams) -> Result<Box<dyn Listener>, ConnectError> {
+        self.domain.listen(address, params)
+    }
+}
+
+impl Watched {
+    /// How a peer of this domain would reach this memory, as it was registered last.
+    fn range_of(&self, memory: &[u8]) -> RemoteRange {
+        let place = memory.as_ptr() as usize;
+        let registered = self.registered.lock().unwrap();
+        registered.iter().rfind(|(of, _)| *of == place).expect("memory that was registered").1
+    }
+
+    /// A peer writes to a range.
+    fn write(&self, world: &World, range: RemoteRange) -> Result<(), TransportError> {
+        let (at, params) = (Address::Sim(77), ConnectParams::default());
+        let peer = world.net().domain(NodeId(77));
+        let mut listener = peer.listen(&at, &params).unwrap();
+        let _own = self.domain.connect(&at, &params, Duration::from_secs(1)).unwrap();
+        let mut endpoint = listener.accept().unwrap().expect("a peer");
+        let memory = MemoryRef::new(peer.allocate(8).unwrap());
+        memory.span().write_from(0, &[0xbb; 8]);
+        let to = range.slice(0, 8).unwrap();
+        endpoint.rdma_write(OpToken(1), LocalSegments::from_iter([memory]), to, None).unwrap();
+        endpoint.flush().unwrap();
+        loop {
+            // Where it ends the connection, the completion says so as well.
+            let _ = endpoint.recv();
+            match endpoint.poll_completion() {
+                Some(completion) => return completion.result,
+                None => world.let_time_pass(Duration::from_micros(10)),
+            }
+        }
+    }
+}
+
+// [CLI-12]
+#[test]
+fn session_that_ends_leaves_none_of_its_memory_to_be_reached() {
+    let world = ScriptedWorld::new(14);
+    let domain = world.net().domain(ScriptedWorld::CLIENT);
+    let domain = Arc::new(Watched { domain, registered: Mutex::default() });
+    let reconnect = ReconnectPolicy { attempts_max: 1, ..ReconnectPolicy::default() };
+    let method = MethodOverride::Direct;
+    let connect_timeout = Duration::from_secs(1);
+    let config = Config { reconnect, connect_timeout, method, ..ScriptedWorld::config() };
+    let session = Session::connect_with(domain.clone(), PORT, &config, world.clock()).unwrap();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&[1; 60_000], 0).unwrap();
+    let mut buffer = session.buffer(60_000).unwrap();
+    domain.write(&world, domain.range_of(&buffer)).expect("the session lasts");
+    assert_eq!(buffer[..9], [0xbb, 0xbb, 0xbb, 0xbb, 0xbb, 0xbb, 0xbb, 0xbb, 0]);
+    buffer.fill(0);
+    // One of them was registered for the operation.
+    world.hold_reads(Duration::from_secs(1));
+    let ordinary = file.submit_read_at(vec![0; 60_000], 0);
+    session.flush();
+    world.net().partition(ScriptedWorld::CLIENT, World::SERVER);
+    file.read_buf_at(&mut buffer, 0).unwrap_err();
+    let ordinary = ordinary.wait();
+    ordinary.result.unwrap_err();
+    world.net().heal(ScriptedWorld::CLIENT, World::SERVER);
+    world.let_time_pass(Duration::from_secs(2));
+    for memory in [&*buffer, &*ordinary.buffer] {
+        let error = domain.write(&world, domain.range_of(memory)).unwrap_err();
+        assert!(matches!(error, TransportError::Peer(PeerFault::Region(_))), "{error}");
+        assert!(memory.iter().all(|byte| *byte == 0));
+    }
 }
 
 // [CLI-33] however long each attempt may take, and however many there may be.
