@@ -1,10 +1,11 @@
 //! A server that lies: the session ends with an error that says what was wrong, and nothing panics or is written
 //! outside the caller's memory.
 
+use std::io::IoSliceMut;
 use std::time::Duration;
 
-use dafs_client::{Config, Error, MethodOverride, Opcode, Status};
-use dafs_proto::wire::{Flags, HEADER_SIZE, Header, ReadReply, Slot};
+use dafs_client::{Config, Datatype, Error, Extent, File, MethodOverride, Opcode, Session, Status};
+use dafs_proto::wire::{BatchReply, BatchResult, Flags, HEADER_SIZE, Header, ListReadReply, ReadReply, Slot};
 use dafs_tests::sim::{Action, ScriptedWorld};
 
 fn reply(header: &Header, body: &[u8], payload: &[u8], change: impl Fn(&mut Header)) -> Action {
@@ -45,6 +46,124 @@ fn read_answered_with_more_than_was_asked_ends_the_session() {
         let error = read_answered(move |header| reply(header, &read_reply(count), &vec![1; payload], |_| ()));
         assert!(matches!(error, Error::Peer(_)), "{count} {payload}: {error}");
     }
+}
+
+/// Three times eight bytes to be read into, with eight of another's around each.
+struct Guarded([u8; 56]);
+
+impl Guarded {
+    fn new() -> Self {
+        Self([0xaa; 56])
+    }
+
+    fn parts(&mut self) -> [&mut [u8]; 3] {
+        let [_, first, _, second, _, third, _] = self.0.as_chunks_mut::<8>().0 else { panic!("7 chunks") };
+        [first, second, third]
+    }
+
+    /// What lies beside the parts is as it was.
+    fn assert_kept(&self, what: &str) {
+        let kept = self.0.as_chunks::<8>().0.iter().step_by(2);
+        assert!(kept.copied().all(|guard| guard == [0xaa; 8]), "{what}: written outside: {:x?}", self.0);
+    }
+}
+
+/// A session of a lying server, and its file of 1000 bytes.
+fn lied_to() -> (ScriptedWorld, Session, File) {
+    let world = ScriptedWorld::new(6);
+    // Data travels in the messages.
+    let config = Config { method: MethodOverride::Inline, ..ScriptedWorld::config() };
+    let session = world.connect(&config).unwrap();
+    world.put("f", &[1; 1000]);
+    let file = session.mount("data").unwrap().open("f").unwrap();
+    (world, session, file)
+}
+
+fn assert_ended(session: &Session, error: &Error, what: &str) {
+    assert!(matches!(error, Error::Peer(_)), "{what}: {error}");
+    assert!(matches!(session.ping(), Err(Error::Peer(_))), "{what}: the session is over");
+}
+
+// [CLI-40] [CLI-128] Of 24 bytes.
+#[test]
+fn list_and_view_answered_with_more_than_was_asked_end_the_session() {
+    let lies = [(25u32, 25usize), (24, 25), (25, 24), (16, 24), (24, 16), (u32::MAX, 24), (0, 1), (24, 0)];
+    for (opcode, (count, payload)) in
+        [Opcode::ReadList, Opcode::ReadView].into_iter().flat_map(|opcode| lies.map(|lie| (opcode, lie)))
+    {
+        let what = format!("{opcode:?}, {count} of {payload} bytes");
+        let (world, session, file) = lied_to();
+        let view = session.view(&Datatype::bytes(8).resized(0, 100)).unwrap();
+        world.once(opcode, move |header| {
+            let body = ListReadReply { count, end: None }.bytes();
+            reply(header, &body, &vec![1; payload], |_| ())
+        });
+        let mut memory = Guarded::new();
+        let mut parts = memory.parts().map(IoSliceMut::new);
+        let read = match opcode {
+            Opcode::ReadList => file.read_list(&[0, 100, 200].map(|at| Extent::new(at, 8)), &mut parts),
+            _ => file.read_view_vectored(&view.at(0, 0), &mut parts),
+        };
+        assert_ended(&session, &read.unwrap_err(), &what);
+        memory.assert_kept(&what);
+        assert_eq!(world.count(opcode), 1, "{what}");
+    }
+}
+
+// [CLI-40] [CLI-128] Each operation of a batch asked for 8 bytes.
+#[test]
+fn batch_answered_with_more_than_was_asked_ends_the_session() {
+    // How many results and bytes it says there are, the counts, and how many bytes there are.
+    let lies = [
+        (3u32, 25u32, [8u32, 8, 9], 25usize),
+        (3, 24, [9, 7, 8], 24),
+        (3, 24, [24, 0, 0], 24),
+        (3, 24, [u32::MAX, 8, 8], 24),
+        (3, 24, [8, 8, 8], 23),
+        (3, 24, [8, 8, 8], 25),
+        (3, 23, [8, 8, 8], 24),
+        (3, u32::MAX, [8, 8, 8], 24),
+        (2, 24, [8, 8, 8], 24),
+        (4, 24, [8, 8, 8], 24),
+        (u32::MAX, 24, [8, 8, 8], 24),
+    ];
+    for (operations, data, counts, len) in lies {
+        let what = format!("{operations} results, {data} bytes, {counts:?}, {len} bytes");
+        let (world, session, file) = lied_to();
+        world.once(Opcode::Batch, move |header| {
+            let mut payload = vec![0; 3 * 16];
+            for (bytes, count) in payload.chunks_mut(16).zip(counts) {
+                let value = BatchResult::NOT_ENDED;
+                BatchResult { status: Status::OK, count, value }.encode(bytes);
+            }
+            payload.resize(payload.len() + len, 1);
+            reply(header, &BatchReply { operations, data }.bytes(), &payload, |_| ())
+        });
+        let mut memory = Guarded::new();
+        let mut batch = session.batch_io();
+        for (part, at) in memory.parts().into_iter().zip([0, 100, 200]) {
+            batch.read_at(&file, part, at);
+        }
+        let error = batch.run().map(|outcomes| outcomes.into_iter().find_map(Result::err));
+        drop(batch);
+        let error = error.map_or_else(Some, |error| error).expect("it is no reply to this");
+        assert_ended(&session, &error, &what);
+        memory.assert_kept(&what);
+        assert_eq!(world.count(Opcode::Batch), 1, "{what}");
+    }
+}
+
+// [CLI-40] [CLI-129] Entries that are longer than their names, and more than there are.
+#[test]
+fn directory_answered_with_what_are_no_entries_ends_the_session() {
+    let (world, session, _) = lied_to();
+    let export = session.mount("data").unwrap();
+    world.hook(|header| match header.opcode {
+        Opcode::Readdir => reply(header, &[0; 16], &[0xff; 64], |_| ()),
+        _ => Action::Serve,
+    });
+    let error = export.read_dir("", true).and_then(|mut entries| entries.next().expect("an answer"));
+    assert_ended(&session, &error.unwrap_err(), "entries");
 }
 
 // [CLI-69]
