@@ -14,6 +14,7 @@ use dafs_server::storage::Storage;
 use tempfile::TempDir;
 
 use crate::faulty::Faults;
+use crate::port::Port;
 
 thread_local! {
     static WORKERS: Cell<usize> = const { Cell::new(1) };
@@ -64,6 +65,17 @@ impl On {
         }
     }
 
+    /// As [`On::listener`], for servers that are started again: their place is kept meanwhile.
+    pub fn place(self, directory: &Path) -> (Address, Option<Port>) {
+        match self {
+            Self::Tcp => {
+                let port = Port::new();
+                (Address::Tcp(port.address()), Some(port))
+            }
+            other => (other.listener(directory), None),
+        }
+    }
+
     /// RDMA is emulated by a processor that is emulated too.
     pub fn is_verbs(self) -> bool {
         !matches!(self, Self::Tcp | Self::Shm)
@@ -101,6 +113,7 @@ fn own_ids() -> (u32, u32) {
 pub struct Harness {
     server: Option<Running>,
     address: Address,
+    _port: Option<Port>,
     directory: TempDir,
     config: Config,
 }
@@ -139,7 +152,7 @@ impl Harness {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
-        let listener = on.listener(directory.path());
+        let (listener, port) = on.place(directory.path());
         let key = key_for(&listener);
         let mut config = Config {
             exports: vec![
@@ -163,7 +176,7 @@ impl Harness {
         let address = server.addresses()[0].clone();
         // A restarted server listens where the first did.
         config.listeners = vec![address.clone()];
-        Self { server: Some(server), address, directory, config }
+        Self { server: Some(server), address, _port: port, directory, config }
     }
 
     /// Where it listens.

@@ -8,6 +8,7 @@
 //! - [`harness`] starts a server on a provider in a temporary directory.
 //! - [`locking_process`] has a lock that the server did not give.
 //! - [`cut`] breaks connections after any byte.
+//! - [`port`] keeps ports for servers that are started again.
 //! - [`program`] runs the server as a process of its own.
 //! - [`raw`] is a client that may break the rules of the protocol.
 //! - [`silent`] takes a stopped server's place and says nothing.
@@ -29,6 +30,7 @@ pub mod gate;
 pub mod harness;
 pub mod locking_process;
 pub mod mpi;
+pub mod port;
 pub mod program;
 pub mod raw;
 pub mod silent;

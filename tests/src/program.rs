@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -13,6 +13,7 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
 use crate::harness::{On, key_for, key_line};
+use crate::port::Port;
 
 /// What the server says goes to this file.
 const LOG: &str = "log";
@@ -32,9 +33,10 @@ pub struct Program {
     command: Command,
     flags: Vec<String>,
     address: Address,
+    _port: Option<Port>,
     url: String,
     directory: tempfile::TempDir,
-    metrics: Option<SocketAddr>,
+    metrics: Option<Port>,
 }
 
 impl Program {
@@ -45,10 +47,8 @@ impl Program {
 
     /// As [`Program::start`], with metrics.
     pub fn start_counted(on: On, flags: &[&str]) -> Self {
-        // A port that was free a moment ago.
-        let metrics = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let metrics = metrics.expect("a free port");
-        let address = metrics.to_string();
+        let metrics = Port::new();
+        let address = metrics.address().to_string();
         let mut program = Self::start(on, &[flags, &["--metrics", &address]].concat());
         program.metrics = Some(metrics);
         program
@@ -59,7 +59,7 @@ impl Program {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
-        let listener = on.listener(directory.path());
+        let (listener, port) = on.place(directory.path());
         let program = program();
         let mut command = match open_files_max {
             None => Command::new(program),
@@ -82,7 +82,7 @@ impl Program {
             #[cfg(feature = "verbs")]
             On::Verbs => Address::Verbs(url.trim_start_matches("dafs+verbs://").parse().expect("an address")),
         };
-        Self { child, _stdout: stdout, command, flags, address, url, directory, metrics: None }
+        Self { child, _stdout: stdout, command, flags, address, _port: port, url, directory, metrics: None }
     }
 
     /// Kills it and starts another in its place, on the same address.
@@ -110,7 +110,8 @@ impl Program {
 
     /// What it answers to Prometheus; it was started by [`Program::start_counted`].
     pub fn metrics(&self) -> String {
-        let mut stream = TcpStream::connect(self.metrics.expect("a server with metrics")).expect("metrics");
+        let metrics = self.metrics.as_ref().expect("a server with metrics");
+        let mut stream = TcpStream::connect(metrics.address()).expect("metrics");
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("metrics");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("metrics");

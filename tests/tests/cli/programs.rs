@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use dafs_client::{Config, Session};
 use dafs_proto::transport::Address;
 use dafs_tests::harness::{On, key_for};
+use dafs_tests::port::Port;
 use dafs_tests::program::key_file;
 use tempfile::TempDir;
 
@@ -17,6 +18,7 @@ pub(crate) struct World {
     server: Child,
     on: On,
     address: String,
+    _port: Option<Port>,
     directory: TempDir,
 }
 
@@ -37,10 +39,10 @@ impl World {
     pub(crate) fn start_with(on: On, more: impl FnOnce(&mut Command, &Path)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("data")).unwrap();
-        let listen = on.listener(directory.path()).to_string();
-        let listen = listen.trim_start_matches("dafs+");
-        let (server, address) = serve(directory.path(), listen, more);
-        Self { server, on, address, directory }
+        let (listener, port) = on.place(directory.path());
+        let listen = listener.to_string();
+        let (server, address) = serve(directory.path(), listen.trim_start_matches("dafs+"), more);
+        Self { server, on, address, _port: port, directory }
     }
 
     /// Ends the server as a crash would, and starts another in its place.
