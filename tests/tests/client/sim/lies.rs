@@ -146,7 +146,7 @@ fn batch_answered_with_more_than_was_asked_ends_the_session() {
         }
         let error = batch.run().map(|outcomes| outcomes.into_iter().find_map(Result::err));
         drop(batch);
-        let error = error.map_or_else(Some, |error| error).expect("it is no reply to this");
+        let error = error.unwrap_or_else(Some).expect("it is no reply to this");
         assert_ended(&session, &error, &what);
         memory.assert_kept(&what);
         assert_eq!(world.count(Opcode::Batch), 1, "{what}");
