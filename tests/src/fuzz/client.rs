@@ -1,10 +1,13 @@
 //! A hostile server against the real client library: the bytes say what is wrong with each reply. When they are used
 //! up, replies are honest.
 
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_client::{Config, Export, MethodOverride, OpenOptions, Session};
+use dafs_client::{
+    Config, Datatype, Export, Extent, File, ListRead, LockKind, MethodOverride, OpenOptions, Session,
+};
 use dafs_proto::session::{ServerHandshake, ServerTerms};
 use dafs_proto::transport::sim::{FaultPlan, NodeId, SimDomain, SimNet};
 use dafs_proto::transport::{
@@ -12,11 +15,12 @@ use dafs_proto::transport::{
     WaitPolicy,
 };
 use dafs_proto::wire::{
-    Attributes, AuthenticateReply, CommitReply, DirEntry, Features, FenceList, FileHandle, FileKind,
-    FsStatistics, HEAD_SIZE_MAX, HEADER_SIZE, Header, LimitsReply, Method, MountReply, Opcode, ReadReply,
-    ReadRequest, ReaddirReply, ReaddirRequest, SeekReply, SessionId, ShareReply, Statistics, Status,
-    TOKEN_SIZE, Thresholds, Timestamp, Verifier, Welcome, WriteReply, WriteRequest, encode_dir_entry,
-    encode_message_pack,
+    Attributes, AuthenticateReply, BATCH_RESULT_SIZE, BatchNotice, BatchReply, BatchRequest, BatchResult,
+    CommitReply, DirEntry, Features, FenceList, FileHandle, FileKind, FsStatistics, HEAD_SIZE_MAX,
+    HEADER_SIZE, Header, LimitsReply, ListReadReply, ListRequest, LockTurn, Method, MountReply, Opcode,
+    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, SeekReply, SessionId, ShareReply, Statistics,
+    Status, TOKEN_SIZE, Thresholds, Timestamp, Verifier, ViewRequest, Welcome, WriteReply, WriteRequest,
+    encode_dir_entry, encode_message_pack,
 };
 use dafs_server::access::Keyring;
 
@@ -107,8 +111,64 @@ fn use_file(session: &Session, export: &Export) {
     if let Ok(token) = file.share(true, true, Duration::from_secs(1)) {
         let _ = export.open_token(&token, "file", OpenOptions::new().read(true));
     }
+    use_parts(session, &file);
     let _ = file.seek_hole(0);
     let _ = (file.commit(), file.metadata(), file.truncate(10));
+}
+
+/// Reads eight bytes of parts into memory that something lies around.
+fn guarded(read: impl FnOnce(&mut [IoSliceMut<'_>]) -> dafs_client::Result<ListRead>) {
+    let mut memory = [FILL; 40];
+    let (first, second) = memory.split_at_mut(20);
+    let mut slices = [IoSliceMut::new(&mut first[8..12]), IoSliceMut::new(&mut second[8..12])];
+    if let Ok(found) = read(&mut slices) {
+        assert!(found.count <= 8, "more was read than asked for");
+    }
+    let beside = [&memory[..8], &memory[12..28], &memory[32..]].concat();
+    assert!(beside.iter().all(|byte| *byte == FILL), "memory beside the parts was written");
+}
+
+fn use_parts(session: &Session, file: &File) {
+    let extents = [Extent::new(3, 5), Extent::new(100, 3)];
+    guarded(|slices| file.read_list(&extents, slices));
+    if let Ok(view) = session.view(&Datatype::bytes(4).resized(0, 10)) {
+        guarded(|slices| file.read_view_vectored(&view.at(0, 0), slices));
+    }
+    guarded(|slices| {
+        let mut batch = session.batch_io();
+        for slice in slices {
+            batch.read_at(file, slice, 1);
+        }
+        batch.run().map(drop)?;
+        Ok(ListRead { count: 0, end: None })
+    });
+    let _ = file.try_lock(0..10, LockKind::Exclusive);
+    let _ = file.submit_lock(5..20, LockKind::Exclusive).cancel();
+    let _ = (file.test_lock(0..10, LockKind::Shared), file.unlock(0..20));
+}
+
+/// What is answered to a request of parts: body and payload.
+fn parts_reply(opcode: Opcode, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    const HONEST: &str = "the client keeps the protocol";
+    let (len, method) = match opcode {
+        Opcode::ReadList => {
+            let asked = ListRequest::decode(body).expect(HONEST);
+            (asked.len, asked.method)
+        }
+        Opcode::ReadView => {
+            let asked = ViewRequest::decode(body).expect(HONEST);
+            (asked.len, asked.method)
+        }
+        _ => {
+            let operations = BatchRequest::decode(body).expect(HONEST).operations;
+            let mut failed = [0; BATCH_RESULT_SIZE];
+            BatchResult::failed(Status::IO).encode(&mut failed);
+            let results = failed.repeat(operations as usize);
+            return (BatchReply { operations, data: 0 }.bytes().to_vec(), results);
+        }
+    };
+    let payload = if method == Method::Inline { vec![2; len as usize] } else { Vec::new() };
+    (ListReadReply { count: len, end: None }.bytes().to_vec(), payload)
 }
 
 struct HostileServer {
@@ -233,14 +293,26 @@ impl HostileServer {
     }
 
     fn callback(&mut self, peer: &mut Peer) {
-        let (opcode, credits, skip) = self.choose(|input| {
-            let opcode = [Opcode::Notice, Opcode::CreditTarget][input.below(2)];
-            (opcode, input.number32(), u32::from(input.byte() < 20))
+        let (opcode, credits, skip, mut body) = self.choose(|input| {
+            let opcode = [Opcode::Notice, Opcode::CreditTarget, Opcode::LockTurn, Opcode::BatchDone];
+            let opcode = opcode[input.below(4)];
+            let size = match opcode {
+                Opcode::LockTurn => LockTurn::HEAD_SIZE,
+                Opcode::BatchDone => BatchNotice::HEAD_SIZE,
+                _ => HEADER_SIZE,
+            };
+            let credits = input.number32();
+            let skip = u32::from(input.byte() < 20);
+            let mut body = input.take(size - HEADER_SIZE).to_vec();
+            body.resize(size - HEADER_SIZE, 0);
+            (opcode, credits, skip, body)
         });
         peer.callbacks += 1 + skip;
         let mut header = Header::callback(opcode, peer.callbacks);
         header.credits = u16::try_from(credits).unwrap_or(u16::MAX).max(1);
-        let body = if opcode == Opcode::Notice { vec![1 + (credits % 3) as u8, 0, 0, 0] } else { Vec::new() };
+        if opcode == Opcode::Notice {
+            body = vec![1 + (credits % 3) as u8, 0, 0, 0];
+        }
         put(peer, &Reply { header, body, payload: b"because".to_vec() });
     }
 
@@ -314,6 +386,9 @@ impl HostileServer {
                     // The fuzzed client asks for no eager buffers.
                     Method::Direct | Method::Eager | Method::ClientInitiated => {}
                 }
+            }
+            Opcode::ReadList | Opcode::ReadView | Opcode::Batch => {
+                (reply.body, reply.payload) = parts_reply(request.opcode, body);
             }
             Opcode::Write | Opcode::Append => {
                 let asked = WriteRequest::decode(body).expect("the client keeps the protocol");
