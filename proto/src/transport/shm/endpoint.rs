@@ -523,8 +523,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn arm(&mut self) -> bool {
-        self.set_sleeping();
-        !self.is_ready()
+        self.arm_for_sleep()
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {

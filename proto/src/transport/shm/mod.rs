@@ -23,6 +23,7 @@ mod rdma;
 mod registry;
 mod remote;
 mod ring;
+mod sleeping;
 mod sock;
 #[cfg(test)]
 mod tests;

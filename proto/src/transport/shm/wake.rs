@@ -1,11 +1,7 @@
-//! Sleeping, waking and spinning.
-//!
-//! The sleeper sets its flag, then looks at the ring; the waker writes the ring, then looks at the flag; a full
-//! fence lies between the two steps on each side. So
-//! one of the two always sees the other (Dekker's rule), and a doorbell costs a system call only when somebody sleeps.
+//! Sleeping, waking and spinning. What the sides tell each other of it is in `sleeping`.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::super::util::current_cpu;
@@ -13,6 +9,7 @@ use super::super::{Endpoint, TransportError, WaitPolicy};
 use super::endpoint::{CONTROL_PER_TURN, POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
 use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM, Side};
 use super::ring::Arrival;
+use super::sleeping::{may_sleep, must_ring, wake};
 use super::sock::{self, Slept};
 
 /// How long an adaptive wait pauses before it gives the CPU away.
@@ -45,13 +42,12 @@ pub(super) enum WokenBy {
 }
 
 impl ShmEndpoint {
-    /// Tells the peer that this side is about to sleep. The caller looks once more before it does.
-    pub(super) fn set_sleeping(&mut self) {
+    /// As `Endpoint::arm`.
+    pub(super) fn arm_for_sleep(&mut self) -> bool {
+        self.armed = true;
         let wants = if self.starved { SLEEPS_FOR_ROOM } else { SLEEPS_FOR_MESSAGE };
         let word = self.connection.layout.sleeping(self.connection.side);
-        self.connection.segment.word(word).store(wants, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        self.armed = true;
+        may_sleep(self.connection.segment.word(word), wants, || self.is_ready())
     }
 
     /// As `Endpoint::wait`.
@@ -84,7 +80,7 @@ impl ShmEndpoint {
                 return Ok(());
             }
         }
-        if !self.arm() {
+        if !self.arm_for_sleep() {
             return Ok(());
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -115,10 +111,7 @@ impl ShmEndpoint {
         }
         let connection = &self.connection;
         let sleeping = connection.segment.word(connection.layout.sleeping(connection.side.peer()));
-        // Published first, then looked at the flag; the sleeper sets the flag first, then looks at the ring. One of the two sees the other.
-        fence(Ordering::SeqCst);
-        let wants = sleeping.load(Ordering::Relaxed);
-        if wants != 0 && (sent || wants == SLEEPS_FOR_ROOM) && sleeping.swap(0, Ordering::AcqRel) != 0 {
+        if must_ring(sleeping, sent) {
             sock::ring(connection.bell_out.as_fd());
             self.counters.doorbells += 1;
         }
@@ -206,8 +199,7 @@ impl ShmEndpoint {
     pub(super) fn disarm(&mut self) {
         self.armed = false;
         let word = self.connection.layout.sleeping(self.connection.side);
-        // When the peer cleared it, it rang, or is about to.
-        let is_rung = self.connection.segment.word(word).swap(0, Ordering::Relaxed) == 0;
+        let is_rung = wake(self.connection.segment.word(word));
         let woken_by = std::mem::replace(&mut self.woken_by, WokenBy::Nothing);
         if self.hears_events && self.connection.side == Side::Server && woken_by != WokenBy::Bell {
             // Every write to an eventfd is an event of its own for a loop, so it can be left as it is; reading it would be one more
