@@ -71,8 +71,8 @@ pub(crate) struct Done {
 /// How a guest went.
 #[derive(Debug)]
 pub(crate) enum Guest {
-    /// It could not start here: why.
-    NotStarted(String),
+    /// The machine cannot have one: why.
+    Unavailable(String),
     /// One entry per job.
     Ran(Vec<Done>),
 }
@@ -90,7 +90,7 @@ pub(crate) fn run(
     prepare.args((!may_install).then_some("-n")).arg("-p");
     let prepared = process::run(prepare, VERBS, log, PREPARE_TIME_MAX)?;
     if !prepared.end.is_success() {
-        return Ok(Guest::NotStarted(obstacle(&prepared.end, &log.stderr_text())));
+        return Ok(Guest::Unavailable(obstacle(&prepared.end, &log.stderr_text())));
     }
     let _ = fs::remove_dir_all(directory);
     let create = || format!("cannot write {}", directory.display());
@@ -103,10 +103,12 @@ pub(crate) fn run(
     command.arg("--").arg("sh").arg(&script).current_dir(root);
     // rdma-vm keeps the bound; ours is for an rdma-vm that does not.
     let outcome = process::run(command, VERBS, log, GUEST_TIME_MAX + Duration::from_secs(20))?;
-    if !directory.join("started").exists() {
-        return Ok(Guest::NotStarted(obstacle(&outcome.end, &log.stderr_text())));
-    }
-    Ok(Guest::Ran((0..jobs.len()).map(|number| collect(directory, number, &outcome.end)).collect()))
+    // All that a guest needs was there: one that does not come so far is a fault, as a test is that hangs.
+    let end = match directory.join("started").exists() {
+        true => outcome.end,
+        false => End::NotStarted(obstacle(&outcome.end, &log.stderr_text())),
+    };
+    Ok(Guest::Ran((0..jobs.len()).map(|number| collect(directory, number, &end)).collect()))
 }
 
 /// Why a guest is not to be had, in a line.
@@ -152,6 +154,7 @@ fn collect(directory: &Path, number: usize, guest: &End) -> Done {
         (Ok(status @ 129..=192), _) => End::Signal(status - 128),
         (Ok(status), _) => End::Exit(status),
         (Err(_), End::Exit(124) | End::TimedOut(_)) => End::TimedOut(GUEST_TIME_MAX),
+        (Err(_), End::NotStarted(why)) => End::NotStarted(why.clone()),
         (Err(_), end) => End::NotStarted(format!("the guest died: rdma-vm {}", end.describe())),
     };
     let outcome = Outcome { end, elapsed: Duration::ZERO, left_running: 0 };
@@ -160,6 +163,8 @@ fn collect(directory: &Path, number: usize, guest: &End) -> Done {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn job(program: &str, tests: &[&str]) -> Job {
@@ -214,9 +219,51 @@ mod tests {
         let directory = scratch("absent");
         let log = Log::new(&directory, "verbs");
         let guest = run(&directory, &[], false, &directory.join("out"), &log).unwrap();
-        let Guest::NotStarted(why) = guest else { panic!("{guest:?}") };
+        let Guest::Unavailable(why) = guest else { panic!("{guest:?}") };
         assert!(why.contains("rdma-vm"), "{why}");
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// A guest whose rdma-vm is this script, which gets what the real one does, and one job.
+    fn run_by(name: &str, rdma_vm: &str) -> Guest {
+        let root = scratch(name);
+        let place = root.join("tests/rdma-vm");
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("rdma-vm"), format!("#!/bin/sh\n{rdma_vm}\n")).unwrap();
+        fs::set_permissions(place.join("rdma-vm"), PermissionsExt::from_mode(0o755)).unwrap();
+        let log = Log::new(&root, "verbs");
+        let guest = run(&root, &[job("/bin/true", &["a"])], false, &root.join("out"), &log).unwrap();
+        fs::remove_dir_all(root).unwrap();
+        guest
+    }
+
+    #[test]
+    fn guest_that_cannot_be_prepared_is_no_failure() {
+        let guest = run_by("unprepared", "echo 'rdma-vm: needs qemu' >&2; exit 1");
+        let Guest::Unavailable(why) = guest else { panic!("{guest:?}") };
+        assert_eq!(why, "no guest: needs qemu");
+    }
+
+    #[test]
+    fn guest_that_dies_before_its_first_job_has_failed() {
+        let prepares = r#"case "$*" in *-p) exit 0; esac"#;
+        for (name, end) in
+            [("panic", "echo 'Kernel panic' >&2; exit 1"), ("hang", "exit 124"), ("quiet", "exit 0")]
+        {
+            let guest = run_by(name, &format!("{prepares}; {end}"));
+            let Guest::Ran(done) = guest else { panic!("{guest:?}") };
+            let [Done { outcome, .. }] = &done[..] else { panic!("{done:?}") };
+            assert!(outcome.end.describe().contains("no guest: "), "{name}: {}", outcome.end.describe());
+        }
+    }
+
+    #[test]
+    fn guest_runs_what_it_is_given() {
+        // The last of its arguments is the script.
+        let guest =
+            run_by("runs", r#"case "$*" in *-p) exit 0; esac; for last; do :; done; sed 1,1d "$last" | sh"#);
+        let Guest::Ran(done) = guest else { panic!("{guest:?}") };
+        assert_eq!(done[0].outcome.end, End::Exit(0), "{}", done[0].stderr);
     }
 
     #[test]

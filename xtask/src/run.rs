@@ -15,7 +15,7 @@ use crate::libtest::{self, Results, Verdict};
 use crate::packages::{self, NEEDS, Supplier};
 use crate::places::Places;
 use crate::process::{self, Log, Outcome};
-use crate::report::{Report, Row};
+use crate::report::{Cell, Report, Row};
 use crate::suite::{self, Column, PROVIDERS, Suite, TargetId, Workspace};
 
 /// Bound on one test program. Generous: it is there to end a hang, not to judge speed.
@@ -338,7 +338,7 @@ impl<'a> Runner<'a> {
         let log = Log::new(&self.log_directory, VERBS);
         let directory = self.log_directory.join("guest");
         match guest::run(&self.workspace.root, &jobs, !self.args.no_install, &directory, &log)? {
-            Guest::NotStarted(why) => row.cell(column).not_run = Some(why),
+            Guest::Unavailable(why) => leave_out(row.cell(column), &jobs, why),
             Guest::Ran(done) => {
                 let mut whole = (log.stdout_text(), log.stderr_text());
                 for (job, done) in jobs.iter().zip(&done) {
@@ -468,6 +468,12 @@ fn judge_job(row: &mut Row, job: &Job, done: &Done) {
     row.failures.extend(own.failures.into_iter().map(|failure| format!("{} {failure}", job.suite)));
 }
 
+/// None of the jobs can be run: their tests count as skipped.
+fn leave_out(cell: &mut Cell, jobs: &[Job], why: String) {
+    cell.skipped = jobs.iter().map(|job| job.tests.len()).sum();
+    cell.not_run = Some(why);
+}
+
 fn name_some(tests: &[&str]) -> String {
     let named = tests.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
     if tests.len() > NAMED_MAX { format!("{named}, ...") } else { named }
@@ -571,6 +577,24 @@ mod tests {
         judge_job(&mut row, &job, &done("test verbs::a ... ok\n", End::TimedOut(Duration::from_secs(300))));
         assert_eq!((row.cell(column).passed, row.cell(column).failed), (2, 4));
         assert!(row.failures.iter().any(|failure| failure.contains("hung")), "{:?}", row.failures);
+    }
+
+    #[test]
+    fn jobs_without_a_guest_are_skipped_each_test_of_them() {
+        let job = |tests: &[&str]| Job {
+            suite: "session".to_owned(),
+            directory: PathBuf::new(),
+            version: String::new(),
+            program: PathBuf::new(),
+            tests: tests.iter().map(|test| (*test).to_owned()).collect(),
+        };
+        let mut report = Report::default();
+        let mut row = Row::new(VERBS);
+        let jobs = [job(&["verbs::a", "verbs::b"]), job(&["verbs::c"])];
+        leave_out(row.cell(suite::column_of("verbs::")), &jobs, "no guest: needs qemu".to_owned());
+        report.rows.push(row);
+        assert_eq!((report.totals().skipped, report.totals().failed), (3, 0));
+        assert!(report.render().contains("not run: no guest: needs qemu"));
     }
 
     #[test]
