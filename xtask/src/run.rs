@@ -159,7 +159,7 @@ impl<'a> Runner<'a> {
         let log = Log::new(&self.log_directory, &suite.name);
         let mut row = Row::new(&suite.name);
         let mut whole = (String::new(), String::new());
-        let mut is_split = false;
+        let (mut is_split, mut has_tests) = (false, false);
         for target in &suite.targets {
             let Some(program) = programs.get(target) else {
                 row.fail_program(format!("{} {} did not build", target.kind, target.name));
@@ -173,6 +173,7 @@ impl<'a> Runner<'a> {
                 continue;
             };
             is_split |= tests.iter().any(|test| suite::column_of(test) != 0);
+            has_tests |= !tests.is_empty();
             let chosen: Vec<String> = tests.into_iter().filter(|test| self.wants_test(test)).collect();
             let places = self.places.divide(suite, chosen);
             let places = places.map(|(directory, tests)| (directory.map(Path::to_owned), tests));
@@ -186,6 +187,9 @@ impl<'a> Runner<'a> {
         // With several programs in a suite, its log holds what all of them said.
         fs::write(&log.stdout, whole.0)?;
         fs::write(&log.stderr, whole.1)?;
+        if !suite.is_unit() && !has_tests && !row.has_missing_program {
+            is_split = explains_no_tests(&mut row, self.verbs_obstacle.as_deref());
+        }
         if is_split && !suite.is_unit() {
             self.explain_empty_cells(suite, &mut row);
         }
@@ -468,6 +472,15 @@ fn judge_job(row: &mut Row, job: &Job, done: &Done) {
     row.failures.extend(own.failures.into_iter().map(|failure| format!("{} {failure}", job.suite)));
 }
 
+/// A suite whose programs have no test at all: a fault, but where they need headers that are not there. Then each cell is to say so.
+fn explains_no_tests(row: &mut Row, verbs_obstacle: Option<&str>) -> bool {
+    let is_explained = verbs_obstacle.is_some() && suite::is_of_verbs_alone(&row.suite);
+    if !is_explained {
+        row.fail("it has no tests".to_owned());
+    }
+    is_explained
+}
+
 /// None of the jobs can be run: their tests count as skipped.
 fn leave_out(cell: &mut Cell, jobs: &[Job], why: String) {
     cell.skipped = jobs.iter().map(|job| job.tests.len()).sum();
@@ -595,6 +608,21 @@ mod tests {
         report.rows.push(row);
         assert_eq!((report.totals().skipped, report.totals().failed), (3, 0));
         assert!(report.render().contains("not run: no guest: needs qemu"));
+    }
+
+    #[test]
+    fn suite_without_tests_has_failed_but_where_its_headers_are_missing() {
+        for (suite, obstacle, is_explained) in [
+            ("rdma", Some("needs libibverbs-dev"), true),
+            ("device_removal", Some("needs libibverbs-dev"), true),
+            ("rdma", None, false),
+            ("session", Some("needs libibverbs-dev"), false),
+            ("client", Some("needs libibverbs-dev"), false),
+        ] {
+            let mut row = Row::new(suite);
+            assert_eq!(explains_no_tests(&mut row, obstacle), is_explained, "{suite} {obstacle:?}");
+            assert_eq!(row.has_failed(), !is_explained, "{suite} {obstacle:?}");
+        }
     }
 
     #[test]

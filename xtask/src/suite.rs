@@ -88,6 +88,13 @@ pub(crate) fn reason_not_run(suite: &str, column: Column) -> String {
         .map_or_else(|| "it has no such tests".to_owned(), |(_, _, why)| (*why).to_owned())
 }
 
+/// Whether a suite has tests on verbs and on no other provider.
+pub(crate) fn is_of_verbs_alone(suite: &str) -> bool {
+    let is_left_out =
+        |provider: &Provider| LEFT_OUT.iter().any(|(of, on, _)| *of == suite && *on == provider.name);
+    PROVIDERS.iter().skip(1).all(|provider| is_left_out(provider) == (provider.name != VERBS))
+}
+
 /// One cargo target that holds tests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TargetId {
