@@ -81,6 +81,47 @@ impl Model {
         }
     }
 
+    /// Adds a request that waits, in the order in which they are served.
+    fn wait(&mut self, has_part: bool, number: u64, range: Range<u64>, held: Held) {
+        self.waits.push((has_part, number, range, held));
+        self.waits.sort_by_key(|(has_part, number, ..)| (!has_part, *number));
+    }
+
+    /// Whom an owner waits for: who holds what one of its requests wants, and whose request comes before that.
+    fn awaited(&self, owner: Owner) -> BTreeSet<Owner> {
+        let mut awaited = BTreeSet::new();
+        for (place, (has_part, _, range, held)) in self.waits.iter().enumerate() {
+            let is_both_shared = |kind: Kind| kind == Kind::Shared && held.kind == Kind::Shared;
+            if held.owner != owner {
+                continue;
+            }
+            for at in range.clone() {
+                let holders = self.held[at as usize].iter().filter(|(_, kind)| !is_both_shared(*kind));
+                awaited.extend(holders.map(|(holder, _)| *holder));
+            }
+            let before = if *has_part { &[] } else { &self.waits[..place] };
+            let in_way = before.iter().filter(|(_, _, other, by)| {
+                range.start < other.end && other.start < range.end && !is_both_shared(by.kind)
+            });
+            awaited.extend(in_way.map(|(_, _, _, by)| by.owner));
+        }
+        awaited.remove(&owner);
+        awaited
+    }
+
+    /// An owner waits for itself, by way of others.
+    fn is_in_a_circle(&self, owner: Owner) -> bool {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![owner]);
+        while let Some(one) = next.pop() {
+            let awaited = self.awaited(one);
+            if awaited.contains(&owner) {
+                return true;
+            }
+            next.extend(awaited.into_iter().filter(|other| seen.insert(*other)));
+        }
+        false
+    }
+
     /// Grants all that can be granted.
     fn serve(&mut self) -> BTreeSet<u64> {
         let mut granted = BTreeSet::new();
@@ -137,7 +178,7 @@ fn action() -> impl Strategy<Value = Action> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-5] [LOCK-6] [LOCK-18]
+    // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-5] [LOCK-6] [LOCK-7] [LOCK-18]
     #[test]
     fn locks_are_those_of_a_model_that_knows_each_offset(actions in prop::collection::vec(action(), 1..60)) {
         let mut table = LockTable::default();
@@ -159,11 +200,16 @@ proptest! {
                         }
                         Ok(Outcome::Waits(_)) => {
                             prop_assert!(!now && waits);
-                            model.waits.push((has_part, number, range, wanted));
-                            model.waits.sort_by_key(|(has_part, number, ..)| (!has_part, *number));
+                            model.wait(has_part, number, range, wanted);
+                            prop_assert!(!model.is_in_a_circle(wanted.owner), "it would wait for ever");
                         }
                         Err(Status::LOCKED) => prop_assert!(!now && !waits),
-                        Err(Status::DEADLOCK) => prop_assert!(!now && waits),
+                        Err(Status::DEADLOCK) => {
+                            prop_assert!(!now && waits);
+                            model.wait(has_part, number, range, wanted);
+                            prop_assert!(model.is_in_a_circle(wanted.owner), "it would be served");
+                            model.waits.retain(|(_, waiting, ..)| *waiting != number);
+                        }
                         Err(other) => prop_assert!(false, "{other:?}"),
                     }
                 }
@@ -217,6 +263,30 @@ fn who_closes_a_circle_is_refused_and_the_others_go_on() {
     assert_eq!(table.lock(FILE, 0..1, exclusive(2), Claim::New, Some(waiting(2))), Err(Status::DEADLOCK));
     assert_eq!(numbers(&table.unlock(FILE, &(2..3), owner_of(2))), [1].into());
     assert_eq!(numbers(&table.unlock(FILE, &(1..2), owner_of(1))), [0].into());
+}
+
+// [LOCK-7]
+#[test]
+fn circle_is_found_of_as_many_owners_as_are_searched() {
+    const OWNERS_MAX: u64 = 16_384;
+    let exclusive = |id| held(id, Kind::Exclusive);
+    let file = |file| LockKey { file, ..FILE };
+    for owners in [OWNERS_MAX - 1, OWNERS_MAX, OWNERS_MAX + 1] {
+        let mut table = LockTable::default();
+        for id in 0..owners {
+            assert_eq!(table.lock(file(id), 0..1, exclusive(id), Claim::New, None), Ok(NOW));
+        }
+        for id in 0..owners - 1 {
+            let next = table.lock(file(id + 1), 0..1, exclusive(id), Claim::New, Some(waiting(id)));
+            assert!(matches!(next, Ok(Outcome::Waits(_))), "{next:?}");
+        }
+        let last = owners - 1;
+        let closed = table.lock(file(0), 0..1, exclusive(last), Claim::New, Some(waiting(last)));
+        match owners > OWNERS_MAX {
+            true => assert!(matches!(closed, Ok(Outcome::Waits(_))), "{owners}: {closed:?}"),
+            false => assert_eq!(closed, Err(Status::DEADLOCK), "{owners}"),
+        }
+    }
 }
 
 // [LOCK-7] Two that hold a range shared both want it alone.
