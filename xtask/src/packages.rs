@@ -89,8 +89,14 @@ pub(crate) const NEEDS: &[Need] = &[
     },
     Need {
         name: "loop-mount",
-        purpose: "a disk whose write-back fails",
+        purpose: "a disk whose write-back fails, and what it has after a crash",
         probes: &[Probe::Root, Probe::Tmpfs, Probe::LoopMount],
+        packages: &[],
+    },
+    Need {
+        name: "loop-mount-io_uring",
+        purpose: "a disk of a test's own, written by io_uring",
+        probes: &[Probe::Root, Probe::Tmpfs, Probe::LoopMount, Probe::IoUring],
         packages: &[],
     },
     Need {
@@ -115,6 +121,12 @@ pub(crate) const NEEDS: &[Need] = &[
         name: "io_uring",
         purpose: "storage by io_uring, which a kernel may lack or forbid",
         probes: &[Probe::IoUring],
+        packages: &[],
+    },
+    Need {
+        name: "page-cache",
+        purpose: "temporary files on a disk, with and without the page cache, of which the kernel tells (Linux 6.5)",
+        probes: &[Probe::PageCache],
         packages: &[],
     },
     Need {

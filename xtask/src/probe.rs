@@ -6,6 +6,7 @@ use std::net::{Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::UserfaultfdFlags;
 
 /// One sign that something is there.
@@ -37,6 +38,8 @@ pub(crate) enum Probe {
     Tmpfs,
     /// A file system in a file can be mounted.
     LoopMount,
+    /// Temporary files are on a disk, are opened with O_DIRECT too, and the kernel tells which pages of them it keeps.
+    PageCache,
 }
 
 impl Probe {
@@ -68,6 +71,7 @@ impl Probe {
             Probe::Ipv6 => TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
             Probe::Tmpfs => in_new_directory(|directory| mounts(&["-t", "tmpfs", "tmpfs"], directory)),
             Probe::LoopMount => in_new_directory(can_mount_image),
+            Probe::PageCache => tells_of_page_cache() && in_new_directory(can_bypass_page_cache),
         }
     }
 }
@@ -97,6 +101,22 @@ fn can_mount_image(directory: &Path) -> bool {
         && std::fs::File::create(&image).is_ok_and(|image| image.set_len(1 << 20).is_ok())
         && succeeds(Command::new("mkfs.ext2").arg("-q").arg(&image));
     is_made && image.to_str().is_some_and(|image| mounts(&["-o", "loop", image], &place))
+}
+
+/// Its cachestat(2).
+fn tells_of_page_cache() -> bool {
+    const SINCE: (u32, u32) = (6, 5);
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|version: (u32, u32)| version >= SINCE)
+}
+
+/// A file system in memory may take O_DIRECT, and has nothing to bypass.
+fn can_bypass_page_cache(directory: &Path) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let is_on_disk = rustix::fs::statfs(directory).is_ok_and(|found| i64::from(found.f_type) != TMPFS_MAGIC);
+    is_on_disk && rustix::fs::open(directory.join("image"), flags, Mode::RUSR | Mode::WUSR).is_ok()
 }
 
 fn in_new_directory(probe: impl FnOnce(&Path) -> bool) -> bool {
@@ -159,6 +179,7 @@ mod tests {
         for probe in [Probe::Tmpfs, Probe::LoopMount] {
             assert!(is_root() || !probe.holds(), "only the superuser mounts: {probe:?}");
         }
+        Probe::PageCache.holds();
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         assert!(!mounts.contains(new_directory().to_str().unwrap()), "{mounts}");
         assert!(!new_directory().exists());
