@@ -3,6 +3,7 @@
 
 mod bounded;
 mod confinement;
+mod direct;
 mod harness;
 mod hints;
 mod hot;
