@@ -48,6 +48,8 @@ mod bounds {
 }
 
 mod vectors {
+    use std::collections::HashSet;
+
     use super::{
         Bystander, ClientHandshake, FileHandle, HEADER_SIZE, Harness, Header, On, Opcode, Raw, Status,
     };
@@ -128,14 +130,21 @@ mod vectors {
     fn request_that_is_to_be_refused_ends_its_session_and_no_other() {
         let harness = Harness::start(On::Tcp);
         let bystander = Bystander::new(&harness);
+        let (mut sent, mut answered, mut opcodes) = (0, 0, HashSet::new());
         // What is longer does not leave the transport.
         for case in requests().filter(|case| case.head.len() <= dafs_proto::wire::HEAD_SIZE_MAX) {
+            (sent, answered) = (sent + 1, answered + usize::from(case.is_answered));
+            opcodes.extend(opcode(&case.head));
             match opcode(&case.head) {
                 Some(Opcode::Hello | Opcode::Authenticate) => handshake(&harness, &case),
                 _ => in_session(&harness, &case),
             }
         }
         bystander.is_alone();
+        // The page was read as it is written.
+        assert!(sent > 200 && answered > 30, "{sent} requests, {answered} of them answered");
+        let missing = Opcode::ALL.iter().filter(|opcode| !opcode.is_callback() && !opcodes.contains(opcode));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Opcode>::new(), "requests that are never refused");
     }
 }
 
