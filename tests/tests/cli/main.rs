@@ -5,6 +5,8 @@
 mod closing;
 mod commands;
 mod copy;
+mod disk;
+mod durable;
 mod errors;
 mod fences;
 mod full;

@@ -452,6 +452,8 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
 
 /// Syncs, and notes when written data was lost: whatever the file system says of that, it says it once.
 pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) -> Result<(), Status> {
+    #[cfg(test)]
+    super::steps::before(super::steps::Call::Sync(sys::fstat(fd)?.file_id))?;
     let result = retry(|| if data_only { fdatasync(fd) } else { fsync(fd) }).map_err(Status::from);
     if result.is_err_and(is_of_write_back) {
         note_loss(scope.shared);

@@ -1,4 +1,5 @@
-//! The system calls that rewrite a window, one by one, for tests: who watches this thread decides what becomes of each.
+//! The system calls that rewrite a window or make something durable, one by one, for tests: who watches this thread decides what becomes of
+//! each.
 
 use std::cell::RefCell;
 
@@ -13,6 +14,8 @@ pub(in crate::storage) enum Call {
     Look,
     Read,
     Write,
+    /// What has this number in its file system is made durable.
+    Sync(u64),
 }
 
 /// What becomes of it.

@@ -4,6 +4,7 @@
 mod bounded;
 mod confinement;
 mod direct;
+mod durable;
 mod harness;
 mod hints;
 mod hot;
