@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use dafs_proto::wire::{FenceList, FenceMode};
 
-use crate::shared::file_owner::is_of_others;
+use crate::shared::file_owner::{is_of_others, sync_name};
 
 /// What the file begins with.
 const TITLE: &str = "dafs-fences 1";
@@ -111,8 +111,7 @@ impl FenceFile {
             file.write_all(&self.text())?;
             file.sync_all()?;
             fs::rename(&other, &self.path)?;
-            let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+            sync_name(&self.path)
         });
         written.map_err(|error| self.failed("write", error))
     }

@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::shared::file_owner::is_of_others;
+use crate::shared::file_owner::{is_of_others, sync_name};
 use crate::shared::lock_names::LockNames;
 
 /// Sessions that have locks, and what proves who has such a session.
@@ -234,9 +234,12 @@ fn read(database: &Database) -> Result<Kept, AnyError> {
     Ok(kept)
 }
 
-fn open_file(path: &Path) -> rustix::io::Result<std::fs::File> {
+/// It is made where there is none, and nothing is written to it before its name is durable.
+fn open_file(path: &Path) -> std::io::Result<std::fs::File> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?.into())
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
+    sync_name(path)?;
+    Ok(file.into())
 }
 
 /// What the thread has.
@@ -279,7 +282,7 @@ impl Keeper {
         let database = match &mut self.database {
             Some(database) => database,
             none => {
-                let file = open_file(&self.path).map_err(|error| redb::Error::Io(error.into()))?;
+                let file = open_file(&self.path).map_err(redb::Error::Io)?;
                 none.insert(Database::builder().create_file(file)?)
             }
         };
