@@ -13,11 +13,19 @@ on_each_provider_and_two_workers! {
     random_operations_agree_with_a_local_directory,
 }
 
+/// A guest's emulated device has no time for it.
+mod direct {
+    use super::random_operations_that_bypass_the_page_cache_agree_with_a_local_directory;
+
+    dafs_tests::on_sockets! { random_operations_that_bypass_the_page_cache_agree_with_a_local_directory }
+}
+
 const NAMES: u64 = 8;
 const STEPS: u64 = 1500;
 /// Over an emulated device.
 const STEPS_EMULATED: u64 = 500;
 const SIZE_MAX: u64 = 400_000;
+const BLOCK: u64 = 4096;
 
 struct Pair {
     export: Export,
@@ -51,7 +59,13 @@ impl Pair {
             0 => self.numbers.below(200_000),
             1 => self.numbers.below(20_000),
             _ => self.numbers.below(300),
-        } as usize;
+        };
+        // Sometimes in whole blocks, which may bypass the page cache.
+        let (offset, len) = match self.numbers.below(3) {
+            0 => (offset / BLOCK * BLOCK, len.next_multiple_of(BLOCK)),
+            _ => (offset, len),
+        };
+        let len = len as usize;
         match self.numbers.below(12) {
             0..4 => {
                 let data = bytes(step, len);
@@ -125,20 +139,31 @@ impl Pair {
 // [STOR-9] [CLI-1]
 fn random_operations_agree_with_a_local_directory(on: On) {
     let harness = Harness::start(on);
-    for (seed, method) in [
+    agree(on, &harness, 0, &EXPORTS);
+}
+
+// [STOR-12]
+fn random_operations_that_bypass_the_page_cache_agree_with_a_local_directory(on: On) {
+    let harness = Harness::start_with(on, |config| config.exports[0].direct_io = true);
+    agree(on, &harness, 100, &EXPORTS[..1]);
+}
+
+fn agree(on: On, harness: &Harness, seeds: u64, exports: &[&str]) {
+    for (number, method) in [
         (1, MethodOverride::Auto),
         (2, MethodOverride::Inline),
         (3, MethodOverride::Bounced),
         (4, MethodOverride::Eager),
         (5, MethodOverride::ClientInitiated),
     ] {
-        if seed > 3 && !matches!(on, On::Tcp | On::Shm) {
+        if number > 3 && !matches!(on, On::Tcp | On::Shm) {
             // A guest's emulated device has no time for more.
             continue;
         }
+        let seed = seeds + number;
         let session = harness.session_with(&Config { method, ..Config::default() });
         let steps = if on.is_verbs() { STEPS_EMULATED } else { STEPS };
-        for export in EXPORTS {
+        for export in exports {
             let local = harness.scratch().join(format!("local-{export}-{seed}"));
             fs::create_dir(&local).unwrap();
             let root = session.mount(export).unwrap();
