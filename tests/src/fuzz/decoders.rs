@@ -13,15 +13,16 @@ use dafs_proto::transport::tcp::frame;
 use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_RESULT_SIZE, BatchLimits,
-    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, Explanation,
-    FenceList, FsStatistics, HEADER_SIZE, Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply,
-    ListRequest, MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
+    BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
+    CopyRequest, EagerBufferTerms, Explanation, FenceList, FsStatistics, HEADER_SIZE, Header, Hello,
+    HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn,
+    MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
     RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
-    ShareRequest, Statistics, Token, TwoNames, ViewDropRequest, ViewRequest, ViewSetRequest, Welcome,
-    WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_datatype,
-    decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
-    encode_datatype, encode_dir_entry, encode_lists, encode_message_pack, encode_noticed_result,
-    encode_segments, lists_size,
+    ShareRequest, Statistics, Token, TwoNames, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest,
+    ViewSetRequest, Welcome, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
+    decode_batch_results, decode_datatype, decode_dir_entries, decode_lists, decode_message_pack,
+    decode_noticed_results, decode_segments, encode_datatype, encode_dir_entry, encode_lists,
+    encode_message_pack, encode_noticed_result, encode_segments, lists_size,
 };
 use dafs_server::access::{AddressRange, Keyring};
 use dafs_server::cli::Settings;
@@ -42,25 +43,28 @@ pub fn header(data: &[u8]) {
     assert!(Header::decode(data, payload_len ^ 1).is_err());
 }
 
-/// Fixed-layout bodies: the first byte says of which kind.
-pub fn bodies(data: &[u8]) {
-    let Some((kind, body)) = data.split_first() else { return };
-    macro_rules! bodies {
-        ($($number:literal => $kind:ty),* $(,)?) => {
-            match kind % 27 {
-                $($number => round_trip(body, <$kind>::decode(body), |value, out| value.encode(out)),)*
-                _ => {}
-            }
-        };
-    }
-    bodies! {
-        0 => OpenRequest, 1 => NameRequest, 2 => RemoveRequest, 3 => ReaddirRequest, 4 => ReaddirReply,
-        5 => AllocateRequest, 6 => SeekRequest, 7 => SeekReply, 8 => HintRequest, 9 => RenameRequest,
-        10 => ReadRequest, 11 => ReadReply, 12 => WriteRequest, 13 => WriteReply, 14 => CommitRequest,
-        15 => CommitReply, 16 => ListRequest, 17 => ListReadReply,
-        18 => BatchRequest, 19 => BatchReply, 20 => BatchNotice, 21 => ShareRequest, 22 => ShareReply,
-        23 => ViewSetRequest, 24 => ViewDropRequest, 25 => ViewRequest, 26 => Explanation,
-    }
+macro_rules! bodies {
+    ($($kind:ident),* $(,)?) => {
+        /// The names of what [`bodies`] decodes, in the order of its first byte.
+        pub const BODIES: &[&str] = &[$(stringify!($kind)),*];
+
+        /// Fixed-layout bodies: the first byte says of which kind.
+        pub fn bodies(data: &[u8]) {
+            const DECODERS: &[fn(&[u8])] =
+                &[$(|body| round_trip(body, <$kind>::decode(body), |value, out| value.encode(out))),*];
+            let Some((kind, body)) = data.split_first() else { return };
+            DECODERS[usize::from(*kind) % DECODERS.len()](body);
+        }
+    };
+}
+
+// Inputs of the corpus begin with a number in this list.
+bodies! {
+    OpenRequest, NameRequest, RemoveRequest, ReaddirRequest, ReaddirReply, AllocateRequest, SeekRequest, SeekReply,
+    HintRequest, RenameRequest, ReadRequest, ReadReply, WriteRequest, WriteReply, CommitRequest, CommitReply,
+    ListRequest, ListReadReply, BatchRequest, BatchReply, BatchNotice, ShareRequest, ShareReply, ViewSetRequest,
+    ViewDropRequest, ViewRequest, Explanation, LockRequest, UnlockRequest, LockTestReply, LockTurn, CopyRequest,
+    CopyReply, VerifyRequest, EagerBufferTerms,
 }
 
 fn round_trip<T>(body: &[u8], decoded: Result<T, WireError>, encode: impl FnOnce(&T, &mut [u8])) {

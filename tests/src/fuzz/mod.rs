@@ -20,8 +20,8 @@ pub use client::client_session;
 #[cfg(feature = "verbs")]
 pub use decoders::verbs_messages;
 pub use decoders::{
-    address, batches, bodies, config, dir_entries, export_flag, header, key_file, lists, message_pack, names,
-    segments, shm_handshake, tcp_frames, views,
+    BODIES, address, batches, bodies, config, dir_entries, export_flag, header, key_file, lists,
+    message_pack, names, segments, shm_handshake, tcp_frames, views,
 };
 pub use generate::Generator;
 pub use server::server_session;
