@@ -10,6 +10,7 @@ mod ending;
 mod life;
 mod load;
 mod nonblocking;
+mod replayed_names;
 mod replays;
 mod restart;
 mod shares;

@@ -152,6 +152,12 @@ fn again(raw: &mut Raw, header: Header, request: &Request) -> Message {
     raw.ask(Header { flags: Flags::REPLAY, ..header }, &request.body, &request.payload)
 }
 
+/// What [`changes`] sends.
+pub(crate) fn opcodes(raw: &Raw) -> Vec<Opcode> {
+    let changes = changes(&raw.region(4096, Access::all()), FileHandle(0));
+    changes.into_iter().map(|request| request.opcode).collect()
+}
+
 /// The mode that the other client gives.
 const OTHER_MODE: u32 = 0o604;
 
