@@ -17,5 +17,6 @@ mod shares;
 mod threadless;
 mod tokens;
 mod tokens_by_hand;
+mod tokens_logged;
 mod tokens_lost;
 mod workers;
