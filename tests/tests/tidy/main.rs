@@ -200,6 +200,14 @@ fn nothing_is_left_unfinished() {
 }
 
 #[test]
+fn tests_that_are_ignored_need_what_the_test_command_knows() {
+    let table = files(|path| path == "xtask/src/packages.rs").swap_remove(0).1;
+    let known = rules::known_needs(&table);
+    assert!(known.contains("root") && known.contains("rdma-device"), "{known:?}");
+    assert_none(&faults_in_sources(|_, text| rules::unknown_needs(text, &known)));
+}
+
+#[test]
 fn nothing_names_a_workplace() {
     assert_none(&faults_in(
         |path| is_code(path) || path.ends_with(".md"),

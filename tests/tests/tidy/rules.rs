@@ -1,5 +1,7 @@
 //! Rules over one file's text. Each returns the faults it found as `line: what`, and is pure.
 
+use std::collections::BTreeSet;
+
 use crate::source::{code_only, is_under, paths, without_tests};
 
 /// Longest line in a file of code, in characters. rustfmt keeps code shorter; this is for comments and scripts.
@@ -73,7 +75,7 @@ pub(crate) fn long_lines(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Marks of unfinished work, in code or comments, and tests switched off without naming what they lack.
+/// Marks of unfinished work, in code or comments.
 pub(crate) fn leftover_markers(text: &str) -> Vec<String> {
     const MACROS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
     // In two parts, so that this file does not find itself.
@@ -85,11 +87,34 @@ pub(crate) fn leftover_markers(text: &str) -> Vec<String> {
     let words = numbered(text).flat_map(|(number, line)| {
         WORDS.iter().filter(move |word| has_word(line, word)).map(move |word| format!("{number}: {word}"))
     });
-    let ignores = numbered(&code)
-        .zip(text.lines())
-        .filter(|((_, code), line)| code.contains("#[ignore") && !line.contains("#[ignore = \"needs "))
-        .map(|((number, _), _)| format!("{number}: ignored without #[ignore = \"needs NAME\"]"));
-    macros.chain(words).chain(ignores).collect()
+    macros.chain(words).collect()
+}
+
+/// Tests that are switched off without a name of what they lack, or with one that the test command does not know: these would never run.
+pub(crate) fn unknown_needs(text: &str, known: &BTreeSet<String>) -> Vec<String> {
+    let is_attribute = |code: &str| {
+        let behind = code.split_once("[ignore").map(|(_, behind)| behind);
+        behind.is_some_and(|behind| !behind.starts_with(|next: char| next.is_alphanumeric() || next == '_'))
+    };
+    let code = code_only(text);
+    let ignored = numbered(&code).zip(text.lines()).filter(|((_, code), _)| is_attribute(code));
+    let faults = ignored.filter_map(|((number, _), line)| {
+        let need = line.split_once("[ignore = \"needs ").map_or("", |(_, rest)| rest);
+        let need = need.split(['"', ' ', ',', ':', ';']).next().unwrap_or_default();
+        let fault = || match need {
+            "" => format!("{number}: ignored without #[ignore = \"needs NAME\"]"),
+            _ => format!("{number}: needs {need}, which xtask/src/packages.rs does not know"),
+        };
+        (!known.contains(need)).then(fault)
+    });
+    faults.collect()
+}
+
+/// The names of needs that a source knows, in `name: "..."`.
+pub(crate) fn known_needs(text: &str) -> BTreeSet<String> {
+    let named =
+        text.split("Need {").skip(1).filter_map(|need| need.split_once("name: \"")?.1.split_once('"'));
+    named.map(|(name, _)| name.to_owned()).collect()
 }
 
 /// Paths of somebody's own machine.
@@ -221,12 +246,25 @@ mod tests {
 
     #[test]
     fn markers_are_found_in_code_and_comments() {
-        let bad =
-            format!("{}!()\n// {}: later\n#[ignore]\n#[ignore = \"slow\"]\n", "todo", concat!("FIX", "ME"));
+        let bad = format!("{}!()\n// {}: later\n", "todo", concat!("FIX", "ME"));
         let faults = leftover_markers(&bad);
-        assert_eq!(faults.len(), 4, "{faults:?}");
-        let good = "// a todo!() in a comment\nlet s = \"dbg!\";\n#[ignore = \"needs root\"]\nmytodo!();\n";
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        let good = "// a todo!() in a comment\nlet s = \"dbg!\";\nmytodo!();\n";
         assert_eq!(leftover_markers(good), Vec::<String>::new());
+    }
+
+    #[test]
+    fn need_that_nothing_supplies_is_found() {
+        let table = "const NEEDS: &[Need] = &[\n    Need { name: \"root\", packages: &[] },\n    Need {\n        name: \"a-device\",\n";
+        let known = known_needs(table);
+        assert_eq!(known.iter().collect::<Vec<_>>(), ["a-device", "root"]);
+        let good = "#[ignore = \"needs root\"]\nsuite!(attribute: [ignore = \"needs a-device: it counts\"], X);\n\
+            // #[ignore = \"no code\"]\nlet all = [ignored, other];\n";
+        assert_eq!(unknown_needs(good, &known), Vec::<String>::new());
+        let bad = "#[ignore]\n#[ignore = \"slow\"]\n#[ignore = \"needs rooot\"]\nsuite!(attribute: [ignore = \"needs device\"]);\n";
+        let faults = unknown_needs(bad, &known);
+        assert_eq!(faults.len(), 4, "{faults:?}");
+        assert_eq!(faults[2], "3: needs rooot, which xtask/src/packages.rs does not know");
     }
 
     #[test]
