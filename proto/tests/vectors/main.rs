@@ -5,7 +5,6 @@
     clippy::cast_possible_truncation,
     reason = "all of this is test code, helpers included"
 )]
-// [WIRE-1] [WIRE-10] [WIRE-23]
 
 mod decode;
 mod explained;
@@ -42,8 +41,9 @@ fn from_hex(line: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
+/// Encoded into memory that had something else before.
 fn head(header: Header, body: impl FnOnce(&mut [u8]), body_len: usize) -> Vec<u8> {
-    let mut head = vec![0; HEADER_SIZE + body_len];
+    let mut head = vec![0xa5; HEADER_SIZE + body_len];
     let head_len = u16::try_from(head.len()).unwrap();
     Header { head_len, ..header }.encode(&mut head);
     body(&mut head[HEADER_SIZE..]);
@@ -70,6 +70,7 @@ fn request(opcode: Opcode) -> Header {
     }
 }
 
+// [WIRE-1]
 #[test]
 fn vector_null_request() {
     check("null request", &head(request(Opcode::Null), |_| {}, 0), 0);
@@ -127,6 +128,7 @@ fn check_list(name: &str, opcode: Opcode, body: ListRequest, lists: &Lists) {
     }
 }
 
+// [WIRE-10]
 #[test]
 fn vector_list_requests() {
     let body = ListRequest {
@@ -265,6 +267,7 @@ fn vector_write_reply() {
     check("append reply", &encoded, 0);
 }
 
+// [WIRE-23] Of the header and of the body.
 #[test]
 fn vector_commit_request() {
     let body = CommitRequest { offset: 0, len: 0, stability: Stability::DataSync };

@@ -1,7 +1,6 @@
 //! Peers that break the rules, stall or lie, against the real server: what is wrong is named, the session ends exactly
 //! where the protocol was broken, another client does not notice,
 //! and nothing of it is left in the server.
-// [WIRE-2] [SESS-1] [SESS-12] [SESS-13] [SESS-21] [SESS-45] [ERR-1]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -79,7 +78,7 @@ fn request(opcode: Opcode, handle: FileHandle) -> Header {
     Header::request(opcode, handle)
 }
 
-/// Each breaks one rule in a session of its own, and is told which.
+// [WIRE-2] [SESS-13] [SESS-45] Each breaks one rule in a session of its own, and is told which.
 fn broken_messages_end_the_session(on: On) {
     let scene = Scene::new(on);
     let null = Header { sequence: 1, ..request(Opcode::Null, FileHandle(0)) };
@@ -119,7 +118,7 @@ fn broken_messages_end_the_session(on: On) {
     scene.settle();
 }
 
-/// Lengths and counts that lie, requests in busy slots or out of order, replays.
+// [SESS-12] [ERR-1] Lengths and counts that lie, requests in busy slots or out of order, replays.
 fn lies_in_bodies_are_told(on: On) {
     let scene = Scene::new(on);
     let lies: [(Opcode, Vec<u8>, &[u8], &str); 5] = [
@@ -229,7 +228,7 @@ fn range_beyond_the_last_offset_is_refused_whole(on: On) {
     assert_eq!(scene.session.reconnects(), 0);
 }
 
-/// More requests than credits, and a client that takes no replies.
+// [SESS-21] More requests than credits, and a client that takes no replies.
 fn too_many_requests_end_the_session(on: On) {
     let scene = Scene::new(on);
     let deadline = Instant::now() + Duration::from_secs(30);

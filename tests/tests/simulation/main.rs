@@ -2,7 +2,6 @@
 //! failing one prints its seed, and `DAFS_SEED=n` repeats it alone. `DAFS_SEEDS=n` runs that many,
 //! and `DAFS_SEEDS=m..n` those from m on.
 #![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
-// [SESS-10] [SESS-11] [SESS-14] [SESS-50] [SESS-51] [SESS-52]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::time::Duration;
@@ -354,7 +353,7 @@ mod sim {
         session.ping().unwrap();
     }
 
-    /// Connections break, stall, refuse; the server lives.
+    // [SESS-10] [SESS-11] [SESS-14] [SESS-50] [SESS-51] Connections break, stall, refuse; the server lives.
     #[test]
     fn world_with_broken_connections_keeps_every_byte_and_does_everything_once() {
         let plan = |seed| WorldPlan { network: FaultPlan::rough(seed), crash_ppm: 0 };
@@ -462,7 +461,7 @@ mod sim {
         }
     }
 
-    /// The server dies as well: what was lost is told, and written again.
+    // [SESS-52] The server dies as well: what was lost is told, and written again.
     #[test]
     fn world_with_crashes_keeps_every_committed_byte_and_tells_what_it_lost() {
         let plan = |seed| WorldPlan { network: FaultPlan::rough(seed), crash_ppm: 3000 };

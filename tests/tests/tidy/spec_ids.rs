@@ -87,17 +87,49 @@ fn count_of_word(text: &str, word: &str) -> usize {
     text.match_indices(word).map(|(at, _)| at).filter(stands_alone).count()
 }
 
-/// The ids in the comments of tests: anywhere in a test file, or after the first `#[cfg(test)]` of another.
+/// The ids in the comments of tests: directly above a function, or in one, of a test file, or behind the first `#[cfg(test)]` of another.
+/// What stands above a file is about no test of it.
 pub(crate) fn cited_ids(text: &str, is_test_file: bool) -> BTreeSet<String> {
     let code = code_only(text);
     let first_line =
         if is_test_file { Some(0) } else { code.lines().position(|line| line.contains("#[cfg(test)]")) };
     let Some(first_line) = first_line else { return BTreeSet::new() };
-    text.lines()
-        .skip(first_line)
-        .filter_map(|line| line.split_once("//"))
+    let (code, text): (Vec<&str>, Vec<&str>) = (code.lines().collect(), text.lines().collect());
+    let is_in_function = lines_of_functions(&code);
+    let is_above_function = |line: usize| {
+        // Comments are blank in the code.
+        let mut below = code[line..].iter().map(|line| line.trim());
+        let next = below.find(|line| !line.is_empty() && !line.starts_with("#["));
+        next.is_some_and(|next| has_function(next))
+    };
+    let counts = |line: &usize| is_in_function[*line] || is_above_function(*line);
+    (first_line..text.len())
+        .filter(|line| text[*line].contains("//"))
+        .filter(counts)
+        .filter_map(|line| text[line].split_once("//"))
         .flat_map(|(_, comment)| ids_in(comment))
         .collect()
+}
+
+fn has_function(code: &str) -> bool {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "fn")
+}
+
+/// Which lines are part of a function. Those of a macro's call around it are not, which has functions as any other code.
+fn lines_of_functions(code: &[&str]) -> Vec<bool> {
+    let (mut depth, mut begun) = (0i32, None);
+    let mut inside = Vec::new();
+    for line in code {
+        if begun.is_none() && has_function(line) {
+            begun = Some(depth);
+        }
+        inside.push(begun.is_some());
+        let count = |bracket: char| i32::try_from(line.matches(bracket).count()).unwrap_or(0);
+        depth += count('{') - count('}');
+        let is_over = line.contains('}') || line.trim_end().ends_with(';');
+        begun = begun.filter(|begun| depth > *begun || !is_over);
+    }
+    inside
 }
 
 /// The ids that `spec/exceptions.md` lists, each with the text beside it.
@@ -181,9 +213,21 @@ mod tests {
     #[test]
     fn citation_counts_in_test_comments_only() {
         let text = "// [WIRE-1]\nfn f() {}\n#[cfg(test)]\nmod tests {\n    // [WIRE-2] and [WIRE-3]\n    let a = x[WIRE-4];\n}";
-        assert_eq!(cited_ids(text, false).into_iter().collect::<Vec<_>>(), ["WIRE-2", "WIRE-3"]);
-        assert_eq!(cited_ids(text, true).len(), 3);
-        assert!(cited_ids("// [WIRE-1]", false).is_empty());
+        assert!(cited_ids(text, false).is_empty(), "it is in no function");
+        let text = text.replace("let a", "fn a() {}\n    let a");
+        assert_eq!(cited_ids(&text, false).into_iter().collect::<Vec<_>>(), ["WIRE-2", "WIRE-3"]);
+        assert_eq!(cited_ids(&text, true).len(), 3);
+        assert!(cited_ids("// [WIRE-1]\nfn f() {}", false).is_empty());
+    }
+
+    #[test]
+    fn citation_counts_above_a_function_and_in_it_and_nowhere_else() {
+        let text = "//! [A-1]\n#![allow(x)]\n// [A-2]\nuse a;\n// [A-3]\nmod b { }\n\
+            // [A-4]\n// More of it.\n#[test]\n#[ignore = \"fn\"]\nfn f() {\n    let x = [\n        1, // [A-5]\n    ];\n}\n\
+            // [A-6]\nconst C: u8 = 1;\nmacro! {\n    // [A-7]\n    pub(crate) fn g(\n        x: u8,\n    ) {\n\
+            // [A-8]\n    }\n    // [A-9]\n}\n\
+            trait T {\n    fn h();\n    // [A-10]\n    type X;\n}\n";
+        assert_eq!(cited_ids(text, true).into_iter().collect::<Vec<_>>(), ["A-4", "A-5", "A-7", "A-8"]);
     }
 
     #[test]
