@@ -113,9 +113,9 @@ fn tells_of_page_cache() -> bool {
 
 /// A file system in memory may take O_DIRECT, and has nothing to bypass.
 fn can_bypass_page_cache(directory: &Path) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    let is_on_disk = rustix::fs::statfs(directory).is_ok_and(|found| i64::from(found.f_type) != TMPFS_MAGIC);
+    let is_on_disk = rustix::fs::statfs(directory).is_ok_and(|found| found.f_type != TMPFS_MAGIC);
     is_on_disk && rustix::fs::open(directory.join("image"), flags, Mode::RUSR | Mode::WUSR).is_ok()
 }
 
