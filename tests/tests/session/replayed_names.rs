@@ -19,6 +19,9 @@ on_each_provider_and_two_workers! {
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const ATTRIBUTE: &str = "user.a";
 
+/// A request's opcode, handle, body and payload, and how another client takes it back.
+type Row = (Opcode, FileHandle, Vec<u8>, Vec<u8>, fn(&Export));
+
 /// A request, and how another client takes back what it has done.
 struct Case {
     header: Header,
@@ -85,17 +88,18 @@ fn cases(raw: &mut Raw, export: &str, root: FileHandle, file: FileHandle) -> Vec
     });
     let token = raw.call(Header::request(Opcode::Share, file), &share, &[]).payload;
     let nothing: fn(&Export) = |_| {};
-    let names = |first: &[u8], second: &[u8]| two_names(first, second);
-    let cases: Vec<(Opcode, FileHandle, Vec<u8>, Vec<u8>, fn(&Export))> = vec![
+    let cases: Vec<Row> = vec![
         (Opcode::Mkdir, root, name_body(0o755), b"directory".into(), |root| {
             root.remove_dir("directory").unwrap()
         }),
         (Opcode::Remove, root, remove, b"gone".into(), |root| drop(root.create("gone").unwrap())),
-        (Opcode::Rename, root, rename.clone(), names(b"gone", b"moved"), |root| {
+        (Opcode::Rename, root, rename.clone(), two_names(b"gone", b"moved"), |root| {
             root.rename("moved", root, "gone", false).unwrap();
         }),
-        (Opcode::Link, root, rename, names(b"gone", b"linked"), |root| root.remove_file("linked").unwrap()),
-        (Opcode::Symlink, root, name_body(0), names(b"gone", b"link"), |root| {
+        (Opcode::Link, root, rename, two_names(b"gone", b"linked"), |root| {
+            root.remove_file("linked").unwrap()
+        }),
+        (Opcode::Symlink, root, name_body(0), two_names(b"gone", b"link"), |root| {
             root.remove_file("link").unwrap()
         }),
         (Opcode::XattrWrite, root, name_body(0), attribute(b"first"), |root| set(root, b"second")),

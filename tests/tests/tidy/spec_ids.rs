@@ -100,7 +100,7 @@ pub(crate) fn cited_ids(text: &str, is_test_file: bool) -> BTreeSet<String> {
         // Comments are blank in the code.
         let mut below = code[line..].iter().map(|line| line.trim());
         let next = below.find(|line| !line.is_empty() && !line.starts_with("#["));
-        next.is_some_and(|next| has_function(next))
+        next.is_some_and(has_function)
     };
     let counts = |line: &usize| is_in_function[*line] || is_above_function(*line);
     (first_line..text.len())
