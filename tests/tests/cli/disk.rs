@@ -29,6 +29,11 @@ impl Disk {
         self.small.join("image")
     }
 
+    /// Where a copy is mounted.
+    fn crashed(&self) -> PathBuf {
+        self.mounted.with_extension("crashed")
+    }
+
     fn mount(&self) -> Result<(), String> {
         run("mount", &["-o", "loop", text(&self.image()), text(&self.mounted)])
     }
@@ -40,7 +45,7 @@ impl Disk {
 
     /// Forgets what is only in memory. Nobody uses the disk.
     pub(crate) fn mount_again(&self) {
-        run("umount", &[text(&self.mounted)]).unwrap();
+        unmount(&self.mounted);
         self.mount().unwrap();
     }
 
@@ -53,11 +58,11 @@ impl Disk {
 
     /// Looks at what would be there if the machine crashed now.
     pub(crate) fn after_a_crash<T>(&self, look: impl FnOnce(&Path) -> T) -> T {
-        let mounted = self.mounted.with_extension("crashed");
+        let mounted = self.crashed();
         std::fs::create_dir_all(&mounted).unwrap();
         run("mount", &["-o", "loop,ro", text(&self.copy()), text(&mounted)]).unwrap();
         let found = look(&mounted);
-        run("umount", &[text(&mounted)]).unwrap();
+        unmount(&mounted);
         found
     }
 
@@ -70,7 +75,7 @@ impl Disk {
     pub(crate) fn crash(&self, end: impl FnOnce()) {
         let copy = self.copy();
         end();
-        run("umount", &[text(&self.mounted)]).unwrap();
+        unmount(&self.mounted);
         // A new file: the kernel may not have let go of the other yet.
         std::fs::remove_file(self.image()).unwrap();
         std::fs::rename(copy, self.image()).unwrap();
@@ -83,9 +88,18 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        for directory in [&self.mounted, &self.small] {
+        // What a failed test has left.
+        for directory in [&self.crashed(), &self.mounted, &self.small] {
             let _ = run("umount", &["-l", text(directory)]);
         }
+    }
+}
+
+/// A program that another test starts has all files of this one open for a moment.
+fn unmount(at: &Path) {
+    while let Err(why) = run("umount", &[text(at)]) {
+        assert!(why.contains("busy"), "{why}");
+        std::thread::yield_now();
     }
 }
 
