@@ -137,13 +137,12 @@ mod tests {
         Case { wants: SLEEPS_FOR_ROOM, sent: false, messages: 1 },
     ];
 
+    /// How a side takes the shared word.
+    type Side<W> = fn(&Pair) -> &W;
+
     /// A side that goes to sleep while the other writes the ring: all outcomes, in every order of the steps, and with everything that a
     /// processor may see late. `looks_first`: the sleeper looks before it sets the word.
-    fn outcomes<S, K>(
-        case: Case,
-        looks_first: bool,
-        sides: (fn(&Pair) -> &S, fn(&Pair) -> &K),
-    ) -> BTreeSet<Outcome>
+    fn outcomes<S, K>(case: Case, looks_first: bool, sides: (Side<S>, Side<K>)) -> BTreeSet<Outcome>
     where
         S: Word + 'static,
         K: Word + 'static,
