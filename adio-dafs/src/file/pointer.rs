@@ -20,6 +20,8 @@ const RECORD_SIZE: usize = 16;
 const RECORD: std::ops::Range<u64> = 0..RECORD_SIZE as u64;
 /// Names of files may have so many bytes.
 const NAME_SIZE_MAX: usize = 255;
+/// Begun anew, the pointer would lead to where data is.
+const CUT: &str = "its file was cut";
 /// A file that is stale is opened again so often in a call. It becomes so when the server restarts while others want the lock, too.
 const ATTEMPTS_MAX: u32 = 16;
 
@@ -38,6 +40,8 @@ struct State {
     start: u64,
     /// This process has used it.
     used: bool,
+    /// It has found a record of this view, which does not go any more.
+    moved: bool,
 }
 
 /// A number that no other open of the file has.
@@ -58,6 +62,7 @@ impl File {
         let mut state = self.pointer.state();
         state.view += 1;
         state.start = start;
+        state.moved = false;
     }
 
     /// Sees to it that the pointer is there. What the server refuses here it refuses to all processes. Blocks.
@@ -71,12 +76,17 @@ impl File {
         self.on_pointer(kind, |file, view, start| {
             let mut record = [0; RECORD_SIZE];
             let read = file.read_at(&mut record, 0)?;
-            let position = decoded(&record[..read], view, start)?;
+            let found = decoded(&record[..read], view)?;
+            if found.is_none() && self.pointer.state().moved {
+                return Err(Fault::Own(CUT));
+            }
+            let position = found.unwrap_or(start);
             if count > 0 {
                 let next = position.checked_add(count).filter(|next| i64::try_from(*next).is_ok());
                 let next = next.ok_or(Fault::Own("it would be beyond what can be counted"))?;
                 file.write_all_at(&encoded(view, next), 0)?;
             }
+            self.pointer.state().moved |= found.is_some() || count > 0;
             Ok(position)
         })
     }
@@ -84,7 +94,9 @@ impl File {
     /// Sets the pointer. Blocks.
     pub fn set_pointer(&self, position: u64) -> Result<()> {
         self.on_pointer(LockKind::Exclusive, |file, view, _| {
-            Ok(file.write_all_at(&encoded(view, position), 0)?)
+            file.write_all_at(&encoded(view, position), 0)?;
+            self.pointer.state().moved = true;
+            Ok(())
         })
     }
 
@@ -189,18 +201,17 @@ fn encoded(view: u64, position: u64) -> [u8; RECORD_SIZE] {
     record
 }
 
-/// The pointer of a view, from what the file has of a record.
-fn decoded(record: &[u8], view: u64, start: u64) -> Outcome<u64> {
+/// The pointer of a view, from what the file has of a record. `None`: nobody has moved it in this view.
+fn decoded(record: &[u8], view: u64) -> Outcome<Option<u64>> {
     let number = |at: usize| record.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     match (number(0), number(8)) {
-        _ if record.is_empty() => Ok(start),
-        (Some(of), Some(position)) if of == view => Ok(position),
-        // Nobody has moved it in this view.
-        (Some(of), Some(_)) if of < view => Ok(start),
+        _ if record.is_empty() => Ok(None),
+        (Some(of), Some(position)) if of == view => Ok(Some(position)),
+        (Some(of), Some(_)) if of < view => Ok(None),
         (Some(_), Some(_)) => {
             Err(Fault::Own("another rank has set another view; all must call MPI_File_set_view"))
         }
-        _ => Err(Fault::Own("its file was cut")),
+        _ => Err(Fault::Own(CUT)),
     }
 }
 
@@ -224,11 +235,11 @@ mod tests {
 
     #[test]
     fn pointer_of_an_earlier_view_begins_anew_and_of_a_later_one_is_an_error() {
-        assert_eq!(decoded(&[], 0, 7).unwrap(), 7);
-        assert_eq!(decoded(&encoded(0, 9), 0, 7).unwrap(), 9);
-        assert_eq!(decoded(&encoded(0, 9), 1, 7).unwrap(), 7);
-        assert!(matches!(decoded(&encoded(2, 9), 1, 7), Err(Fault::Own(_))));
-        assert!(matches!(decoded(&encoded(1, 9)[..15], 1, 7), Err(Fault::Own(_))));
+        assert_eq!(decoded(&[], 0).unwrap(), None);
+        assert_eq!(decoded(&encoded(0, 9), 0).unwrap(), Some(9));
+        assert_eq!(decoded(&encoded(0, 9), 1).unwrap(), None);
+        assert!(matches!(decoded(&encoded(2, 9), 1), Err(Fault::Own(_))));
+        assert!(matches!(decoded(&encoded(1, 9)[..15], 1), Err(Fault::Own(_))));
     }
 
     #[test]

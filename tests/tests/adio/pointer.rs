@@ -18,6 +18,7 @@ on_sockets! {
     pointer_begins_anew_with_each_view,
     pointer_survives_a_restart_of_the_server,
     pointer_that_was_removed_by_others_is_an_error,
+    pointer_that_was_cut_by_others_is_an_error,
     lock_of_the_pointer_ends_with_whoever_died,
     pointer_that_cannot_be_made_says_why,
 }
@@ -126,6 +127,28 @@ fn pointer_that_was_removed_by_others_is_an_error(on: On) {
         assert!(error.message.contains("the shared file pointer of"), "{error}");
     }
     assert_eq!(pointers(&harness).len(), 0);
+}
+
+// [MPI-65]
+fn pointer_that_was_cut_by_others_is_an_error(on: On) {
+    let harness = Harness::start(on);
+    let [a, b] = open_together(&harness, on);
+    a.add_to_pointer(5).unwrap();
+    assert_eq!(b.add_to_pointer(0).unwrap(), 5);
+    std::fs::File::create(&pointers(&harness)[0]).unwrap();
+    // Not begun at 0 again, where data is: neither by who has moved it nor by who has seen it.
+    for file in [&a, &b] {
+        let error = file.add_to_pointer(5).unwrap_err();
+        assert!(error.class == Class::Argument && error.message.contains("its file was cut"), "{error}");
+    }
+    // What is set is there again, and a view begins anew in any case.
+    a.set_pointer(7).unwrap();
+    assert_eq!(b.add_to_pointer(1).unwrap(), 7);
+    std::fs::File::create(&pointers(&harness)[0]).unwrap();
+    for file in [&a, &b] {
+        file.begin_pointer(0);
+    }
+    assert_eq!(a.add_to_pointer(1).unwrap(), 0);
 }
 
 // [MPI-65]
