@@ -133,15 +133,16 @@ impl File {
     /// Takes hints over, from the next transfer on. What cannot be is passed over.
     pub fn take_hints<'a>(&self, hints: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let hints: Vec<_> = hints.into_iter().collect();
-        let before = self.settings.rcu(|current| {
+        self.settings.rcu(|current| {
             let mut settings = Settings::clone(current);
+            settings.cache_entries = None;
             settings.take(hints.iter().copied());
             settings
         });
         let now = self.settings();
         self.inner.set_sieve(now.sieve);
-        if now.cache_entries != before.cache_entries {
-            self.server.session.set_registrations_max(now.cache_entries);
+        if let Some(count) = now.cache_entries {
+            self.server.session.set_registrations_max(count);
         }
     }
 
@@ -152,7 +153,8 @@ impl File {
 
     /// The hints in force, and the counters, as `MPI_File_get_info` shows them.
     pub fn shown_hints(&self) -> Vec<(String, String)> {
-        let settings = self.settings();
+        let mut settings = Settings::clone(&self.settings());
+        settings.cache_entries = Some(self.server.session.registrations_max());
         let hints = settings.shown().map(|(key, value)| (key.to_owned(), value));
         let counters = COUNTERS.iter().zip(self.counter_values());
         let counters = counters.map(|(name, value)| (format!("dafs_stat_{name}"), value.to_string()));

@@ -102,11 +102,15 @@ impl Opening<'_> {
         if inner.attributes_at_open().kind == FileKind::Directory {
             return Err(Error::new(Class::BadFile, "is a directory").cannot("open", &place.shown));
         }
+        // The session began with the number of the environment. That of another file stays where this one asks for none.
         let mut settings = Settings::of_process();
+        settings.cache_entries = None;
         settings.take(self.hints.iter().copied());
         inner.set_sieve(settings.sieve);
         let session = &server.session;
-        session.set_registrations_max(settings.cache_entries);
+        if let Some(count) = settings.cache_entries {
+            session.set_registrations_max(count);
+        }
         let direct_sizes_min = [Direction::Read, Direction::Write].map(|d| direct_size_min(session, d));
         let agreed = session.agreed();
         let (joined, key) = joined.unwrap_or_else(|| (false, new_key()));

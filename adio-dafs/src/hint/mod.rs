@@ -2,6 +2,7 @@
 //! nothing else.
 
 use std::fmt;
+use std::io::Write as _;
 
 use dafs_client::{Direction, Sieve};
 
@@ -50,8 +51,8 @@ pub enum Collective {
 pub struct Settings {
     /// `dafs_memory`.
     pub memory: MemoryMode,
-    /// `dafs_cache_entries`: registrations kept, of the process.
-    pub cache_entries: usize,
+    /// `dafs_cache_entries`, where the hints that were taken say it. The session has what is in force, for all files.
+    pub cache_entries: Option<usize>,
     /// `dafs_read_method`, `dafs_write_method`, or both by `dafs_method`; `None` where ROMIO's hints decide.
     methods: [Option<Method>; 2],
     /// `romio_ds_read`, `romio_ds_write`: data sieving was asked for.
@@ -89,7 +90,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             memory: MemoryMode::default(),
-            cache_entries: 200,
+            cache_entries: None,
             methods: [None; 2],
             sieves: [Switch::default(); 2],
             list_max: 0,
@@ -105,6 +106,9 @@ impl Default for Settings {
         }
     }
 }
+
+/// `dafs_cache_entries` where nothing says another.
+pub const CACHE_ENTRIES: usize = 200;
 
 /// A hint: its key, and how it is set and shown.
 struct Row {
@@ -128,8 +132,8 @@ const ROWS: &[Row] = &[
     },
     Row {
         key: "dafs_cache_entries",
-        set: |s, v| put(&mut s.cache_entries, v.parse().ok().filter(|n| *n <= 1 << 20)),
-        show: |s| s.cache_entries.to_string(),
+        set: |s, v| put(&mut s.cache_entries, v.parse().ok().filter(|n| *n <= 1 << 20).map(Some)),
+        show: |s| s.cache_entries.unwrap_or(CACHE_ENTRIES).to_string(),
     },
     // Before those of one direction, which count more.
     Row {
@@ -224,9 +228,10 @@ impl Settings {
             if let Some(value) = variable(&name)
                 && !settings.set(row.key, &value)
             {
-                eprintln!(
-                    "adio-dafs: cannot use {name}={value}: not a value of the hint {}; ignored",
-                    row.key
+                let key = row.key;
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "adio-dafs: cannot use {name}={value}: not a value of the hint {key}; ignored"
                 );
             }
         }

@@ -1,4 +1,5 @@
-//! The servers that this process uses: one session with each, whatever files are open there. Imports `error` and `name`.
+//! The servers that this process uses: one session with each, whatever files are open there. Imports `error`, `hint`
+//! and `name`.
 //!
 //! A session stays when its last file is closed, for a program that opens a file for each time step; it ends with the process.
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use dafs_client::{Background, Config, Export, ReconnectPolicy, Session, Url, load_key};
 
 use crate::error::{Class, Error, Result};
+use crate::hint::{CACHE_ENTRIES, Settings};
 use crate::name::Place;
 
 /// A session, and what was mounted in it.
@@ -38,6 +40,7 @@ impl Server {
         }
         // Not under the lock: other servers answer meanwhile. Of two sessions that threads made at once, the second ends.
         let session = Session::connect_url(url, &config()?)?;
+        session.set_registrations_max(Settings::of_process().cache_entries.unwrap_or(CACHE_ENTRIES));
         exit::at_exit();
         let made = Arc::new(Self { session, exports: Mutex::default() });
         Ok(Arc::clone(table().entry(url.clone()).or_insert(made)))

@@ -20,6 +20,7 @@ on_sockets! {
     registrations_of_each_memory_mode_are_as_many_as_it_says,
     small_transfers_register_nothing_in_any_mode,
     cache_keeps_as_many_registrations_as_the_hint_says,
+    registrations_that_a_file_asks_for_stay_when_another_asks_for_none,
     modes_are_measured_where_none_is_chosen,
 }
 
@@ -188,6 +189,24 @@ fn cache_keeps_as_many_registrations_as_the_hint_says(on: On) {
     assert!(counter(&file, "cache_evictions") > 0);
     file.take_hints([("dafs_cache_entries", "0")]);
     assert_eq!([round(5), round(5)], [0, 0]);
+}
+
+// [MPI-22] [MPI-52]
+fn registrations_that_a_file_asks_for_stay_when_another_asks_for_none(on: On) {
+    let harness = Harness::start(on);
+    let shown = |file: &File| {
+        let hints = file.shown_hints();
+        hints.into_iter().find(|(key, _)| key == "dafs_cache_entries").unwrap().1
+    };
+    let first = open(&name(&harness, on, "f"), &[("dafs_cache_entries", "20")]);
+    let second = open(&name(&harness, on, "g"), &[]);
+    assert_eq!([shown(&first), shown(&second)], ["20", "20"]);
+    second.take_hints([("dafs_cache_entries", "50"), ("dafs_memory", "adio")]);
+    second.take_hints([("dafs_cache_entries", "none"), ("dafs_memory", "dafs")]);
+    assert_eq!([shown(&first), shown(&second)], ["50", "50"]);
+    // One that a file has asked for before counts as well.
+    first.take_hints([("dafs_cache_entries", "20")]);
+    assert_eq!([shown(&first), shown(&second)], ["20", "20"]);
 }
 
 fn modes_are_measured_where_none_is_chosen(on: On) {
