@@ -127,7 +127,8 @@ extern "C" {
 int adio_dafs_abi_version(void);
 
 // 1 when a file of this name is on a dafs server: dafs:/export/path (server in DAFS_ADDRESS), dafs://host/export/path,
-// dafs+tcp://…, dafs+shm://…, dafs+verbs://…, or a path below a prefix in DAFS_MPI_PREFIX; else 0. Connects to nothing.
+// dafs+tcp://…, dafs+shm://…, dafs+verbs://…, or a path below a prefix in DAFS_MPI_PREFIX; else 0. 1 for every name where
+// DAFS_MPI_PREFIX cannot be read: opening or deleting it then fails, and says so. Connects to nothing.
 int adio_dafs_claims(const char *file_name);
 
 // Opens or makes a file: by the first of the processes that open it together, which then gives the others a ticket. amode is a

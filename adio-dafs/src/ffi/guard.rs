@@ -2,7 +2,6 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::abi::adio_dafs_status;
 use crate::error::{Class, Error, Result};
@@ -40,14 +39,6 @@ fn words_of(panic: &(dyn Any + Send)) -> &str {
 /// The words of the last error on this thread.
 pub(super) fn last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|last| last.as_ptr())
-}
-
-/// Says the last error on standard error, the first time.
-pub(super) fn say_once() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        LAST_ERROR.with_borrow(|last| eprintln!("adio-dafs: {}", last.to_string_lossy()));
-    }
 }
 
 pub(super) fn argument(what: impl Into<String>) -> Error {

@@ -35,20 +35,19 @@ pub extern "C" fn adio_dafs_abi_version() -> c_int {
 }
 
 /// 1 when a file of this name is on a dafs server: dafs:/export/path (server in DAFS_ADDRESS), dafs://host/export/path,
-/// dafs+tcp://…, dafs+shm://…, dafs+verbs://…, or a path below a prefix in DAFS_MPI_PREFIX; else 0. Connects to nothing.
+/// dafs+tcp://…, dafs+shm://…, dafs+verbs://…, or a path below a prefix in DAFS_MPI_PREFIX; else 0. 1 for every name where
+/// DAFS_MPI_PREFIX cannot be read: opening or deleting it then fails, and says so. Connects to nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_claims(file_name: *const c_char) -> c_int {
     let mut claims = 0;
-    let status = guard(|| {
+    guard(|| {
         // SAFETY: a string of the caller's, by the contract.
         let file_name = unsafe { name(file_name) }?;
+        // A setting that cannot be read must not send the file elsewhere.
+        claims = 1;
         claims = c_int::from(Surroundings::of_process()?.claims(file_name));
         Ok(())
     });
-    if status != adio_dafs_status::ADIO_DAFS_OK as c_int {
-        // A setting that cannot be read must not quietly send the file elsewhere.
-        guard::say_once();
-    }
     claims
 }
 

@@ -27,6 +27,7 @@ on_each_way! {
     hints,
     ranks,
     threads,
+    name_goes_nowhere_by_a_prefix_that_cannot_be_read,
 }
 
 /// The name of a file on the server, as a program gives it.
@@ -242,4 +243,15 @@ fn ranks(way: Way, on: On) {
 
 fn threads(way: Way, on: On) {
     run_all(way, on, "threads", "");
+}
+
+// [MPI-3]
+fn name_goes_nowhere_by_a_prefix_that_cannot_be_read(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let directory = harness.scratch();
+    let prefix = format!("{}=tcp://127.0.0.1:1/data", directory.display());
+    let run = Run::new(way, 2, "names").arg("unreadable").arg(directory.join("f"));
+    let done = run.env("DAFS_MPI_PREFIX", prefix).run();
+    assert!(done.passed().stderr.contains("cannot use DAFS_MPI_PREFIX"), "{done:?}");
+    assert!(!directory.join("f").exists());
 }

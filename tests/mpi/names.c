@@ -1,0 +1,56 @@
+/* Names that settings should send to dafs, where the settings are wrong or differ. The file is named by an absolute local path. */
+#include <fcntl.h>
+
+#include "check.h"
+
+/* The local file is not there. */
+static void check_not_made(void)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(access(check.file, F_OK) != 0, "the file was made on the local disk");
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* All ranks open the file and are told one of two classes. */
+static void open_fails(int first, int second)
+{
+    static const int amodes[] = {MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE};
+    for (size_t i = 0; i < sizeof amodes / sizeof amodes[0]; i++) {
+        MPI_File fh = MPI_FILE_NULL;
+        int error = MPI_File_open(MPI_COMM_WORLD, check.file, amodes[i], check.info, &fh);
+        CHECK_CLASS(error, first, second);
+        if (error == MPI_SUCCESS)
+            CHECK_MPI(MPI_File_close(&fh));
+        check_not_made();
+    }
+}
+
+/* DAFS_MPI_PREFIX cannot be read: no file goes elsewhere, and none is removed there. */
+static void run_unreadable(void)
+{
+    open_fails(MPI_ERR_ARG, MPI_ERR_ARG);
+    if (check.rank == 0) {
+        int local = open(check.file, O_CREAT | O_WRONLY, 0600);
+        CHECK(local >= 0 && close(local) == 0, "cannot make %s", check.file);
+        CHECK_FAILS(MPI_File_delete(check.file, MPI_INFO_NULL));
+        CHECK(unlink(check.file) == 0, "the file was removed from the local disk");
+    }
+}
+
+/* Only the first rank has the variable. */
+static void run_of_one_rank(void)
+{
+    if (check.rank != 0)
+        unsetenv("DAFS_MPI_PREFIX");
+    open_fails(MPI_ERR_NOT_SAME, MPI_ERR_NOT_SAME);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct check_case cases[] = {
+        {"unreadable", 1, run_unreadable, "DAFS_MPI_PREFIX cannot be read"},
+        {"of_one_rank", 2, run_of_one_rank, "one rank alone has DAFS_MPI_PREFIX"},
+        {NULL, 0, NULL, NULL},
+    };
+    return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);
+}
