@@ -95,6 +95,9 @@ bool dafs_asks_for_independent(struct dafs_file *file);
 /* The value that is in force for a key; false where there is none. */
 bool dafs_hint_value(struct dafs_file *file, const char *key, char value[DAFS_VALUE_SIZE]);
 
+/* What an open fails of, which a name sends to dafs on some ranks alone. The first rank says so. An MPI error class. */
+int dafs_claimed_by_some(const char *name, int rank);
+
 /* Opens a file on all ranks of a communicator: one open at the server, the other ranks join it. The same MPI error class on
  * all ranks. Collective. */
 int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *file);

@@ -137,6 +137,13 @@ int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *fil
     return agree_on_open(opening, file, status, class);
 }
 
+int dafs_claimed_by_some(const char *name, int rank)
+{
+    if (rank == 0)
+        fprintf(stderr, "adio-dafs: cannot open %s: only some ranks have it on dafs; give all of them the same DAFS_MPI_PREFIX\n", name);
+    return MPI_ERR_NOT_SAME;
+}
+
 /* The first rank says what the hint dafs_explain asks for, with the counters of all, and removes a shared file pointer, which nobody uses
  * any more when all are here. */
 static void explain(struct dafs_file *file, MPI_Comm comm, int rank)

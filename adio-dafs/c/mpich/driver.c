@@ -62,9 +62,9 @@ ADIOI_Fns dafs_functions = {
     .ADIOI_xxx_SetLock = no_lock,
 };
 
-static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
+static bool resolve(MPI_Comm comm, const char *name, int *type, ADIOI_Fns **functions, int *error)
 {
-    if (!dafs_resolve(name))
+    if (!dafs_resolve(comm, name, error))
         return false;
     *type = ADIO_DAFS;
     *functions = &dafs_functions;

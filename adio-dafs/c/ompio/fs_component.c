@@ -21,9 +21,15 @@ static int init_query(bool progress_threads, bool mpi_threads)
     return OMPI_SUCCESS;
 }
 
+/* Where only some ranks have the name on dafs, all come to our fs_open(), which then fails: the others would wait for them elsewhere.
+ * Removing a file, OMPIO has no communicator. */
 static struct mca_fs_base_module_1_0_0_t *file_query(ompio_file_t *fh, int *priority)
 {
-    if (!adio_dafs_claims(fh->f_filename) && strcmp(fh->f_filename, dafs_deleted) != 0)
+    int claims = adio_dafs_claims(fh->f_filename) || strcmp(fh->f_filename, dafs_deleted) == 0;
+
+    if (fh->f_comm != MPI_COMM_NULL)
+        dafs_max(fh->f_comm, &claims, 1);
+    if (!claims)
         return NULL;
     *priority = PRIORITY;
     return &dafs_fs_module;

@@ -27,12 +27,15 @@ static void file_free(struct dafs_ompio_file *file)
     free(file);
 }
 
-/* OMPIO does not look whether all ranks gave the same. To be asked before anything is made. */
-static int amode_is_same(ompio_file_t *fh)
+/* OMPIO does not look whether all ranks gave the same, and have the name on dafs. To be asked before anything is made. */
+static int is_same(const ompio_file_t *fh, const char *name)
 {
-    int values[2] = {fh->f_amode, -fh->f_amode};
-    int class = dafs_max(fh->f_comm, values, 2);
+    int claims = adio_dafs_claims(name);
+    int values[4] = {fh->f_amode, -fh->f_amode, claims, -claims};
+    int class = dafs_max(fh->f_comm, values, 4);
 
+    if (class == MPI_SUCCESS && values[2] != -values[3])
+        return dafs_claimed_by_some(name, fh->f_rank);
     return class == MPI_SUCCESS && values[0] != -values[1] ? MPI_ERR_NOT_SAME : class;
 }
 
@@ -58,7 +61,7 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     struct dafs_file none = {0};
     struct dafs_hints hints = {0};
     struct dafs_opening opening = {fh->f_comm, fh->f_rank, fh->f_size, name, fh->f_amode, &hints, file ? MPI_SUCCESS : MPI_ERR_NO_MEM};
-    int class = amode_is_same(fh);
+    int class = is_same(fh, name);
 
     (void)comm;
     (void)amode;

@@ -53,8 +53,8 @@ static inline struct dafs_romio_file *dafs_file_of(ADIO_File fd)
     return fd->fs_ptr;
 }
 
-/* names.c: true where a file is ours; the name is kept for the call that follows. */
-bool dafs_resolve(const char *name);
+/* names.c: true where a file is ours, and the name is kept for the call that follows; or where it is on some ranks alone. Collective. */
+bool dafs_resolve(MPI_Comm comm, const char *name, int *error);
 /* The whole name behind what ROMIO left of it, which the caller frees; NULL where ROMIO did not ask for its type. */
 char *dafs_whole_name(const char *stripped);
 

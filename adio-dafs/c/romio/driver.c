@@ -34,9 +34,9 @@ ADIOI_Fns dafs_functions = {
     .IwriteStridedColl = dafs_adio_iwrite_coll,
 };
 
-static bool resolve(const char *name, int *type, ADIOI_Fns **functions)
+static bool resolve(MPI_Comm comm, const char *name, int *type, ADIOI_Fns **functions, int *error)
 {
-    if (!dafs_resolve(name))
+    if (!dafs_resolve(comm, name, error))
         return false;
     *type = ADIO_DAFS;
     *functions = &dafs_functions;

@@ -7,8 +7,9 @@
 #include "adio.h"
 
 struct dafs_driver {
-    /* True where a file of this name is ours, and then its type and functions. */
-    bool (*resolve)(const char *name, int *type, ADIOI_Fns **functions);
+    /* True where a file of this name is ours, and then its type and functions; or where it is so on some ranks alone, which is an error of
+     * all. Collective. */
+    bool (*resolve)(MPI_Comm comm, const char *name, int *type, ADIOI_Fns **functions, int *error);
     /* Gives ROMIO a flattened type to keep. */
     adio_flatten_fn *flatten_datatype;
     /* True where instances of a type are one piece of memory that begins at their address. */

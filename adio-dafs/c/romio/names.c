@@ -37,9 +37,19 @@ static char *claimed_name(const char *name)
     return asprintf(&whole, "dafs:%s", name) < 0 ? NULL : whole;
 }
 
-bool dafs_resolve(const char *name)
+/* ROMIO lets the first rank find the type of a local file, and the others wait for that. */
+bool dafs_resolve(MPI_Comm comm, const char *name, int *error)
 {
+    int claims[2], rank = 0;
+
     free(resolved);
     resolved = name ? claimed_name(name) : NULL;
-    return resolved != NULL;
+    claims[0] = resolved != NULL;
+    claims[1] = -claims[0];
+    *error = dafs_max(comm, claims, 2);
+    if (*error == MPI_SUCCESS && claims[0] != -claims[1]) {
+        PMPI_Comm_rank(comm, &rank);
+        *error = dafs_claimed_by_some(name, rank);
+    }
+    return claims[0] || *error != MPI_SUCCESS;
 }

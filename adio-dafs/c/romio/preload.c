@@ -108,9 +108,9 @@ static void start(void)
 EXPORT void ADIO_ResolveFileType(MPI_Comm comm, const char *name, int *type, ADIOI_Fns **functions, int *error)
 {
     START();
-    if (driver && driver->resolve(name, type, functions))
-        *error = MPI_SUCCESS;
-    else if (romio.resolve)
+    if (driver && driver->resolve(comm, name, type, functions, error))
+        return;
+    if (romio.resolve)
         romio.resolve(comm, name, type, functions, error);
     else
         *error = MPI_ERR_INTERN;

@@ -28,6 +28,7 @@ on_each_way! {
     ranks,
     threads,
     name_goes_nowhere_by_a_prefix_that_cannot_be_read,
+    name_that_one_rank_has_on_dafs_is_an_error_on_all,
 }
 
 /// The name of a file on the server, as a program gives it.
@@ -254,4 +255,16 @@ fn name_goes_nowhere_by_a_prefix_that_cannot_be_read(way: Way, on: On) {
     let done = run.env("DAFS_MPI_PREFIX", prefix).run();
     assert!(done.passed().stderr.contains("cannot use DAFS_MPI_PREFIX"), "{done:?}");
     assert!(!directory.join("f").exists());
+}
+
+// [MPI-7]
+fn name_that_one_rank_has_on_dafs_is_an_error_on_all(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let directory = harness.scratch();
+    let name = file(&harness, on);
+    let prefix = format!("{}={}", directory.display(), name.strip_suffix("/f").unwrap());
+    let run = Run::new(way, 3, "names").arg("of_one_rank").arg(directory.join("f"));
+    let done = run.env("DAFS_MPI_PREFIX", prefix).run();
+    assert!(done.passed().stderr.contains("give all of them the same DAFS_MPI_PREFIX"), "{done:?}");
+    assert!(!directory.join("f").exists() && !harness.data().join("f").exists());
 }
