@@ -1,5 +1,5 @@
 /* Bytes in a row: sizes, pointers, ends, holes, far offsets, and what is done to a file as a whole. */
-#include "check.h"
+#include "access.h"
 
 #define MIB (1 << 20)
 
@@ -142,6 +142,64 @@ static void run_partial_element(void)
     CHECK_EQUAL(count, MPI_UNDEFINED);
     CHECK_PATTERN(memory, 2, 0, 10);
     CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* A pointer stands between two elements also where the file ended within one, and has grown since. */
+static void run_pointer_behind_partial_element(void)
+{
+    MPI_File fh;
+    MPI_Status status;
+    MPI_Offset position = -1;
+    unsigned char memory[16];
+    check_make(check.file, 2, 10);
+    fh = CHECK_OPEN(MPI_MODE_RDWR);
+    CHECK_MPI(MPI_File_set_view(fh, 0, MPI_INT, MPI_INT, "native", MPI_INFO_NULL));
+    CHECK_MPI(MPI_File_read(fh, memory, 3, MPI_INT, &status));
+    CHECK_COUNT(&status, MPI_BYTE, 10);
+    CHECK_MPI(MPI_File_get_position(fh, &position));
+    CHECK_EQUAL(position, 3);
+    MPI_Barrier(MPI_COMM_WORLD);
+    pattern_fill(memory, 3, 8, 16);
+    if (check.rank == 0)
+        CHECK_MPI(MPI_File_write_at(fh, 2, memory, 4, MPI_INT, &status));
+    check_publish(fh);
+    CHECK_MPI(MPI_File_read(fh, memory, 1, MPI_INT, &status));
+    CHECK_PATTERN(memory, 3, 12, 4);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+/* Memory that a type names by addresses, from MPI_BOTTOM on. */
+static void run_bottom(void)
+{
+    enum { LEN = 1000 };
+    unsigned char first[LEN], second[LEN];
+    MPI_Offset at = (MPI_Offset)check.rank * 2 * LEN;
+    MPI_Aint places[2];
+    MPI_Datatype type;
+    MPI_Status status;
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Get_address(first, &places[0]);
+    MPI_Get_address(second, &places[1]);
+    MPI_Type_create_hindexed(2, (int[]){LEN, LEN}, places, MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    for (int how = AT; how < ACCESS_COUNT; how++) {
+        int before = check.failures;
+        pattern_fill(first, (uint64_t)how, (uint64_t)at, LEN);
+        pattern_fill(second, (uint64_t)how, (uint64_t)at + LEN, LEN);
+        CHECK_MPI(MPI_File_seek(fh, at, MPI_SEEK_SET));
+        CHECK_MPI(access_run((enum access)how, 1, fh, at, MPI_BOTTOM, 1, type, &status));
+        CHECK_COUNT(&status, MPI_BYTE, 2 * LEN);
+        memset(first, CHECK_POISON, LEN);
+        memset(second, CHECK_POISON, LEN);
+        CHECK_MPI(MPI_File_seek(fh, at, MPI_SEEK_SET));
+        CHECK_MPI(access_run((enum access)how, 0, fh, at, MPI_BOTTOM, 1, type, &status));
+        CHECK_COUNT(&status, MPI_BYTE, 2 * LEN);
+        CHECK_PATTERN(first, (uint64_t)how, (uint64_t)at, LEN);
+        CHECK_PATTERN(second, (uint64_t)how, (uint64_t)at + LEN, LEN);
+        CHECK(check.failures == before, "that was %s", access_names[how]);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+    MPI_Type_free(&type);
 }
 
 static void run_holes(void)
@@ -449,6 +507,8 @@ int main(int argc, char **argv)
         {"seek", 1, run_seek, "MPI_SEEK_SET, MPI_SEEK_CUR, MPI_SEEK_END"},
         {"end_of_file", 1, run_end_of_file, "reads at the end of the file and beyond"},
         {"partial_element", 1, run_partial_element, "a file that ends within an element"},
+        {"pointer_behind_partial_element", 1, run_pointer_behind_partial_element, "where the pointer is then"},
+        {"bottom", 1, run_bottom, "memory from MPI_BOTTOM on, in all ways"},
         {"holes", 1, run_holes, "holes read as zeros"},
         {"beyond_4gib", 1, run_beyond_4gib, "offsets around 2 GiB, 4 GiB and 20 GiB"},
         {"near_1tib", 1, run_near_1tib, "offsets around 1 TiB"},

@@ -368,6 +368,43 @@ static void run_ghost_cells(void)
     view_run_as_built(build_ghost_cells);
 }
 
+/* The columns of a matrix of 3 rows, one after the other: their tiles interleave. The second call begins within a column. */
+static void build_interleaved(int rank, struct view *view)
+{
+    MPI_Datatype column, type;
+    (void)rank;
+    MPI_Type_vector(3, 1, 10, MPI_INT, &column);
+    MPI_Type_create_resized(column, 0, sizeof(int), &type);
+    MPI_Type_free(&column);
+    set_file(view, MPI_INT, type, 25);
+}
+
+/* The pairs of a value and an int that have gaps, which are named types. */
+static void pair(struct view *view, MPI_Datatype type)
+{
+    set_file(view, type, type, 20);
+}
+
+#define PAIR(name, type)                                       \
+    static void build_##name(int rank, struct view *view)      \
+    {                                                          \
+        (void)rank;                                            \
+        pair(view, type);                                      \
+    }
+
+PAIR(short_int, MPI_SHORT_INT)
+PAIR(double_int, MPI_DOUBLE_INT)
+PAIR(long_int, MPI_LONG_INT)
+PAIR(long_double_int, MPI_LONG_DOUBLE_INT)
+
+static void run_pair_types(void)
+{
+    view_run(build_short_int);
+    view_run(build_double_int);
+    view_run(build_long_int);
+    view_run(build_long_double_int);
+}
+
 #define RUN(name)                   \
     static void run_##name(void)    \
     {                               \
@@ -401,6 +438,7 @@ RUN(many_pieces)
 RUN(large_pieces)
 RUN(within_a_piece)
 RUN(displacement)
+RUN(interleaved)
 
 #define CASE(name, what) {#name, 1, run_##name, what}
 
@@ -434,6 +472,8 @@ int main(int argc, char **argv)
         CASE(large_pieces, "pieces of 360,004 bytes"),
         CASE(within_a_piece, "accesses that begin and end within a piece"),
         CASE(displacement, "a displacement that is no multiple of anything"),
+        CASE(interleaved, "columns of a matrix, whose tiles interleave"),
+        CASE(pair_types, "MPI_SHORT_INT and other named types with gaps"),
         CASE(subarray_C_1, "MPI_Type_create_subarray, C order, 1 dimension"),
         CASE(subarray_C_2, "MPI_Type_create_subarray, C order, 2 dimensions"),
         CASE(subarray_C_3, "MPI_Type_create_subarray, C order, 3 dimensions"),

@@ -31,6 +31,8 @@ struct dafs_file {
     adio_dafs_file *handle;
     /* Collective calls: each rank moves its own data (dafs_collective=independent, or =server). The ranks agree on it. */
     bool independent;
+    /* The view of some rank has data in another order than the file has, which an exchange goes by. The ranks agree on it. */
+    bool disordered;
     /* A collective call is under way: an error is kept for its end, so that the exchange with other ranks goes on. */
     bool collective;
     /* The first error of the call that is under way: an MPI error class. A thread that makes progress may set it. */
@@ -50,6 +52,12 @@ struct dafs_file {
     /* MPI_File_set_atomicity() */
     bool atomic;
 };
+
+/* In collective calls each rank moves its own data. In atomic mode what two ranks exchange would lie under no lock. */
+static inline bool dafs_is_alone(const struct dafs_file *file)
+{
+    return file->independent || file->disordered || file->atomic;
+}
 
 /* A growing list of hints. Owns its strings. */
 struct dafs_hints {

@@ -302,9 +302,26 @@ int dafs_check_view(MPI_Comm comm, int amode, const struct dafs_view_asked *aske
     return dafs_max_class(comm, class);
 }
 
+/* The blocks of a tile ascend, and each tile begins behind the one before it. */
+static bool is_ordered(const adio_dafs_type *of)
+{
+    int64_t first = INT64_MAX, end = INT64_MIN;
+
+    for (size_t i = 0; i < of->count; i++) {
+        if (of->lens[i] == 0)
+            continue;
+        if (of->offsets[i] < end)
+            return false;
+        if (end == INT64_MIN)
+            first = of->offsets[i];
+        end = of->offsets[i] + of->lens[i];
+    }
+    return end == INT64_MIN || end - first <= of->extent;
+}
+
 int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class)
 {
-    enum { CLASS, TWO_PHASE, VALUES };
+    enum { CLASS, TWO_PHASE, DISORDERED, VALUES };
     int values[VALUES], status, talk;
 
     /* On every rank: the shared pointer counts the views. */
@@ -317,10 +334,12 @@ int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *v
     }
     values[CLASS] = class;
     values[TWO_PHASE] = !file->independent;
+    values[DISORDERED] = view && !is_ordered(&view->type);
     talk = dafs_max(comm, values, VALUES);
     if (talk != MPI_SUCCESS)
         return talk;
     file->independent = !values[TWO_PHASE];
+    file->disordered = values[DISORDERED];
     return values[CLASS];
 }
 

@@ -17,7 +17,6 @@ struct dafs_romio romio = {
     .ReadStridedColl = ADIOI_GEN_ReadStridedColl,
     .WriteStridedColl = (adio_transfer_fn *)ADIOI_GEN_WriteStridedColl,
     .SetInfo = ADIOI_GEN_SetInfo,
-    .SeekIndividual = ADIOI_GEN_SeekIndividual,
     .Flatten_and_find = dafs_flatten_datatype,
     .Delete_flattened = keep_flattened,
     .Strdup = ADIOI_Strdup,
@@ -106,6 +105,9 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .get_pointer = dafs_get_pointer,
         .set_pointer = dafs_set_pointer,
         .view_changed = dafs_view_changed,
+        .get_position = dafs_get_position,
+        .get_end = dafs_get_end,
+        .get_byte_offset = dafs_get_byte_offset,
     };
 
     (void)library;

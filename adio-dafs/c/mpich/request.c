@@ -161,7 +161,7 @@ static void submit(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Re
     if (*error != MPI_SUCCESS || !layout->bytes)
         MPIO_Completed_request_create(&fd, 0, error, handle);
     if (pointer == ADIO_INDIVIDUAL)
-        fd->fp_ind = dafs_layout_end(layout);
+        dafs_advance(fd, layout->bytes);
     dafs_layout_free(layout);
 }
 

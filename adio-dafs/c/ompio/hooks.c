@@ -292,10 +292,10 @@ int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t w
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        if (dafs_is_alone(file) && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))                \
+        if (dafs_is_alone(&file->common) && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))       \
             return dafs_end_collective(fp, first_of(mistake, error), DAFS_NOWHERE, 0, status);                                     \
         dafs_enter(file, true);                                                                                                    \
-        error = dafs_leave(file, dafs_is_alone(file) ? file->ompio.io_module_file_##alone(__VA_ARGS__)                             \
+        error = dafs_leave(file, dafs_is_alone(&file->common) ? file->ompio.io_module_file_##alone(__VA_ARGS__)                    \
                                                      : file->ompio.io_module_file_##name(__VA_ARGS__));                            \
         return dafs_end_collective(fp, first_of(mistake, error), position, bytes_of(count, type), status);                         \
     }

@@ -36,12 +36,6 @@ static inline uint64_t bytes_of(int count, ompi_datatype_t *type)
     return (uint64_t)count * size;
 }
 
-/* Collective calls are those of each process by itself. */
-static inline bool dafs_is_alone(const struct dafs_ompio_file *file)
-{
-    return file->common.independent || file->common.atomic;
-}
-
 /* Begins a call of OMPIO that tells an error of the fbtl only by way of the file. */
 void dafs_enter(struct dafs_ompio_file *file, bool collective);
 /* Ends it: the error that OMPIO returned or else the one that it passed over, as a class. */

@@ -22,6 +22,9 @@ struct dafs_romio_file {
     struct dafs_hints hints;
     /* Owned. */
     char *name;
+    /* The individual file pointer: bytes of the view's data before it. ROMIO has the byte of the file where that goes on (fp_ind), which
+     * does not tell it where tiles interleave, and is no number behind the last. */
+    uint64_t position;
 };
 
 /* What is used of the loaded ROMIO. */
@@ -30,7 +33,6 @@ struct dafs_romio {
     void (*OpenColl)(ADIO_File, int, int, int *);
     adio_transfer_fn *ReadStridedColl;
     adio_transfer_fn *WriteStridedColl;
-    ADIO_Offset (*SeekIndividual)(ADIO_File, ADIO_Offset, int, int *);
     void (*SetInfo)(ADIO_File, MPI_Info, int *);
     int (*IODone)(MPI_Request *, MPI_Status *, int *);
     void (*IOComplete)(MPI_Request *, MPI_Status *, int *);
@@ -103,7 +105,7 @@ adio_transfer_fn dafs_adio_read_coll, dafs_adio_write_coll;
 /* Bytes, for whoever wants a status. */
 void dafs_set_status(MPI_Status *status, uint64_t bytes);
 
-/* layout.c: a transfer between memory and the view, and what the individual file pointer becomes. */
+/* layout.c: a transfer between memory and the view, and the individual file pointer. */
 struct dafs_layout {
     adio_dafs_memory memory;
     adio_dafs_view view;
@@ -126,9 +128,15 @@ void dafs_layout_free(struct dafs_layout *layout);
 adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
 /* The offset is one that ROMIO was told where the shared file pointer could not be had; it goes on with it. */
 bool dafs_is_nowhere(const struct dafs_layout *layout);
+/* The same of so many bytes in an exchange, from bytes of the view's data on. */
+bool dafs_is_outside_view(ADIO_File fd, uint64_t position, uint64_t bytes);
 ADIO_Offset dafs_adio_seek(ADIO_File fd, ADIO_Offset offset, int whence, int *error);
-/* The individual file pointer after the layout's bytes of the view. */
-ADIO_Offset dafs_layout_end(const struct dafs_layout *layout);
+/* The individual file pointer goes on behind so many bytes of the view's data, to the next etype. */
+void dafs_advance(ADIO_File fd, uint64_t bytes);
+/* Places of the view, for ROMIO: see driver.h. */
+bool dafs_get_position(ADIO_File fd, ADIO_Offset *etypes);
+bool dafs_get_end(ADIO_File fd, ADIO_Offset *etypes);
+bool dafs_get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte);
 
 /* flatten.c: see driver.h. */
 adio_flatten_fn dafs_flatten_datatype;

@@ -54,7 +54,7 @@ static bool find_all(void *library)
     return find(library, "ADIO_UFS_operations", &romio.ufs) && find(library, "ADIOI_GEN_OpenColl", &romio.OpenColl) &&
            find(library, "ADIOI_GEN_ReadStridedColl", &romio.ReadStridedColl) &&
            find(library, "ADIOI_GEN_WriteStridedColl", &romio.WriteStridedColl) &&
-           find(library, "ADIOI_GEN_SeekIndividual", &romio.SeekIndividual) && find(library, "ADIOI_GEN_SetInfo", &romio.SetInfo) &&
+           find(library, "ADIOI_GEN_SetInfo", &romio.SetInfo) &&
            find(library, "ADIOI_FAKE_IODone", &romio.IODone) && find(library, "ADIOI_FAKE_IOComplete", &romio.IOComplete) &&
            find(library, "ADIOI_Datatype_iscontig", &romio.Datatype_iscontig) &&
            find(library, "ADIOI_Flatten_and_find", &romio.Flatten_and_find) &&
@@ -67,11 +67,12 @@ static bool find_all(void *library)
 static bool layout_matches(void *library)
 {
     const ADIOI_Fns *ufs = romio.ufs;
-    void *flush, *feature, *strided;
+    void *flush, *feature, *strided, *seek;
 
     return find(library, "ADIOI_GEN_Flush", &flush) && find(library, "ADIOI_GEN_Feature", &feature) &&
-           find(library, "ADIOI_GEN_WriteStrided", &strided) && ufs->OpenColl == romio.OpenColl &&
-           ufs->WriteStridedColl == romio.WriteStridedColl && ufs->SeekIndividual == romio.SeekIndividual &&
+           find(library, "ADIOI_GEN_WriteStrided", &strided) && find(library, "ADIOI_GEN_SeekIndividual", &seek) &&
+           ufs->OpenColl == romio.OpenColl &&
+           ufs->WriteStridedColl == romio.WriteStridedColl && (void *)ufs->SeekIndividual == seek &&
            ufs->SetInfo == romio.SetInfo && (void *)ufs->WriteStrided == strided && (void *)ufs->Flush == flush &&
            (void *)ufs->Feature == feature && strncmp(ufs->fsname, "UFS:", 4) == 0;
 }
@@ -94,6 +95,9 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .get_atomicity = dafs_adio_get_atomicity,
         .check_view = dafs_adio_check_view,
         .view_changed = dafs_view_changed,
+        .get_position = dafs_get_position,
+        .get_end = dafs_get_end,
+        .get_byte_offset = dafs_get_byte_offset,
     };
 
     if (!dafs_fits())

@@ -33,6 +33,11 @@ struct dafs_driver {
     bool (*check_view)(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error);
     /* The view has changed: by all processes, error is that of ROMIO before and of the call after. */
     void (*view_changed)(ADIO_File fd, int *error);
+    /* Places of the view in etypes: the individual file pointer, the end of the file, and which byte one is. True where the file is
+     * ours. */
+    bool (*get_position)(ADIO_File fd, ADIO_Offset *etypes);
+    bool (*get_end)(ADIO_File fd, ADIO_Offset *etypes);
+    bool (*get_byte_offset)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte);
 };
 
 /* The driver for a ROMIO component that is loaded; NULL where it is not the one that this was compiled for. */

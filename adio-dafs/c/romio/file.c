@@ -48,6 +48,8 @@ static int seek_end(ADIO_File fd, struct dafs_romio_file *file, int rank)
     uint64_t size = 0;
     int class = dafs_begin_at_end(&file->common, fd->comm, rank, &size);
 
+    file->position = size;
+    /* ROMIO begins the shared pointer there. */
     if (class == MPI_SUCCESS)
         fd->fp_ind = (ADIO_Offset)size;
     return class;

@@ -52,7 +52,7 @@ void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction,
 {
     *layout = (struct dafs_layout){.bytes = bytes_of(count, type), .flattened = MPI_DATATYPE_NULL};
     if (pointer == ADIO_INDIVIDUAL)
-        offset = fd->fp_ind;
+        offset = (ADIO_Offset)((uint64_t)fd->disp + dafs_file_of(fd)->position);
     layout->segment = (adio_dafs_segment){buf, (uint64_t)offset, layout->bytes};
     layout->transfer = (adio_dafs_transfer){
         .direction = direction,
@@ -80,7 +80,7 @@ void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction
         .position = (uint64_t)position_of(fd, offset),
     };
     if (pointer == ADIO_INDIVIDUAL)
-        adio_dafs_view_position(&layout->view, (uint64_t)fd->fp_ind, &layout->transfer.position);
+        layout->transfer.position = dafs_file_of(fd)->position;
 }
 
 /* ROMIO knows flattened types by their handles, which MPI uses again. */
@@ -90,29 +90,78 @@ void dafs_layout_free(struct dafs_layout *layout)
         romio.Delete_flattened(layout->flattened);
 }
 
-ADIO_Offset dafs_layout_end(const struct dafs_layout *layout)
-{
-    uint64_t end = 0;
-
-    if (layout->transfer.segments)
-        return (ADIO_Offset)(layout->segment.offset + layout->bytes);
-    adio_dafs_view_offset(&layout->view, layout->transfer.position + layout->bytes, &end);
-    return (ADIO_Offset)end;
-}
-
 bool dafs_is_nowhere(const struct dafs_layout *layout)
 {
     return layout->transfer.segments ? (int64_t)layout->segment.offset < 0 : (int64_t)layout->transfer.position < 0;
 }
 
-/* ROMIO's goes round where there is no such place, and comes to another. MPI_File_seek() tells of no error of ours; the pointer stays. */
+bool dafs_is_outside_view(ADIO_File fd, uint64_t position, uint64_t bytes)
+{
+    int64_t whole[2];
+    adio_dafs_view view = dafs_view_of(fd, whole);
+    uint64_t last;
+
+    return bytes && (__builtin_add_overflow(position, bytes - 1, &last) || last > INT64_MAX || dafs_is_outside(&view, 1, (int64_t)last));
+}
+
+/* In ROMIO's numbers a place that there is not goes round, and comes to another; a view without bytes has them search without an end.
+ * MPI_File_seek() tells of no error of ours; the pointer stays. */
 ADIO_Offset dafs_adio_seek(ADIO_File fd, ADIO_Offset offset, int whence, int *error)
 {
     int64_t whole[2];
     adio_dafs_view view = dafs_view_of(fd, whole);
+    uint64_t first;
+    bool is_empty = adio_dafs_view_offset(&view, 0, &first) != ADIO_DAFS_OK;
 
-    if (!dafs_is_outside(&view, (uint64_t)fd->etype_size, offset))
-        return romio.SeekIndividual(fd, offset, whence, error);
-    *error = MPI_ERR_ARG;
-    return fd->fp_ind;
+    (void)whence;
+    *error = dafs_is_outside(&view, (uint64_t)fd->etype_size, offset) ? MPI_ERR_ARG : MPI_SUCCESS;
+    if (*error == MPI_SUCCESS)
+        dafs_file_of(fd)->position = is_empty ? 0 : (uint64_t)(offset * fd->etype_size);
+    return offset;
+}
+
+void dafs_advance(ADIO_File fd, uint64_t bytes)
+{
+    uint64_t *position = &dafs_file_of(fd)->position, size = fd->etype_size > 0 ? (uint64_t)fd->etype_size : 1;
+
+    *position = (*position + bytes + size - 1) / size * size;
+}
+
+bool dafs_get_position(ADIO_File fd, ADIO_Offset *etypes)
+{
+    if (!dafs_ours(fd))
+        return false;
+    *etypes = (ADIO_Offset)dafs_file_of(fd)->position / fd->etype_size;
+    return true;
+}
+
+/* ROMIO has no error here. It adds an offset to what it gets, and refuses what is negative then. */
+bool dafs_get_end(ADIO_File fd, ADIO_Offset *etypes)
+{
+    struct dafs_file *file = dafs_ours(fd);
+    int64_t whole[2];
+    adio_dafs_view view;
+    uint64_t end = 0;
+
+    if (!file)
+        return false;
+    view = dafs_view_of(fd, whole);
+    *etypes = dafs_end_of_file(file, &view, (uint64_t)fd->etype_size, &end) == MPI_SUCCESS ? (ADIO_Offset)end : INT64_MIN / 2;
+    return true;
+}
+
+/* A view without bytes has its displacement for all places. Nor is there an error here: -1 is no byte. */
+bool dafs_get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte)
+{
+    int64_t whole[2];
+    adio_dafs_view view;
+    uint64_t offset = 0;
+
+    if (!dafs_ours(fd))
+        return false;
+    view = dafs_view_of(fd, whole);
+    *byte = dafs_is_outside(&view, (uint64_t)fd->etype_size, etypes) ? -1 : fd->disp;
+    if (*byte >= 0 && adio_dafs_view_offset(&view, (uint64_t)(etypes * fd->etype_size), &offset) == ADIO_DAFS_OK)
+        *byte = (ADIO_Offset)offset;
+    return true;
 }

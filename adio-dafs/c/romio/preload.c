@@ -7,6 +7,8 @@
  * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. Another
  * makes it safe for threads to open files at a time.
  *
+ * Files of dafs keep their individual pointers themselves, and know the places of a view: hence three more.
+ *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
  * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view on one rank
  * alone: hence that of MPI_File_set_view().
@@ -38,6 +40,9 @@ static struct {
     void (*get_pointer)(ADIO_File, ADIO_Offset, ADIO_Offset *, int *);
     void (*set_pointer)(ADIO_File, ADIO_Offset, int *);
     void (*set_view)(ADIO_File, ADIO_Offset, MPI_Datatype, MPI_Datatype, MPI_Info, int *);
+    void (*get_position)(ADIO_File, ADIO_Offset *);
+    void (*get_end)(ADIO_File, ADIO_Offset *);
+    void (*get_byte_offset)(ADIO_File, ADIO_Offset, ADIO_Offset *);
 #ifndef DAFS_MPICH
     adio_ordered_fn *read_ordered, *write_ordered;
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
@@ -71,6 +76,9 @@ static void find_originals(void *component)
     *(void **)&romio.get_pointer = dlsym(component, "ADIO_Get_shared_fp");
     *(void **)&romio.set_pointer = dlsym(component, "ADIO_Set_shared_fp");
     *(void **)&romio.set_view = dlsym(component, "ADIO_Set_view");
+    *(void **)&romio.get_position = dlsym(component, "ADIOI_Get_position");
+    *(void **)&romio.get_end = dlsym(component, "ADIOI_Get_eof_offset");
+    *(void **)&romio.get_byte_offset = dlsym(component, "ADIOI_Get_byte_offset");
 #ifndef DAFS_MPICH
     *(void **)&romio.read_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered");
     *(void **)&romio.write_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered");
@@ -161,6 +169,29 @@ EXPORT int ADIOI_cb_config_list_parse(char *list, void *names, int *ranks, int c
     return found;
 }
 #endif
+
+/* --- Places in a view. ROMIO's own search for ever in a view without bytes, and do not know the pointer of a file of dafs. --- */
+
+EXPORT void ADIOI_Get_position(ADIO_File fd, ADIO_Offset *etypes)
+{
+    START();
+    if (!(driver && driver->get_position(fd, etypes)) && romio.get_position)
+        romio.get_position(fd, etypes);
+}
+
+EXPORT void ADIOI_Get_eof_offset(ADIO_File fd, ADIO_Offset *etypes)
+{
+    START();
+    if (!(driver && driver->get_end(fd, etypes)) && romio.get_end)
+        romio.get_end(fd, etypes);
+}
+
+EXPORT void ADIOI_Get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte)
+{
+    START();
+    if (!(driver && driver->get_byte_offset(fd, etypes, byte)) && romio.get_byte_offset)
+        romio.get_byte_offset(fd, etypes, byte);
+}
 
 /* --- The shared file pointer, views and atomic mode --- */
 

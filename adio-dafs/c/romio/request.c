@@ -187,7 +187,7 @@ static void submit(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Re
         *handle = &request->super;
         start(request, layout);
         if (pointer == ADIO_INDIVIDUAL)
-            fd->fp_ind = dafs_layout_end(layout);
+            dafs_advance(fd, layout->bytes);
     }
     dafs_layout_free(layout);
 }

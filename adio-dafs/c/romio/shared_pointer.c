@@ -135,5 +135,6 @@ void dafs_view_changed(ADIO_File fd, int *error)
     if (!file || !file->handle)
         return;
     view = dafs_view_of(fd, whole);
+    dafs_file_of(fd)->position = 0;
     *error = dafs_set_view(file, fd->comm, &view, *error);
 }

@@ -25,7 +25,7 @@ static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status
     if (nowhere)
         class = MPI_ERR_ARG;
     if (class == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
-        fd->fp_ind = layout->transfer.segments ? (ADIO_Offset)(layout->segment.offset + moved) : dafs_layout_end(layout);
+        dafs_advance(fd, layout->transfer.segments ? moved : layout->bytes);
     dafs_set_status(status, moved);
     dafs_layout_free(layout);
     return class;
@@ -73,46 +73,60 @@ void dafs_adio_write_strided(ADIO_File fd, void *buf, int count, MPI_Datatype ty
     strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
 }
 
-/* Bytes that a collective read finds which began where the pointers then were. ROMIO says all, whatever the size of the file. */
-static uint64_t bytes_found(ADIO_File fd, int pointer, ADIO_Offset offset, ADIO_Offset began, uint64_t wanted)
+/* Bytes that a collective read finds. ROMIO says all, whatever the size of the file. */
+static uint64_t bytes_found(ADIO_File fd, uint64_t position, uint64_t wanted)
 {
     int64_t whole[2];
     adio_dafs_view view = dafs_view_of(fd, whole);
-    uint64_t position = (uint64_t)(offset * fd->etype_size);
 
-    if (pointer == ADIO_INDIVIDUAL)
-        adio_dafs_view_position(&view, (uint64_t)began, &position);
     return dafs_bytes_before_end(&dafs_file_of(fd)->common, &view, position, wanted);
 }
 
-/* ROMIO's exchange, or where the hint dafs_collective says so each process by itself; then one outcome for all. */
+/* ROMIO's exchange. It does not find our pointer, and goes round where the view has no such place: that rank takes part with nothing. */
+static void exchange(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, uint64_t position,
+                     uint64_t bytes, MPI_Status *status, int *error)
+{
+    adio_transfer_fn *run = direction == ADIO_DAFS_READ ? romio.ReadStridedColl : romio.WriteStridedColl;
+    bool outside = dafs_is_outside_view(fd, position, bytes);
+    ADIO_Offset offset = outside ? 0 : (ADIO_Offset)position / fd->etype_size;
+
+    run(fd, buf, outside ? 0 : count, type, ADIO_EXPLICIT_OFFSET, offset, status, error);
+    if (outside && *error == MPI_SUCCESS)
+        *error = MPI_ERR_ARG;
+    if (*error == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
+        dafs_advance(fd, bytes);
+}
+
+/* The exchange, or each process by itself; then one outcome for all. */
 static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                      MPI_Status *status, int *error)
 {
-    adio_transfer_fn *exchange = direction == ADIO_DAFS_READ ? romio.ReadStridedColl : romio.WriteStridedColl;
     struct dafs_file *file = &dafs_file_of(fd)->common;
-    ADIO_Offset began = fd->fp_ind;
+    uint64_t position = dafs_file_of(fd)->position, bytes;
     MPI_Count size = 0;
     bool short_read;
     int kept;
 
     PMPI_Type_size_x(type, &size);
+    bytes = (uint64_t)count * (uint64_t)size;
+    /* Behind all numbers where these are too small for it. */
+    if (pointer != ADIO_INDIVIDUAL && __builtin_mul_overflow((uint64_t)offset, (uint64_t)fd->etype_size, &position))
+        position = UINT64_MAX;
     *error = MPI_SUCCESS;
     dafs_take_error(file);
     atomic_store(&file->short_read, false);
     file->collective = true;
-    /* In atomic mode what two processes exchange would lie under no lock. */
-    if (file->independent || file->atomic)
+    if (dafs_is_alone(file))
         strided(fd, direction, buf, count, type, pointer, offset, status, error);
     else
-        exchange(fd, buf, count, type, pointer, offset, status, error);
+        exchange(fd, direction, buf, count, type, pointer, position, bytes, status, error);
     file->collective = false;
     kept = dafs_take_error(file);
     *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &short_read);
     if (*error != MPI_SUCCESS)
         dafs_set_status(status, 0);
     else if (short_read)
-        dafs_set_status(status, bytes_found(fd, pointer, offset, began, (uint64_t)count * (uint64_t)size));
+        dafs_set_status(status, bytes_found(fd, position, bytes));
 }
 
 void dafs_adio_read_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,

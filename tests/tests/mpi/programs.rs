@@ -74,12 +74,13 @@ fn run_some(way: Way, on: On, program: &str, cases: &str) {
     }
 }
 
+// [MPI-78]
 fn views(way: Way, on: On) {
     run_some(
         way,
         on,
         "views",
-        "vector,struct,resized,lower_bound*,zero_length_blocks,many_pieces,subarray_C_3,darray_cyclic_k",
+        "vector,struct,resized,interleaved,lower_bound*,zero_length_blocks,many_pieces,subarray_C_3,darray_cyclic_k",
     );
 }
 
