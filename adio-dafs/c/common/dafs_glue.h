@@ -84,6 +84,11 @@ int dafs_class(int status);
 
 /* Tells what this thread's last call failed of in one line on stderr, unless the MPI error class alone says it. */
 void dafs_report(int status);
+/* The same with words that were kept: what a thread calls meanwhile may fail, of something else. */
+void dafs_report_words(int status, const char *words);
+/* Room for words, which are cut. */
+#define DAFS_WORDS_SIZE 1024
+void dafs_keep_words(char words[DAFS_WORDS_SIZE]);
 
 /* True where the MPI library and the driver's library are those that this was compiled for; else false and one line on stderr. */
 bool dafs_fits(void);
@@ -182,6 +187,9 @@ bool dafs_is_outside(const adio_dafs_view *view, uint64_t etype_size, int64_t et
 
 /* The end of the file in etypes of a view. */
 int dafs_end_of_file(struct dafs_file *file, const adio_dafs_view *view, uint64_t etype_size, uint64_t *end);
+
+/* The first rank does something with a size that all ranks gave alike. Collective; an MPI error class, the same on all ranks. */
+int dafs_act_by_first(struct dafs_file *file, MPI_Comm comm, int rank, int64_t size, int (*act)(adio_dafs_file *, uint64_t));
 
 /* Makes one rank's outcome that of all. Collective. */
 int dafs_share_class(MPI_Comm comm, int class);

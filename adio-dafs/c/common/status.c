@@ -39,7 +39,17 @@ int dafs_class(int status)
     }
 }
 
+void dafs_keep_words(char words[DAFS_WORDS_SIZE])
+{
+    snprintf(words, DAFS_WORDS_SIZE, "%s", adio_dafs_last_error());
+}
+
 void dafs_report(int status)
+{
+    dafs_report_words(status, adio_dafs_last_error());
+}
+
+void dafs_report_words(int status, const char *words)
 {
     switch (status) {
     case ADIO_DAFS_OK:
@@ -51,6 +61,6 @@ void dafs_report(int status)
     case ADIO_DAFS_ERR_QUOTA:
         return;
     default:
-        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
+        fprintf(stderr, "adio-dafs: %s\n", words);
     }
 }

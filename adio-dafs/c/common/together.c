@@ -87,9 +87,11 @@ static int give_up(struct dafs_file *file, int class)
 /* All ranks say how it went; where any failed, all give up what they have. */
 static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *file, int status, int class)
 {
+    char words[DAFS_WORDS_SIZE];
     int values[OPEN_VALUES];
     int talk;
 
+    dafs_keep_words(words);
     if (file->handle)
         file->independent = dafs_asks_for_independent(file);
     values[OPEN_CLASS] = class;
@@ -103,7 +105,7 @@ static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *f
         return MPI_SUCCESS;
     }
     if (values[OPEN_LOWEST_FAILED] == opening->size - opening->rank)
-        dafs_report(status);
+        dafs_report_words(status, words);
     return give_up(file, values[OPEN_CLASS]);
 }
 
@@ -170,10 +172,12 @@ static void explain(struct dafs_file *file, MPI_Comm comm, int rank)
 int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
 {
     enum { CLASS, LOWEST_FAILED, VALUES };
+    char words[DAFS_WORDS_SIZE];
     int values[VALUES], status, talk;
 
     explain(file, comm, rank);
     status = adio_dafs_close(file->handle);
+    dafs_keep_words(words);
     file->handle = NULL;
     values[CLASS] = dafs_class(status);
     values[LOWEST_FAILED] = status == ADIO_DAFS_OK ? 0 : INT_MAX - rank;
@@ -181,7 +185,7 @@ int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
     if (talk != MPI_SUCCESS)
         return talk;
     if (values[LOWEST_FAILED] == INT_MAX - rank)
-        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
+        fprintf(stderr, "adio-dafs: %s\n", words);
     return values[CLASS];
 }
 
@@ -237,6 +241,24 @@ uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *vie
     if (end <= position)
         return 0;
     return end - position < wanted ? end - position : wanted;
+}
+
+int dafs_act_by_first(struct dafs_file *file, MPI_Comm comm, int rank, int64_t size, int (*act)(adio_dafs_file *, uint64_t))
+{
+    int64_t first = size;
+    int class = dafs_bcast(comm, &first, sizeof first);
+
+    if (class == MPI_SUCCESS && first != size)
+        class = MPI_ERR_NOT_SAME;
+    if (class == MPI_SUCCESS && size < 0)
+        class = MPI_ERR_ARG;
+    /* Nothing is done that some ranks did not ask for. */
+    class = dafs_max_class(comm, class);
+    if (class != MPI_SUCCESS)
+        return class;
+    if (rank == 0)
+        class = dafs_class(act(file->handle, (uint64_t)size));
+    return dafs_share_class(comm, class);
 }
 
 int dafs_share_class(MPI_Comm comm, int class)

@@ -32,12 +32,12 @@ int dafs_leave(struct dafs_ompio_file *file, int code)
 /* --- Whether a call is allowed, as an MPI error class. What it depends on is the same on all ranks. --- */
 
 /* A sequential file has its shared pointer alone. */
-static int at_any_place(ompi_file_t *fp)
+int dafs_at_any_place(ompi_file_t *fp)
 {
     return dafs_handle_of(fp)->f_amode & MPI_MODE_SEQUENTIAL ? MPI_ERR_UNSUPPORTED_OPERATION : MPI_SUCCESS;
 }
 
-#define ALLOWED at_any_place(fp)
+#define ALLOWED dafs_at_any_place(fp)
 
 static int first_of(int error, int other)
 {
@@ -60,7 +60,7 @@ static bool is_nowhere(const ompio_file_t *fh, MPI_Offset at)
 /* What is wrong with an offset may be so on one rank alone. */
 static int at_place(ompi_file_t *fp, MPI_Offset at)
 {
-    return first_of(at_any_place(fp), is_nowhere(dafs_handle_of(fp), at) ? MPI_ERR_ARG : MPI_SUCCESS);
+    return first_of(dafs_at_any_place(fp), is_nowhere(dafs_handle_of(fp), at) ? MPI_ERR_ARG : MPI_SUCCESS);
 }
 
 #define ALLOWED_AT at_place(fp, at)
@@ -78,12 +78,12 @@ int dafs_writable(ompi_file_t *fp)
 
 static int readable(ompi_file_t *fp)
 {
-    return first_of(dafs_readable(fp), at_any_place(fp));
+    return first_of(dafs_readable(fp), dafs_at_any_place(fp));
 }
 
 static int writable(ompi_file_t *fp)
 {
-    return first_of(dafs_writable(fp), at_any_place(fp));
+    return first_of(dafs_writable(fp), dafs_at_any_place(fp));
 }
 
 /* --- One process by itself --- */
@@ -319,12 +319,19 @@ static int end_of_file(ompi_file_t *fp, MPI_Offset *end)
     return class;
 }
 
+static int our_get_position(ompi_file_t *fp, MPI_Offset *at)
+{
+    int error = dafs_at_any_place(fp);
+
+    return error != MPI_SUCCESS ? error : dafs_file_of_mpi(fp)->ompio.io_module_file_get_position(fp, at);
+}
+
 /* OMPIO counts the end of the file wrongly where the view has gaps, and takes places that there are not. */
 static int our_seek(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
     const struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     MPI_Offset from = 0;
-    int error = at_any_place(fp);
+    int error = dafs_at_any_place(fp);
 
     if (error == MPI_SUCCESS && whence == MPI_SEEK_END)
         error = end_of_file(fp, &from);
@@ -355,20 +362,12 @@ static int our_get_byte_offset(ompi_file_t *fp, MPI_Offset at, MPI_Offset *byte)
     return error;
 }
 
-/* A size that is the same on all ranks is what the first does something with. */
 static int by_first(ompi_file_t *fp, MPI_Offset size, int (*act)(adio_dafs_file *, uint64_t))
 {
     ompio_file_t *fh = dafs_handle_of(fp);
-    MPI_Offset first = size;
-    int class = dafs_bcast(fh->f_comm, &first, sizeof first);
+    int class = dafs_at_any_place(fp);
 
-    if (class == MPI_SUCCESS && first != size)
-        class = MPI_ERR_NOT_SAME;
-    if (class == MPI_SUCCESS && size < 0)
-        class = MPI_ERR_ARG;
-    if (class == MPI_SUCCESS && fh->f_rank == 0)
-        class = dafs_class(act(dafs_file_of_mpi(fp)->common.handle, (uint64_t)size));
-    return dafs_max_class(fh->f_comm, class);
+    return class != MPI_SUCCESS ? class : dafs_act_by_first(&dafs_file_of(fh)->common, fh->f_comm, fh->f_rank, size, act);
 }
 
 /* OMPIO prints a line on each rank where this fails. */
@@ -467,6 +466,7 @@ void dafs_hook(ompi_file_t *fp, struct dafs_ompio_file *file)
     HOOK(read_all_begin), HOOK(write_all_begin), HOOK(read_at_all_begin), HOOK(write_at_all_begin);
     HOOK(read_all_end), HOOK(write_all_end), HOOK(read_at_all_end), HOOK(write_at_all_end);
     HOOK(read_all), HOOK(write_all), HOOK(read_at_all), HOOK(write_at_all);
-    HOOK(seek), HOOK(get_byte_offset), HOOK(set_size), HOOK(preallocate), HOOK(set_view), HOOK(set_atomicity), HOOK(sync);
+    HOOK(seek), HOOK(get_position), HOOK(get_byte_offset), HOOK(set_size), HOOK(preallocate), HOOK(set_view), HOOK(set_atomicity);
+    HOOK(sync);
     dafs_hook_shared(fp);
 }

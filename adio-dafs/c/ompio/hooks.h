@@ -65,6 +65,7 @@ int dafs_leave(struct dafs_ompio_file *file, int code);
 /* Whether the amode allows it, as an MPI error class. */
 int dafs_readable(ompi_file_t *fp);
 int dafs_writable(ompi_file_t *fp);
+int dafs_at_any_place(ompi_file_t *fp);
 
 /* One process by itself; the offset counts etypes. */
 int dafs_read_at READ_AT;

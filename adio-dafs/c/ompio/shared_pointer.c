@@ -113,8 +113,10 @@ static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
 {
     struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     uint64_t position = 0;
-    int class = dafs_pointer_find(&file->common);
+    int class = dafs_at_any_place(fp);
 
+    if (class == MPI_SUCCESS)
+        class = dafs_pointer_find(&file->common);
     if (class == MPI_SUCCESS && IS_LIBRARYS)
         return file->ompio.io_module_file_get_position_shared(fp, offset);
     if (class == MPI_SUCCESS)
@@ -217,8 +219,11 @@ static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of(fh);
     struct dafs_seek to = {offset, whence, dafs_view_of(fp), fh->f_etype_size};
-    int class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to);
+    int class = dafs_at_any_place(fp);
 
+    if (class != MPI_SUCCESS)
+        return class;
+    class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to);
     dafs_info_refresh(fp, file);
     if (class != MPI_SUCCESS || !IS_LIBRARYS)
         return class;

@@ -1,5 +1,6 @@
 /* Datatypes flattened by Open MPI instead of by ROMIO 3.2.1, which puts the blocks of types with a lower bound in the wrong
  * places, and takes data that begins before its address for data that begins there. ROMIO owns what is made here. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -17,20 +18,23 @@ struct blocks {
     size_t capacity;
 };
 
-static bool append(struct blocks *blocks, const struct iovec *more, size_t count)
+/* Without its blocks data would be left out, and ROMIO has no error here. */
+static void append(struct blocks *blocks, const struct iovec *more, size_t count)
 {
     if (blocks->count + count > blocks->capacity) {
         size_t capacity = 2 * (blocks->count + count);
         struct iovec *list = realloc(blocks->list, capacity * sizeof *list);
 
-        if (!list)
-            return false;
+        if (!list) {
+            fprintf(stderr, "adio-dafs: cannot flatten a datatype of %zu blocks: no memory\n", blocks->count + count);
+            PMPI_Abort(MPI_COMM_WORLD, MPI_ERR_NO_MEM);
+            abort();
+        }
         blocks->list = list;
         blocks->capacity = capacity;
     }
     memcpy(blocks->list + blocks->count, more, count * sizeof *more);
     blocks->count += count;
-    return true;
 }
 
 /* The blocks of a type in the order of its typemap; a block's base is its displacement. */
@@ -49,7 +53,7 @@ static struct blocks blocks_of(ompi_datatype_t *type)
         size_t bytes = 0;
 
         more = opal_convertor_raw(&convertor, some, &count, &bytes) == 0;
-        more = append(&blocks, some, count) && more;
+        append(&blocks, some, count);
     }
     OBJ_DESTRUCT(&convertor);
     return blocks;

@@ -63,19 +63,14 @@ bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class)
 bool dafs_mpi_preallocate(MPI_File file, MPI_Offset size, int *class)
 {
     ADIO_File fd = dafs_adio_of_mpi(file);
-    MPI_Offset first = size;
     int rank = 0;
 
     if (!fd)
         return false;
     PMPI_Comm_rank(fd->comm, &rank);
-    *class = dafs_bcast(fd->comm, &first, sizeof first);
-    if (*class == MPI_SUCCESS && first != size)
-        *class = MPI_ERR_NOT_SAME;
-    if (*class == MPI_SUCCESS && size < 0)
-        *class = MPI_ERR_ARG;
-    if (*class == MPI_SUCCESS && rank == 0)
-        *class = dafs_class(adio_dafs_preallocate(dafs_file_of(fd)->common.handle, (uint64_t)size));
-    *class = dafs_mpi_return(file, dafs_max_class(fd->comm, *class), "MPI_File_preallocate");
+    *class = MPI_ERR_UNSUPPORTED_OPERATION;
+    if (!(fd->access_mode & MPI_MODE_SEQUENTIAL))
+        *class = dafs_act_by_first(&dafs_file_of(fd)->common, fd->comm, rank, size, adio_dafs_preallocate);
+    *class = dafs_mpi_return(file, *class, "MPI_File_preallocate");
     return true;
 }
