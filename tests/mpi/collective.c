@@ -233,6 +233,39 @@ static void run_end_of_file(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* The file grows while the ranks read at its end: what a status counts is there. */
+static void run_end_moves(void)
+{
+    enum { LEN = 3000, ROUNDS = 40 };
+    const int step = LEN * check.ranks / 2 + 1;
+    unsigned char *memory = check_alloc(LEN), *more = check_alloc((size_t)step);
+    MPI_File other, fh;
+    check_make(check.file, 50, step);
+    fh = CHECK_OPEN(MPI_MODE_RDONLY);
+    other = check_open_as(MPI_COMM_SELF, check.file, MPI_MODE_RDWR, __FILE__, __LINE__);
+    for (int round = 1; round <= ROUNDS; round++) {
+        MPI_Offset end = (MPI_Offset)round * step, at = end - step + (MPI_Offset)check.rank * LEN;
+        MPI_Request request = MPI_REQUEST_NULL;
+        MPI_Status status;
+        int count = -1, least = at >= end ? 0 : end - at < LEN ? (int)(end - at) : LEN;
+        pattern_fill(more, 50, (uint64_t)end, (size_t)step);
+        if (check.rank == check.ranks - 1)
+            CHECK_MPI(MPI_File_iwrite_at(other, end, more, step, MPI_BYTE, &request));
+        memset(memory, CHECK_POISON, LEN);
+        CHECK_MPI(MPI_File_read_at_all(fh, at, memory, LEN, MPI_BYTE, &status));
+        MPI_Get_count(&status, MPI_BYTE, &count);
+        CHECK(count >= least && count <= LEN, "count: expected %d to %d, got %d", least, LEN, count);
+        if (count > 0)
+            CHECK_PATTERN(memory, 50, (uint64_t)at, (size_t)count);
+        CHECK_MPI(MPI_Wait(&request, &status));
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    CHECK_MPI(MPI_File_close(&other));
+    CHECK_MPI(MPI_File_close(&fh));
+    free(memory);
+    free(more);
+}
+
 /* Many collective calls one after the other, each of other sizes, with messages between. */
 static void run_sequence(void)
 {
@@ -290,6 +323,34 @@ static void run_split_with_work(void)
     free(small);
 }
 
+/* A nonblocking call waits for no other rank: the last rank makes its own only when the others have told it that theirs were made. */
+static void run_begun_in_turn(void)
+{
+    enum { LEN = 5000 };
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Offset at = (MPI_Offset)check.rank * LEN;
+    unsigned char memory[LEN];
+    for (int writes = 1; writes >= 0; writes--) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        MPI_Status status;
+        pattern_fill(memory, writes ? 1 : 2, (uint64_t)at, LEN);
+        if (check.rank == check.ranks - 1)
+            for (int rank = 0; rank < check.rank; rank++)
+                MPI_Recv(NULL, 0, MPI_BYTE, rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (writes)
+            CHECK_MPI(MPI_File_iwrite_at_all(fh, at, memory, LEN, MPI_BYTE, &request));
+        else
+            CHECK_MPI(MPI_File_iread_at_all(fh, at, memory, LEN, MPI_BYTE, &request));
+        if (check.rank != check.ranks - 1)
+            MPI_Send(NULL, 0, MPI_BYTE, check.ranks - 1, 0, MPI_COMM_WORLD);
+        CHECK_MPI(MPI_Wait(&request, &status));
+        CHECK_COUNT(&status, MPI_BYTE, LEN);
+        CHECK_PATTERN(memory, 1, (uint64_t)at, LEN);
+        check_publish(fh);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 /* Several nonblocking collective calls on one file at once, completed in another order than started. */
 static void run_outstanding_nonblocking(void)
 {
@@ -321,6 +382,20 @@ static void run_outstanding_nonblocking(void)
     free(memory);
 }
 
+/* In a view without a byte all places are the first one. */
+static void seek_nowhere(MPI_File fh)
+{
+    static const int whences[] = {MPI_SEEK_SET, MPI_SEEK_CUR, MPI_SEEK_END};
+    MPI_Offset position = -1, byte = -1;
+    for (int i = 0; i < 3; i++) {
+        CHECK_MPI(MPI_File_seek(fh, 0, whences[i]));
+        CHECK_MPI(MPI_File_get_position(fh, &position));
+        CHECK_EQUAL(position, 0);
+    }
+    CHECK_MPI(MPI_File_get_byte_offset(fh, 0, &byte));
+    CHECK_EQUAL(byte, 100 * check.rank);
+}
+
 /* Each second rank has a view without a byte in it, as a part of an array that it has nothing of. */
 static void run_empty_views(void)
 {
@@ -328,6 +403,7 @@ static void run_empty_views(void)
     int empty = check.rank % 2, bytes = empty ? 0 : LEN * BLOCKS;
     unsigned char memory[LEN * BLOCKS], want[LEN * BLOCKS];
     MPI_Datatype type;
+    MPI_Offset position = -1;
     MPI_Status status;
     MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
     if (empty)
@@ -339,6 +415,10 @@ static void run_empty_views(void)
     pattern_fill(want, (uint64_t)check.rank, 0, sizeof want);
     CHECK_MPI(MPI_File_write_all(fh, want, bytes, MPI_BYTE, &status));
     check_publish(fh);
+    CHECK_MPI(MPI_File_get_position(fh, &position));
+    CHECK_EQUAL(position, bytes);
+    if (empty)
+        seek_nowhere(fh);
     memset(memory, CHECK_POISON, sizeof memory);
     CHECK_MPI(MPI_File_read_at_all(fh, 0, memory, bytes, MPI_BYTE, &status));
     CHECK_BYTES(memory, want, 0, (size_t)bytes);
@@ -371,9 +451,11 @@ int main(int argc, char **argv)
         CASES(far_apart, "ranks that lie 4 GiB apart"),
         {"overlapping_reads", 1, run_overlapping_reads, "ranks read the same bytes"},
         {"end_of_file", 1, run_end_of_file, "ranks read at the end of the file and beyond"},
+        {"end_moves", 1, run_end_moves, "the same while the file grows"},
         {"empty_views", 1, run_empty_views, "views without a byte"},
         {"sequence", 1, run_sequence, "60 calls of all sizes, with messages between"},
         {"split_with_work", 1, run_split_with_work, "work between begin and end"},
+        {"begun_in_turn", 2, run_begun_in_turn, "nonblocking calls that the ranks make one after the other"},
         {"outstanding_nonblocking", 1, run_outstanding_nonblocking, "8 nonblocking collective calls at once"},
         {NULL, 0, NULL, NULL},
     };

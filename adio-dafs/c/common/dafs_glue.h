@@ -37,8 +37,8 @@ struct dafs_file {
     bool collective;
     /* The first error of the call that is under way: an MPI error class. A thread that makes progress may set it. */
     atomic_int error;
-    /* A read of the call that is under way came to the end of the file. */
-    atomic_bool short_read;
+    /* Where reads of the collective call that is under way found the end of the file: the first byte that is not there. */
+    uint64_t end;
     /* The same on all ranks, and on the node of no other file that is open. */
     uint64_t serial;
     /* An enum dafs_pointer_place; threads that find out at once find the same. */
@@ -123,13 +123,16 @@ int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank);
 int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t wanted, uint64_t *moved);
 
 /* The outcome of a transfer that has ended, by the rules of dafs_transfer(). */
-int dafs_settle(struct dafs_file *file, bool collective, int direction, int status, uint64_t wanted, uint64_t *moved);
+int dafs_settle(struct dafs_file *file, bool collective, int status, uint64_t wanted, uint64_t *moved);
+
+/* No read has found the end of the file. */
+#define DAFS_NO_END UINT64_MAX
 
 /* The first error of the call that ends now, as an MPI error class; forgets it. */
 int dafs_take_error(struct dafs_file *file);
 
-/* Ends a collective call: all ranks learn of an error of any, and whether any read came to the end of the file. Collective. */
-int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read);
+/* Ends a collective call: all ranks learn of an error of any, and of the first end of the file that any found. Collective. */
+int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, uint64_t *end);
 
 /* What MPI_File_set_view() is given, in numbers: bytes. */
 struct dafs_view_asked {
@@ -149,8 +152,8 @@ int dafs_check_view(MPI_Comm comm, int amode, const struct dafs_view_asked *aske
  * which all then fail of. Collective; an MPI error class. */
 int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class);
 
-/* Bytes that a read from position on, of wanted bytes, finds in a file as long as it is now. */
-uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t wanted);
+/* Bytes of wanted ones from a position of the view on that lie before an end of the file. */
+uint64_t dafs_bytes_before(const adio_dafs_view *view, uint64_t end, uint64_t position, uint64_t wanted);
 
 /* The size of the file, which the first rank looks up for all; where it is opened at its end, the shared file pointer begins there.
  * Collective; an MPI error class. */
@@ -206,7 +209,7 @@ int dafs_bcast_from(MPI_Comm comm, int rank, void *data, size_t len);
 /* The sums over the ranks up to each, in place. */
 int dafs_scan(MPI_Comm comm, uint64_t *values, int count);
 /* The largest value of any rank, for all. */
-int dafs_max(MPI_Comm comm, int *values, int count);
+int dafs_max(MPI_Comm comm, int64_t *values, int count);
 /* The sums over all ranks, for the first; it is rank 0 that gets them in place. */
 int dafs_sum_at_first(MPI_Comm comm, int rank, uint64_t *values, int count);
 

@@ -88,7 +88,7 @@ static int give_up(struct dafs_file *file, int class)
 static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *file, int status, int class)
 {
     char words[DAFS_WORDS_SIZE];
-    int values[OPEN_VALUES];
+    int64_t values[OPEN_VALUES];
     int talk;
 
     dafs_keep_words(words);
@@ -106,7 +106,7 @@ static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *f
     }
     if (values[OPEN_LOWEST_FAILED] == opening->size - opening->rank)
         dafs_report_words(status, words);
-    return give_up(file, values[OPEN_CLASS]);
+    return give_up(file, (int)values[OPEN_CLASS]);
 }
 
 int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *file)
@@ -173,7 +173,8 @@ int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
 {
     enum { CLASS, LOWEST_FAILED, VALUES };
     char words[DAFS_WORDS_SIZE];
-    int values[VALUES], status, talk;
+    int64_t values[VALUES];
+    int status, talk;
 
     explain(file, comm, rank);
     status = adio_dafs_close(file->handle);
@@ -186,23 +187,36 @@ int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
         return talk;
     if (values[LOWEST_FAILED] == INT_MAX - rank)
         fprintf(stderr, "adio-dafs: %s\n", words);
-    return values[CLASS];
+    return (int)values[CLASS];
 }
 
-int dafs_settle(struct dafs_file *file, bool collective, int direction, int status, uint64_t wanted, uint64_t *moved)
+int dafs_settle(struct dafs_file *file, bool collective, int status, uint64_t wanted, uint64_t *moved)
 {
     int none = MPI_SUCCESS;
 
-    if (status == ADIO_DAFS_OK) {
-        if (direction == ADIO_DAFS_READ && *moved < wanted)
-            atomic_store(&file->short_read, true);
+    if (status == ADIO_DAFS_OK)
         return MPI_SUCCESS;
-    }
     if (!collective)
         return dafs_class(status);
     atomic_compare_exchange_strong(&file->error, &none, dafs_class(status));
     *moved = wanted;
     return MPI_SUCCESS;
+}
+
+/* Keeps where a short read found the end: what an exchange reads is for other ranks too, each of which asks for bytes of its own. Where
+ * pieces have gaps between them the end may be within the gap, which none asks for. */
+static void keep_end(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t moved)
+{
+    for (size_t i = 0; i < transfer->segment_count; i++) {
+        const adio_dafs_segment *piece = &transfer->segments[i];
+
+        if (moved < piece->len) {
+            if (piece->offset + moved < file->end)
+                file->end = piece->offset + moved;
+            return;
+        }
+        moved -= piece->len;
+    }
 }
 
 int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t wanted, uint64_t *moved)
@@ -215,7 +229,9 @@ int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, ui
         return MPI_SUCCESS;
     }
     status = adio_dafs_transfer_run(file->handle, transfer, moved);
-    return dafs_settle(file, file->collective, transfer->direction, status, wanted, moved);
+    if (file->collective && status == ADIO_DAFS_OK && transfer->direction == ADIO_DAFS_READ && *moved < wanted)
+        keep_end(file, transfer, *moved);
+    return dafs_settle(file, file->collective, status, wanted, moved);
 }
 
 int dafs_take_error(struct dafs_file *file)
@@ -223,24 +239,24 @@ int dafs_take_error(struct dafs_file *file)
     return atomic_exchange(&file->error, MPI_SUCCESS);
 }
 
-int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, bool *short_read)
+int dafs_agree(struct dafs_file *file, MPI_Comm comm, int error, uint64_t *end)
 {
-    int values[2] = {error, atomic_exchange(&file->short_read, false)};
+    /* Offsets are below 2^63, and the smallest is the largest below 0. */
+    int64_t values[2] = {error, file->end == DAFS_NO_END ? INT64_MIN : -(int64_t)file->end};
     int talk = dafs_max(comm, values, 2);
 
-    *short_read = values[1] != 0;
-    return talk != MPI_SUCCESS ? talk : values[0];
+    *end = values[1] == INT64_MIN ? DAFS_NO_END : (uint64_t)-values[1];
+    return talk != MPI_SUCCESS ? talk : (int)values[0];
 }
 
-uint64_t dafs_bytes_before_end(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t wanted)
+uint64_t dafs_bytes_before(const adio_dafs_view *view, uint64_t end, uint64_t position, uint64_t wanted)
 {
-    uint64_t size = 0, end = 0;
+    uint64_t before = 0;
 
-    if (adio_dafs_size(file->handle, &size) != ADIO_DAFS_OK || adio_dafs_view_position(view, size, &end) != ADIO_DAFS_OK)
-        return wanted;
-    if (end <= position)
+    adio_dafs_view_position(view, end, &before);
+    if (before <= position)
         return 0;
-    return end - position < wanted ? end - position : wanted;
+    return before - position < wanted ? before - position : wanted;
 }
 
 int dafs_act_by_first(struct dafs_file *file, MPI_Comm comm, int rank, int64_t size, int (*act)(adio_dafs_file *, uint64_t))
@@ -270,9 +286,10 @@ int dafs_share_class(MPI_Comm comm, int class)
 
 int dafs_max_class(MPI_Comm comm, int class)
 {
-    int talk = dafs_max(comm, &class, 1);
+    int64_t largest = class;
+    int talk = dafs_max(comm, &largest, 1);
 
-    return talk != MPI_SUCCESS ? talk : class;
+    return talk != MPI_SUCCESS ? talk : (int)largest;
 }
 
 int dafs_set_atomic(struct dafs_file *file, MPI_Comm comm, int flag)
@@ -344,7 +361,8 @@ static bool is_ordered(const adio_dafs_type *of)
 int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *view, int class)
 {
     enum { CLASS, TWO_PHASE, DISORDERED, VALUES };
-    int values[VALUES], status, talk;
+    int64_t values[VALUES];
+    int status, talk;
 
     /* On every rank: the shared pointer counts the views. */
     file->pointer_begin = 0;
@@ -362,7 +380,7 @@ int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *v
         return talk;
     file->independent = !values[TWO_PHASE];
     file->disordered = values[DISORDERED];
-    return values[CLASS];
+    return (int)values[CLASS];
 }
 
 int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t *size)

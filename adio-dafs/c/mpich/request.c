@@ -10,7 +10,6 @@ struct request {
     struct request *next;
     struct dafs_romio_file *file;
     adio_dafs_request *transfer;
-    int direction;
     uint64_t wanted;
     MPI_Request handle;
     /* The outcome. */
@@ -48,7 +47,7 @@ static bool take_locked(struct request *wanted)
 /* Ends a request, which the list has no more. */
 static void end(struct request *request, int status, uint64_t moved)
 {
-    request->class = dafs_settle(&request->file->common, false, request->direction, status, request->wanted, &moved);
+    request->class = dafs_settle(&request->file->common, false, status, request->wanted, &moved);
     request->moved = moved;
     PMPI_Grequest_complete(request->handle);
 }
@@ -134,7 +133,6 @@ static int start(ADIO_File fd, const struct dafs_layout *layout, MPI_Request *ha
     if (!request)
         return MPI_ERR_NO_MEM;
     request->file = dafs_file_of(fd);
-    request->direction = layout->transfer.direction;
     request->wanted = layout->bytes;
     status = ADIO_DAFS_ERR_ARG;
     if (!dafs_is_nowhere(layout))

@@ -17,9 +17,9 @@ int dafs_scan(MPI_Comm comm, uint64_t *values, int count)
     return comm->c_coll->coll_scan(MPI_IN_PLACE, values, count, MPI_UINT64_T, MPI_SUM, comm, comm->c_coll->coll_scan_module);
 }
 
-int dafs_max(MPI_Comm comm, int *values, int count)
+int dafs_max(MPI_Comm comm, int64_t *values, int count)
 {
-    return comm->c_coll->coll_allreduce(MPI_IN_PLACE, values, count, MPI_INT, MPI_MAX, comm, comm->c_coll->coll_allreduce_module);
+    return comm->c_coll->coll_allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, MPI_MAX, comm, comm->c_coll->coll_allreduce_module);
 }
 
 int dafs_sum_at_first(MPI_Comm comm, int rank, uint64_t *values, int count)

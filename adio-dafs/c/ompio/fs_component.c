@@ -25,7 +25,7 @@ static int init_query(bool progress_threads, bool mpi_threads)
  * Removing a file, OMPIO has no communicator. */
 static struct mca_fs_base_module_1_0_0_t *file_query(ompio_file_t *fh, int *priority)
 {
-    int claims = adio_dafs_claims(fh->f_filename) || strcmp(fh->f_filename, dafs_deleted) == 0;
+    int64_t claims = adio_dafs_claims(fh->f_filename) || strcmp(fh->f_filename, dafs_deleted) == 0;
 
     if (fh->f_comm != MPI_COMM_NULL)
         dafs_max(fh->f_comm, &claims, 1);

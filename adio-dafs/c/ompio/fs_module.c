@@ -31,7 +31,7 @@ static void file_free(struct dafs_ompio_file *file)
 static int is_same(const ompio_file_t *fh, const char *name)
 {
     int claims = adio_dafs_claims(name);
-    int values[4] = {fh->f_amode, -fh->f_amode, claims, -claims};
+    int64_t values[4] = {fh->f_amode, -fh->f_amode, claims, -claims};
     int class = dafs_max(fh->f_comm, values, 4);
 
     if (class == MPI_SUCCESS && values[2] != -values[3])

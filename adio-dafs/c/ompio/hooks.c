@@ -16,7 +16,8 @@ void dafs_enter(struct dafs_ompio_file *file, bool collective)
 {
     pthread_mutex_lock(&file->call_lock);
     file->common.collective = collective;
-    atomic_store(&file->common.short_read, false);
+    if (collective)
+        file->common.end = DAFS_NO_END;
     dafs_take_error(&file->common);
 }
 
@@ -258,45 +259,45 @@ static int64_t position_of(const ompio_file_t *fh)
 #define HERE position_of(dafs_handle_of(fp))
 #define THERE at *(int64_t)dafs_handle_of(fp)->f_etype_size
 
-/* How much a read of wanted bytes found, some of which was beyond the end of the file. */
-static uint64_t bytes_found(ompi_file_t *fp, uint64_t position, uint64_t wanted)
+/* How much of a read of wanted bytes lies before the end of the file. */
+static uint64_t bytes_found(ompi_file_t *fp, uint64_t end, uint64_t position, uint64_t wanted)
 {
     const adio_dafs_view *view = dafs_view_of(fp);
 
-    return view ? dafs_bytes_before_end(&dafs_file_of_mpi(fp)->common, view, position, wanted) : wanted;
+    return view ? dafs_bytes_before(view, end, position, wanted) : 0;
 }
 
 int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
-    bool short_read;
-    int class = dafs_agree(&file->common, fh->f_comm, error, &short_read);
+    uint64_t end;
+    int class = dafs_agree(&file->common, fh->f_comm, error, &end);
 
     if (status != MPI_STATUS_IGNORE && class != MPI_SUCCESS)
         status->_ucount = 0;
-    else if (status != MPI_STATUS_IGNORE && short_read && position != DAFS_NOWHERE)
-        status->_ucount = bytes_found(fp, (uint64_t)position, wanted);
+    else if (status != MPI_STATUS_IGNORE && end != DAFS_NO_END && position != DAFS_NOWHERE)
+        status->_ucount = bytes_found(fp, end, (uint64_t)position, wanted);
     dafs_info_refresh(fp, file);
     return class;
 }
 
-/* `alone` is what each process does by itself where the hint dafs_collective says so, and in atomic mode: what two processes exchange
- * would lie under no lock. */
+/* `alone` is what each process does by itself where nothing is exchanged. */
 #define COLLECTIVE(name, alone, direction, where, parameters, check, place, from, ...)                                             \
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
         int error = check, mistake = place;                                                                                        \
-        int64_t position = from;                                                                                                   \
+        bool alone_now = dafs_is_alone(&file->common);                                                                             \
+        int64_t position = FOUND_BY(direction, alone_now, from);                                                                   \
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        if (dafs_is_alone(&file->common) && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))       \
+        if (alone_now && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))                          \
             return dafs_end_collective(fp, first_of(mistake, error), DAFS_NOWHERE, 0, status);                                     \
         dafs_enter(file, true);                                                                                                    \
-        error = dafs_leave(file, dafs_is_alone(&file->common) ? file->ompio.io_module_file_##alone(__VA_ARGS__)                    \
-                                                     : file->ompio.io_module_file_##name(__VA_ARGS__));                            \
+        error = dafs_leave(file, alone_now ? file->ompio.io_module_file_##alone(__VA_ARGS__)                                       \
+                                           : file->ompio.io_module_file_##name(__VA_ARGS__));                                      \
         return dafs_end_collective(fp, first_of(mistake, error), position, bytes_of(count, type), status);                         \
     }
 

@@ -92,6 +92,8 @@ bool dafs_begin_split_by_view(ompi_file_t *fp, int direction, MPI_Offset at, con
 int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status);
 /* Only known to OMPIO. */
 #define DAFS_NOWHERE -1
+/* Where a call began whose status is wrong where its exchange came to the end of the file. Others tell what they moved. */
+#define FOUND_BY(direction, alone, from) ((direction) == ADIO_DAFS_READ && !(alone) ? (from) : DAFS_NOWHERE)
 /* The end of a split call: it has waited, and the ranks agree. */
 int dafs_end_split(ompi_file_t *fp, int code);
 

@@ -10,7 +10,6 @@ struct pending {
     /* NULL where it could not be started, for the reason in status. */
     adio_dafs_request *request;
     int status;
-    int direction;
     /* Part of a collective call. */
     bool collective;
     uint64_t wanted;
@@ -30,8 +29,7 @@ bool dafs_request_progress(mca_ompio_request_t *request)
     if (!done)
         return false;
     pending->done = true;
-    status->MPI_ERROR =
-        dafs_settle(&pending->file->common, pending->collective, pending->direction, pending->status, pending->wanted, &moved);
+    status->MPI_ERROR = dafs_settle(&pending->file->common, pending->collective, pending->status, pending->wanted, &moved);
     status->_ucount = moved;
     if (pending->fp)
         dafs_info_refresh(pending->fp, pending->file);
@@ -69,7 +67,6 @@ int dafs_request_start(ompio_file_t *fh, mca_ompio_request_t *request, const adi
     }
     pending->file = dafs_file_of(fh);
     pending->fp = fh->f_fh;
-    pending->direction = transfer->direction;
     pending->collective = transfer->collective;
     pending->wanted = wanted;
     pending->status = adio_dafs_transfer_submit(pending->file->common.handle, transfer, &pending->request);

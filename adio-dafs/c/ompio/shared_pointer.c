@@ -145,6 +145,7 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        bool alone_now = dafs_is_alone(&file->common);                                                                             \
         int64_t position = DAFS_NOWHERE;                                                                                           \
         MPI_Offset at = 0;                                                                                                         \
         int error = check;                                                                                                         \
@@ -153,16 +154,15 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
             error = take_ordered(fp, count, type, &at);                                                                            \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        if (!IS_LIBRARYS && dafs_is_alone(&file->common) &&                                                                        \
-            dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))                                          \
+        if (!IS_LIBRARYS && alone_now && dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))             \
             return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
         dafs_enter(file, true);                                                                                                    \
         if (IS_LIBRARYS) {                                                                                                         \
             error = file->ompio.io_module_file_##name(fp, buf, count, type, status);                                               \
         } else {                                                                                                                   \
-            position = at * (int64_t)dafs_handle_of(fp)->f_etype_size;                                                             \
-            error = dafs_is_alone(&file->common) ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)            \
-                                        : file->ompio.io_module_file_##there(fp, at, buf, count, type, status);                    \
+            position = FOUND_BY(direction, alone_now, at *(int64_t)dafs_handle_of(fp)->f_etype_size);                              \
+            error = alone_now ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)                               \
+                              : file->ompio.io_module_file_##there(fp, at, buf, count, type, status);                              \
         }                                                                                                                          \
         error = dafs_leave(file, error);                                                                                           \
         return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \

@@ -16,9 +16,9 @@ int dafs_scan(MPI_Comm comm, uint64_t *values, int count)
     return PMPI_Scan(MPI_IN_PLACE, values, count, MPI_UINT64_T, MPI_SUM, comm);
 }
 
-int dafs_max(MPI_Comm comm, int *values, int count)
+int dafs_max(MPI_Comm comm, int64_t *values, int count)
 {
-    return PMPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT, MPI_MAX, comm);
+    return PMPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, MPI_MAX, comm);
 }
 
 int dafs_sum_at_first(MPI_Comm comm, int rank, uint64_t *values, int count)

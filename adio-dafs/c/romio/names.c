@@ -40,7 +40,8 @@ static char *claimed_name(const char *name)
 /* ROMIO lets the first rank find the type of a local file, and the others wait for that. */
 bool dafs_resolve(MPI_Comm comm, const char *name, int *error)
 {
-    int claims[2], rank = 0;
+    int64_t claims[2];
+    int rank = 0;
 
     free(resolved);
     resolved = name ? claimed_name(name) : NULL;

@@ -14,7 +14,6 @@ struct dafs_adio_request {
     struct dafs_romio_file *file;
     ADIO_File fd;
     adio_dafs_request *transfer;
-    int direction;
     uint64_t wanted;
 };
 typedef struct dafs_adio_request dafs_adio_request;
@@ -31,7 +30,7 @@ static void end(dafs_adio_request *request, int status, uint64_t moved)
 {
     ompi_status_public_t *told = &request->super.req_status;
 
-    told->MPI_ERROR = dafs_settle(&request->file->common, false, request->direction, status, request->wanted, &moved);
+    told->MPI_ERROR = dafs_settle(&request->file->common, false, status, request->wanted, &moved);
     told->_ucount = moved;
     if (told->MPI_ERROR != MPI_SUCCESS)
         request->super.req_mpi_object.file = dafs_mpi_of_adio(request->fd);
@@ -139,7 +138,7 @@ static void register_progress(void)
     opal_progress_register(progress);
 }
 
-static dafs_adio_request *request_new(ADIO_File fd, int direction, uint64_t wanted)
+static dafs_adio_request *request_new(ADIO_File fd, uint64_t wanted)
 {
     dafs_adio_request *request = OBJ_NEW(dafs_adio_request);
 
@@ -148,7 +147,6 @@ static dafs_adio_request *request_new(ADIO_File fd, int direction, uint64_t want
     request->super.req_state = OMPI_REQUEST_ACTIVE;
     request->file = dafs_file_of(fd);
     request->fd = fd;
-    request->direction = direction;
     request->wanted = wanted;
     /* That of the list, or of end(). */
     OBJ_RETAIN(request);
@@ -180,7 +178,7 @@ static void start(dafs_adio_request *request, const struct dafs_layout *layout)
 /* Starts a layout and frees it. The individual file pointer moves at once. */
 static void submit(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Request *handle, int *error)
 {
-    dafs_adio_request *request = request_new(fd, layout->transfer.direction, layout->bytes);
+    dafs_adio_request *request = request_new(fd, layout->bytes);
 
     *error = request ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     if (request) {
@@ -250,10 +248,10 @@ void dafs_adio_iwrite_strided(ADIO_File fd, void *buf, int count, MPI_Datatype t
 
 /* ROMIO 3.2.1 has no nonblocking exchange, and calls NULL with its own drivers. The blocking one runs here; the request that comes
  * back has ended, and its outcome is that of all. */
-static void together(ADIO_File fd, adio_transfer_fn *run, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                     ADIO_Offset offset, MPI_Request *handle, int *error)
+static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                     MPI_Request *handle, int *error)
 {
-    dafs_adio_request *request = request_new(fd, direction, 0);
+    dafs_adio_request *request = request_new(fd, 0);
     MPI_Status status = ompi_status_empty;
     int class = MPI_SUCCESS;
 
@@ -273,11 +271,11 @@ static void together(ADIO_File fd, adio_transfer_fn *run, int direction, void *b
 void dafs_adio_iread_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                           MPI_Request *request, int *error)
 {
-    together(fd, dafs_adio_read_coll, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
+    together(fd, dafs_adio_read_coll, buf, count, type, pointer, offset, request, error);
 }
 
 void dafs_adio_iwrite_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                            MPI_Request *request, int *error)
 {
-    together(fd, dafs_adio_write_coll, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
+    together(fd, dafs_adio_write_coll, buf, count, type, pointer, offset, request, error);
 }

@@ -73,13 +73,13 @@ void dafs_adio_write_strided(ADIO_File fd, void *buf, int count, MPI_Datatype ty
     strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, status, error);
 }
 
-/* Bytes that a collective read finds. ROMIO says all, whatever the size of the file. */
-static uint64_t bytes_found(ADIO_File fd, uint64_t position, uint64_t wanted)
+/* Bytes that an exchange finds. ROMIO says all, whatever the size of the file. */
+static uint64_t bytes_found(ADIO_File fd, uint64_t end, uint64_t position, uint64_t wanted)
 {
     int64_t whole[2];
     adio_dafs_view view = dafs_view_of(fd, whole);
 
-    return dafs_bytes_before_end(&dafs_file_of(fd)->common, &view, position, wanted);
+    return dafs_bytes_before(&view, end, position, wanted);
 }
 
 /* ROMIO's exchange. It does not find our pointer, and goes round where the view has no such place: that rank takes part with nothing. */
@@ -102,9 +102,9 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
                      MPI_Status *status, int *error)
 {
     struct dafs_file *file = &dafs_file_of(fd)->common;
-    uint64_t position = dafs_file_of(fd)->position, bytes;
+    bool exchanges = !dafs_is_alone(file);
+    uint64_t position = dafs_file_of(fd)->position, bytes, end;
     MPI_Count size = 0;
-    bool short_read;
     int kept;
 
     PMPI_Type_size_x(type, &size);
@@ -114,19 +114,19 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
         position = UINT64_MAX;
     *error = MPI_SUCCESS;
     dafs_take_error(file);
-    atomic_store(&file->short_read, false);
+    file->end = DAFS_NO_END;
     file->collective = true;
-    if (dafs_is_alone(file))
-        strided(fd, direction, buf, count, type, pointer, offset, status, error);
-    else
+    if (exchanges)
         exchange(fd, direction, buf, count, type, pointer, position, bytes, status, error);
+    else
+        strided(fd, direction, buf, count, type, pointer, offset, status, error);
     file->collective = false;
     kept = dafs_take_error(file);
-    *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &short_read);
+    *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &end);
     if (*error != MPI_SUCCESS)
         dafs_set_status(status, 0);
-    else if (short_read)
-        dafs_set_status(status, bytes_found(fd, position, bytes));
+    else if (exchanges && direction == ADIO_DAFS_READ && end != DAFS_NO_END)
+        dafs_set_status(status, bytes_found(fd, end, position, bytes));
 }
 
 void dafs_adio_read_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset, MPI_Status *status,
