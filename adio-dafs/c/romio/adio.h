@@ -54,9 +54,16 @@ typedef void adio_flatten_fn(MPI_Datatype);
 /* MPI_File_read_ordered() and its like, as ROMIO calls its own. */
 typedef int adio_ordered_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Status *);
 typedef int adio_ordered_begin_fn(ADIO_File, void *, int, MPI_Datatype);
+/* MPI_File_read_shared() and MPI_File_iread_shared() and their like. */
+typedef int adio_shared_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Status *);
+typedef int adio_ishared_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Request *);
+/* From external32 to memory. */
+typedef int adio_convert_fn(void *, MPI_Datatype, int, void *);
 typedef int adio_seek_fn(ADIO_File, MPI_Offset, int);
 typedef int adio_set_atomicity_fn(ADIO_File, int);
 typedef int adio_get_atomicity_fn(ADIO_File, int *);
+typedef int adio_get_position_fn(ADIO_File, MPI_Offset *);
+typedef int adio_get_byte_offset_fn(ADIO_File, MPI_Offset, MPI_Offset *);
 typedef int adio_set_view_fn(ADIO_File, MPI_Offset, MPI_Datatype, MPI_Datatype, const char *, MPI_Info);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 
@@ -91,7 +98,7 @@ typedef struct ADIOI_Fns {
     adio_request_fn *IwriteStridedColl;
 } ADIOI_Fns;
 
-/* An open file. What follows in ROMIO is of no interest. */
+/* An open file. */
 struct ADIOI_FileD {
     int cookie;
     int fd_sys;
@@ -130,6 +137,15 @@ struct ADIOI_FileD {
     int fortran_handle;
     MPI_Errhandler err_handler;
     void *fs_ptr;
+    ADIO_Offset *file_realm_st_offs;
+    MPI_Datatype *file_realm_types;
+    int my_cb_nodes_index;
+    char *io_buf;
+    MPI_Win io_buf_window;
+    int *io_buf_put_amounts;
+    MPI_Win io_buf_put_amounts_window;
+    /* The view's representation: ROMIO converts in some of its calls. */
+    int is_external32;
 };
 
 /* A flattened datatype, in a list of all. */

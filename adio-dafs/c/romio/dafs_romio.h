@@ -94,6 +94,7 @@ struct dafs_file *dafs_ours(ADIO_File fd);
 bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
 bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error);
 bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error);
+bool dafs_refuses(ADIO_File fd, bool writes, bool converts, int *error);
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error);
 void dafs_ordered(void);
 bool dafs_adio_check_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error);
@@ -102,6 +103,8 @@ void dafs_view_changed(ADIO_File fd, int *error);
 /* transfer.c */
 adio_transfer_fn dafs_adio_read_contig, dafs_adio_write_contig, dafs_adio_read_strided, dafs_adio_write_strided;
 adio_transfer_fn dafs_adio_read_coll, dafs_adio_write_coll;
+/* See driver.h. */
+int dafs_converted(int error);
 /* Bytes, for whoever wants a status. */
 void dafs_set_status(MPI_Status *status, uint64_t bytes);
 
@@ -137,6 +140,7 @@ void dafs_advance(ADIO_File fd, uint64_t bytes);
 bool dafs_get_position(ADIO_File fd, ADIO_Offset *etypes);
 bool dafs_get_end(ADIO_File fd, ADIO_Offset *etypes);
 bool dafs_get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte);
+bool dafs_is_sequential(ADIO_File fd);
 
 /* flatten.c: see driver.h. */
 adio_flatten_fn dafs_flatten_datatype;

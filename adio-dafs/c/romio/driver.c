@@ -89,8 +89,10 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .get_pointer = dafs_get_pointer,
         .set_pointer = dafs_set_pointer,
         .seek_pointer = dafs_seek_pointer,
+        .refuses = dafs_refuses,
         .order = dafs_order,
         .ordered = dafs_ordered,
+        .converted = dafs_converted,
         .set_atomicity = dafs_adio_set_atomicity,
         .get_atomicity = dafs_adio_get_atomicity,
         .check_view = dafs_adio_check_view,
@@ -98,6 +100,7 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .get_position = dafs_get_position,
         .get_end = dafs_get_end,
         .get_byte_offset = dafs_get_byte_offset,
+        .is_sequential = dafs_is_sequential,
     };
 
     if (!dafs_fits())

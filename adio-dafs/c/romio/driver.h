@@ -22,10 +22,14 @@ struct dafs_driver {
     bool (*get_pointer)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
     bool (*set_pointer)(ADIO_File fd, ADIO_Offset position, int *error);
     bool (*seek_pointer)(ADIO_File fd, MPI_Offset offset, int whence, int *error);
+    /* Before a call of the pointer: true where the amode forbids it, or where ROMIO would have to convert what it moves and does not. */
+    bool (*refuses)(ADIO_File fd, bool writes, bool converts, int *error);
     /* Before an ordered call: gives each rank its place, which get_pointer() then tells ROMIO. True where it failed. */
     bool (*order)(ADIO_File fd, int count, MPI_Datatype type, int *error);
     /* After it: a place that ROMIO did not ask for is of no use any more. */
     void (*ordered)(void);
+    /* After ROMIO has converted what this thread read: the error of the read, or else that of the conversion. */
+    int (*converted)(int error);
     /* Sets and tells atomic mode: true where the file is ours. */
     bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
     bool (*get_atomicity)(ADIO_File fd, int *flag);
@@ -38,6 +42,8 @@ struct dafs_driver {
     bool (*get_position)(ADIO_File fd, ADIO_Offset *etypes);
     bool (*get_end)(ADIO_File fd, ADIO_Offset *etypes);
     bool (*get_byte_offset)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte);
+    /* The file is ours, and has its shared pointer alone. */
+    bool (*is_sequential)(ADIO_File fd);
 };
 
 /* The driver for a ROMIO component that is loaded; NULL where it is not the one that this was compiled for. */

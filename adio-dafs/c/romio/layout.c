@@ -127,6 +127,11 @@ void dafs_advance(ADIO_File fd, uint64_t bytes)
     *position = (*position + bytes + size - 1) / size * size;
 }
 
+bool dafs_is_sequential(ADIO_File fd)
+{
+    return dafs_ours(fd) && (fd->access_mode & MPI_MODE_SEQUENTIAL);
+}
+
 bool dafs_get_position(ADIO_File fd, ADIO_Offset *etypes)
 {
     if (!dafs_ours(fd))

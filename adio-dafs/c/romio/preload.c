@@ -46,10 +46,15 @@ static struct {
 #ifndef DAFS_MPICH
     adio_ordered_fn *read_ordered, *write_ordered;
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
+    adio_shared_fn *read_shared, *write_shared;
+    adio_ishared_fn *iread_shared, *iwrite_shared;
+    adio_convert_fn *convert_read;
     adio_seek_fn *seek_shared;
     adio_set_atomicity_fn *set_atomicity;
     adio_get_atomicity_fn *get_atomicity;
     adio_set_view_fn *file_set_view;
+    adio_get_position_fn *file_get_position;
+    adio_get_byte_offset_fn *file_get_byte_offset;
 #endif
 } romio;
 
@@ -84,10 +89,17 @@ static void find_originals(void *component)
     *(void **)&romio.write_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered");
     *(void **)&romio.read_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered_begin");
     *(void **)&romio.write_ordered_begin = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered_begin");
+    *(void **)&romio.read_shared = dlsym(component, "mca_io_romio_dist_MPI_File_read_shared");
+    *(void **)&romio.write_shared = dlsym(component, "mca_io_romio_dist_MPI_File_write_shared");
+    *(void **)&romio.iread_shared = dlsym(component, "mca_io_romio_dist_MPI_File_iread_shared");
+    *(void **)&romio.iwrite_shared = dlsym(component, "mca_io_romio_dist_MPI_File_iwrite_shared");
+    *(void **)&romio.convert_read = dlsym(component, "MPIU_read_external32_conversion_fn");
     *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
     *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
     *(void **)&romio.get_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_get_atomicity");
     *(void **)&romio.file_set_view = dlsym(component, "mca_io_romio_dist_MPI_File_set_view");
+    *(void **)&romio.file_get_position = dlsym(component, "mca_io_romio_dist_MPI_File_get_position");
+    *(void **)&romio.file_get_byte_offset = dlsym(component, "mca_io_romio_dist_MPI_File_get_byte_offset");
 #endif
 }
 
@@ -193,6 +205,27 @@ EXPORT void ADIOI_Get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset 
         romio.get_byte_offset(fd, etypes, byte);
 }
 
+#ifndef DAFS_MPICH
+/* These two of ROMIO's return success in any case. */
+EXPORT int mca_io_romio_dist_MPI_File_get_position(ADIO_File fd, MPI_Offset *etypes)
+{
+    START();
+    if (driver && driver->is_sequential(fd))
+        return MPI_ERR_UNSUPPORTED_OPERATION;
+    return romio.file_get_position ? romio.file_get_position(fd, etypes) : MPI_ERR_INTERN;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_get_byte_offset(ADIO_File fd, MPI_Offset etypes, MPI_Offset *byte)
+{
+    START();
+    if (driver && driver->is_sequential(fd))
+        return MPI_ERR_UNSUPPORTED_OPERATION;
+    if (driver && driver->get_byte_offset(fd, etypes, byte))
+        return *byte < 0 ? MPI_ERR_ARG : MPI_SUCCESS;
+    return romio.file_get_byte_offset ? romio.file_get_byte_offset(fd, etypes, byte) : MPI_ERR_INTERN;
+}
+#endif
+
 /* --- The shared file pointer, views and atomic mode --- */
 
 EXPORT void ADIO_Get_shared_fp(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error)
@@ -263,10 +296,13 @@ EXPORT int mca_io_romio_dist_MPI_File_set_view(ADIO_File fd, MPI_Offset disp, MP
 }
 
 /* ROMIO lets one rank at a time at the pointer, and leaves all behind it waiting when it fails. Here each has its place before. */
-static int ordered(adio_ordered_fn *original, ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+static int ordered(adio_ordered_fn *original, ADIO_File fd, bool writes, void *buf, int count, MPI_Datatype type, MPI_Status *status)
 {
     int error = MPI_ERR_INTERN;
 
+    /* ROMIO converts in the one direction. */
+    if (driver && driver->refuses(fd, writes, writes, &error))
+        return error;
     if (driver && driver->order(fd, count, type, &error))
         return error;
     if (original)
@@ -276,10 +312,12 @@ static int ordered(adio_ordered_fn *original, ADIO_File fd, void *buf, int count
     return error;
 }
 
-static int ordered_begin(adio_ordered_begin_fn *original, ADIO_File fd, void *buf, int count, MPI_Datatype type)
+static int ordered_begin(adio_ordered_begin_fn *original, ADIO_File fd, bool writes, void *buf, int count, MPI_Datatype type)
 {
     int error = MPI_ERR_INTERN;
 
+    if (driver && driver->refuses(fd, writes, true, &error))
+        return error;
     if (driver && driver->order(fd, count, type, &error))
         return error;
     if (original)
@@ -292,25 +330,78 @@ static int ordered_begin(adio_ordered_begin_fn *original, ADIO_File fd, void *bu
 EXPORT int mca_io_romio_dist_MPI_File_read_ordered(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
 {
     START();
-    return ordered(romio.read_ordered, fd, buf, count, type, status);
+    return ordered(romio.read_ordered, fd, false, buf, count, type, status);
 }
 
 EXPORT int mca_io_romio_dist_MPI_File_write_ordered(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
 {
     START();
-    return ordered(romio.write_ordered, fd, buf, count, type, status);
+    return ordered(romio.write_ordered, fd, true, buf, count, type, status);
 }
 
 EXPORT int mca_io_romio_dist_MPI_File_read_ordered_begin(ADIO_File fd, void *buf, int count, MPI_Datatype type)
 {
     START();
-    return ordered_begin(romio.read_ordered_begin, fd, buf, count, type);
+    return ordered_begin(romio.read_ordered_begin, fd, false, buf, count, type);
 }
 
 EXPORT int mca_io_romio_dist_MPI_File_write_ordered_begin(ADIO_File fd, void *buf, int count, MPI_Datatype type)
 {
     START();
-    return ordered_begin(romio.write_ordered_begin, fd, buf, count, type);
+    return ordered_begin(romio.write_ordered_begin, fd, true, buf, count, type);
+}
+
+/* ROMIO moves the pointer before it finds that the amode forbids the call, or does not find it. */
+static int shared(adio_shared_fn *original, ADIO_File fd, bool writes, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    int error = MPI_ERR_INTERN;
+
+    if (driver && driver->refuses(fd, writes, true, &error))
+        return error;
+    return original ? original(fd, buf, count, type, status) : MPI_ERR_INTERN;
+}
+
+static int ishared(adio_ishared_fn *original, ADIO_File fd, bool writes, void *buf, int count, MPI_Datatype type, MPI_Request *request)
+{
+    int error = MPI_ERR_INTERN;
+
+    if (driver && driver->refuses(fd, writes, false, &error))
+        return error;
+    return original ? original(fd, buf, count, type, request) : MPI_ERR_INTERN;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_read_shared(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    START();
+    return shared(romio.read_shared, fd, false, buf, count, type, status);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_write_shared(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    START();
+    return shared(romio.write_shared, fd, true, buf, count, type, status);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_iread_shared(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Request *request)
+{
+    START();
+    return ishared(romio.iread_shared, fd, false, buf, count, type, request);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_iwrite_shared(ADIO_File fd, void *buf, int count, MPI_Datatype type, MPI_Request *request)
+{
+    START();
+    return ishared(romio.iwrite_shared, fd, true, buf, count, type, request);
+}
+
+/* ROMIO takes the outcome of this for that of the read. */
+EXPORT int MPIU_read_external32_conversion_fn(void *memory, MPI_Datatype type, int count, void *read)
+{
+    int error;
+
+    START();
+    error = romio.convert_read ? romio.convert_read(memory, type, count, read) : MPI_ERR_INTERN;
+    return driver ? driver->converted(error) : error;
 }
 
 EXPORT int mca_io_romio_dist_MPI_File_seek_shared(ADIO_File fd, MPI_Offset offset, int whence)

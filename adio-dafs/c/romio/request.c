@@ -204,11 +204,20 @@ void dafs_requests_end(struct dafs_romio_file *file)
     } while (request);
 }
 
+/* ROMIO does not convert what these move. */
+static bool is_converted(ADIO_File fd, int *error)
+{
+    *error = fd->is_external32 ? MPI_ERR_UNSUPPORTED_DATAREP : MPI_SUCCESS;
+    return fd->is_external32;
+}
+
 static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                    MPI_Request *request, int *error)
 {
     struct dafs_layout layout;
 
+    if (is_converted(fd, error))
+        return;
     dafs_layout_contig(&layout, fd, direction, buf, count, type, pointer, offset);
     submit(fd, &layout, pointer, request, error);
 }
@@ -218,6 +227,8 @@ static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datat
 {
     struct dafs_layout layout;
 
+    if (is_converted(fd, error))
+        return;
     dafs_layout_strided(&layout, fd, direction, buf, count, type, pointer, offset);
     submit(fd, &layout, pointer, request, error);
 }
@@ -246,8 +257,8 @@ void dafs_adio_iwrite_strided(ADIO_File fd, void *buf, int count, MPI_Datatype t
     strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }
 
-/* ROMIO 3.2.1 has no nonblocking exchange, and calls NULL with its own drivers. The blocking one runs here; the request that comes
- * back has ended, and its outcome is that of all. */
+/* ROMIO converts what these calls move as soon as they return. So the blocking exchange runs here; the request that comes back has ended,
+ * and its outcome is that of all. */
 static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                      MPI_Request *handle, int *error)
 {
@@ -256,6 +267,8 @@ static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, 
     int class = MPI_SUCCESS;
 
     run(fd, buf, count, type, pointer, offset, &status, &class);
+    /* The request tells the error. */
+    dafs_converted(class);
     *error = request ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     if (!request)
         return;
@@ -268,14 +281,22 @@ static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, 
     OBJ_RELEASE(request);
 }
 
+/* ROMIO 3.2.1 has no nonblocking exchange, and calls NULL with its own drivers. Nor may a nonblocking call wait for other ranks: each moves
+ * its own data. */
 void dafs_adio_iread_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                           MPI_Request *request, int *error)
 {
-    together(fd, dafs_adio_read_coll, buf, count, type, pointer, offset, request, error);
+    if (fd->is_external32)
+        together(fd, dafs_adio_read_coll, buf, count, type, pointer, offset, request, error);
+    else
+        strided(fd, ADIO_DAFS_READ, buf, count, type, pointer, offset, request, error);
 }
 
 void dafs_adio_iwrite_coll(ADIO_File fd, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
                            MPI_Request *request, int *error)
 {
-    together(fd, dafs_adio_write_coll, buf, count, type, pointer, offset, request, error);
+    if (fd->is_external32)
+        together(fd, dafs_adio_write_coll, buf, count, type, pointer, offset, request, error);
+    else
+        strided(fd, ADIO_DAFS_WRITE, buf, count, type, pointer, offset, request, error);
 }

@@ -72,7 +72,19 @@ bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error)
     return *error != MPI_SUCCESS || file->pointer == DAFS_POINTER_SERVER;
 }
 
-/* What a rank's arguments or the amode, which is the same on all, forbid is found before anything moves. */
+bool dafs_refuses(ADIO_File fd, bool writes, bool converts, int *error)
+{
+    *error = MPI_SUCCESS;
+    if (!dafs_ours(fd))
+        return false;
+    if (fd->access_mode & (writes ? MPI_MODE_RDONLY : MPI_MODE_WRONLY))
+        *error = writes ? MPI_ERR_READ_ONLY : MPI_ERR_ACCESS;
+    else if (fd->is_external32 && !converts)
+        *error = MPI_ERR_UNSUPPORTED_DATAREP;
+    return *error != MPI_SUCCESS;
+}
+
+/* What a rank's arguments forbid is found before anything moves. */
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
 {
     struct dafs_file *file = dafs_ours(fd);

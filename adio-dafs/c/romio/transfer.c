@@ -7,6 +7,23 @@ void dafs_set_status(MPI_Status *status, uint64_t bytes)
         PMPI_Status_set_elements_x(status, MPI_BYTE, (MPI_Count)bytes);
 }
 
+/* The error of this thread's last read of a view that ROMIO converts: ROMIO forgets it over the conversion that follows. */
+static _Thread_local int unconverted;
+
+int dafs_converted(int error)
+{
+    int read_error = unconverted;
+
+    unconverted = MPI_SUCCESS;
+    return read_error != MPI_SUCCESS ? read_error : error;
+}
+
+static void keep_for_conversion(ADIO_File fd, int direction, int class)
+{
+    if (fd->is_external32 && direction == ADIO_DAFS_READ)
+        unconverted = class;
+}
+
 /* Runs a layout and frees it. In a collective call of each process by itself also one without data: others may wait for it. As in
  * ROMIO, the individual file pointer stays behind a short read where the file has no gaps. */
 static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status *status)
@@ -27,6 +44,7 @@ static int run(ADIO_File fd, struct dafs_layout *layout, int pointer, MPI_Status
     if (class == MPI_SUCCESS && pointer == ADIO_INDIVIDUAL)
         dafs_advance(fd, layout->transfer.segments ? moved : layout->bytes);
     dafs_set_status(status, moved);
+    keep_for_conversion(fd, layout->transfer.direction, class);
     dafs_layout_free(layout);
     return class;
 }
@@ -123,6 +141,7 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
     file->collective = false;
     kept = dafs_take_error(file);
     *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &end);
+    keep_for_conversion(fd, direction, *error);
     if (*error != MPI_SUCCESS)
         dafs_set_status(status, 0);
     else if (exchanges && direction == ADIO_DAFS_READ && end != DAFS_NO_END)

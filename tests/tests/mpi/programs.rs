@@ -162,6 +162,7 @@ fn contiguous(way: Way, on: On) {
     run_all(way, on, "contiguous", "");
 }
 
+// [MPI-80]
 fn collective(way: Way, on: On) {
     run_all(way, on, "collective", "");
 }
@@ -228,6 +229,7 @@ fn atomic_in_one_piece(way: Way, on: On) {
     run.env("OMPI_MCA_io_ompio_cycle_buffer_size", "4096").run().passed();
 }
 
+// [MPI-81]
 fn datarep(way: Way, on: On) {
     // ROMIO takes "internal" and says "native".
     run_all(way, on, "datarep", if way == Way::Romio { "internal" } else { "" });
