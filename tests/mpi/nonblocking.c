@@ -392,6 +392,28 @@ static void run_large(void)
     free(memory[1]);
 }
 
+/* Requests that the program frees while they run: their data is there when the file is closed. */
+static void run_freed(void)
+{
+    enum { COUNT = 20, LEN = 200000 };
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Offset first = (MPI_Offset)check.rank * COUNT * LEN;
+    unsigned char *memory = check_alloc(COUNT * LEN);
+    pattern_fill(memory, 1, (uint64_t)first, COUNT * LEN);
+    for (int i = 0; i < COUNT; i++) {
+        MPI_Request request;
+        CHECK_MPI(MPI_File_iwrite_at(fh, first + (MPI_Offset)i * LEN, memory + i * LEN, LEN, MPI_BYTE, &request));
+        CHECK_MPI(MPI_Request_free(&request));
+        CHECK(request == MPI_REQUEST_NULL, "request %d is not MPI_REQUEST_NULL after it was freed", i);
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+    memset(memory, CHECK_POISON, COUNT * LEN);
+    CHECK_EQUAL(check_reread(check.file, first, memory, COUNT * LEN), COUNT * LEN);
+    CHECK_PATTERN(memory, 1, (uint64_t)first, COUNT * LEN);
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(memory);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
@@ -410,6 +432,7 @@ int main(int argc, char **argv)
         {"strided", 1, run_strided, "views and memory with holes"},
         {"mixed", 1, run_mixed, "reads and writes at once"},
         {"end_of_file", 1, run_end_of_file, "short reads"},
+        {"freed", 1, run_freed, "requests that are freed while they run"},
         {"large", 1, run_large, "17 MiB in a request"},
         {NULL, 0, NULL, NULL},
     };
