@@ -283,6 +283,14 @@ static void run_access_modes(void)
     }
 }
 
+/* The ranks do not agree on the mode: nothing is made. */
+static void run_differing_amodes(void)
+{
+    int amode = MPI_MODE_CREATE | (check.rank == 0 ? MPI_MODE_WRONLY : MPI_MODE_RDWR);
+    OPEN_FAILS(check.file, amode, MPI_ERR_NOT_SAME);
+    OPEN_FAILS(check.file, MPI_MODE_RDONLY, MPI_ERR_NO_SUCH_FILE);
+}
+
 static void run_negative_offset(void)
 {
     unsigned char memory[10] = {0};
@@ -673,6 +681,7 @@ int main(int argc, char **argv)
         {"shared_read_only", 1, run_shared_read_only, "writes by the shared pointer to a file that is open for reading"},
         {"strided_write_only", 1, run_strided_write_only, "strided writes to such a file succeed"},
         {"access_modes", 1, run_access_modes, "MPI_ERR_AMODE for modes that exclude one another"},
+        {"differing_amodes", 2, run_differing_amodes, "MPI_ERR_NOT_SAME for modes that differ between the ranks"},
         {"negative_offset", 1, run_negative_offset, "MPI_ERR_ARG"},
         {"negative_offset_nonblocking", 1, run_negative_offset_nonblocking, "MPI_ERR_ARG from the call or its request"},
         {"offset_outside_view", 1, run_offset_outside_view, "MPI_ERR_ARG for offsets through a view with gaps"},

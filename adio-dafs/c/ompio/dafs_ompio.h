@@ -104,6 +104,8 @@ void dafs_unshare_pointer(ompio_file_t *fh, struct dafs_ompio_file *file);
 /* fs_module.c */
 int dafs_fs_sync(ompio_file_t *fh);
 extern mca_fs_base_module_1_0_0_t dafs_fs_module;
+/* Their opens fail: only some ranks have the name on dafs; the ranks gave differing amodes. */
+extern mca_fs_base_module_1_0_0_t dafs_fs_claimed_by_some, dafs_fs_differing;
 /* What fs_file_delete() is asked to remove for MPI_MODE_DELETE_ON_CLOSE: the file is gone already. */
 extern const char dafs_deleted[];
 

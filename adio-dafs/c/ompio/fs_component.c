@@ -21,18 +21,21 @@ static int init_query(bool progress_threads, bool mpi_threads)
     return OMPI_SUCCESS;
 }
 
-/* Where only some ranks have the name on dafs, all come to our fs_open(), which then fails: the others would wait for them elsewhere.
- * Removing a file, OMPIO has no communicator. */
+/* OMPIO does not look whether all ranks gave the same amode. Where only some have the name on dafs, all take a module of ours that fails:
+ * the others would wait for them elsewhere. Removing a file, OMPIO has no communicator. */
 static struct mca_fs_base_module_1_0_0_t *file_query(ompio_file_t *fh, int *priority)
 {
     int64_t claims = adio_dafs_claims(fh->f_filename) || strcmp(fh->f_filename, dafs_deleted) == 0;
+    int64_t values[4] = {claims, -claims, fh->f_amode, -fh->f_amode};
 
     if (fh->f_comm != MPI_COMM_NULL)
-        dafs_max(fh->f_comm, &claims, 1);
-    if (!claims)
+        dafs_max(fh->f_comm, values, 4);
+    if (!values[0])
         return NULL;
     *priority = PRIORITY;
-    return &dafs_fs_module;
+    if (values[0] != -values[1])
+        return &dafs_fs_claimed_by_some;
+    return values[2] != -values[3] ? &dafs_fs_differing : &dafs_fs_module;
 }
 
 static int file_unquery(ompio_file_t *fh)

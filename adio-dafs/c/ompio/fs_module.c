@@ -27,18 +27,6 @@ static void file_free(struct dafs_ompio_file *file)
     free(file);
 }
 
-/* OMPIO does not look whether all ranks gave the same, and have the name on dafs. To be asked before anything is made. */
-static int is_same(const ompio_file_t *fh, const char *name)
-{
-    int claims = adio_dafs_claims(name);
-    int64_t values[4] = {fh->f_amode, -fh->f_amode, claims, -claims};
-    int class = dafs_max(fh->f_comm, values, 4);
-
-    if (class == MPI_SUCCESS && values[2] != -values[3])
-        return dafs_claimed_by_some(name, fh->f_rank);
-    return class == MPI_SUCCESS && values[0] != -values[1] ? MPI_ERR_NOT_SAME : class;
-}
-
 /* Opens. Where the file is opened at its end, OMPIO moves the individual pointer there: see fs_get_size(). */
 static int open_at_begin_or_end(const struct dafs_opening *opening, struct dafs_file *file)
 {
@@ -53,6 +41,27 @@ static int open_at_begin_or_end(const struct dafs_opening *opening, struct dafs_
     return class;
 }
 
+/* OMPIO closes what it could not open, and would remove it then: perhaps a file that MPI_MODE_EXCL is to protect. */
+static int refused(ompio_file_t *fh, int class)
+{
+    fh->f_amode &= ~MPI_MODE_DELETE_ON_CLOSE;
+    return class;
+}
+
+static int fs_open_by_some(ompi_communicator_t *comm, const char *name, int amode, opal_info_t *info, ompio_file_t *fh)
+{
+    (void)comm, (void)amode, (void)info;
+    fh->f_filename = name;
+    return refused(fh, dafs_claimed_by_some(name, fh->f_rank));
+}
+
+static int fs_open_differing(ompi_communicator_t *comm, const char *name, int amode, opal_info_t *info, ompio_file_t *fh)
+{
+    (void)comm, (void)amode, (void)info;
+    fh->f_filename = name;
+    return refused(fh, MPI_ERR_NOT_SAME);
+}
+
 /* OMPIO's amode may have been changed from "write only"; f_amode is what the program gave. */
 static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_info_t *info, ompio_file_t *fh)
 {
@@ -61,22 +70,19 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     struct dafs_file none = {0};
     struct dafs_hints hints = {0};
     struct dafs_opening opening = {fh->f_comm, fh->f_rank, fh->f_size, name, fh->f_amode, &hints, file ? MPI_SUCCESS : MPI_ERR_NO_MEM};
-    int class = is_same(fh, name);
+    int class;
 
     (void)comm;
     (void)amode;
     fh->f_filename = name;
     fh->fd = -1;
     dafs_hints_of_info(&hints, info);
-    if (class == MPI_SUCCESS)
-        class = open_at_begin_or_end(&opening, file ? &file->common : &none);
+    class = open_at_begin_or_end(&opening, file ? &file->common : &none);
     dafs_hints_free(&hints);
     if (class != MPI_SUCCESS) {
         if (file)
             file_free(file);
-        /* OMPIO closes what it could not open, and would remove it then: perhaps a file that MPI_MODE_EXCL is to protect. */
-        fh->f_amode &= ~MPI_MODE_DELETE_ON_CLOSE;
-        return class;
+        return refused(fh, class);
     }
     fh->f_fs_ptr = file;
     file->opens_at_end = fh->f_amode & MPI_MODE_APPEND;
@@ -181,4 +187,18 @@ mca_fs_base_module_1_0_0_t dafs_fs_module = {
     .fs_file_set_size = fs_set_size,
     .fs_file_get_size = fs_get_size,
     .fs_file_sync = dafs_fs_sync,
+};
+
+mca_fs_base_module_1_0_0_t dafs_fs_claimed_by_some = {
+    .fs_module_init = module_init,
+    .fs_module_finalize = module_finalize,
+    .fs_file_open = fs_open_by_some,
+    .fs_file_close = fs_close,
+};
+
+mca_fs_base_module_1_0_0_t dafs_fs_differing = {
+    .fs_module_init = module_init,
+    .fs_module_finalize = module_finalize,
+    .fs_file_open = fs_open_differing,
+    .fs_file_close = fs_close,
 };
