@@ -184,6 +184,13 @@ static inline void check_equal(long long got, long long want, const char *what, 
 
 #define CHECK_EQUAL(got, want) check_equal((long long)(got), (long long)(want), #got, __FILE__, __LINE__)
 
+/* The error of a nonblocking call comes from the call or from the end of its request. */
+static inline int wait_error(int error, MPI_Request *request)
+{
+    MPI_Status status;
+    return error == MPI_SUCCESS && *request != MPI_REQUEST_NULL ? MPI_Wait(request, &status) : error;
+}
+
 /* --- Patterns and random numbers --- */
 
 static inline uint64_t check_mix(uint64_t x)

@@ -78,6 +78,7 @@ void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error);
 bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class);
 bool dafs_mpi_set_info(MPI_File file, MPI_Info info, int *class);
 bool dafs_mpi_preallocate(MPI_File file, MPI_Offset size, int *class);
+bool dafs_adio_set_size(ADIO_File fd, MPI_Offset size, int *error);
 
 /* mpi_file.c: ADIO's file of MPI's, NULL where it is not ours; and the other way, MPI_FILE_NULL where it is not known. */
 ADIO_File dafs_adio_of_mpi(MPI_File file);

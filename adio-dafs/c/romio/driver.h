@@ -18,6 +18,8 @@ struct dafs_driver {
     bool (*get_info)(MPI_File file, MPI_Info *info, int *class);
     bool (*set_info)(MPI_File file, MPI_Info info, int *class);
     bool (*preallocate)(MPI_File file, MPI_Offset size, int *class);
+    /* Of ROMIO's function: the same. */
+    bool (*set_size)(ADIO_File fd, MPI_Offset size, int *error);
     /* What ROMIO asks of the shared file pointer. Each returns true where the server keeps it, or where the call failed. */
     bool (*get_pointer)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
     bool (*set_pointer)(ADIO_File fd, ADIO_Offset position, int *error);

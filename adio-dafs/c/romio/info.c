@@ -59,18 +59,31 @@ bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class)
     return true;
 }
 
+static int by_first(ADIO_File fd, MPI_Offset size, int (*act)(adio_dafs_file *, uint64_t))
+{
+    int rank = 0;
+
+    if (fd->access_mode & MPI_MODE_SEQUENTIAL)
+        return MPI_ERR_UNSUPPORTED_OPERATION;
+    PMPI_Comm_rank(fd->comm, &rank);
+    return dafs_act_by_first(&dafs_file_of(fd)->common, fd->comm, rank, size, act);
+}
+
+bool dafs_adio_set_size(ADIO_File fd, MPI_Offset size, int *error)
+{
+    if (!dafs_ours(fd))
+        return false;
+    *error = by_first(fd, size, adio_dafs_resize);
+    return true;
+}
+
 /* ROMIO's is told to the first rank alone. */
 bool dafs_mpi_preallocate(MPI_File file, MPI_Offset size, int *class)
 {
     ADIO_File fd = dafs_adio_of_mpi(file);
-    int rank = 0;
 
     if (!fd)
         return false;
-    PMPI_Comm_rank(fd->comm, &rank);
-    *class = MPI_ERR_UNSUPPORTED_OPERATION;
-    if (!(fd->access_mode & MPI_MODE_SEQUENTIAL))
-        *class = dafs_act_by_first(&dafs_file_of(fd)->common, fd->comm, rank, size, adio_dafs_preallocate);
-    *class = dafs_mpi_return(file, *class, "MPI_File_preallocate");
+    *class = dafs_mpi_return(file, by_first(fd, size, adio_dafs_preallocate), "MPI_File_preallocate");
     return true;
 }

@@ -53,6 +53,7 @@ static struct {
     adio_set_atomicity_fn *set_atomicity;
     adio_get_atomicity_fn *get_atomicity;
     adio_set_view_fn *file_set_view;
+    adio_set_size_fn *set_size;
     adio_get_position_fn *file_get_position;
     adio_get_byte_offset_fn *file_get_byte_offset;
 #endif
@@ -98,6 +99,7 @@ static void find_originals(void *component)
     *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
     *(void **)&romio.get_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_get_atomicity");
     *(void **)&romio.file_set_view = dlsym(component, "mca_io_romio_dist_MPI_File_set_view");
+    *(void **)&romio.set_size = dlsym(component, "mca_io_romio_dist_MPI_File_set_size");
     *(void **)&romio.file_get_position = dlsym(component, "mca_io_romio_dist_MPI_File_get_position");
     *(void **)&romio.file_get_byte_offset = dlsym(component, "mca_io_romio_dist_MPI_File_get_byte_offset");
 #endif
@@ -206,7 +208,7 @@ EXPORT void ADIOI_Get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset 
 }
 
 #ifndef DAFS_MPICH
-/* These two of ROMIO's return success in any case. */
+/* This and the next of ROMIO's return success in any case. */
 EXPORT int mca_io_romio_dist_MPI_File_get_position(ADIO_File fd, MPI_Offset *etypes)
 {
     START();
@@ -223,6 +225,17 @@ EXPORT int mca_io_romio_dist_MPI_File_get_byte_offset(ADIO_File fd, MPI_Offset e
     if (driver && driver->get_byte_offset(fd, etypes, byte))
         return *byte < 0 ? MPI_ERR_ARG : MPI_SUCCESS;
     return romio.file_get_byte_offset ? romio.file_get_byte_offset(fd, etypes, byte) : MPI_ERR_INTERN;
+}
+
+/* In ROMIO's a rank whose size cannot be returns alone, and the others wait for it. */
+EXPORT int mca_io_romio_dist_MPI_File_set_size(ADIO_File fd, MPI_Offset size)
+{
+    int error = MPI_ERR_INTERN;
+
+    START();
+    if (driver && driver->set_size(fd, size, &error))
+        return error;
+    return romio.set_size ? romio.set_size(fd, size) : error;
 }
 #endif
 
