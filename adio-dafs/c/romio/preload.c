@@ -10,8 +10,9 @@
  * Files of dafs keep their individual pointers themselves, and know the places of a view: hence three more.
  *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
- * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view on one rank
- * alone: hence that of MPI_File_set_view().
+ * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view or a size on one rank
+ * alone: hence those of MPI_File_set_view() and MPI_File_set_size(). It forgets the error of a read that it converts after: hence that of
+ * the conversion.
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
 #include <dlfcn.h>
