@@ -225,7 +225,8 @@ fn open_path(
         true => found,
         false => sys::reopen(found.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?,
     };
-    if is_open && cuts {
+    // What was made by the open is empty, and being cut would take its set-user-id bit away.
+    if is_open && cuts && attributes.size > 0 {
         retry(|| fs::ftruncate(&fd, 0))?;
     }
     if cuts { with_attributes(fd) } else { Ok((fd, attributes)) }

@@ -141,6 +141,20 @@ fn file_that_a_client_changes_loses_its_set_ids() {
     }
 }
 
+// Nothing of it was changed: it begins so.
+#[test]
+fn file_that_is_made_has_the_set_ids_that_it_was_made_with() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        f.symlink("named", "link-to-nothing").unwrap();
+        for (path, made) in [("tool", "tool"), ("link-to-nothing", "named")] {
+            let flags = RWC | OpenFlags::TRUNCATE;
+            f.run(FsOp::Open { at: f.at(path), flags, mode: 0o4755, admission: None }).unwrap();
+            assert_eq!(f.stat(made).unwrap().mode, 0o4755, "{kind:?} {path}");
+        }
+    }
+}
+
 fn write_of(node: NodeId, stability: Stability) -> FsOp {
     FsOp::Write { node, offset: 0, from: vec![memory_of(b"another program")], stability }
 }
