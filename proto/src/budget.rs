@@ -137,6 +137,10 @@ impl Budget {
     }
 
     fn allows(&self, taken: &Taken, owner: &Owner, amount: u64) -> bool {
+        if amount == 0 {
+            // Also where more is only counted than there is.
+            return true;
+        }
         let own = taken.by_owner.get(owner).copied().unwrap_or(0).saturating_add(amount);
         let all = taken.all.saturating_add(amount);
         if all > self.limit {
@@ -173,15 +177,6 @@ impl Charge {
         true
     }
 
-    /// [`Charge::grow`] would take this much now. If not, somebody is about to be refused: it is counted.
-    pub fn can_grow(&self, amount: u64) -> bool {
-        let can = self.budget.has_room(&self.owner, amount);
-        if !can {
-            self.budget.count_refused();
-        }
-        can
-    }
-
     /// Has this much from now on; `false`, and counted as refused, where that is too much: then nothing has changed.
     pub fn set(&mut self, amount: u64) -> bool {
         if amount > self.amount {
@@ -197,6 +192,12 @@ impl Charge {
         let amount = amount.min(self.amount);
         self.amount -= amount;
         Self { budget: Arc::clone(&self.budget), owner: self.owner.clone(), amount }
+    }
+
+    /// Has what another charge has, as [`Charge::split`] made it: of the same budget and owner.
+    pub fn join(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget) && self.owner == other.owner);
+        self.amount += std::mem::take(&mut other.amount);
     }
 
     /// Gives some of it back, at most all.
@@ -245,6 +246,12 @@ mod tests {
         let all = charge.split(1);
         drop((charge, all));
         assert_eq!(budget.used(), 0);
+        let mut charge = budget.take(&ROOT, 100).unwrap();
+        let part = charge.split(30);
+        charge.join(part);
+        assert_eq!(budget.used(), 100);
+        charge.shrink(90);
+        assert_eq!(budget.used(), 10);
     }
 
     // [LIMIT-1] [LIMIT-2]
@@ -283,6 +290,7 @@ mod tests {
         let counted: Vec<_> = (0..3).map(|_| budget.count(&Owner::Unknown, 1)).collect();
         assert_eq!((budget.used(), budget.refused()), (3, 0));
         assert!(budget.take(&ROOT, 1).is_none());
+        assert!(budget.take(&ROOT, 0).is_some(), "nothing is never too much");
         drop(counted);
         assert_eq!(budget.used(), 0);
         assert!(budget.take(&ROOT, 1).is_some());

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
 use dafs_proto::wire::Resume;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Raw, introduction};
-use dafs_tests::suite::{assert_same, assert_status, bytes, resident_size, wait_for};
+use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, resident_size, wait_for};
 use dafs_tests::{on_each_provider, on_two_workers};
 
 on_each_provider! {
@@ -23,6 +24,7 @@ on_each_provider! {
     client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody,
     memory_export_that_is_full_says_so_and_stays_whole,
     clients_that_mount_nothing_leave_no_session,
+    open_that_is_refused_has_neither_made_nor_cut_a_file,
 }
 
 /// What one client, or one user, may take of what all share.
@@ -224,6 +226,40 @@ fn clients_that_mount_nothing_leave_no_session(on: On) {
     let resume = Resume { session: welcome.session, secret: welcome.secret };
     let again = Raw::connect(harness.address()).shake(&introduction(harness.address(), 4, Some(resume)));
     assert!(again.unwrap().resumed);
+}
+
+// [LIMIT-14]
+fn open_that_is_refused_has_neither_made_nor_cut_a_file(on: On) {
+    const COUNT: usize = 16;
+    let (harness, faults) = Harness::start_faulty(on, |config| config.handles_max = 4);
+    let other = harness.session();
+    for export in EXPORTS {
+        let session = harness.session();
+        let (root, beside) = (session.mount(export).unwrap(), other.mount(export).unwrap());
+        root.create("f").unwrap().write_all_at(b"content", 0).unwrap();
+        session.flush();
+        // Room for one, and more who ask for it at once: some are with storage before one is answered.
+        let kept = [(); 2].map(|()| root.lookup("f", true).unwrap());
+        faults.next(Kind::Open, Fault::Late, COUNT);
+        let mut makes = OpenOptions::new();
+        makes.write(true).create_new(true);
+        let opens: Vec<_> = (0..COUNT).map(|n| root.submit_open_with(format!("new{n}"), &makes)).collect();
+        faults.wait_for_held(1);
+        faults.release();
+        let opened: Vec<_> = opens.into_iter().map(|open| open.wait()).collect();
+        for (n, opened) in opened.iter().enumerate() {
+            let is_made = beside.metadata(format!("new{n}")).is_ok();
+            assert_eq!(opened.is_ok(), is_made, "{export}: new{n}");
+        }
+        assert_eq!(opened.iter().filter(|opened| opened.is_ok()).count(), 1, "{export}");
+        let mut cuts = OpenOptions::new();
+        cuts.write(true).truncate(true);
+        assert_status(root.open_with("f", &cuts), Status::TOO_MANY_OPEN, "an open that cuts");
+        assert_eq!(beside.metadata("f").unwrap().size, 7, "{export}");
+        drop((opened, kept));
+        session.flush();
+        root.open_with("f", &cuts).unwrap();
+    }
 }
 
 fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {

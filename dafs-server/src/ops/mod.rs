@@ -29,7 +29,7 @@ use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Served};
 use crate::worker::requests::work::State;
-use crate::worker::session::handles::OpenHandle;
+use crate::worker::session::handles::{OpenHandle, Reserved};
 
 impl Worker {
     /// Hands an operation to storage; answers at once if it is done at once.
@@ -64,15 +64,16 @@ impl Worker {
             (After::Verify(request), FsReply::Attributes(attributes)) => {
                 self.reply_status(call, request.outcome(&attributes));
             }
-            (After::Node { like }, FsReply::Node(node, attributes)) => {
-                self.reply_handle(call, OpenHandle { node, ..like }, &encode_message_pack(&attributes));
+            (After::Node { like, reserved }, FsReply::Node(node, attributes)) => {
+                let open = OpenHandle { node, ..like };
+                self.reply_handle(call, open, reserved, &encode_message_pack(&attributes));
             }
             (After::Held { open }, FsReply::Attributes(attributes)) => {
-                self.reply_handle(call, open, &encode_message_pack(&attributes));
+                self.reply_handle(call, open, None, &encode_message_pack(&attributes));
             }
             (After::Mount { root }, FsReply::Attributes(attributes)) => {
                 let reply = MountReply { read_only: root.rights.read_only, attributes };
-                self.reply_handle(call, root, &encode_message_pack(&reply));
+                self.reply_handle(call, root, None, &encode_message_pack(&reply));
             }
             (After::Bytes { max }, FsReply::Bytes(bytes)) if bytes.len() <= max => {
                 self.reply_payload(call, &bytes)
@@ -182,13 +183,18 @@ impl Worker {
     }
 
     /// Answers with a new handle, or, when the session or its client has too many, closes the node again.
-    fn reply_handle(&mut self, call: &Call, open: OpenHandle, payload: &[u8]) {
+    fn reply_handle(&mut self, call: &Call, open: OpenHandle, reserved: Option<Reserved>, payload: &[u8]) {
         let handles = &self.shared.budgets.of_session.handles;
         let (node, is_root) = (open.node, open.is_root);
         let descriptors = self.descriptors_of(&open);
         let handle = self.sessions.find_mut(call.session).and_then(|session| {
-            if !session.descriptors.grow(descriptors) {
-                return None;
+            match reserved {
+                Some(Reserved { place, descriptors }) => {
+                    drop(place);
+                    session.descriptors.join(descriptors);
+                }
+                None if !session.descriptors.grow(descriptors) => return None,
+                None => {}
             }
             let handle = session.handles.insert(open, handles.max());
             if handle.is_none() {

@@ -13,14 +13,14 @@ use crate::storage::{At, FsOp, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem, Served};
-use crate::worker::session::handles::OpenHandle;
+use crate::worker::session::handles::{OpenHandle, Reserved};
 
 impl Worker {
     pub(crate) fn execute_name(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let open = self.handle(call)?.clone();
         let payload = self.payload(call, payload);
         let reply_max = self.reply_payload_max(call);
-        let (op, after) = match call.header.opcode {
+        let (op, mut after) = match call.header.opcode {
             Opcode::Open => self.open_op(call, &open, body, payload)?,
             Opcode::Remove => {
                 let request = RemoveRequest::decode(body)?;
@@ -37,17 +37,25 @@ impl Worker {
             }
             _ => name_op(call.header.opcode, &open, body, &payload, reply_max)?,
         };
-        if matches!(after, After::Node { .. }) && !self.has_descriptor(call, &open) {
-            return Err(Status::TOO_MANY_OPEN.into());
+        if let After::Node { like, reserved } = &mut after {
+            *reserved = Some(self.reserve_handle(call, like)?);
         }
         self.start(call, op, after)
     }
 
-    /// One more handle like this can be had: else nothing is opened, nor made.
-    fn has_descriptor(&self, call: &Call, root: &OpenHandle) -> bool {
-        let like = OpenHandle { is_root: false, share: None, ..root.clone() };
-        let needed = self.descriptors_of(&like);
-        self.sessions.find(call.session).is_some_and(|session| session.descriptors.can_grow(needed))
+    /// Room for one more handle like this: else nothing is opened, nor made.
+    fn reserve_handle(&mut self, call: &Call, like: &OpenHandle) -> Result<Reserved, Status> {
+        let needed = self.descriptors_of(like);
+        let handles = &self.shared.budgets.of_session.handles;
+        let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
+        let Some(place) = session.handles.reserve(handles.max()) else {
+            handles.count_refused();
+            return Err(Status::TOO_MANY_OPEN);
+        };
+        if !session.descriptors.grow(needed) {
+            return Err(Status::TOO_MANY_OPEN);
+        }
+        Ok(Reserved { place, descriptors: session.descriptors.split(needed) })
     }
 
     fn open_op(
@@ -83,7 +91,7 @@ impl Worker {
             ..open.clone()
         };
         let (at, mode) = (at(open.node, &path)?, request.mode);
-        Ok((FsOp::Open { at, flags, mode, admission: Some(share) }, After::Node { like }))
+        Ok((FsOp::Open { at, flags, mode, admission: Some(share) }, After::Node { like, reserved: None }))
     }
 
     fn two_names_op(
@@ -130,7 +138,7 @@ fn name_op(
         Opcode::Lookup => {
             let like =
                 OpenHandle { readable: false, writable: false, is_root: false, share: None, ..open.clone() };
-            (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like })
+            (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like, reserved: None })
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),
         Opcode::AccessCheck => {

@@ -5,7 +5,7 @@ use dafs_proto::wire::{Method, Stability, Verifier, VerifyRequest};
 
 use crate::storage::{ExportId, NodeId};
 use crate::worker::ids::ConnectionKey;
-use crate::worker::session::handles::OpenHandle;
+use crate::worker::session::handles::{OpenHandle, Reserved};
 
 /// How the reply is made from what storage returns.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(crate) enum After {
     Attributes,
     /// A comparison with the attributes.
     Verify(VerifyRequest),
-    /// A new handle; attributes in the payload. The node is not known yet.
-    Node { like: OpenHandle },
+    /// A new handle; attributes in the payload. The node is not known yet, but there is room for it.
+    Node { like: OpenHandle, reserved: Option<Reserved> },
     /// A new handle of a node that is open and held for it; attributes in the payload.
     Held { open: OpenHandle },
     /// The root of an export.

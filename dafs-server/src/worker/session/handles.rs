@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dafs_proto::budget::Charge;
 use dafs_proto::wire::{FileHandle, Status};
 
 use crate::access::MountRights;
@@ -31,6 +32,17 @@ pub struct HandleTable {
     open: Places<OpenHandle>,
     /// Closed, and stay open until the operations that use them have ended.
     leaving: Vec<Leaving>,
+    /// Everybody who holds a place for a handle that is not open yet has one of these beside the table.
+    places: Arc<()>,
+}
+
+/// What an open is given before storage is asked, so that nothing refuses it once it has made or cut a file. Given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    /// A place in the table.
+    pub(crate) place: Arc<()>,
+    /// What the open file takes.
+    pub(crate) descriptors: Charge,
 }
 
 /// A closed handle that operations still use.
@@ -43,9 +55,19 @@ struct Leaving {
 }
 
 impl HandleTable {
-    /// Names something open; `None` when `max` handles are open.
+    /// Keeps a place for one more handle until it is dropped; `None` when `max` are open or kept.
+    pub(crate) fn reserve(&self, max: u32) -> Option<Arc<()>> {
+        self.has_room(max).then(|| Arc::clone(&self.places))
+    }
+
+    fn has_room(&self, max: u32) -> bool {
+        let reserved = Arc::strong_count(&self.places) - 1;
+        self.count() + reserved < max as usize
+    }
+
+    /// Names something open; `None` when `max` handles are open, or places are kept for them.
     pub fn insert(&mut self, open: OpenHandle, max: u32) -> Option<FileHandle> {
-        if self.count() >= max as usize {
+        if !self.has_room(max) {
             return None;
         }
         let (index, generation) = self.open.insert(open)?;
@@ -100,7 +122,7 @@ impl HandleTable {
 
     /// Forgets all.
     pub fn take_all(&mut self) -> impl Iterator<Item = OpenHandle> + use<> {
-        let Self { open, leaving } = std::mem::take(self);
+        let Self { open, leaving, .. } = std::mem::take(self);
         open.into_values().chain(leaving.into_iter().map(|leaving| leaving.open))
     }
 
