@@ -1,7 +1,9 @@
 //! Locks that are waited for without a request in flight: the server tells when to ask again.
 
 use dafs_client::{Error, File, LockKind, LockOptions, Session};
-use dafs_proto::wire::{FileHandle, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status};
+use dafs_proto::wire::{
+    FileHandle, Flags, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status, UnlockRequest,
+};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
@@ -21,6 +23,7 @@ on_each_provider_and_two_workers! {
     wait_goes_on_over_a_restart,
     whoever_asks_again_keeps_his_place,
     grant_that_is_ignored_is_taken_back,
+    grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
 }
@@ -229,6 +232,44 @@ fn grant_that_is_ignored_is_taken_back(on: On) {
         a.ping().unwrap();
     }
     wait.wait().unwrap();
+    raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+}
+
+// [LOCK-27]
+fn grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept(on: On) {
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, held), (_, other)) = (open(&a), open(&b));
+    held.lock(0..2, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    let notify = LockFlags::WAIT | LockFlags::NOTIFY;
+    for at in 0..3 {
+        // The last is ignored: when that is taken back, the others would have been.
+        assert_eq!(lock_at(&mut raw, file, at.min(1), at, notify), Status::WAITING);
+    }
+    held.unlock(0..2).unwrap();
+    let told: Vec<_> = (0..2).map(|_| raw.receive().expect("a turn")).collect();
+    assert!(told.iter().all(|told| told.header.opcode == Opcode::LockTurn));
+    let request = LockRequest { offset: 0, len: 1, owner: 0, kind: Exclusive, flags: notify };
+    let mut link = Header::request(Opcode::Lock, file);
+    link.flags = Flags::CHAIN_FORWARD;
+    assert_eq!(raw.call(link, &request.bytes(), &[]).header.status, Status::OK);
+    let mut last = Header::request(Opcode::Null, FileHandle(0));
+    last.flags = Flags::CHAIN_BACK;
+    raw.call(last, &[], &[]);
+    // It gives the other one back, of which owner 2 is told then, and takes it again without waiting.
+    let unlock = UnlockRequest { offset: 1, len: 1, owner: 1 };
+    raw.call(Header::request(Opcode::Unlock, file), &unlock.bytes(), &[]);
+    let mut wait = other.submit_lock(1..2, Exclusive);
+    b.ping().unwrap();
+    while !wait.test() {
+        raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+        a.ping().unwrap();
+    }
+    wait.wait().unwrap();
+    assert!(!other.try_lock(0..1, Exclusive).unwrap(), "a lock that its client has asked for again");
     raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
 }
 

@@ -21,6 +21,7 @@ use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::{Operation, State};
+use crate::worker::session::Session;
 
 /// A lock that is asked for.
 struct Asked<'a> {
@@ -28,6 +29,8 @@ struct Asked<'a> {
     file: LockKey,
     request: &'a LockRequest,
     held: Held,
+    /// Its session waits for locks, and may have been told of this one.
+    awaits: bool,
 }
 
 impl Worker {
@@ -51,29 +54,30 @@ impl Worker {
         }
         let (node, file) = (open.node, self.storage.lock_key(open.node)?);
         let lasting = self.lasting_of(node, request).map_err(Problem::refused(Status::NOT_SUPPORTED))?;
-        let held = self.held_of(call, request, lasting)?;
+        let (held, awaits) = self.held_of(call, request, lasting)?;
         if request.flags.contains(LockFlags::CANCEL) {
             return self.cancel_lock(call, file, request, &held);
         }
         if self.waits_to_be_known(call, request) {
             return Ok(());
         }
-        let outcome = self.lock_or_wait(call, &Asked { node, file, request, held });
+        let outcome = self.lock_or_wait(call, &Asked { node, file, request, held, awaits });
         self.note_reclaimed(call, request);
         outcome
     }
 
-    /// The lock that a request asks for.
-    fn held_of(&self, call: &Call, request: &LockRequest, lasting: Lasting) -> Result<Held, Status> {
-        let (owner, client) = self.lock_owner(call, request.owner)?;
-        Ok(Held {
+    /// The lock that a request asks for, and whether its session waits for any.
+    fn held_of(&self, call: &Call, request: &LockRequest, lasting: Lasting) -> Result<(Held, bool), Status> {
+        let (owner, session) = self.lock_owner(call, request.owner)?;
+        let held = Held {
             owner,
-            client,
+            client: session.client_id,
             handle: call.header.handle.0,
             kind: request.kind,
             is_mandatory: request.flags.contains(LockFlags::MANDATORY),
             lasting,
-        })
+        };
+        Ok((held, !session.lock_turns.is_empty()))
     }
 
     fn lock_or_wait(&mut self, call: &Call, asked: &Asked<'_>) -> Served {
@@ -125,6 +129,9 @@ impl Worker {
     }
 
     fn end_lock(&mut self, call: &Call, asked: &Asked<'_>, outcome: Outcome) -> Served {
+        if asked.awaits {
+            self.claim_lock_turn(call, asked.request);
+        }
         self.reply_granted(call, asked.file, asked.request, &asked.held);
         if let Outcome::Granted(others) = outcome {
             self.tell_of_locks(others);
@@ -134,8 +141,11 @@ impl Worker {
 
     fn unlock(&mut self, call: &Call, request: &UnlockRequest) -> Served {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
-        let (owner, _) = self.lock_owner(call, request.owner)?;
+        let (owner, session) = self.lock_owner(call, request.owner)?;
         let (range, are_kept) = (request.range(), self.shared.locks.are_kept());
+        if !session.lock_turns.is_empty() {
+            self.claim_unlocked_turns(call, file, &range, request.owner);
+        }
         let (lasts, granted) = self.shared.locks.with(|table| {
             let lasts = are_kept && table.has_lasting(file, &range, owner);
             (lasts, table.unlock(file, &range, owner))
@@ -180,10 +190,10 @@ impl Worker {
         Ok(())
     }
 
-    fn lock_owner(&self, call: &Call, id: u64) -> Result<(Owner, [u8; 16]), Status> {
+    fn lock_owner(&self, call: &Call, id: u64) -> Result<(Owner, &Session), Status> {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         self.shared.locks.note_use();
-        Ok((Owner { session: session.id, id }, session.client_id))
+        Ok((Owner { session: session.id, id }, session))
     }
 
     /// A handle is closed: what was locked by it is free, and whoever waits to lock by it is refused.
@@ -240,7 +250,7 @@ impl Worker {
     pub(crate) fn on_lock_waited(&mut self, told: Told, status: Status) {
         match told {
             Told::Operation(operation) => self.end_lock_wait(operation, status),
-            Told::Session(session, turn, kind) => self.on_lock_turn(session, turn, kind),
+            Told::Session(session, turn, kind) => self.on_lock_turn(session, turn, kind, status),
         }
     }
 
@@ -253,7 +263,10 @@ impl Worker {
             Status::OK => {
                 let lasts = request.flags.contains(LockFlags::PERSISTENT);
                 let lasting = if lasts { Lasting::Persistent } else { Lasting::No };
-                if let Ok(held) = self.held_of(&call, &request, lasting) {
+                if let Ok((held, awaits)) = self.held_of(&call, &request, lasting) {
+                    if awaits {
+                        self.claim_lock_turn(&call, &request);
+                    }
                     self.reply_granted(&call, file, &request, &held);
                 }
             }

@@ -1,8 +1,11 @@
 //! Locks that are waited for without a request in flight ([`LockFlags::NOTIFY`]): the session is told when to ask again, and asks.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use dafs_proto::wire::{Header, LockFlags, LockKind, LockRequest, LockTurn, Opcode, SessionId, Status};
+use dafs_proto::wire::{
+    FileHandle, Header, LockFlags, LockKind, LockRequest, LockTurn, Opcode, SessionId, Status,
+};
 
 use super::super::Worker;
 use super::Asked;
@@ -49,21 +52,56 @@ impl Worker {
             let (_, granted) = table.cancel(waiter.map(|waiter| (file, waiter)));
             (granted, table.give_repair_up(file, &range, owner))
         });
-        if let Some(session) = self.sessions.find_mut(call.session) {
-            session.lock_turns.claim(turn_of(call, request), request.kind);
-        }
+        self.claim_lock_turn(call, request);
         self.reply_status(call, Status::OK);
         self.tell_of_locks(granted);
         self.tell_of_freed(freed);
         Ok(())
     }
 
-    /// The turn of a session has come, whatever came of its wait.
-    pub(crate) fn on_lock_turn(&mut self, session: SessionId, turn: LockTurn, kind: LockKind) {
+    /// A client has a lock, or gives it up: it need not ask for it again, however it was told of it.
+    pub(super) fn claim_lock_turn(&mut self, call: &Call, request: &LockRequest) {
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            session.lock_turns.claim(turn_of(call, request), request.kind);
+        }
+    }
+
+    /// A client gives back what it was told of, though it has not asked for it again: what it locks there later is not taken back.
+    #[cold]
+    pub(super) fn claim_unlocked_turns(
+        &mut self,
+        call: &Call,
+        file: LockKey,
+        range: &Range<u64>,
+        owner: u64,
+    ) {
+        let storage = &self.storage;
+        if let Some(session) = self.sessions.find_mut(call.session) {
+            let handles = &session.handles;
+            let is_of_file = |handle| {
+                handles
+                    .find(handle)
+                    .is_ok_and(|open| storage.lock_key(open.node).is_ok_and(|key| key == file))
+            };
+            session.lock_turns.claim_told(|turn| {
+                let is_covered = range.start <= turn.range().start && turn.range().end <= range.end;
+                turn.owner == owner && is_covered && is_of_file(FileHandle(turn.handle))
+            });
+        }
+    }
+
+    /// The turn of a session has come: it has the lock, or was refused.
+    pub(crate) fn on_lock_turn(
+        &mut self,
+        session: SessionId,
+        turn: LockTurn,
+        kind: LockKind,
+        status: Status,
+    ) {
         let Some(key) = self.sessions.key_of(session) else { return };
-        let now = self.now;
+        let since = (status == Status::OK).then_some(self.now);
         if let Some(session) = self.sessions.find_mut(key) {
-            session.lock_turns.come(turn, kind, now);
+            session.lock_turns.come(turn, kind, since);
         }
         self.tell_of_lock_turns(key);
     }
@@ -130,7 +168,7 @@ impl Worker {
         let Some(session) = self.sessions.find(key) else { return };
         let owner = Owner { session: session.id, id: turn.owner };
         // A handle that was closed meanwhile has taken the lock with it.
-        let Ok(open) = session.handles.find(dafs_proto::wire::FileHandle(turn.handle)) else { return };
+        let Ok(open) = session.handles.find(FileHandle(turn.handle)) else { return };
         let Ok(file) = self.storage.lock_key(open.node) else { return };
         let (lasts, freed) = self.shared.locks.with(|table| {
             let lasts = table.has_lasting(file, &turn.range(), owner);

@@ -6,24 +6,39 @@ use std::time::Duration;
 use dafs_proto::session::Moment;
 use dafs_proto::wire::{LockKind, LockTurn};
 
+use crate::storage::work;
+
 /// What a session waits for, and what of it was granted and not asked for again. As many at most as it may have locks.
 #[derive(Debug, Default)]
 pub(crate) struct LockTurns {
     untold: VecDeque<LockTurn>,
-    /// Since when it is granted; `None` while it waits. An owner may wait for one range in both kinds.
-    awaited: HashMap<(LockTurn, LockKind), Option<Moment>>,
+    /// An owner may wait for one range in both kinds.
+    awaited: HashMap<(LockTurn, LockKind), Turn>,
+}
+
+/// What has become of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Waits,
+    /// It is granted, since then.
+    Granted(Moment),
+    /// So it is, and its client was told.
+    Told(Moment),
+    /// It has ended without a lock. Its client is told that, and is expected to do nothing.
+    Refused,
 }
 
 impl LockTurns {
     /// The client was told that it waits.
     pub(crate) fn wait(&mut self, turn: LockTurn, kind: LockKind) {
-        self.awaited.insert((turn, kind), None);
+        self.awaited.insert((turn, kind), Turn::Waits);
     }
 
-    /// The turn of a lock has come. Another worker may say so when the client has asked again already.
-    pub(crate) fn come(&mut self, turn: LockTurn, kind: LockKind, now: Moment) {
-        if let Some(since) = self.awaited.get_mut(&(turn, kind)) {
-            *since = Some(now);
+    /// The turn of a lock has come, which is granted since then, or refused. Another worker may say so when the client has asked again
+    /// already.
+    pub(crate) fn come(&mut self, turn: LockTurn, kind: LockKind, granted: Option<Moment>) {
+        if let Some(wait) = self.awaited.get_mut(&(turn, kind)) {
+            *wait = granted.map_or(Turn::Refused, Turn::Granted);
             self.untold.push_back(turn);
         }
     }
@@ -36,6 +51,18 @@ impl LockTurns {
         }
     }
 
+    /// The client gives back all of those that are meant, as far as it was told of them: of others it is told later, and asks. One look
+    /// at each.
+    pub(crate) fn claim_told(&mut self, is_meant: impl Fn(&LockTurn) -> bool) {
+        work::add(self.awaited.len());
+        self.awaited.retain(|(turn, _), wait| !(matches!(wait, Turn::Told(_)) && is_meant(turn)));
+    }
+
+    /// It waits for none, and was granted none that it has not asked for again.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
     /// There are some to be told of.
     pub(crate) fn are_untold(&self) -> bool {
         !self.untold.is_empty()
@@ -44,8 +71,17 @@ impl LockTurns {
     /// The next to be told of.
     pub(crate) fn tell(&mut self) -> Option<LockTurn> {
         while let Some(turn) = self.untold.pop_front() {
-            let has_come = |kind| self.awaited.get(&(turn, kind)).is_some_and(Option::is_some);
-            if has_come(LockKind::Shared) || has_come(LockKind::Exclusive) {
+            let mut has_come = false;
+            for kind in [LockKind::Shared, LockKind::Exclusive] {
+                let Some(wait) = self.awaited.get_mut(&(turn, kind)) else { continue };
+                has_come |= *wait != Turn::Waits;
+                match *wait {
+                    Turn::Granted(since) => *wait = Turn::Told(since),
+                    Turn::Refused => drop(self.awaited.remove(&(turn, kind))),
+                    Turn::Waits | Turn::Told(_) => {}
+                }
+            }
+            if has_come {
                 return Some(turn);
             }
         }
@@ -55,6 +91,7 @@ impl LockTurns {
     /// The client is on a new connection: it asks for all that it waits for again.
     pub(crate) fn on_resumed(&mut self) {
         self.untold.clear();
+        self.awaited.retain(|_, wait| *wait != Turn::Refused);
     }
 
     /// Takes out what was not claimed for so long.
@@ -62,8 +99,11 @@ impl LockTurns {
         if self.awaited.is_empty() {
             return Vec::new();
         }
-        let is_ignored = |since: &Option<Moment>| since.is_some_and(|since| now >= since.after(patience));
-        self.awaited.extract_if(|_, since| is_ignored(since)).map(|((turn, _), _)| turn).collect()
+        let is_ignored = |wait: &Turn| match *wait {
+            Turn::Granted(since) | Turn::Told(since) => now >= since.after(patience),
+            Turn::Waits | Turn::Refused => false,
+        };
+        self.awaited.extract_if(|_, wait| is_ignored(wait)).map(|((turn, _), _)| turn).collect()
     }
 }
 
@@ -88,8 +128,8 @@ mod tests {
     fn turn_that_nobody_claims_is_taken_back() {
         let (now, patience) = (Moment::default(), Duration::from_secs(3));
         let mut turns = waiting([1, 2]);
-        turns.come(turn(1), Exclusive, now);
-        turns.come(turn(2), Exclusive, now);
+        turns.come(turn(1), Exclusive, Some(now));
+        turns.come(turn(2), Exclusive, Some(now));
         assert_eq!((turns.tell(), turns.tell(), turns.tell()), (Some(turn(1)), Some(turn(2)), None));
         turns.claim(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience - Duration::from_nanos(1)), patience), []);
@@ -97,11 +137,44 @@ mod tests {
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
     }
 
+    // [LOCK-25] [LOCK-27]
+    #[test]
+    fn refusals_are_told_once_and_leave_nothing() {
+        let (now, mut turns) = (Moment::default(), LockTurns::default());
+        for round in 0..10 {
+            (0..10_000).for_each(|owner| turns.wait(turn(owner), Exclusive));
+            (0..10_000).for_each(|owner| turns.come(turn(owner), Exclusive, None));
+            let later = now.after(Duration::from_secs(9));
+            assert_eq!(turns.take_ignored(later, Duration::ZERO), [], "what is locked since stays");
+            match round {
+                0 => turns.on_resumed(),
+                _ => assert_eq!(std::iter::from_fn(|| turns.tell()).count(), 10_000),
+            }
+            assert!(turns.is_empty() && !turns.are_untold());
+        }
+    }
+
+    // [LOCK-27]
+    #[test]
+    fn turn_that_its_owner_gives_back_is_not_taken_back() {
+        let (now, mut turns) = (Moment::default(), waiting([1, 2]));
+        turns.come(turn(1), Exclusive, Some(now));
+        assert_eq!(turns.tell(), Some(turn(1)));
+        turns.claim_told(|_| true);
+        assert_eq!(turns.take_ignored(now.after(Duration::from_secs(9)), Duration::ZERO), []);
+        // What still waits does so on, and what it does not know of it is told.
+        turns.claim_told(|_| true);
+        turns.come(turn(2), Exclusive, Some(now));
+        turns.claim_told(|_| true);
+        assert_eq!(turns.tell(), Some(turn(2)));
+        assert!(!turns.is_empty());
+    }
+
     #[test]
     fn turn_that_was_claimed_before_it_was_told_is_not_told() {
         let mut turns = waiting([1, 2]);
-        turns.come(turn(1), Exclusive, Moment::default());
-        turns.come(turn(2), Exclusive, Moment::default());
+        turns.come(turn(1), Exclusive, Some(Moment::default()));
+        turns.come(turn(2), Exclusive, Some(Moment::default()));
         turns.claim(turn(1), Exclusive);
         assert!(turns.are_untold());
         assert_eq!((turns.tell(), turns.are_untold()), (Some(turn(2)), false));
@@ -112,13 +185,13 @@ mod tests {
         let (now, patience) = (Moment::default(), Duration::from_secs(3));
         let mut turns = waiting([1, 2]);
         turns.claim(turn(1), Exclusive);
-        turns.come(turn(1), Exclusive, now);
+        turns.come(turn(1), Exclusive, Some(now));
         assert!(!turns.are_untold());
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
         // Who waits again is told.
         turns.wait(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
-        turns.come(turn(1), Exclusive, now);
+        turns.come(turn(1), Exclusive, Some(now));
         assert_eq!(turns.tell(), Some(turn(1)));
     }
 
@@ -127,12 +200,12 @@ mod tests {
         let (now, mut turns) = (Moment::default(), LockTurns::default());
         turns.wait(turn(1), Shared);
         turns.wait(turn(1), Exclusive);
-        turns.come(turn(1), Shared, now);
+        turns.come(turn(1), Shared, Some(now));
         assert_eq!(turns.tell(), Some(turn(1)));
         // It asks for both again, and has one.
         turns.wait(turn(1), Exclusive);
         turns.claim(turn(1), Shared);
-        turns.come(turn(1), Exclusive, now);
+        turns.come(turn(1), Exclusive, Some(now));
         assert_eq!((turns.tell(), turns.tell()), (Some(turn(1)), None));
     }
 }
