@@ -236,6 +236,9 @@ impl Worker {
         for Waiting { worker, told } in granted {
             self.tell_of_lock(worker, told, Status::OK);
         }
+        for Waiting { worker, told } in self.shared.locks.take_overfull() {
+            self.tell_of_lock(worker, told, Status::TOO_MANY_LOCKS);
+        }
     }
 
     fn tell_of_lock(&mut self, worker: usize, told: Told, status: Status) {
@@ -315,8 +318,10 @@ impl Worker {
         range: Range<u64>,
         writes: bool,
     ) -> Result<(), Status> {
-        let extent = Extent::new(range.start, range.end - range.start);
-        self.check_locks_of(call, node, std::iter::once(extent), writes)
+        match self.shared.locks.are_mandatory() {
+            true => self.look_at_locks(call, node, [range], writes),
+            false => Ok(()),
+        }
     }
 
     /// The same for a list of extents.
@@ -325,14 +330,14 @@ impl Worker {
         &self,
         call: &Call,
         node: NodeId,
-        mut extents: impl Iterator<Item = Extent>,
+        extents: impl Iterator<Item = Extent>,
         writes: bool,
     ) -> Result<(), Status> {
         if !self.shared.locks.are_mandatory() {
             return Ok(());
         }
         let range = |extent: Extent| extent.offset..extent.offset.saturating_add(extent.len);
-        extents.try_for_each(|extent| self.look_at_locks(call, node, range(extent), writes))
+        self.look_at_locks(call, node, extents.map(range), writes)
     }
 
     #[cold]
@@ -340,12 +345,12 @@ impl Worker {
         &self,
         call: &Call,
         node: NodeId,
-        range: Range<u64>,
+        ranges: impl IntoIterator<Item = Range<u64>>,
         writes: bool,
     ) -> Result<(), Status> {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?.id;
         let file: LockKey = self.storage.lock_key(node)?;
-        match self.shared.locks.with(|table| table.keeps_out(file, &range, session, writes)) {
+        match self.shared.locks.with(|table| table.keeps_out(file, ranges, session, writes)) {
             true => Err(Status::LOCKED),
             false => Ok(()),
         }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use dafs_proto::wire::SessionId;
 
-use super::{LockLimits, LockTable, Owner};
+use super::{LockLimits, LockTable, Owner, Waiting};
 use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
 use crate::storage::LockKey;
 
@@ -20,6 +20,7 @@ pub(crate) struct Locks {
     mandatory: AtomicBool,
     restart_over: AtomicBool,
     awaits_local: AtomicBool,
+    has_overfull: AtomicBool,
     file: Option<LockFile>,
     /// Sessions of before a restart that had locks.
     before: HashMap<SessionId, Proof>,
@@ -40,6 +41,7 @@ impl Locks {
             used: AtomicBool::new(true),
             restart_over: AtomicBool::new(false),
             awaits_local: AtomicBool::new(false),
+            has_overfull: AtomicBool::new(false),
             table: Mutex::new(table),
             file: Some(file),
             before: kept.sessions.into_iter().collect(),
@@ -52,6 +54,7 @@ impl Locks {
         self.mandatory.store(table.has_mandatory(), Ordering::Release);
         self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
         self.awaits_local.store(table.awaits_local(), Ordering::Relaxed);
+        self.has_overfull.store(table.has_overfull(), Ordering::Relaxed);
         outcome
     }
 
@@ -75,6 +78,14 @@ impl Locks {
     /// Somebody waits for a process of this host.
     pub(crate) fn awaits_local(&self) -> bool {
         self.awaits_local.load(Ordering::Relaxed)
+    }
+
+    /// Those that waited and are to be told that they get nothing: they would make too many parts.
+    pub(crate) fn take_overfull(&self) -> Vec<Waiting> {
+        match self.has_overfull.load(Ordering::Relaxed) {
+            true => self.with(LockTable::take_overfull),
+            false => Vec::new(),
+        }
     }
 
     /// A session asks for locks.

@@ -113,7 +113,7 @@ impl LockTable {
         let broken = locks.and_then(|locks| locks.segments.put_back(number, &mut self.counts));
         let Some(broken) = broken else { return Freed::default() };
         self.local.show(file, range, self.files.get(&file));
-        let mut freed = Freed { granted: self.serve(file, range), ended: Vec::new() };
+        let mut freed = Freed { granted: self.serve(file, [range.clone()]), ended: Vec::new() };
         self.end_waits_for_broken(file, broken, &mut freed);
         self.forget_if_free(file);
         freed

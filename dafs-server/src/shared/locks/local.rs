@@ -171,7 +171,7 @@ impl LockTable {
     /// Grants what processes of this host have given back. Returns whose turn has come.
     pub(crate) fn serve_local(&mut self) -> Vec<Waiting> {
         let files = std::mem::take(&mut self.local.awaited);
-        files.into_iter().flat_map(|file| self.serve(file, &(0..u64::MAX))).collect()
+        files.into_iter().flat_map(|file| self.serve(file, [0..u64::MAX])).collect()
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
             while table.awaits_local() {
                 table.serve_local();
             }
-            prop_assert_eq!(table.serve(FILE, &(0..u64::MAX)), []);
+            prop_assert_eq!(table.serve(FILE, [0..u64::MAX]), []);
         }
     }
 

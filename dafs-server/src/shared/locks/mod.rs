@@ -11,14 +11,16 @@ mod limits;
 mod local;
 mod restart;
 mod segments;
+mod serving;
 #[cfg(test)]
 mod tests;
 mod unwritten;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
+use rangemap::RangeSet;
 
 pub(crate) use self::guard::Locks;
 pub(crate) use self::held::{Claim, Held, Lasting, Owner, Told, Waiting};
@@ -27,13 +29,10 @@ pub(crate) use self::limits::LockLimits;
 use self::limits::Refused;
 use self::restart::Restart;
 use self::segments::{InWay, Segments};
-use crate::storage::LockKey;
+use crate::storage::{LockKey, work};
 
 /// Segments of a file that are freed at once when their session ends.
 const ENDED_AT_ONCE: usize = 1024;
-
-/// Owners that are looked at for a circle at most, so that nobody's request is much work.
-const CIRCLE_STEPS_MAX: usize = 1 << 14;
 
 /// What becomes of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,10 +88,12 @@ pub(crate) struct LockTable {
     /// Files in which a session has locks or waits, and from which offset on, while it ends. It may have none in the file in `free`.
     by_session: BTreeMap<SessionId, BTreeMap<LockKey, u64>>,
     /// What each owner waits for.
-    waits: BTreeMap<Owner, Vec<(LockKey, WaiterId)>>,
+    waits: BTreeMap<Owner, BTreeSet<(LockKey, WaiterId)>>,
     counts: Counts,
     limits: LockLimits,
     refused: Refused,
+    /// Refused when their turn came, and not told yet.
+    overfull: Vec<Waiting>,
     last: u64,
     restart: Restart,
     lasting: lasting::Lastings,
@@ -167,8 +168,8 @@ impl LockTable {
 
     /// A lock may be asked for, whoever has it now.
     fn check(&mut self, file: LockKey, range: &Range<u64>, held: &Held, claim: Claim) -> Result<(), Status> {
-        self.check_room(held.owner.session)?;
         self.adopt(file);
+        self.check_room(file, range, held.owner)?;
         self.check_lasting(file, range, held)?;
         match claim {
             Claim::Reclaim(session) => self.restart.check(file, range, held.kind, session),
@@ -204,7 +205,7 @@ impl LockTable {
             let had_part = locks.segments.has_part(&range, held.owner);
             self.take(file, &range, held, claim);
             let shares = had_part && held.kind == Kind::Shared;
-            return Ok(Outcome::Granted(if shares { self.serve(file, &range) } else { Vec::new() }));
+            return Ok(Outcome::Granted(if shares { self.serve(file, [range]) } else { Vec::new() }));
         }
         if is_free && claim.is_reclaim() {
             // A process has it, and may have changed what it guards.
@@ -226,7 +227,7 @@ impl LockTable {
         let id = WaiterId { held_nothing, number: self.last };
         locks.waiters.insert(id, Waiter { range, held, claim, waiting });
         locks.segments.sessions.add(held.owner.session);
-        self.waits.entry(held.owner).or_default().push((file, id));
+        self.waits.entry(held.owner).or_default().insert((file, id));
         self.counts.add_waiter(held.owner);
         if self.closes_circle(held.owner) {
             self.remove_waiter(file, id);
@@ -297,14 +298,13 @@ impl LockTable {
 
     fn end_waits(&mut self, file: LockKey, why: Status, is_meant: impl Fn(&Waiter) -> bool) -> Freed {
         let mut freed = Freed::default();
-        let waiters = self.files.get(&file).into_iter().flat_map(|locks| &locks.waiters);
-        let meant: Vec<WaiterId> =
-            waiters.filter(|(_, waiter)| is_meant(waiter)).map(|(id, _)| *id).collect();
-        let ranges: Vec<_> = meant.into_iter().filter_map(|id| self.remove_waiter(file, id)).collect();
-        for waiter in ranges {
-            freed.granted.extend(self.serve(file, &waiter.range));
-            freed.ended.push((waiter.waiting, why));
-        }
+        let waiters = self.files.get(&file).map(|locks| &locks.waiters);
+        work::add(waiters.map_or(0, BTreeMap::len));
+        let meant = waiters.into_iter().flatten().filter(|(_, waiter)| is_meant(waiter));
+        let meant: Vec<WaiterId> = meant.map(|(id, _)| *id).collect();
+        let ended: Vec<_> = meant.into_iter().filter_map(|id| self.remove_waiter(file, id)).collect();
+        freed.ended.extend(ended.iter().map(|waiter| (waiter.waiting, why)));
+        freed.granted = self.serve(file, ended.into_iter().map(|waiter| waiter.range));
         self.forget_if_free(file);
         freed
     }
@@ -345,16 +345,19 @@ impl LockTable {
     }
 
     fn end_waits_for_broken(&mut self, file: LockKey, broken: Vec<Range<u64>>, freed: &mut Freed) {
-        for part in broken {
-            freed.add(self.end_waits(file, Status::LOCK_BROKEN, |waiter| overlap(&waiter.range, &part)));
+        if !broken.is_empty() {
+            let broken: RangeSet<u64> = broken.into_iter().collect();
+            freed.add(self.end_waits(file, Status::LOCK_BROKEN, |waiter| broken.overlaps(&waiter.range)));
         }
     }
 
     /// The wait of an owner for this very lock, by this handle, of which its session will be told.
     pub(crate) fn wait_for(&self, file: LockKey, range: &Range<u64>, held: &Held) -> Option<WaiterId> {
         let locks = self.files.get(&file)?;
-        let own = self.waits.get(&held.owner)?.iter().filter(|(other, _)| *other == file).map(|(_, id)| *id);
-        own.into_iter().find(|id| {
+        let own = self.waits.get(&held.owner)?.range((file, WaiterId::default())..);
+        let mut own = own.take_while(|(other, _)| *other == file).map(|(_, id)| *id);
+        own.find(|id| {
+            work::add(1);
             locks.waiters.get(id).is_some_and(|waiter| {
                 let is_session = matches!(waiter.waiting.told, Told::Session(..));
                 let is_same = waiter.held.kind == held.kind && waiter.held.handle == held.handle;
@@ -369,15 +372,16 @@ impl LockTable {
         &mut self,
         waits: impl IntoIterator<Item = (LockKey, WaiterId)>,
     ) -> (HashSet<WaiterId>, Vec<Waiting>) {
-        let (mut ended, mut freed, mut granted) = (HashSet::new(), Vec::new(), Vec::new());
+        let (mut ended, mut granted) = (HashSet::new(), Vec::new());
+        let mut freed: BTreeMap<LockKey, Vec<Range<u64>>> = BTreeMap::new();
         for (file, id) in waits {
             if let Some(waiter) = self.remove_waiter(file, id) {
                 ended.insert(id);
-                freed.push((file, waiter.range));
+                freed.entry(file).or_default().push(waiter.range);
             }
         }
-        for (file, range) in freed {
-            granted.extend(self.serve(file, &range));
+        for (file, ranges) in freed {
+            granted.extend(self.serve(file, ranges));
             self.forget_if_free(file);
         }
         (ended, granted)
@@ -414,27 +418,36 @@ impl LockTable {
         self.counts.mandatory > 0 || self.lasting.has_mandatory()
     }
 
-    /// A mandatory lock of another session keeps this one from reading or writing a range.
+    /// A mandatory lock of another session keeps this one from reading or writing one of these ranges. Those of a file without locks are
+    /// not looked at.
     pub(crate) fn keeps_out(
         &mut self,
         file: LockKey,
-        range: &Range<u64>,
+        ranges: impl IntoIterator<Item = Range<u64>>,
         session: SessionId,
         writes: bool,
     ) -> bool {
         self.adopt(file);
         let kind = if writes { Kind::Exclusive } else { Kind::Shared };
-        self.files.get(&file).is_some_and(|locks| {
-            locks.segments.overlapping(range).any(|(_, held)| {
+        let Some(locks) = self.files.get(&file).filter(|locks| !locks.segments.is_empty()) else {
+            return false;
+        };
+        let mut steps = 0;
+        let keeps_out = ranges.into_iter().any(|range| {
+            steps += 1;
+            locks.segments.overlapping(&range).any(|(_, held)| {
+                steps += 1;
                 held.is_mandatory && held.owner.session != session && conflict(held.kind, kind)
             })
-        })
+        });
+        work::add(steps);
+        keeps_out
     }
 
     /// Serves some of those who waited for the end of the time in which locks are taken again; whether there are more.
     pub(crate) fn serve_some(&mut self) -> Option<Vec<Waiting>> {
         let file = self.restart.next_to_serve()?;
-        Some(self.serve(file, &(0..u64::MAX)))
+        Some(self.serve(file, [0..u64::MAX]))
     }
 
     fn release(
@@ -448,57 +461,8 @@ impl LockTable {
             return Vec::new();
         }
         self.local.show(file, range, self.files.get(&file));
-        let granted = self.serve(file, range);
+        let granted = self.serve(file, [range.clone()]);
         self.forget_if_free(file);
-        granted
-    }
-
-    /// Grants what can be granted now that a range has become free, in the order of waiting.
-    fn serve(&mut self, file: LockKey, freed: &Range<u64>) -> Vec<Waiting> {
-        let (mut granted, mut to_serve) = (Vec::new(), vec![freed.clone()]);
-        while let Some(freed) = to_serve.pop() {
-            for id in self.grant(file, &freed) {
-                let Some(waiter) = self.remove_waiter(file, id) else { continue };
-                // Its owner may have had a part of it alone, or waits for more behind it.
-                if waiter.held.kind == Kind::Shared || self.waits.contains_key(&waiter.held.owner) {
-                    to_serve.push(waiter.range);
-                }
-                granted.push(waiter.waiting);
-            }
-        }
-        granted
-    }
-
-    /// The requests of one pass over those that wait, which stay among them.
-    fn grant(&mut self, file: LockKey, freed: &Range<u64>) -> Vec<WaiterId> {
-        let Some(locks) = self.files.get_mut(&file).filter(|_| !self.restart.is_grace()) else {
-            return Vec::new();
-        };
-        self.local.begin_pass(file);
-        let mut granted = Vec::new();
-        // What earlier requests wait for, so that no later one passes them.
-        let mut awaited: Vec<(Range<u64>, Held)> = Vec::new();
-        let mut is_taken = false;
-        for (id, Waiter { range, held, claim, .. }) in &locks.waiters {
-            if is_taken && !id.goes_first() {
-                break;
-            }
-            let is_behind = !id.goes_first()
-                && awaited.iter().any(|(other, by)| overlap(range, other) && by.comes_before(held));
-            let free = overlap(range, freed)
-                && !is_behind
-                && locks.segments.in_way(range, held, *claim) == InWay::Nothing
-                && self.local.take_in_turn(file, *id, range, held.kind);
-            if free {
-                locks.segments.take(range, *held, *claim, &mut self.counts);
-                self.restart.note(file, range, held.kind);
-                granted.push(*id);
-            } else if !awaited.iter().any(|(other, by)| covers(other, range) && by.kind >= held.kind) {
-                awaited.push((range.clone(), *held));
-            }
-            is_taken |= held.kind == Kind::Exclusive && covers(range, freed);
-        }
-        self.local.end_pass(file);
         granted
     }
 
@@ -508,62 +472,13 @@ impl LockTable {
         let owner = waiter.held.owner;
         locks.segments.sessions.remove(owner.session);
         if let Some(waits) = self.waits.get_mut(&owner) {
-            waits.retain(|wait| *wait != (file, id));
+            waits.remove(&(file, id));
             if waits.is_empty() {
                 self.waits.remove(&owner);
             }
         }
         self.counts.remove_waiter(owner);
         Some(waiter)
-    }
-
-    /// Somebody whom an owner waits for waits for it, directly or by others.
-    fn closes_circle(&self, owner: Owner) -> bool {
-        // Its last wait is behind all others, so nobody waits for that one.
-        if !self.counts.by_owner.contains_key(&owner)
-            && self.waits.get(&owner).is_none_or(|own| own.len() < 2)
-        {
-            return false;
-        }
-        let mut seen = HashSet::from([owner]);
-        let mut to_see = vec![owner];
-        while let Some(next) = to_see.pop() {
-            let waits = self.waits.get(&next).into_iter().flatten();
-            for blocker in waits.flat_map(|(file, id)| self.blockers(*file, *id)) {
-                if blocker == owner {
-                    return true;
-                }
-                if seen.len() < CIRCLE_STEPS_MAX && seen.insert(blocker) {
-                    to_see.push(blocker);
-                }
-            }
-        }
-        false
-    }
-
-    /// Whom a request waits for, as far as they do not wait for each other.
-    fn blockers(&self, file: LockKey, id: WaiterId) -> Vec<Owner> {
-        let Some(locks) = self.files.get(&file) else { return Vec::new() };
-        let Some(Waiter { range, held, .. }) = locks.waiters.get(&id) else { return Vec::new() };
-        let holders = locks.segments.overlapping(range).map(|(_, by)| by);
-        let holders = holders.filter(|by| by.owner != held.owner && conflict(by.kind, held.kind));
-        let mut blockers: Vec<Owner> = holders.map(|by| by.owner).collect();
-        if id.goes_first() {
-            return blockers;
-        }
-        for (other, earlier) in locks.waiters.range(..id).rev() {
-            if overlap(&earlier.range, range) && earlier.held.comes_before(held) {
-                if earlier.held.owner != held.owner {
-                    blockers.push(earlier.held.owner);
-                }
-                // Whoever came before that one keeps it waiting too.
-                let is_last = earlier.held.kind == Kind::Exclusive && covers(&earlier.range, range);
-                if is_last && !other.goes_first() {
-                    break;
-                }
-            }
-        }
-        blockers
     }
 
     /// Forgets who has nothing of a file any more, and the file where nobody has: it takes the place of the one in `free`.
@@ -610,16 +525,6 @@ impl Freed {
 impl FileLocks {
     fn is_free(&self) -> bool {
         self.segments.is_empty() && self.waiters.is_empty()
-    }
-
-    /// Somebody waits already for what conflicts with a request. Who holds a part of the range goes first: others wait for it.
-    fn is_behind_others(&self, range: &Range<u64>, held: &Held) -> bool {
-        !self.waiters.is_empty()
-            && !self.segments.has_part(range, held.owner)
-            && self
-                .waiters
-                .values()
-                .any(|waiter| overlap(&waiter.range, range) && waiter.held.comes_before(held))
     }
 }
 

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::held::{Claim, Counts, Held, Lasting, Owner, Sessions, conflict};
 use super::unwritten::Unwritten;
+use crate::storage::work;
 
 /// Who holds a segment. All hold it shared, or one holds it exclusively.
 type Holders = SmallVec<[Held; 1]>;
@@ -125,6 +126,31 @@ impl Segments {
     /// An owner holds a part of a range.
     pub(super) fn has_part(&self, range: &Range<u64>, owner: Owner) -> bool {
         self.overlapping(range).any(|(_, held)| held.owner == owner)
+    }
+
+    /// Parts that a lock of a range adds: of its owner's session, and of all. At most: those that are joined again are counted.
+    pub(super) fn added(&self, range: &Range<u64>, owner: Owner) -> (usize, usize) {
+        let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);
+        let overlapping = self.by_start.range(before.unwrap_or(range.start)..range.end);
+        let (mut own, mut others, mut steps, mut at) = (0, 0, 0, range.start);
+        for (start, segment) in overlapping.filter(|(_, segment)| segment.end > range.start) {
+            steps += 1;
+            own += usize::from(*start > at);
+            own += usize::from(segment.holders.iter().all(|held| held.owner != owner));
+            let cuts =
+                [range.start, range.end].into_iter().filter(|cut| (start + 1..segment.end).contains(cut));
+            for _ in cuts {
+                let is_own = |held: &&Held| held.owner.session == owner.session;
+                let own_holders = segment.holders.iter().filter(is_own).count();
+                own += own_holders;
+                others += segment.holders.len() - own_holders;
+                steps += segment.holders.len();
+            }
+            at = segment.end;
+        }
+        own += usize::from(at < range.end);
+        work::add(steps);
+        (own, own + others)
     }
 
     /// Locks a range for a holder, instead of what its owner held there. There must be no conflict.

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod serving;
 mod unwritten;
 use crate::metrics::BudgetState;
 use crate::shared::lock_file::Record;
@@ -387,6 +388,36 @@ fn all_sessions_hold_and_wait_for_a_bounded_number_of_parts() {
     assert_eq!(lock(&mut table, 3, 10), Ok(NOW));
 }
 
+// [LOCK-10] A lock over many that others share is a part for each of them, and for each gap.
+#[test]
+fn lock_that_would_make_too_many_parts_is_refused_whole() {
+    let mut table = LockTable::new(LockLimits { session: 20, all: 100 });
+    let shared = |table: &mut LockTable, id, range, waits: bool| {
+        table.lock(FILE, range, held(id, Kind::Shared), Claim::New, waits.then(|| waiting(id)))
+    };
+    for at in 0..10 {
+        assert_eq!(shared(&mut table, 2, 4 * at..4 * at + 2, false), Ok(NOW));
+    }
+    // Of its session 10 are there: as many more make 20, and one lock more.
+    let all = table.counts.all;
+    assert_eq!(shared(&mut table, 3, 0..22, false), Err(Status::TOO_MANY_LOCKS));
+    assert_eq!((table.counts.all, table.session_limit_state().refused), (all, 1));
+    assert_eq!(shared(&mut table, 3, 0..18, false), Ok(NOW));
+    assert_eq!(table.counts.by_session[&SessionId(1)], 19);
+    table.unlock(FILE, &(0..100), owner_of(3));
+    assert_eq!(table.counts.all, all, "as before");
+    // What is locked while it waits counts when its turn comes.
+    assert_eq!(table.lock(FILE, 99..100, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
+    table.unlock(FILE, &(4..100), owner_of(2));
+    assert!(matches!(shared(&mut table, 3, 0..100, true), Ok(Outcome::Waits(_))));
+    for at in 1..10 {
+        assert_eq!(shared(&mut table, 2, 4 * at..4 * at + 2, false), Ok(NOW));
+    }
+    assert_eq!(table.unlock(FILE, &(99..100), owner_of(4)), []);
+    assert_eq!(table.take_overfull(), [waiting(3)]);
+    assert_eq!(table.counts.by_session[&SessionId(1)], 10);
+}
+
 // [LOCK-9]
 #[test]
 fn session_that_ends_gives_its_locks_back_in_slices() {
@@ -430,7 +461,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     assert_eq!(ended, [(waiting(4), Status::LOCK_BROKEN)]);
     let asked = table.lock(FILE, 8..12, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
     assert_eq!(asked, Err(Status::LOCK_BROKEN), "nobody waits for who is gone");
-    assert!(table.keeps_out(FILE, &(0..1), SessionId(9), true) && table.has_mandatory());
+    assert!(table.keeps_out(FILE, [0..1], SessionId(9), true) && table.has_mandatory());
     assert_eq!(repair(&mut table, 4..8), Ok(NOW));
     let (_, records) = table.records_of(FILE);
     let parts: Vec<_> = records.iter().map(|record| (record.start, record.end, record.session)).collect();

@@ -1,0 +1,218 @@
+//! Who of those that wait has its turn, and whom an owner waits for. Each request looks at all others at most once, and what it looked at
+//! is counted as work of the loop's thread: clients choose how many wait.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use dafs_proto::wire::LockKind as Kind;
+use rangemap::RangeSet;
+
+use super::held::{Held, Owner, Waiting, conflict};
+use super::segments::InWay;
+use super::{FileLocks, LockTable, Waiter, WaiterId, covers, overlap};
+use crate::storage::{LockKey, work};
+
+/// Owners that are looked at for a circle at most, so that nobody's request is much work.
+const CIRCLE_OWNERS_MAX: usize = 1 << 14;
+
+/// What these hold and wait for, as far as that is looked at.
+const CIRCLE_STEPS_MAX: usize = 1 << 18;
+
+/// What earlier requests wait for, so that no later one passes them.
+#[derive(Default)]
+struct Awaited {
+    by_any: RangeSet<u64>,
+    alone: RangeSet<u64>,
+}
+
+impl Awaited {
+    fn add(&mut self, range: &Range<u64>, kind: Kind) {
+        self.by_any.insert(range.clone());
+        if kind == Kind::Exclusive {
+            self.alone.insert(range.clone());
+        }
+    }
+
+    /// A request for a range waits behind these.
+    fn comes_before(&self, range: &Range<u64>, kind: Kind) -> bool {
+        let before = if kind == Kind::Exclusive { &self.by_any } else { &self.alone };
+        before.overlaps(range)
+    }
+}
+
+impl LockTable {
+    /// Grants what can be granted now that ranges have become free, in the order of waiting.
+    pub(super) fn serve(
+        &mut self,
+        file: LockKey,
+        freed: impl IntoIterator<Item = Range<u64>>,
+    ) -> Vec<Waiting> {
+        let mut granted = Vec::new();
+        if self.files.get(&file).is_none_or(|locks| locks.waiters.is_empty()) || self.restart.is_grace() {
+            return granted;
+        }
+        let mut freed: RangeSet<u64> = freed.into_iter().filter(|range| !range.is_empty()).collect();
+        while !freed.is_empty() {
+            for (id, is_granted) in self.grant(file, &std::mem::take(&mut freed)) {
+                let Some(waiter) = self.remove_waiter(file, id) else { continue };
+                if !is_granted {
+                    freed.insert(waiter.range);
+                    self.overfull.push(waiter.waiting);
+                    continue;
+                }
+                // Its owner may have had a part of it alone, or waits for more behind it.
+                if waiter.held.kind == Kind::Shared || self.waits.contains_key(&waiter.held.owner) {
+                    freed.insert(waiter.range);
+                }
+                granted.push(waiter.waiting);
+            }
+        }
+        granted
+    }
+
+    /// The requests of one pass over those that wait, which stay among them; and whether each was granted, or is to be refused because it
+    /// would make too many parts.
+    fn grant(&mut self, file: LockKey, freed: &RangeSet<u64>) -> Vec<(WaiterId, bool)> {
+        let mut granted = Vec::new();
+        let Some(locks) = self.files.get_mut(&file) else { return granted };
+        let (Some(freed_whole), Some(reach)) = (hull(freed), locks.reach(freed)) else { return granted };
+        self.local.begin_pass(file);
+        let mut awaited = Awaited::default();
+        let (mut is_taken, mut steps) = (false, 0);
+        for (id, Waiter { range, held, claim, .. }) in &locks.waiters {
+            if is_taken && !id.goes_first() {
+                break;
+            }
+            steps += 1;
+            if !overlap(range, &reach) {
+                continue;
+            }
+            let is_behind = !id.goes_first() && awaited.comes_before(range, held.kind);
+            let may_have = freed.overlaps(range)
+                && !is_behind
+                && locks.segments.in_way(range, held, *claim) == InWay::Nothing;
+            let counts = (&self.counts, &mut self.refused);
+            if may_have && self.limits.check(counts, Some(&locks.segments), range, held.owner, 1).is_err() {
+                granted.push((*id, false));
+                continue;
+            }
+            if may_have && self.local.take_in_turn(file, *id, range, held.kind) {
+                locks.segments.take(range, *held, *claim, &mut self.counts);
+                self.restart.note(file, range, held.kind);
+                granted.push((*id, true));
+            } else {
+                awaited.add(range, held.kind);
+            }
+            is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
+        }
+        self.local.end_pass(file);
+        work::add(steps);
+        granted
+    }
+
+    /// Somebody whom an owner waits for waits for it, directly or by others.
+    pub(super) fn closes_circle(&self, owner: Owner) -> bool {
+        // Its last wait is behind all others, so nobody waits for that one.
+        if !self.counts.by_owner.contains_key(&owner)
+            && self.waits.get(&owner).is_none_or(|own| own.len() < 2)
+        {
+            return false;
+        }
+        let mut steps_left = CIRCLE_STEPS_MAX;
+        let is_circle = self.search_circle(owner, &mut steps_left);
+        work::add(CIRCLE_STEPS_MAX - steps_left);
+        is_circle
+    }
+
+    fn search_circle(&self, owner: Owner, steps_left: &mut usize) -> bool {
+        let mut seen = HashSet::from([owner]);
+        let mut to_see = vec![owner];
+        while let Some(next) = to_see.pop() {
+            for (file, id) in self.waits.get(&next).into_iter().flatten() {
+                for blocker in self.blockers(*file, *id, steps_left) {
+                    if blocker == owner {
+                        return true;
+                    }
+                    if seen.len() < CIRCLE_OWNERS_MAX && seen.insert(blocker) {
+                        to_see.push(blocker);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Whom a request waits for, as far as they do not wait for each other, and as there are steps left to look at them.
+    fn blockers(&self, file: LockKey, id: WaiterId, steps_left: &mut usize) -> Vec<Owner> {
+        let Some(locks) = self.files.get(&file) else { return Vec::new() };
+        let Some(Waiter { range, held, .. }) = locks.waiters.get(&id) else { return Vec::new() };
+        let mut blockers = Vec::new();
+        let mut step = || steps_left.checked_sub(1).map(|left| *steps_left = left);
+        for (_, by) in locks.segments.overlapping(range) {
+            if step().is_none() {
+                return blockers;
+            }
+            if by.owner != held.owner && conflict(by.kind, held.kind) {
+                blockers.push(by.owner);
+            }
+        }
+        if id.goes_first() {
+            return blockers;
+        }
+        for (other, earlier) in locks.waiters.range(..id).rev() {
+            if step().is_none() {
+                break;
+            }
+            if overlap(&earlier.range, range) && earlier.held.comes_before(held) {
+                if earlier.held.owner != held.owner {
+                    blockers.push(earlier.held.owner);
+                }
+                // Whoever came before that one keeps it waiting too.
+                let is_last = earlier.held.kind == Kind::Exclusive && covers(&earlier.range, range);
+                if is_last && !other.goes_first() {
+                    break;
+                }
+            }
+        }
+        blockers
+    }
+}
+
+impl FileLocks {
+    /// Somebody waits already for what conflicts with a request. Who holds a part of the range goes first: others wait for it.
+    pub(super) fn is_behind_others(&self, range: &Range<u64>, held: &Held) -> bool {
+        if self.waiters.is_empty() || self.segments.has_part(range, held.owner) {
+            return false;
+        }
+        let mut waiters = self.waiters.values();
+        let is_before = |waiter: &Waiter| overlap(&waiter.range, range) && waiter.held.comes_before(held);
+        let is_behind = waiters.any(is_before);
+        work::add(self.waiters.len() - waiters.len());
+        is_behind
+    }
+
+    /// What those wait for who may have their turn where something has become free, and what is between that. `None` where nobody may.
+    fn reach(&self, freed: &RangeSet<u64>) -> Option<Range<u64>> {
+        let freed_whole = hull(freed)?;
+        let (mut reach, mut is_taken, mut steps) = (None::<Range<u64>>, false, 0);
+        for (id, Waiter { range, held, .. }) in &self.waiters {
+            // All others wait behind one that takes everything.
+            if is_taken && !id.goes_first() {
+                break;
+            }
+            steps += 1;
+            if overlap(range, &freed_whole) && freed.overlaps(range) {
+                let so_far = reach.unwrap_or_else(|| range.clone());
+                reach = Some(so_far.start.min(range.start)..so_far.end.max(range.end));
+            }
+            is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
+        }
+        work::add(steps);
+        reach
+    }
+}
+
+/// From the first of some ranges to the last.
+fn hull(ranges: &RangeSet<u64>) -> Option<Range<u64>> {
+    Some(ranges.iter().next()?.start..ranges.iter().next_back()?.end)
+}
