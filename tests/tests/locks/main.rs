@@ -7,11 +7,16 @@ use std::time::Duration;
 use dafs_client::{
     Config, Error, Export, FenceList, File, LockKind, LockOptions, OpenOptions, Session, Status,
 };
-use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, LockFlags, LockRequest, Opcode};
+use dafs_proto::extent::Extent;
+use dafs_proto::transport::Access;
+use dafs_proto::wire::{
+    FileHandle, Flags, HEADER_SIZE, Header, ListFlags, ListRequest, LockFlags, LockRequest, Method, Opcode,
+    Sieve, Stability, encode_lists, lists_size,
+};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Raw, introduction, write_body};
-use dafs_tests::suite::{Numbers, assert_invalid, assert_status};
+use dafs_tests::suite::{Numbers, assert_invalid, assert_status, wait_for};
 
 mod histories;
 mod kept;
@@ -210,6 +215,59 @@ fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     locked(b.write_at(&[1], 120_000), "a write");
     a.unlock(0..u64::MAX).unwrap();
     b.write_at(&[1], 120_000).unwrap();
+}
+
+/// A write by RDMA that its client serves when it likes, begun before the lock.
+// [LOCK-13]
+#[test]
+fn write_that_began_before_a_mandatory_lock_does_not_change_what_that_guards() {
+    const LEN: usize = 100_000;
+    let harness = Harness::start(On::Tcp);
+    let session = harness.session();
+    let options = LockOptions { mandatory: true, ..LockOptions::default() };
+    let (_, file) = open(&session);
+    for is_list in [false, true] {
+        let (mut raw, _) = Raw::session(harness.address(), 8);
+        let root = raw.mount("data");
+        let opened = raw.create(root, b"f");
+        let region = raw.region(LEN, Access::all());
+        region.memory().span().write_from(0, &vec![1; LEN]);
+        let segment = [region.range().key.0, region.range().offset, LEN as u64];
+        let (opcode, body, payload) = match is_list {
+            false => (Opcode::Write, write_body(0, LEN as u32, Some(segment)), Vec::new()),
+            true => {
+                let extents = [Extent::new(0, 50_000), Extent::new(60_000, 50_000)];
+                let mut payload = vec![0; lists_size(2, 1)];
+                encode_lists(extents.into_iter(), &[segment], &mut payload);
+                (Opcode::WriteList, direct_list(LEN as u32).bytes().to_vec(), payload)
+            }
+        };
+        let mut header = Header::request(opcode, opened);
+        raw.begin(&mut header);
+        raw.send(header, &body, &payload);
+        wait_for("it has begun", || session.statistics().unwrap().in_flight > 0);
+        file.lock_with(0..u64::MAX, Exclusive, options).unwrap();
+        file.write_all_at(&[7; LEN], 0).unwrap();
+        let reply = raw.receive().unwrap();
+        assert_eq!(reply.header.status, Status::LOCKED, "list: {is_list}");
+        let mut found = vec![0; LEN];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 7), "list: {is_list}");
+        file.unlock(0..u64::MAX).unwrap();
+    }
+}
+
+/// A write of two extents, from one segment of memory.
+fn direct_list(len: u32) -> ListRequest {
+    ListRequest {
+        len,
+        method: Method::Direct,
+        stability: Stability::Unstable,
+        sieve: Sieve::Auto,
+        flags: ListFlags::empty(),
+        extent_count: 2,
+        segment_count: 1,
+    }
 }
 
 // [CLI-140]

@@ -1,5 +1,6 @@
 //! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
 
+use dafs_proto::extent::Extent;
 use dafs_proto::wire::{Sieve, Status};
 
 use super::{Progress, Worker};
@@ -18,6 +19,9 @@ const SIEVED_PARTS_MIN: usize = 4;
 impl List {
     /// Moves what is at hand, and leaves as much of the rest to storage as it may have at once.
     pub(super) fn move_parts(&mut self, at: &mut Context<'_>) -> Progress {
+        if at.worker.shared.locks.are_mandatory() {
+            self.stop_where_locked(at);
+        }
         loop {
             if let Some(outcome) = self.calls.outcome() {
                 return if self.calls.is_empty() {
@@ -68,6 +72,17 @@ impl List {
                     self.submit_call(at);
                 }
             }
+        }
+    }
+
+    /// A lock may have been granted since the list began: what is left of the chunk is looked at again, before storage has it.
+    #[cold]
+    fn stop_where_locked(&mut self, at: &mut Context<'_>) {
+        let left = self.parts.as_slice().get(self.next..).unwrap_or_default();
+        let extents = left.iter().map(|part| Extent::new(part.offset, part.len as u64));
+        let writes = self.kind != TransferKind::Read;
+        if let Err(status) = at.worker.check_locks_of(&at.call, self.node, extents, writes) {
+            self.stop_before_next(status);
         }
     }
 

@@ -90,6 +90,10 @@ impl Joint {
     fn go_on(&mut self, at: &mut Context<'_>) -> Fate {
         loop {
             if self.round.is_none() {
+                if at.worker.shared.locks.are_mandatory() {
+                    // Locks that keep one of them out may not do so to the others.
+                    return self.part(at);
+                }
                 self.round = self.next_round().map(Box::new);
             }
             let Some(round) = &mut self.round else { return self.part(at) };

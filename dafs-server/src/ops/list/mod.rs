@@ -32,7 +32,7 @@ use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::layout::pack;
-use crate::worker::flight::list::{List, Place, Segment, Step};
+use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Segment, Step};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
@@ -93,7 +93,9 @@ impl Worker {
         mut request: Vec<u8>,
         inline_len: usize,
     ) -> Result<Box<List>, Problem> {
-        let extents = list.layout.slice(0, u64::MAX);
+        // A view has more than one turn can look at: the rest is looked at chunk by chunk.
+        let first = list.layout.fit(0, list.len, CHUNK_PARTS_MAX);
+        let extents = list.layout.slice(0, first);
         self.check_locks_of(call, list.node, extents, list.kind != TransferKind::Read)?;
         if inline_len > 0 {
             let at = request.len() - inline_len;
@@ -425,7 +427,7 @@ impl List {
 
     /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
     fn map_chunk(&mut self, at: &mut Context<'_>, size_max: usize) -> bool {
-        if !at.worker.trusts_mapped_files(at.call.session) {
+        if !at.worker.trusts_mapped_files(at.call.session) || at.worker.shared.locks.are_mandatory() {
             return false;
         }
         self.chunk = self.done..self.len.min(self.done + size_max as u64);

@@ -350,6 +350,9 @@ impl Transfer {
                 FsOp::Commit { node, offset: self.offset, len: done, stability: self.stability }
             }
             TransferKind::Append => {
+                if let Err(status) = self.check_locks(at, 0..u64::MAX) {
+                    return at.refuse(status);
+                }
                 let sizes = self.chunk_sizes();
                 let filled = self.collected.iter().zip(&sizes);
                 let from = filled.filter_map(|(buffer, len)| buffer.memory().slice(0, *len));

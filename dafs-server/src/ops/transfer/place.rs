@@ -1,5 +1,7 @@
 //! The storage of transfers.
 
+use std::ops::Range;
+
 use dafs_proto::transport::{Access, LocalSegments, MemoryRef, Provider, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
@@ -28,6 +30,7 @@ impl Transfer {
         let copies_mapped = capabilities.provider == Provider::Verbs;
         let parts_max = usize::from(capabilities.segments_max);
         let (node, offset, len) = (self.node, self.offset + from, remote.len as usize);
+        self.check_locks(at, offset..offset + remote.len)?;
         if let Some(memory) = at.remote_memory(&remote, Access::REMOTE_WRITE)? {
             return self.read_mapped(at, from, memory, remote);
         }
@@ -120,6 +123,10 @@ impl Transfer {
         }
         let (node, offset) = (self.node, self.offset + chunk.at);
         self.pipeline.storing(chunk.slot);
+        if let Err(status) = self.check_locks(at, offset..offset + chunk.len) {
+            self.fail_chunk(at, chunk.slot, status);
+            return Progress::Continue;
+        }
         let Some(memory) = self.memory(chunk.slot, chunk.len) else {
             self.fail_chunk(at, chunk.slot, Status::IO);
             return Progress::Continue;
@@ -128,6 +135,12 @@ impl Transfer {
         let stability = Stability::Unstable;
         self.on_tried(at, chunk.slot, result, || FsOp::Write { node, offset, from: vec![memory], stability });
         Progress::Continue
+    }
+
+    /// A mandatory lock that was granted since the transfer began keeps the rest of it out.
+    #[inline]
+    pub(super) fn check_locks(&self, at: &Context<'_>, range: Range<u64>) -> Result<(), Status> {
+        at.worker.check_locks(&at.call, self.node, range, self.kind != TransferKind::Read)
     }
 
     /// Storage was asked to move a chunk without waiting; where it has to wait, it is given `later`.

@@ -404,6 +404,13 @@ impl List {
         }
     }
 
+    /// No more parts of the chunk are moved.
+    pub(crate) fn stop_before_next(&mut self, status: Status) {
+        if let Some(part) = self.parts.as_slice().get(self.next) {
+            self.on_failed(&Call { parts: self.next..self.next, offset: part.offset, len: 0 }, status);
+        }
+    }
+
     fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
         let stopped = call.offset + count as u64;
         let done = self.first_unwritten(&self.chunk, call.parts.start, stopped).unwrap_or(self.chunk.start);
