@@ -16,6 +16,7 @@ on_each_provider! {
     batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on,
     batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there,
     batch_that_is_sent_again_writes_nothing_twice_and_reads_again,
+    link_that_reads_into_memory_of_its_client_is_not_answered_from_what_was_kept,
     batch_within_a_chain_uses_its_saved_handle,
 }
 
@@ -196,6 +197,41 @@ fn batch_that_is_sent_again_writes_nothing_twice_and_reads_again(on: On) {
             true => assert_eq!(read.payload[0], 2),
             false => assert_eq!(memory, 1, "read again, for the data may not have arrived"),
         }
+    }
+}
+
+// [BATCH-19] [SESS-123]
+fn link_that_reads_into_memory_of_its_client_is_not_answered_from_what_was_kept(on: On) {
+    let harness = Harness::start(on);
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("mem");
+    let f = raw.create(root, b"f");
+    raw.call(Header::request(Opcode::Write, f), &write_body(0, 100, None), &[1; 100]);
+    let region = raw.region(4096, Access::all());
+    let range = |len: u64| [region.range().key.0, region.range().offset, len];
+    let direct = operation(f, false, (0, 100), range(100));
+    let lists = Lists { extents: direct.lists.extents.clone(), segments: Vec::new() };
+    let inline = BatchOperation { method: Method::Inline, lists: lists.into(), ..direct.clone() };
+    for operations in [vec![direct.clone()], vec![inline, direct]] {
+        let (body, payload) = encoded(&operations, BatchFlags::empty());
+        let mut header = Header::request(Opcode::Batch, FileHandle(0));
+        header.flags = Flags::CHAIN_FORWARD;
+        raw.begin(&mut header);
+        raw.send(header, &body, &payload);
+        assert!(results(&raw.receive().unwrap()).iter().all(|result| result.count == 100));
+        region.memory().span().write_from(0, &[3; 100]);
+        header.flags |= Flags::REPLAY;
+        raw.send(header, &body, &payload);
+        let second = raw.receive().unwrap();
+        raw.end(&second);
+        if second.header.status == Status::OK {
+            assert_same(&region.memory().span().to_vec()[..100], &[1; 100], "read again");
+        } else {
+            assert_eq!(second.header.status, Status::CHAIN_ABORTED);
+        }
+        let mut last = Header::request(Opcode::Null, FileHandle(0));
+        last.flags = Flags::CHAIN_BACK;
+        raw.call(last, &[], &[]);
     }
 }
 

@@ -41,21 +41,19 @@ impl Worker {
         let read = data.map_or(Span::EMPTY, |data| data.pack(operations, results));
         let body = BatchReply { operations: results.len() as u32, data: read.len() as u32 }.bytes();
         let payload = encoded(results);
+        let keep = kept(operations, results, payload.len());
+        if keep != Keep::Yes {
+            self.keep_results(call, operations, results);
+        }
         if read.is_empty() {
-            // Of writes alone it tells what need not be done again when it is lost.
-            let keep =
-                match operations.iter().zip(results).all(|(operation, result)| is_written(operation, result))
-                {
-                    true if payload.len() <= REPLY_CACHE_PAYLOAD_MAX => Keep::Yes,
-                    _ => Keep::No,
-                };
-            if keep == Keep::No {
-                self.keep_results(call, operations, results);
-            }
             let answer = Answer { body: &body, payload: &payload, keep, ..Answer::default() };
             return self.reply(call, Status::OK, answer);
         }
-        self.keep_results(call, operations, results);
+        if call.link.is_some() && keep == Keep::Never {
+            let payload = [&payload[..], &read.to_vec()].concat();
+            let answer = Answer { body: &body, payload: &payload, keep, ..Answer::default() };
+            return self.reply(call, Status::OK, answer);
+        }
         self.reply_span(call, &body, &payload, read);
     }
 
@@ -67,6 +65,19 @@ impl Worker {
         {
             session.core.keep_effect(call.header.slot, effect);
         }
+    }
+}
+
+/// Whether the reply is kept, which tells all these results.
+fn kept(operations: &[BatchOperation], results: &[BatchResult], payload_len: usize) -> Keep {
+    // What was read into memory of the client may not have arrived there.
+    if operations.iter().any(|operation| !(operation.write || operation.is_inline())) {
+        return Keep::Never;
+    }
+    // Of writes alone it tells what need not be done again when it is lost.
+    match operations.iter().zip(results).all(|(operation, result)| is_written(operation, result)) {
+        true if payload_len <= REPLY_CACHE_PAYLOAD_MAX => Keep::Yes,
+        _ => Keep::No,
     }
 }
 
