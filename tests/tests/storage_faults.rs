@@ -17,7 +17,7 @@ use dafs_server::config::ExportKind;
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
-use dafs_tests::raw::Raw;
+use dafs_tests::raw::{Raw, read_body, write_body};
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 
 on_each_provider! {
@@ -36,6 +36,7 @@ on_each_provider! {
     durable_writer_writes_again_what_a_failed_commit_lost,
     operation_that_meets_a_fence_on_its_way_is_answered_fenced,
     list_whose_session_ends_while_it_is_made_durable_is_over,
+    fence_waits_for_what_a_client_it_names_has_left_and_for_no_other,
 }
 
 /// Over RDMA the ring makes a large write durable in one with writing it.
@@ -443,6 +444,12 @@ fn storage_is_told_whose_each_operation_is(on: On) {
         }
     }
     assert_eq!(faults.clients(), (3, 0));
+    // Threads may still work for a session that has ended: whoever gets its place is somebody else.
+    let [first, ..] = sessions;
+    first.close();
+    let session = harness.session();
+    session.mount("data").unwrap().metadata("f").unwrap();
+    assert_eq!(faults.clients(), (4, 0));
 }
 
 fn session_that_ends_with_thousands_of_files_leaves_none_open(on: On) {
@@ -543,4 +550,33 @@ fn list_whose_session_ends_while_it_is_made_durable_is_over(on: On) {
         root.set_fence_list(&FenceList::of_clients(&[[1; 16]])).unwrap();
         root.set_fence_list(&FenceList::default()).unwrap();
     }
+}
+
+// [ACC-130] Its session has ended, and storage still reads for it.
+fn fence_waits_for_what_a_client_it_names_has_left_and_for_no_other(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let patient = Config { operation_timeout: Some(Duration::from_secs(60)), ..Config::default() };
+    let administrator = harness.session_with(&patient);
+    let [data, mem] = EXPORTS.map(|export| administrator.mount(export).unwrap());
+    let (mut raw, _) = Raw::session(harness.address(), 8);
+    let root = raw.mount("mem");
+    let file = raw.create(root, b"f");
+    raw.call(Header::request(Opcode::Write, file), &write_body(0, 1, None), &[1]);
+    faults.next(Kind::Read, Fault::Hold, 1);
+    let mut read = Header::request(Opcode::Read, file);
+    raw.begin(&mut read);
+    raw.send(read, &read_body(0, 1, None), &[]);
+    faults.wait_for_held(1);
+    let mut bye = Header::request(Opcode::Bye, FileHandle(0));
+    raw.begin(&mut bye);
+    raw.send(bye, &[], &[]);
+    while raw.receive().is_some() {}
+    for root in [&data, &mem] {
+        root.set_fence_list(&FenceList::of_clients(&[[1; 16]])).unwrap();
+    }
+    let mut fence = mem.submit_set_fence_list(&FenceList::of_clients(&[[5; 16]]));
+    administrator.ping().unwrap();
+    assert!(!fence.test(), "the client that it names is read for");
+    faults.release();
+    fence.wait().unwrap();
 }

@@ -41,7 +41,7 @@ impl Worker {
 
     fn start_as(&mut self, identity: &Identity, call: &Call, op: FsOp, after: After) {
         let token = self.park(*call, State::Storage(after));
-        self.storage.for_client(call.session.0 as u64);
+        self.storage_works_for(call.session);
         if let Submitted::Done(result) = self.storage.submit(token, identity, op) {
             self.on_storage(token, result);
         }

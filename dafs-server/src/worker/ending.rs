@@ -140,7 +140,7 @@ impl Worker {
             self.unlocking.push(session.id);
             self.free_some_locks();
         }
-        self.forget_operations(key);
+        self.forget_operations(key, &session);
         self.buffers.end_session(key);
         self.wakeups.push_back(Wakeup::Buffer);
         self.publish();

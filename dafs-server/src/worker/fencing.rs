@@ -11,6 +11,7 @@ use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::requests::work::State;
+use crate::worker::session::Session;
 
 impl Worker {
     /// Answers the call when no operation of a client that is fenced off the export is in flight.
@@ -139,13 +140,14 @@ impl Worker {
     /// An operation of a client that is fenced off the export is still in flight. What has not begun meets the fence when it does.
     fn fenced_in_flight(&self, export: usize) -> bool {
         self.operations.iter().any(|(_, operation)| {
-            let session = self.sessions.find(operation.call.session);
+            let session = self.sessions.find(operation.call.session).map(Session::subject);
+            let subject = session.or_else(|| operation.former.as_ref().map(|former| former.subject()));
             let is_idle = matches!(
                 operation.state,
                 State::FenceDrain { .. } | State::Lock { .. } | State::Chain { .. }
             );
             !(is_idle || operation.state.is_answered())
-                && session.is_none_or(|session| self.shared.fences.holds_off(export, &session.subject()))
+                && subject.is_none_or(|subject| self.shared.fences.holds_off(export, &subject))
         })
     }
 }

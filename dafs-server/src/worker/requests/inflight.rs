@@ -1,6 +1,7 @@
 //! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use dafs_proto::session::ChainStep;
 use dafs_proto::transport::{Head, OpToken, Span, TransportError};
@@ -12,7 +13,8 @@ use crate::worker::buffers::{Buffer, Grant, NOBODY, Owner};
 use crate::worker::flight::answer::Payload;
 use crate::worker::flight::{Call, INDEX_MASK, Wakeup, slot_of, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::{Operation, State};
+use crate::worker::requests::work::{Former, Operation, State};
+use crate::worker::session::Session;
 
 impl Worker {
     /// Adds an operation; its token names it to storage and providers.
@@ -25,8 +27,15 @@ impl Worker {
         }
         self.park_count = self.park_count.wrapping_add(1);
         let generation = self.park_count;
-        let operation =
-            Operation { call, state, generation, rdma_pending: 0, forgotten: false, taken_back: None };
+        let operation = Operation {
+            call,
+            state,
+            generation,
+            rdma_pending: 0,
+            forgotten: false,
+            former: None,
+            taken_back: None,
+        };
         self.look_at_fences();
         let index = self.operations.insert(operation);
         token(index, generation)
@@ -290,7 +299,8 @@ impl Worker {
     }
 
     /// A session ended: its operations are nobody's. Those whose memory is in use stay until it is not.
-    pub(crate) fn forget_operations(&mut self, session: SessionKey) {
+    pub(crate) fn forget_operations(&mut self, session: SessionKey, ended: &Session) {
+        let mut former = None;
         for index in self.places_of(|operation| operation.call.session == session) {
             let operation = &mut self.operations[index];
             operation.forgotten = true;
@@ -302,7 +312,9 @@ impl Worker {
                 self.release_buffers(operation.state.into_buffers());
             } else {
                 // Whoever gets the session's place next is somebody else.
-                self.operations[index].call.session = NOBODY;
+                operation.call.session = NOBODY;
+                let former = former.get_or_insert_with(|| Arc::new(Former::of(ended)));
+                operation.former = Some(Arc::clone(former));
             }
         }
     }

@@ -2,11 +2,14 @@
 //! what it may touch, and is put back unless it is over. What each of them does is `ops`'.
 
 use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
 use dafs_proto::wire::{FileHandle, HEAD_SIZE_MAX, LockRequest, Status};
 
+use crate::shared::Subject;
 use crate::shared::locks::WaiterId;
 use crate::storage::{FsOp, FsResult, LockKey, Submitted};
 use crate::worker::Worker;
@@ -17,6 +20,8 @@ use crate::worker::flight::batch::Batch;
 use crate::worker::flight::eager::EagerFrame;
 use crate::worker::flight::lock::AfterKept;
 use crate::worker::flight::{Call, token};
+use crate::worker::ids::SessionKey;
+use crate::worker::session::Session;
 
 /// An operation that waits.
 #[derive(Debug)]
@@ -29,8 +34,31 @@ pub(crate) struct Operation {
     pub(crate) rdma_pending: u32,
     /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
     pub(crate) forgotten: bool,
+    /// Whose it was, where its session has ended: a fence may be about that client.
+    pub(crate) former: Option<Arc<Former>>,
     /// The head of its reply that was taken back.
     pub(crate) taken_back: Option<Box<Head>>,
+}
+
+/// A client whose session has ended, as fences know it.
+#[derive(Debug)]
+pub(crate) struct Former {
+    client_id: [u8; 16],
+    key_name: Option<String>,
+    address: Option<SocketAddr>,
+}
+
+impl Former {
+    /// Whose session this is.
+    pub(crate) fn of(session: &Session) -> Self {
+        let key_name = session.client.key_name.clone();
+        Self { client_id: session.client_id, key_name, address: session.peer }
+    }
+
+    /// Who it is to fences.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { client_id: &self.client_id, key_name: self.key_name.as_deref(), address: self.address }
+    }
 }
 
 impl Operation {
@@ -193,7 +221,7 @@ impl Context<'_> {
             Ok(identity) => identity,
             Err(status) => return Some(Err(status)),
         };
-        self.worker.storage.for_client(self.call.session.0 as u64);
+        self.worker.storage_works_for(self.call.session);
         match self.worker.storage.submit(token, &identity, op) {
             Submitted::Done(result) => Some(result),
             Submitted::Pending => None,
@@ -278,6 +306,12 @@ impl Context<'_> {
 }
 
 impl Worker {
+    /// What storage is given next is this session's. By its name, which no later session gets: threads may work for one that has ended.
+    pub(crate) fn storage_works_for(&mut self, session: SessionKey) {
+        let client = self.sessions.find(session).map_or(u64::MAX, |session| session.id.0);
+        self.storage.for_client(client);
+    }
+
     /// Works on an operation: takes it out of its place, and puts it back unless it is over. Nothing happens where none is that moves data.
     pub(crate) fn work_on(
         &mut self,
