@@ -69,7 +69,17 @@ impl Raw {
 
     /// The same, from a domain whose memory the server may know from before.
     pub fn connect_from(domain: Arc<dyn Domain>, address: &Address) -> Self {
-        let params = ConnectParams { wait: WaitPolicy::Event, ..ConnectParams::default() };
+        Self::connect_with(domain, address, &ConnectParams::default())
+    }
+
+    /// The same, and takes payloads of so many bytes at most.
+    pub fn connect_taking(address: &Address, recv_payload_max: u32) -> Self {
+        let params = ConnectParams { recv_payload_max, ..ConnectParams::default() };
+        Self::connect_with(domain(address), address, &params)
+    }
+
+    fn connect_with(domain: Arc<dyn Domain>, address: &Address, params: &ConnectParams) -> Self {
+        let params = ConnectParams { wait: WaitPolicy::Event, ..*params };
         let endpoint = domain.connect(address, &params, Duration::from_secs(10)).expect("a connection");
         Self { endpoint, domain, slots: None }
     }

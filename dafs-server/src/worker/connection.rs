@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
-use dafs_proto::wire::{HEAD_SIZE_MAX, HEADER_SIZE, Header};
+use dafs_proto::wire::{Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Status};
 
 use crate::shared::mail::Introduction;
 use crate::worker::flight::eager::EagerBuffers;
@@ -108,7 +108,7 @@ impl Connection {
     pub fn send(&mut self, head: &[u8], payload: &[u8]) {
         self.dirty = true;
         if self.outbox.is_empty() {
-            match self.endpoint.send_copy(head, payload) {
+            match post(&mut *self.endpoint, head, payload) {
                 Ok(()) => return,
                 Err(PostError::Full) => {}
                 // The next receive tells why, and closes it.
@@ -145,7 +145,7 @@ impl Connection {
     pub fn flush(&mut self) -> Result<(), TransportError> {
         loop {
             while let Some((head, payload)) = self.outbox.front() {
-                match self.endpoint.send_copy(head.as_bytes(), payload) {
+                match post(&mut *self.endpoint, head.as_bytes(), payload) {
                     Err(PostError::Full) => break,
                     Ok(()) | Err(PostError::Closed | PostError::Invalid(_) | PostError::Faulted) => {
                         self.outbox.pop_front();
@@ -196,4 +196,27 @@ impl Connection {
     pub fn wants_flush(&self) -> bool {
         !self.outbox.is_empty() || self.endpoint.wants_flush()
     }
+}
+
+/// Posts a message. A reply that is larger than this connection takes, because its request came over another, is answered as such: its
+/// client waits for it.
+fn post(endpoint: &mut dyn Endpoint, head: &[u8], payload: &[u8]) -> Result<(), PostError> {
+    match endpoint.send_copy(head, payload) {
+        Err(PostError::Invalid(_)) if !payload.is_empty() => refuse(endpoint, head, payload),
+        posted => posted,
+    }
+}
+
+#[cold]
+fn refuse(endpoint: &mut dyn Endpoint, head: &[u8], payload: &[u8]) -> Result<(), PostError> {
+    const WHY: &str = "a head that cannot be answered";
+    let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let (header, _) = Header::decode(head, payload_len).map_err(|_| PostError::Invalid(WHY))?;
+    if !header.flags.contains(Flags::REPLY) {
+        return Err(PostError::Invalid(WHY));
+    }
+    let mut refusal = [0; HEADER_SIZE];
+    let head_len = u16::try_from(HEADER_SIZE).expect("a header is short");
+    Header { status: Status::RANGE, head_len, payload_len: 0, ..header }.encode(&mut refusal);
+    endpoint.send_copy(&refusal, &[])
 }

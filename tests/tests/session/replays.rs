@@ -15,12 +15,13 @@ use dafs_proto::wire::{
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::raw::{Message, Raw, introduction, read_body, stable_write_body, write_body};
+use dafs_tests::raw::{Message, Raw, introduction, read_body, request, stable_write_body, write_body};
 use dafs_tests::suite::{EXPORTS, assert_same, bytes};
 
 on_each_provider_and_two_workers! {
     what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_again,
     batch_sent_again_writes_nothing_twice_and_reads_anew,
+    reply_that_is_too_large_for_the_next_connection_is_refused,
 }
 
 const LEN: u32 = 3000;
@@ -378,4 +379,30 @@ fn cut_while_sent() {
         assert_same(&found, &data[..count as usize], "what there was");
     }
     assert_eq!(harness.session().statistics().unwrap().in_flight, 0, "nothing is left of them");
+}
+
+// [SESS-51] Its request is not asked for again: it is being executed.
+fn reply_that_is_too_large_for_the_next_connection_is_refused(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let (mut raw, welcome) = Raw::session(harness.address(), 4);
+    let root = raw.mount("mem");
+    let file = raw.create(root, b"f");
+    raw.call(Header::request(Opcode::Write, file), &write_body(0, 8000, None), &bytes(1, 8000));
+    faults.next(Kind::Read, Fault::Hold, 1);
+    let mut read = Header::request(Opcode::Read, file);
+    raw.begin(&mut read);
+    raw.send(read, &read_body(0, 8000, None), &[]);
+    faults.wait_for_held(1);
+    drop(raw);
+    let resume = Resume { session: welcome.session, secret: welcome.secret };
+    let mut raw = Raw::connect_taking(harness.address(), 4096);
+    assert!(raw.shake(&introduction(harness.address(), 4, Some(resume))).unwrap().resumed);
+    read.flags |= Flags::REPLAY;
+    raw.send(read, &read_body(0, 8000, None), &[]);
+    // In a slot that nothing used: what came before it has arrived.
+    assert_eq!(raw.ask(request(Opcode::Null, 3, 1), &[], &[]).header.status, Status::OK);
+    faults.release();
+    let refused = raw.receive().unwrap();
+    assert_eq!((refused.header.slot, refused.header.status), (read.slot, Status::RANGE));
+    assert_eq!(raw.ask(request(Opcode::Null, 3, 2), &[], &[]).header.status, Status::OK, "it goes on");
 }
