@@ -1,5 +1,6 @@
 //! What is done as time passes: ten times a second.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use dafs_proto::budget::Owner;
@@ -11,7 +12,8 @@ use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
 use crate::worker::connection::Phase;
-use crate::worker::ids::ConnectionKey;
+use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::requests::work::State;
 
 /// Sessions that end in one tick: each closes hundreds of files, and a crowd may fall silent together.
 const ENDED_AT_ONCE: usize = 4;
@@ -38,6 +40,7 @@ impl Worker {
         }
         self.charge_unsent();
         self.hear_of_those_in_storage();
+        self.hear_of_those_who_wait_for_locks();
         let expired = self.sessions.expired(now, millis(self.shared.settings.lease_ms));
         for session in expired.iter().take(ENDED_AT_ONCE) {
             self.end_session(*session, End::LeaseOver);
@@ -119,6 +122,30 @@ impl Worker {
                 && operation.state.in_storage()
                 && let Some(session) = self.sessions.find_mut(operation.call.session)
             {
+                session.last_heard = self.now;
+            }
+        }
+    }
+
+    /// A client whose requests all wait for locks has no credit to say that it is there.
+    fn hear_of_those_who_wait_for_locks(&mut self) {
+        if !self.shared.locks.is_used() {
+            return;
+        }
+        let mut waiting: HashMap<SessionKey, usize> = HashMap::new();
+        for (_, operation) in &self.operations {
+            if matches!(operation.state, State::Lock { .. } | State::Chain { .. }) {
+                *waiting.entry(operation.call.session).or_default() += 1;
+            }
+        }
+        for (key, count) in waiting {
+            let Some(session) = self.sessions.find_mut(key).filter(|session| session.connection.is_some())
+            else {
+                continue;
+            };
+            let (executing, limit) = (session.core.credits().executing(), session.core.credits().limit());
+            // One that waits for its client itself is no excuse.
+            if executing >= limit && count >= usize::from(executing) {
                 session.last_heard = self.now;
             }
         }

@@ -8,7 +8,7 @@ use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Message, Raw};
-use dafs_tests::suite::resident_size;
+use dafs_tests::suite::{resident_size, wait_for};
 use dafs_tests::{on_each_provider, on_each_provider_and_two_workers};
 
 use super::open;
@@ -24,6 +24,7 @@ on_each_provider_and_two_workers! {
     whoever_asks_again_keeps_his_place,
     grant_that_is_ignored_is_taken_back,
     grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept,
+    client_whose_only_credit_waits_for_a_lock_is_not_silent,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
 }
@@ -271,6 +272,28 @@ fn grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept(on: On) {
     wait.wait().unwrap();
     assert!(!other.try_lock(0..1, Exclusive).unwrap(), "a lock that its client has asked for again");
     raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+}
+
+// [SESS-98]
+fn client_whose_only_credit_waits_for_a_lock_is_not_silent(on: On) {
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+    let session = harness.session();
+    let (_, held) = open(&session);
+    held.lock(0..1, Exclusive).unwrap();
+    let (mut raw, _) = Raw::session(harness.address(), 1);
+    let root = raw.mount("data");
+    let file = raw.create(root, b"f");
+    let mut lock = Header::request(Opcode::Lock, file);
+    raw.begin(&mut lock);
+    let request = LockRequest { offset: 0, len: 1, owner: 1, kind: Exclusive, flags: LockFlags::WAIT };
+    raw.send(lock, &request.bytes(), &[]);
+    // One that speaks later, and then no more, is silent for the lease before the other would be.
+    let (mut silent, _) = Raw::session(harness.address(), 1);
+    silent.mount("data");
+    wait_for("the silent one is ended", || session.statistics().unwrap().sessions < 3);
+    held.unlock(0..1).unwrap();
+    let granted = raw.receive().expect("its session goes on");
+    assert_eq!((granted.header.opcode, granted.header.status), (Opcode::Lock, Status::OK));
 }
 
 // [LOCK-26]
