@@ -130,8 +130,11 @@ impl Worker {
         if session.waiting > 0 {
             self.turns.session_waits_no_more();
         }
-        let closing = session.handles.take_all().filter(|handle| !handle.is_root).map(|handle| handle.node);
-        self.closing.extend(closing);
+        for open in session.handles.take_all().filter(|open| !open.is_root) {
+            // What is not closed yet is not given to others.
+            let descriptors = session.descriptors.split(self.descriptors_of(&open));
+            self.closing.push((open.node, descriptors));
+        }
         self.close_some();
         self.shared.directory.leave(session.id);
         self.end_tokens_of(session.id);

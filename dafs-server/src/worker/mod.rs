@@ -20,13 +20,13 @@ pub mod session;
 pub mod stats;
 mod upkeep;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_proto::budget::Owner;
+use dafs_proto::budget::{Charge, Owner};
 use dafs_proto::session::Moment;
 use dafs_proto::transport::util::{Waiting, gives_way};
 use dafs_proto::transport::{Domain, Endpoint, OpToken, PeerIdentity, Reach};
@@ -43,7 +43,7 @@ use crate::worker::connection::{Connection, Phase};
 use crate::worker::flight::fencing::Fencing;
 use crate::worker::flight::meeting::Meetings;
 use crate::worker::flight::{Call, Wakeup};
-use crate::worker::ids::ConnectionKey;
+use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
 use crate::worker::sched::costs::SieveCosts;
@@ -60,6 +60,8 @@ pub struct Worker {
     pub(crate) connections: Slab<Connection>,
     pub(crate) sessions: SessionTable,
     pub(crate) operations: Slab<Operation>,
+    /// The links among them that wait for their turn: by chain, and there by place in it.
+    pub(crate) links: HashMap<(SessionKey, u64), BTreeMap<u16, usize>>,
     pub(crate) buffers: BufferPool,
     /// Where the eager buffers of a listener's connections are registered.
     pub(crate) domains: Vec<Option<Arc<dyn Domain>>>,
@@ -88,8 +90,8 @@ pub struct Worker {
     results: VecDeque<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
-    /// What sessions that ended had open, and is still to be closed.
-    pub(crate) closing: Vec<NodeId>,
+    /// What sessions that ended had open, and is still to be closed, with the descriptors that it takes.
+    pub(crate) closing: Vec<(NodeId, Charge)>,
     /// Sessions that have ended and may still have locks.
     pub(crate) unlocking: Vec<SessionId>,
     /// Whoever waited for the end of the time after a restart is served.
@@ -154,6 +156,7 @@ impl Worker {
             connections: Slab::new(),
             sessions: SessionTable::default(),
             operations: Slab::new(),
+            links: HashMap::new(),
             wakeups: VecDeque::new(),
             turns: Turns::default(),
             read_costs: SieveCosts::of_reads(),

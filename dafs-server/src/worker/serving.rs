@@ -244,8 +244,9 @@ impl Worker {
     /// A session may have had tens of thousands of files open.
     pub(crate) fn close_some(&mut self) -> bool {
         let keep = self.closing.len().saturating_sub(CLOSES_PER_TURN);
-        for node in self.closing.drain(keep..) {
+        for (node, descriptors) in self.closing.drain(keep..) {
             self.storage.close(node);
+            drop(descriptors);
         }
         keep > 0
     }

@@ -1,9 +1,10 @@
 //! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use dafs_proto::session::ChainStep;
+use dafs_proto::session::{ChainLink, ChainStep};
 use dafs_proto::transport::{Head, OpToken, Span, TransportError};
 use dafs_proto::wire::{Header, Status};
 
@@ -38,6 +39,12 @@ impl Worker {
         };
         self.look_at_fences();
         let index = self.operations.insert(operation);
+        if let Operation {
+            call: Call { session, link: Some(link), .. }, state: State::Chain { .. }, ..
+        } = &self.operations[index]
+        {
+            self.links.entry((*session, link.chain)).or_default().insert(link.position, index);
+        }
         token(index, generation)
     }
 
@@ -53,6 +60,9 @@ impl Worker {
             self.buffers.stop_waiting(self.owner_of(index));
         }
         let operation = self.operations.remove(index);
+        if let (State::Chain { .. }, Some(link)) = (&operation.state, operation.call.link) {
+            self.forget_link((operation.call.session, link.chain), link.position);
+        }
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
             session.waiting = session.waiting.saturating_sub(1);
             if session.waiting == 0 {
@@ -353,18 +363,22 @@ impl Worker {
         call.expires.is_some_and(|expires| self.now >= expires)
     }
 
+    fn forget_link(&mut self, chain: (SessionKey, u64), position: u16) {
+        if let Entry::Occupied(mut links) = self.links.entry(chain) {
+            links.get_mut().remove(&position);
+            if links.get().is_empty() {
+                links.remove();
+            }
+        }
+    }
+
     fn resume_chain(&mut self, session: SessionKey, chain: u64) {
         let Some(core) = self.sessions.find(session).map(|session| &session.core) else { return };
-        let is_next = |operation: &Operation| {
-            matches!(operation.state, State::Chain { .. })
-                && operation.call.session == session
-                && operation
-                    .call
-                    .link
-                    .is_some_and(|link| link.chain == chain && core.chain_step(link) != ChainStep::Wait)
-        };
-        let next = self.operations.iter().find(|(_, operation)| is_next(operation));
-        let Some(index) = next.map(|(index, _)| index) else { return };
+        let links = self.links.get(&(session, chain));
+        let Some((&position, &index)) = links.and_then(BTreeMap::first_key_value) else { return };
+        if core.chain_step(ChainLink { chain, position }) == ChainStep::Wait {
+            return;
+        }
         let operation = self.unpark(index);
         let State::Chain { body, mut payload } = operation.state else { return };
         self.mark_dirty(operation.call.connection);
