@@ -2,6 +2,7 @@
 //! holds them. What a process holds there is in the way of the table's.
 
 use std::collections::{HashMap, HashSet};
+use std::iter::once;
 use std::ops::Range;
 
 use dafs_proto::wire::{LockKind, SessionId, Status};
@@ -171,7 +172,7 @@ impl LockTable {
     /// Grants what processes of this host have given back. Returns whose turn has come.
     pub(crate) fn serve_local(&mut self) -> Vec<Waiting> {
         let files = std::mem::take(&mut self.local.awaited);
-        files.into_iter().flat_map(|file| self.serve(file, [0..u64::MAX])).collect()
+        files.into_iter().flat_map(|file| self.serve(file, once(0..u64::MAX))).collect()
     }
 }
 

@@ -17,6 +17,7 @@ mod tests;
 mod unwritten;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::iter::once;
 use std::ops::Range;
 
 use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
@@ -447,7 +448,7 @@ impl LockTable {
     /// Serves some of those who waited for the end of the time in which locks are taken again; whether there are more.
     pub(crate) fn serve_some(&mut self) -> Option<Vec<Waiting>> {
         let file = self.restart.next_to_serve()?;
-        Some(self.serve(file, [0..u64::MAX]))
+        Some(self.serve(file, once(0..u64::MAX)))
     }
 
     fn release(
