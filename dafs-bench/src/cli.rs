@@ -115,7 +115,7 @@ pub enum Benchmark {
     ///
     /// Cases `rows-…`: 1,024 rows of 4 KiB of one array, written in one operation: registered before, one by one, in a group, and in a
     /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers with a cache of 100
-    /// registrations; the column gives the share of writes that find theirs in it. `none` keeps nothing, `cache` gives up one registration at a
+    /// registrations; the column gives the share of writes that find theirs in it. `none` keeps nothing, `cache` gives up one at a
     /// time, `batch` sixteen together. Cases `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds
     /// to registering.
     Registration(Options),
@@ -124,8 +124,9 @@ pub enum Benchmark {
     /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is
     /// quicker, wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
     /// (`vectored`: reads, and writes with nothing between), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a
-    /// piece, and one byte in 1 to 64 wanted. The memory is registered, unless --registered says otherwise. The ratio is to the quickest local one. --cold takes the
-    /// file out of the page cache before each list, --direct-io bypasses it, by local calls too; --dir names the disk.
+    /// piece, and one byte in 1 to 64 wanted. The memory is registered, unless --registered says otherwise. The ratio is to the quickest
+    /// local one. --cold takes the file out of the page cache before each list, --direct-io bypasses it, by local calls too; --dir
+    /// names the disk.
     Sieve {
         /// Say below the table which calls of its file system the server made of one list of each row, and what it expected of them.
         #[arg(long)]

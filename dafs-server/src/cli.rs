@@ -151,7 +151,7 @@ pub struct Settings {
     /// Close a connection that has no session after this long [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub handshake_ms: Option<u64>,
-    /// Share of each limit for all clients that one user, key or address may take, percent. Root and the server's own user may take all [default: 50]
+    /// Share of each limit that one user, key or address may take, percent; root and the server's own user may take all [default: 50]
     #[arg(long, value_name = "PERCENT", help_heading = LIMITS)]
     pub identity_share: Option<u64>,
     /// Open files of directories at once [default: three quarters of the process's descriptors]

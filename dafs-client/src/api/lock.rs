@@ -257,8 +257,8 @@ impl File {
 
 impl Chain<'_> {
     /// Locks a range of the file that was opened and waits for it, as [`File::lock`], for this chain: what follows is done under the lock,
-    /// until [`Chain::unlock`]. It is given back where the chain breaks off, and by a request behind it where the chain does not. A lock, what is done under it and the unlock are one round
-    /// trip:
+    /// until [`Chain::unlock`]. It is given back where the chain breaks off, and by a request behind it where the chain does not. A lock,
+    /// what is done under it and the unlock are one round trip:
     ///
     /// ```no_run
     /// # fn f(file: &dafs_client::File) -> dafs_client::Result<()> {

@@ -127,7 +127,7 @@ impl Worker {
         }
     }
 
-    /// A client whose requests all wait for locks has no credit to say that it is there.
+    /// A client whose requests all wait for locks has no credit for a keep-alive.
     fn hear_of_those_who_wait_for_locks(&mut self) {
         if !self.shared.locks.is_used() {
             return;

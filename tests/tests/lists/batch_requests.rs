@@ -210,7 +210,7 @@ fn link_that_reads_into_memory_of_its_client_is_not_answered_from_what_was_kept(
     let region = raw.region(4096, Access::all());
     let range = |len: u64| [region.range().key.0, region.range().offset, len];
     let direct = operation(f, false, (0, 100), range(100));
-    let lists = Lists { extents: direct.lists.extents.clone(), segments: Vec::new() };
+    let lists = Lists { extents: direct.lists.extents.to_vec(), segments: Vec::new() };
     let inline = BatchOperation { method: Method::Inline, lists: lists.into(), ..direct.clone() };
     for operations in [vec![direct.clone()], vec![inline, direct]] {
         let (body, payload) = encoded(&operations, BatchFlags::empty());

@@ -206,7 +206,7 @@ fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     assert_status(b.copy_range(149_999, 10, &b, 0), Status::LOCKED, "a copy from there");
     assert_status(b.punch_hole(0, 100_001), Status::LOCKED, "a hole");
     b.truncate(150_000).unwrap();
-    let extents = [(0, 10), (149_990, 10)].map(|(offset, len)| dafs_client::Extent::new(offset, len));
+    let extents = [(0, 10), (149_990, 10)].map(|(offset, len)| Extent::new(offset, len));
     locked(b.write_list(&extents, &[std::io::IoSlice::new(&buffer[..20])]), "a list");
     assert_eq!(a.read_at(&mut buffer, 50_000).unwrap(), 100_000, "its own session is let in");
     // Shared: others read, and do not write.

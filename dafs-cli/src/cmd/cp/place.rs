@@ -60,8 +60,8 @@ pub(super) struct Meta {
     pub(super) ctime: Timestamp,
 }
 
-/// The mode of a directory until all of it is there, for nobody else to use. The sticky bit, which nobody needs with it, marks it: who copies
-/// again gives it the mode that it is to have.
+/// The mode of a directory until all of it is there, for nobody else to use. The sticky bit, which nobody needs with it, marks it: who
+/// copies again gives it the mode that it is to have.
 const UNFINISHED_MODE: u32 = 0o1700;
 
 /// User and group.
