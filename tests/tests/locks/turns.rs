@@ -23,7 +23,7 @@ on_each_provider_and_two_workers! {
     wait_goes_on_over_a_restart,
     whoever_asks_again_keeps_his_place,
     grant_that_is_ignored_is_taken_back,
-    grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept,
+    grant_that_is_asked_for_again_in_a_chain_or_given_back_is_not_taken_back,
     client_whose_only_credit_waits_for_a_lock_is_not_silent,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
@@ -237,32 +237,49 @@ fn grant_that_is_ignored_is_taken_back(on: On) {
 }
 
 // [LOCK-27]
-fn grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept(on: On) {
+fn grant_that_is_asked_for_again_in_a_chain_or_given_back_is_not_taken_back(on: On) {
     let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
     let (a, b) = (harness.session(), harness.session());
     let ((_, held), (_, other)) = (open(&a), open(&b));
-    held.lock(0..2, Exclusive).unwrap();
+    held.lock(0..4, Exclusive).unwrap();
     let (mut raw, _) = Raw::session(harness.address(), 8);
     let root = raw.mount("data");
     let file = raw.create(root, b"f");
     let notify = LockFlags::WAIT | LockFlags::NOTIFY;
-    for at in 0..3 {
-        // The last is ignored: when that is taken back, the others would have been.
-        assert_eq!(lock_at(&mut raw, file, at.min(1), at, notify), Status::WAITING);
+    let ask = |raw: &mut Raw, flags, request: LockRequest| {
+        let mut header = Header::request(Opcode::Lock, file);
+        header.flags = flags;
+        raw.call(header, &request.bytes(), &[]).header.status
+    };
+    let lock = |offset, len, owner, flags| LockRequest { offset, len, owner, kind: Exclusive, flags };
+    for (offset, len, owner) in [(0, 1, 0), (1, 1, 1), (1, 1, 2), (2, 2, 3)] {
+        let request = lock(offset, len, owner, notify);
+        assert_eq!(ask(&mut raw, Flags::empty(), request), Status::WAITING);
     }
-    held.unlock(0..2).unwrap();
-    let told: Vec<_> = (0..2).map(|_| raw.receive().expect("a turn")).collect();
-    assert!(told.iter().all(|told| told.header.opcode == Opcode::LockTurn));
-    let request = LockRequest { offset: 0, len: 1, owner: 0, kind: Exclusive, flags: notify };
-    let mut link = Header::request(Opcode::Lock, file);
-    link.flags = Flags::CHAIN_FORWARD;
-    assert_eq!(raw.call(link, &request.bytes(), &[]).header.status, Status::OK);
+    let turn = |raw: &mut Raw| {
+        let told = raw.receive().expect("a turn");
+        assert_eq!(told.header.opcode, Opcode::LockTurn);
+        LockTurn::decode(&told.body).unwrap().owner
+    };
+    held.unlock(0..4).unwrap();
+    let mut told: Vec<u64> = (0..3).map(|_| turn(&mut raw)).collect();
+    told.sort_unstable();
+    assert_eq!(told, [0, 1, 3]);
+    assert_eq!(ask(&mut raw, Flags::CHAIN_FORWARD, lock(0, 1, 0, notify)), Status::OK);
     let mut last = Header::request(Opcode::Null, FileHandle(0));
     last.flags = Flags::CHAIN_BACK;
     raw.call(last, &[], &[]);
-    // It gives the other one back, of which owner 2 is told then, and takes it again without waiting.
-    let unlock = UnlockRequest { offset: 1, len: 1, owner: 1 };
-    raw.call(Header::request(Opcode::Unlock, file), &unlock.bytes(), &[]);
+    // One gives its lock back, and takes a part of it again.
+    let unlock = |raw: &mut Raw, offset, len, owner| {
+        let request = UnlockRequest { offset, len, owner };
+        let reply = raw.call(Header::request(Opcode::Unlock, file), &request.bytes(), &[]);
+        assert_eq!(reply.header.status, Status::OK);
+    };
+    unlock(&mut raw, 2, 2, 3);
+    assert_eq!(ask(&mut raw, Flags::empty(), lock(2, 1, 3, LockFlags::empty())), Status::OK);
+    // The last to be told ignores that: when its lock is taken back, the others would have been.
+    unlock(&mut raw, 1, 1, 1);
+    assert_eq!(turn(&mut raw), 2);
     let mut wait = other.submit_lock(1..2, Exclusive);
     b.ping().unwrap();
     while !wait.test() {
@@ -270,7 +287,8 @@ fn grant_that_is_asked_for_again_in_a_chain_or_without_waiting_is_kept(on: On) {
         a.ping().unwrap();
     }
     wait.wait().unwrap();
-    assert!(!other.try_lock(0..1, Exclusive).unwrap(), "a lock that its client has asked for again");
+    assert!(!other.try_lock(0..1, Exclusive).unwrap(), "what its client has asked for again");
+    assert!(!other.try_lock(2..3, Exclusive).unwrap(), "what its client has locked since");
     raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
 }
 
