@@ -9,6 +9,14 @@ thread_local! {
     static STEPS: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Entries of a table in memory that are looked at in the time of one step: it goes from one to the next, and does nothing else.
+const LOOKS_IN_A_STEP: usize = 16;
+
+/// So many entries of a table were looked at on this thread.
+pub(crate) fn add_looks(looks: usize) {
+    add(looks / LOOKS_IN_A_STEP);
+}
+
 /// So many steps were done on this thread.
 pub(crate) fn add(steps: usize) {
     STEPS.set(STEPS.get().saturating_add(steps));

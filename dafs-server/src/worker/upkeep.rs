@@ -11,6 +11,7 @@ use super::Worker;
 use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
+use crate::storage::work;
 use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::State;
@@ -60,6 +61,8 @@ impl Worker {
         self.resume_storage_waiters();
         self.tidy_storage();
         self.flush_dirty();
+        // It was nobody's turn.
+        work::take();
         expired.len() > ENDED_AT_ONCE
     }
 

@@ -300,7 +300,7 @@ impl LockTable {
     fn end_waits(&mut self, file: LockKey, why: Status, is_meant: impl Fn(&Waiter) -> bool) -> Freed {
         let mut freed = Freed::default();
         let waiters = self.files.get(&file).map(|locks| &locks.waiters);
-        work::add(waiters.map_or(0, BTreeMap::len));
+        work::add_looks(waiters.map_or(0, BTreeMap::len));
         let meant = waiters.into_iter().flatten().filter(|(_, waiter)| is_meant(waiter));
         let meant: Vec<WaiterId> = meant.map(|(id, _)| *id).collect();
         let ended: Vec<_> = meant.into_iter().filter_map(|id| self.remove_waiter(file, id)).collect();
@@ -357,14 +357,17 @@ impl LockTable {
         let locks = self.files.get(&file)?;
         let own = self.waits.get(&held.owner)?.range((file, WaiterId::default())..);
         let mut own = own.take_while(|(other, _)| *other == file).map(|(_, id)| *id);
-        own.find(|id| {
-            work::add(1);
+        let mut looks = 0;
+        let found = own.find(|id| {
+            looks += 1;
             locks.waiters.get(id).is_some_and(|waiter| {
                 let is_session = matches!(waiter.waiting.told, Told::Session(..));
                 let is_same = waiter.held.kind == held.kind && waiter.held.handle == held.handle;
                 is_session && waiter.range == *range && is_same
             })
-        })
+        });
+        work::add_looks(looks);
+        found
     }
 
     /// Ends waits, all of them before anybody is served: none of them gets its turn by that. Returns which of them waited still, and whose
@@ -441,7 +444,7 @@ impl LockTable {
                 held.is_mandatory && held.owner.session != session && conflict(held.kind, kind)
             })
         });
-        work::add(steps);
+        work::add_looks(steps);
         keeps_out
     }
 

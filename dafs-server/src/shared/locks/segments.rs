@@ -149,7 +149,7 @@ impl Segments {
             at = segment.end;
         }
         own += usize::from(at < range.end);
-        work::add(steps);
+        work::add_looks(steps);
         (own, own + others)
     }
 

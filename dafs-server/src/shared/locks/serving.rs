@@ -106,7 +106,7 @@ impl LockTable {
             is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
         }
         self.local.end_pass(file);
-        work::add(steps);
+        work::add_looks(steps);
         granted
     }
 
@@ -120,7 +120,7 @@ impl LockTable {
         }
         let mut steps_left = CIRCLE_STEPS_MAX;
         let is_circle = self.search_circle(owner, &mut steps_left);
-        work::add(CIRCLE_STEPS_MAX - steps_left);
+        work::add_looks(CIRCLE_STEPS_MAX - steps_left);
         is_circle
     }
 
@@ -187,7 +187,7 @@ impl FileLocks {
         let mut waiters = self.waiters.values();
         let is_before = |waiter: &Waiter| overlap(&waiter.range, range) && waiter.held.comes_before(held);
         let is_behind = waiters.any(is_before);
-        work::add(self.waiters.len() - waiters.len());
+        work::add_looks(self.waiters.len() - waiters.len());
         is_behind
     }
 
@@ -207,7 +207,7 @@ impl FileLocks {
             }
             is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
         }
-        work::add(steps);
+        work::add_looks(steps);
         reach
     }
 }

@@ -54,7 +54,7 @@ impl LockTurns {
     /// The client gives back all of those that are meant, as far as it was told of them: of others it is told later, and asks. One look
     /// at each.
     pub(crate) fn claim_told(&mut self, is_meant: impl Fn(&LockTurn) -> bool) {
-        work::add(self.awaited.len());
+        work::add_looks(self.awaited.len());
         self.awaited.retain(|(turn, _), wait| !(matches!(wait, Turn::Told(_)) && is_meant(turn)));
     }
 
