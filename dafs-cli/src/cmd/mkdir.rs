@@ -40,19 +40,16 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
         Some(Err(error)) => Err(error),
         _ => make_all(&target.path, mode),
     };
-    if let Err(error) = made {
+    let Err(error) = made else { return Ok(()) };
+    match export.metadata(&target.path) {
         // Where nothing may be made, what exists is enough as well.
-        return if is_directory() { Ok(()) } else { Err(failed(error)) };
-    }
-    // "It exists" is success only for a directory.
-    let found = export.metadata(&target.path).map_err(failed)?;
-    match found.kind {
-        FileKind::Directory => Ok(()),
-        kind => Err(crate::report::Failure::text(format!(
+        Ok(found) if found.kind == FileKind::Directory => Ok(()),
+        Ok(found) if error.already_exists() => Err(crate::report::Failure::text(format!(
             "cannot make the directory '{}': a {} with that name is in the way",
             target.url(),
-            crate::format::kind_name(kind)
+            crate::format::kind_name(found.kind)
         ))),
+        _ => Err(failed(error)),
     }
 }
 
