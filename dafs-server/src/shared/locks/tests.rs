@@ -7,10 +7,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-mod serving;
-mod unwritten;
 use crate::metrics::BudgetState;
 use crate::shared::lock_file::Record;
+
+mod circles;
+mod limits;
+mod serving;
+mod unwritten;
 
 const FILE: LockKey = LockKey { fs: 1, file: 2, generation: 3 };
 
@@ -249,65 +252,6 @@ proptest! {
     }
 }
 
-// [LOCK-7]
-#[test]
-fn who_closes_a_circle_is_refused_and_the_others_go_on() {
-    let mut table = LockTable::default();
-    let exclusive = |id| held(id, Kind::Exclusive);
-    for id in 0..3 {
-        assert_eq!(table.lock(FILE, id..id + 1, exclusive(id), Claim::New, None), Ok(NOW));
-    }
-    for id in 0..2 {
-        let next = table.lock(FILE, id + 1..id + 2, exclusive(id), Claim::New, Some(waiting(id)));
-        assert!(matches!(next, Ok(Outcome::Waits(_))));
-    }
-    assert_eq!(table.lock(FILE, 0..1, exclusive(2), Claim::New, Some(waiting(2))), Err(Status::DEADLOCK));
-    assert_eq!(numbers(&table.unlock(FILE, &(2..3), owner_of(2))), [1].into());
-    assert_eq!(numbers(&table.unlock(FILE, &(1..2), owner_of(1))), [0].into());
-}
-
-// [LOCK-7]
-#[test]
-fn circle_is_found_of_as_many_owners_as_are_searched() {
-    const OWNERS_MAX: u64 = 16_384;
-    let exclusive = |id| held(id, Kind::Exclusive);
-    let file = |file| LockKey { file, ..FILE };
-    for owners in [OWNERS_MAX - 1, OWNERS_MAX, OWNERS_MAX + 1] {
-        let mut table = LockTable::default();
-        for id in 0..owners {
-            assert_eq!(table.lock(file(id), 0..1, exclusive(id), Claim::New, None), Ok(NOW));
-        }
-        for id in 0..owners - 1 {
-            let next = table.lock(file(id + 1), 0..1, exclusive(id), Claim::New, Some(waiting(id)));
-            assert!(matches!(next, Ok(Outcome::Waits(_))), "{next:?}");
-        }
-        let last = owners - 1;
-        let closed = table.lock(file(0), 0..1, exclusive(last), Claim::New, Some(waiting(last)));
-        match owners > OWNERS_MAX {
-            true => assert!(matches!(closed, Ok(Outcome::Waits(_))), "{owners}: {closed:?}"),
-            false => assert_eq!(closed, Err(Status::DEADLOCK), "{owners}"),
-        }
-    }
-}
-
-// [LOCK-7] Two that hold a range shared both want it alone.
-#[test]
-fn second_of_two_that_wait_to_be_alone_is_refused() {
-    let mut table = LockTable::default();
-    for id in 0..2 {
-        assert_eq!(table.lock(FILE, 0..9, held(id, Kind::Shared), Claim::New, None), Ok(NOW));
-    }
-    assert!(matches!(
-        table.lock(FILE, 0..9, held(0, Kind::Exclusive), Claim::New, Some(waiting(0))),
-        Ok(Outcome::Waits(_))
-    ));
-    assert_eq!(
-        table.lock(FILE, 3..4, held(1, Kind::Exclusive), Claim::New, Some(waiting(1))),
-        Err(Status::DEADLOCK)
-    );
-    assert_eq!(numbers(&table.unlock(FILE, &(0..9), owner_of(1))), [0].into());
-}
-
 // [LOCK-5]
 #[test]
 fn ten_thousand_that_wait_for_one_range_are_served_in_order() {
@@ -350,74 +294,6 @@ fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
 }
 
 // [LOCK-10]
-#[test]
-fn session_holds_a_bounded_number_of_parts() {
-    let mut table = LockTable::default();
-    let lock = |table: &mut LockTable, at: u64| {
-        table.lock(FILE, 2 * at..2 * at + 1, held(0, Kind::Shared), Claim::New, None)
-    };
-    let most = 65_536;
-    for at in 0..most {
-        assert_eq!(lock(&mut table, at), Ok(NOW));
-    }
-    assert_eq!(lock(&mut table, most), Err(Status::TOO_MANY_LOCKS));
-    table.unlock(FILE, &(0..2), owner_of(0));
-    assert_eq!(lock(&mut table, most), Ok(NOW));
-    assert_eq!((table.session_limit_state().refused, table.state().refused), (1, 0));
-}
-
-// [LOCK-10]
-#[test]
-fn all_sessions_hold_and_wait_for_a_bounded_number_of_parts() {
-    let mut table = LockTable::new(LockLimits { session: 3, all: 5 });
-    let lock = |table: &mut LockTable, session: u64, at: u64| {
-        let held = held(2 * session, Kind::Exclusive);
-        table.lock(FILE, at..at + 1, held, Claim::New, Some(waiting(session)))
-    };
-    for at in 0..3 {
-        assert_eq!(lock(&mut table, 0, 2 * at), Ok(NOW));
-    }
-    assert_eq!(lock(&mut table, 0, 6), Err(Status::TOO_MANY_LOCKS), "of its own");
-    assert_eq!(lock(&mut table, 1, 8), Ok(NOW));
-    assert!(matches!(lock(&mut table, 2, 0), Ok(Outcome::Waits(_))));
-    assert_eq!(lock(&mut table, 3, 10), Err(Status::TOO_MANY_LOCKS), "of all");
-    let state = |used| BudgetState { name: "locks", used, limit: 5, refused: 1 };
-    assert_eq!((table.state(), table.session_limit_state().refused), (state(5), 1));
-    table.unlock(FILE, &(8..9), owner_of(2));
-    assert_eq!(table.state(), state(4));
-    assert_eq!(lock(&mut table, 3, 10), Ok(NOW));
-}
-
-// [LOCK-10] A lock over many that others share is a part for each of them, and for each gap.
-#[test]
-fn lock_that_would_make_too_many_parts_is_refused_whole() {
-    let mut table = LockTable::new(LockLimits { session: 20, all: 100 });
-    let shared = |table: &mut LockTable, id, range, waits: bool| {
-        table.lock(FILE, range, held(id, Kind::Shared), Claim::New, waits.then(|| waiting(id)))
-    };
-    for at in 0..10 {
-        assert_eq!(shared(&mut table, 2, 4 * at..4 * at + 2, false), Ok(NOW));
-    }
-    // Of its session 10 are there: as many more make 20, and one lock more.
-    let all = table.counts.all;
-    assert_eq!(shared(&mut table, 3, 0..22, false), Err(Status::TOO_MANY_LOCKS));
-    assert_eq!((table.counts.all, table.session_limit_state().refused), (all, 1));
-    assert_eq!(shared(&mut table, 3, 0..18, false), Ok(NOW));
-    assert_eq!(table.counts.by_session[&SessionId(1)], 19);
-    table.unlock(FILE, &(0..100), owner_of(3));
-    assert_eq!(table.counts.all, all, "as before");
-    // What is locked while it waits counts when its turn comes.
-    assert_eq!(table.lock(FILE, 99..100, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
-    table.unlock(FILE, &(4..100), owner_of(2));
-    assert!(matches!(shared(&mut table, 3, 0..100, true), Ok(Outcome::Waits(_))));
-    for at in 1..10 {
-        assert_eq!(shared(&mut table, 2, 4 * at..4 * at + 2, false), Ok(NOW));
-    }
-    assert_eq!(table.unlock(FILE, &(99..100), owner_of(4)), []);
-    assert_eq!(table.take_overfull(), [waiting(3)]);
-    assert_eq!(table.counts.by_session[&SessionId(1)], 10);
-}
-
 // [LOCK-9]
 #[test]
 fn session_that_ends_gives_its_locks_back_in_slices() {
@@ -475,21 +351,6 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     table.unlock(FILE, &(0..10), owner_of(4));
     assert_eq!(table.records_of(FILE), ((2, 3), Vec::new()));
     assert!(knows_no_file(&table) && !table.has_mandatory());
-}
-
-// [LOCK-10]
-#[test]
-fn file_has_a_bounded_number_of_parts_that_last() {
-    let mut table = LockTable::default();
-    table.restore([].into(), Vec::new());
-    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
-    let lock = |table: &mut LockTable, at: u64| table.lock(FILE, 2 * at..2 * at + 1, lasts, Claim::New, None);
-    for at in 0..lasting::LASTING_MAX as u64 {
-        assert_eq!(lock(&mut table, at), Ok(NOW));
-    }
-    assert_eq!(lock(&mut table, 1 << 20), Err(Status::TOO_MANY_LOCKS));
-    let plain = table.lock(FILE, 1 << 30..1 << 31, held(2, Kind::Exclusive), Claim::New, None);
-    assert_eq!(plain, Ok(NOW), "others have no such bound");
 }
 
 // [LOCK-14] [LOCK-30] [LOCK-32] [LOCK-33]
