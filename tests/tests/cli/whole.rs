@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use dafs_proto::wire::Status;
 use dafs_tests::faulty::{Fault, Faults, Kind};
@@ -59,6 +59,14 @@ fn begin<const N: usize>(words: [&str; N]) -> Child {
 
 fn interrupt(copy: &Child) {
     signal(copy.id(), Signal::INT).unwrap();
+}
+
+/// A copy of what comes through a pipe, of which it has read the beginning: more was written than the pipe holds.
+fn begin_piped(copy: &mut Command) -> (Child, ChildStdin) {
+    let mut copy = copy.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut source = copy.stdin.take().unwrap();
+    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    (copy, source)
 }
 
 /// A signal is on its way to it.
@@ -151,13 +159,7 @@ fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) 
     let world = World::start(on);
     for last in [Signal::INT, Signal::TERM, Signal::HUP] {
         fs::write(world.data().join("f"), "old").unwrap();
-        let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut source = copy.stdin.take().unwrap();
-        source.write_all(&bytes(1, SIZES[1])).unwrap();
+        let (copy, source) = begin_piped(&mut command(["cp", "/dev/stdin", &world.url("data/f")]));
         wait_for_reader(&copy);
         signal(copy.id(), last).unwrap();
         while is_signal_waiting(&copy) {}
@@ -173,13 +175,7 @@ fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) 
 fn copy_of_a_silent_pipe_that_is_interrupted_leaves_nothing_behind(on: On) {
     let world = World::start(on);
     fs::write(world.data().join("f"), "old").unwrap();
-    let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut source = copy.stdin.take().unwrap();
-    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    let (copy, source) = begin_piped(&mut command(["cp", "/dev/stdin", &world.url("data/f")]));
     wait_for_reader(&copy);
     interrupt(&copy);
     let (code, said) = ended(copy);
@@ -193,15 +189,12 @@ fn copy_of_a_silent_pipe_that_is_interrupted_leaves_nothing_behind(on: On) {
 // [CMD-31]
 fn copy_goes_on_through_signals_that_it_was_started_to_ignore(on: On) {
     let world = World::start(on);
-    let mut copy = Command::new("sh")
-        .args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", text(&program("dafs"))])
-        .args(["cp", "/dev/stdin", &world.url("data/f")])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut source = copy.stdin.take().unwrap();
-    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    let (copy, source) =
+        begin_piped(
+            Command::new("sh")
+                .args(["-c", "trap '' HUP INT; exec \"$@\"", "sh", text(&program("dafs"))])
+                .args(["cp", "/dev/stdin", &world.url("data/f")]),
+        );
     for ignored in [Signal::HUP, Signal::INT] {
         signal(copy.id(), ignored).unwrap();
         while is_signal_waiting(&copy) {}
@@ -383,14 +376,7 @@ fn copy_of_a_file_that_became_stale_is_made_once_more(on: On) {
 // [CMD-18]
 fn copy_of_a_pipe_to_a_file_that_became_stale_fails(on: On) {
     let mut world = World::start(on);
-    let mut copy = command(["cp", "/dev/stdin", &world.url("data/f")])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut source = copy.stdin.take().unwrap();
-    // More than the pipe holds: the copy has read the beginning.
-    source.write_all(&bytes(1, SIZES[1])).unwrap();
+    let (copy, mut source) = begin_piped(&mut command(["cp", "/dev/stdin", &world.url("data/f")]));
     world.kill();
     let [draft] = &names(&world.data())[..] else { panic!("{:?}", names(&world.data())) };
     fs::remove_file(world.data().join(draft)).unwrap();
