@@ -163,8 +163,6 @@ fn collect(directory: &Path, number: usize, guest: &End) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn job(program: &str, tests: &[&str]) -> Job {
@@ -229,8 +227,11 @@ mod tests {
         let root = scratch(name);
         let place = root.join("tests/rdma-vm");
         fs::create_dir_all(&place).unwrap();
-        fs::write(place.join("rdma-vm"), format!("#!/bin/sh\n{rdma_vm}\n")).unwrap();
-        fs::set_permissions(place.join("rdma-vm"), PermissionsExt::from_mode(0o755)).unwrap();
+        // Another process writes it: what another test starts meanwhile would have it open, and then it cannot be started.
+        let write = r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod +x "$1""#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", write, "sh"]).arg(place.join("rdma-vm")).arg(rdma_vm);
+        assert!(shell.status().unwrap().success());
         let log = Log::new(&root, "verbs");
         let guest = run(&root, &[job("/bin/true", &["a"])], false, &root.join("out"), &log).unwrap();
         fs::remove_dir_all(root).unwrap();

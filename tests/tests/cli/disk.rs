@@ -52,6 +52,8 @@ impl Disk {
     /// A copy of what the disk has now: what is only in the machine's memory is not in it.
     fn copy(&self) -> PathBuf {
         let copy = self.small.join("copy");
+        // A new file: the kernel may still have what a mount of the one before has read.
+        let _ = std::fs::remove_file(&copy);
         run("cp", &["--sparse=always", text(&self.image()), text(&copy)]).unwrap();
         copy
     }

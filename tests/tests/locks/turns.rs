@@ -215,7 +215,7 @@ fn whoever_asks_again_keeps_his_place(on: On) {
 
 // [LOCK-27]
 fn grant_that_is_ignored_is_taken_back(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
     let (a, b) = (harness.session(), harness.session());
     let ((_, held), (_, last)) = (open(&a), open(&b));
     held.lock(0..1, Exclusive).unwrap();
@@ -238,7 +238,7 @@ fn grant_that_is_ignored_is_taken_back(on: On) {
 
 // [LOCK-27]
 fn grant_that_is_asked_for_again_in_a_chain_or_given_back_is_not_taken_back(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
     let (a, b) = (harness.session(), harness.session());
     let ((_, held), (_, other)) = (open(&a), open(&b));
     held.lock(0..4, Exclusive).unwrap();
@@ -294,7 +294,7 @@ fn grant_that_is_asked_for_again_in_a_chain_or_given_back_is_not_taken_back(on: 
 
 // [SESS-98]
 fn client_whose_only_credit_waits_for_a_lock_is_not_silent(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
     let session = harness.session();
     let (_, held) = open(&session);
     held.lock(0..1, Exclusive).unwrap();
