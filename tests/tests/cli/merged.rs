@@ -1,7 +1,7 @@
 //! `dafs cp` of several things that go to one name or file, and of files with several names.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -46,11 +46,13 @@ fn copy_of_two_with_one_name_refuses_the_second(on: On) {
     assert_eq!(fs::read(world.local("a/x")).unwrap(), b"third");
 }
 
+// [CMD-93]
 fn copy_of_trees_that_meet_refuses_what_comes_twice(on: On) {
     let world = World::start(on);
-    for tree in ["m/1/t", "m/2/t"] {
+    for (tree, mode) in [("m/1/t", 0o750), ("m/2/t", 0o705)] {
         let tree = world.local(tree);
         fs::create_dir_all(tree.join("sub")).unwrap();
+        fs::set_permissions(tree.join("sub"), fs::Permissions::from_mode(mode)).unwrap();
         for name in ["f", "sub/f", "sub/g"] {
             fs::write(tree.join(name), text(&tree)).unwrap();
         }
@@ -69,6 +71,7 @@ fn copy_of_trees_that_meet_refuses_what_comes_twice(on: On) {
     assert_eq!(fs::read_link(copy("link")).unwrap(), one);
     assert_eq!(fs::read_to_string(copy("sub/g")).unwrap(), text(&two));
     assert!(copy("sub/only here").exists());
+    assert_eq!(fs::metadata(copy("sub")).unwrap().mode() & 0o7777, 0o750);
     // Into one directory by its content, under a name that another operand has.
     fs::create_dir(world.data().join("flat")).unwrap();
     let content = format!("{}/sub/.", text(&two));

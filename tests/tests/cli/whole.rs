@@ -264,28 +264,39 @@ fn copy_whose_source_goes_away_gives_directories_their_modes(on: On) {
     }
 }
 
-// [CMD-91]
+// [CMD-91] [CMD-92]
 fn copy_that_is_begun_again_gives_directories_of_the_first_their_modes(on: On) {
-    let (harness, faults) = Harness::start_faulty(on, |_| {});
-    let below = harness.scratch().join("tree/below");
-    fs::create_dir_all(&below).unwrap();
-    fs::write(below.join("file"), bytes(1, SIZES[1])).unwrap();
-    let mode = |name: &str| fs::metadata(harness.data().join(name)).unwrap().mode() & 0o7777;
-    let own = fs::metadata(&below).unwrap().mode() & 0o7777;
-    // One that was there stays as it is.
-    fs::create_dir_all(harness.data().join("copy")).unwrap();
-    fs::set_permissions(harness.data().join("copy"), fs::Permissions::from_mode(0o700)).unwrap();
-    let (from, to) = (harness.scratch().join("tree/."), url(&harness, "data/copy"));
-    faults.next(Kind::Write, Fault::Hold, 1);
-    let mut copy = begin(["cp", "-r", text(&from), &to]);
-    faults.wait_for_held(1);
-    copy.kill().unwrap();
-    copy.wait().unwrap();
-    faults.release();
-    assert_eq!(mode("copy/below"), 0o1700);
-    dafs(["cp", "-r", text(&from), &to]).succeeded();
-    assert_eq!((mode("copy"), mode("copy/below")), (0o700, own));
-    assert_same(&fs::read(harness.data().join("copy/below/file")).unwrap(), &bytes(1, SIZES[1]), "copied");
+    // In a directory that gives its group to what is made in it, too.
+    for given in [0, 0o2000] {
+        let (harness, faults) = Harness::start_faulty(on, |_| {});
+        let below = harness.scratch().join("tree/below");
+        fs::create_dir_all(&below).unwrap();
+        fs::write(below.join("file"), bytes(1, SIZES[1])).unwrap();
+        let mode = |name: &str| fs::metadata(harness.data().join(name)).unwrap().mode() & 0o7777;
+        let own = fs::metadata(&below).unwrap().mode() & 0o7777;
+        // One that was there stays as it is.
+        fs::create_dir_all(harness.data().join("copy")).unwrap();
+        fs::set_permissions(harness.data().join("copy"), fs::Permissions::from_mode(0o700 | given)).unwrap();
+        let (from, to) = (harness.scratch().join("tree/."), url(&harness, "data/copy"));
+        faults.next(Kind::Write, Fault::Hold, 1);
+        let mut copy = begin(["cp", "-r", text(&from), &to]);
+        faults.wait_for_held(1);
+        copy.kill().unwrap();
+        copy.wait().unwrap();
+        faults.release();
+        assert_eq!(mode("copy/below"), 0o1700 | given);
+        dafs(["cp", "-r", text(&from), &to]).succeeded();
+        assert_eq!((mode("copy"), mode("copy/below")), (0o700 | given, own | given));
+        let copied = fs::read(harness.data().join("copy/below/file")).unwrap();
+        assert_same(&copied, &bytes(1, SIZES[1]), "copied");
+        // The other way, and below what was made as well.
+        let to_local = harness.scratch().join("local");
+        fs::create_dir(&to_local).unwrap();
+        fs::set_permissions(&to_local, fs::Permissions::from_mode(0o700 | given)).unwrap();
+        dafs(["cp", "-r", &url(&harness, "data/copy"), text(&to_local)]).succeeded();
+        let made = fs::metadata(to_local.join("copy/below")).unwrap().mode() & 0o7777;
+        assert_eq!(made, own | given);
+    }
 }
 
 // [CMD-1] [CMD-2]

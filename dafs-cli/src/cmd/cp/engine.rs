@@ -8,7 +8,7 @@
 //! what is whole is forgotten.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ use super::directories;
 use super::group;
 use super::item::{BATCH_COUNT, Item, Linked, Made, is_large, is_sparse};
 use super::large;
-use super::place::{Cause, Entries, Place};
+use super::place::{Cause, Entries, Place, SET_GROUP_ID};
 use super::same;
 use crate::report::{Failure, lock};
 
@@ -45,7 +45,7 @@ pub(super) struct Engine {
     // Directories in which all is made, without their attributes yet.
     whole: Arc<Mutex<Vec<Item>>>,
     // Those that another tree may come to as well: they get theirs at the end.
-    shared: Mutex<Vec<Item>>,
+    shared: Mutex<Shared>,
 }
 
 #[derive(Default)]
@@ -54,6 +54,21 @@ struct Work {
     files: VecDeque<Item>,
     /// Threads that may still find more.
     busy: usize,
+}
+
+/// Directories of which one may be made of several.
+#[derive(Default)]
+struct Shared {
+    items: Vec<Item>,
+    made: HashSet<String>,
+}
+
+impl Shared {
+    /// Takes one more: to those that come later it was there.
+    fn push(&mut self, item: &mut Item) {
+        item.was_there |= !self.made.insert(item.roots.destination.shown(&item.path));
+        self.items.push(item.clone());
+    }
 }
 
 /// A directory that was made, and is to be listed, or the rest of it.
@@ -97,7 +112,7 @@ impl Engine {
         drop(std::mem::take(&mut *lock(&self.work)));
         drop(std::mem::take(&mut *lock(&self.first_names)));
         while self.finish_whole(1) {}
-        directories::finish(&self.account, std::mem::take(&mut *lock(&self.shared)));
+        directories::finish(&self.account, std::mem::take(&mut lock(&self.shared).items));
         if self.account.options.sync && !self.account.is_over() {
             directories::commit_names(&self.account, tops);
         }
@@ -207,8 +222,10 @@ impl Engine {
             && let Some(entry) = entries.next(&path)
         {
             match entry {
-                Ok((path, Ok(meta))) => {
+                Ok((path, Ok(mut meta))) => {
                     let (roots, parent) = (Arc::clone(&roots), made.clone());
+                    meta.inherits_group =
+                        listing.item.meta.inherits_group && meta.kind == FileKind::Directory;
                     self.entry(
                         Item { roots, path, meta, follow: false, parent, was_there: false },
                         &mut directories,
@@ -275,8 +292,9 @@ impl Engine {
             .collect();
         for (mut item, session, later) in making {
             match later.wait() {
-                Ok(is_new) => {
-                    item.was_there = !is_new;
+                Ok(made) => {
+                    item.was_there = made.was_there;
+                    let mut mode = made.found_mode;
                     self.account.tally.directory();
                     self.account.drafts.made(session, &item.roots.destination.path(&item.path), None);
                     if item.path.as_os_str().is_empty()
@@ -284,11 +302,15 @@ impl Engine {
                     {
                         // Once for each tree.
                         let _ = item.roots.copy.set(copy.id);
+                        mode = Some(copy.mode);
+                    }
+                    if let Some(mode) = mode {
+                        item.meta.inherits_group = mode & SET_GROUP_ID != 0;
                     }
                     let made = match self.overlap.load(Ordering::Relaxed) {
                         false => Some(Made::new(item.clone(), &self.whole)),
                         true => {
-                            lock(&self.shared).push(item.clone());
+                            lock(&self.shared).push(&mut item);
                             None
                         }
                     };

@@ -42,6 +42,7 @@ pub(super) fn meta(metadata: &fs::Metadata) -> Meta {
         atime: timestamp(metadata.atime(), metadata.atime_nsec()),
         mtime: timestamp(metadata.mtime(), metadata.mtime_nsec()),
         ctime: timestamp(metadata.ctime(), metadata.ctime_nsec()),
+        inherits_group: false,
     }
 }
 

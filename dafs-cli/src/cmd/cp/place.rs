@@ -58,7 +58,20 @@ pub(super) struct Meta {
     pub(super) mtime: Timestamp,
     /// The last change of anything about it.
     pub(super) ctime: Timestamp,
+    /// Of a directory to be made: what it is made in has the set-group-id bit, and gives it its group and that bit.
+    pub(super) inherits_group: bool,
 }
+
+/// What came of making a directory.
+pub(super) struct MadeDir {
+    /// It was there, and no copy left it unfinished.
+    pub(super) was_there: bool,
+    /// The mode of one that was found.
+    pub(super) found_mode: Option<u32>,
+}
+
+/// Gives a directory's group, and itself, to what is made in it.
+pub(super) const SET_GROUP_ID: u32 = 0o2000;
 
 /// The mode of a directory until all of it is there, for nobody else to use. The sticky bit, which nobody needs with it, marks it: who
 /// copies again gives it the mode that it is to have.
@@ -194,6 +207,7 @@ impl From<&Attributes> for Meta {
             atime: attributes.atime,
             mtime: attributes.mtime,
             ctime: attributes.ctime,
+            inherits_group: false,
         }
     }
 }
@@ -249,9 +263,12 @@ impl KeepOwner {
 
 impl Meta {
     /// The mode of the copy of a file or directory. A file of another owner is no program that runs as its owner, and nothing that is made
-    /// in a directory is of its group.
+    /// in a directory is of its group, unless the directory above wants that.
     pub(super) fn mode_of_copy(&self, keep_owner: bool) -> u32 {
-        self.mode & if keep_owner { 0o7777 } else { 0o1777 }
+        match keep_owner {
+            true => self.mode & 0o7777,
+            false => self.mode & 0o1777 | if self.inherits_group { SET_GROUP_ID } else { 0 },
+        }
     }
 
     /// The attributes that a copy gets, and its owner. Symbolic links have no mode of their own.
@@ -385,27 +402,32 @@ impl Place {
         }
     }
 
-    /// Begins to make a directory; `false`: it was there, and no copy left it unfinished.
-    pub(super) fn begin_make_dir(&self, path: &Path) -> Later<bool> {
+    /// Begins to make a directory.
+    pub(super) fn begin_make_dir(&self, path: &Path) -> Later<MadeDir> {
         let (own, mode) = (self.path(path), UNFINISHED_MODE);
         let (place, path) = (self.clone(), path.to_owned());
         // Whatever is there: a link to a directory is none, for it may lead elsewhere.
         let existing = move |result: Result<(), Cause>| match result {
             Err(cause) if cause.already_exists() => match place.metadata(&path, false)? {
-                Meta { kind: FileKind::Directory, mode: found, .. } => Ok(found & 0o7777 == mode),
+                Meta { kind: FileKind::Directory, mode: found, .. } => {
+                    let is_unfinished = found & 0o7777 & !SET_GROUP_ID == mode;
+                    Ok(MadeDir { was_there: !is_unfinished, found_mode: Some(found) })
+                }
                 Meta { kind, .. } => Err(Cause::Text(format!(
                     "a {} with that name is in the way",
                     crate::format::kind_name(kind)
                 ))),
             },
-            result => result.map(|()| true),
+            result => result.map(|()| MadeDir { was_there: false, found_mode: None }),
         };
         match self {
             Self::Local(_) => {
                 Later::Now(existing(std::fs::DirBuilder::new().mode(mode).create(&own).map_err(Cause::from)))
             }
             // The root of the export: no server takes a request to make it.
-            Self::Remote(_) if normal(&own).as_os_str().is_empty() => Later::Now(Ok(false)),
+            Self::Remote(_) if normal(&own).as_os_str().is_empty() => {
+                Later::Now(Ok(MadeDir { was_there: true, found_mode: None }))
+            }
             Self::Remote(target) => {
                 let pending = target.export.submit_create_dir(&own, mode);
                 let export = target.export.clone();
@@ -415,8 +437,9 @@ impl Place {
                         was_in_doubt = true;
                         export.create_dir(&own, mode)
                     });
+                    let made = existing(result.map(drop).map_err(Cause::from))?;
                     // The request in doubt may have made it.
-                    Ok(existing(result.map(drop).map_err(Cause::from))? || was_in_doubt)
+                    Ok(MadeDir { was_there: made.was_there && !was_in_doubt, ..made })
                 }))
             }
         }
