@@ -19,6 +19,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// How often a long command's progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 
+/// How long a group has to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(3);
+
 /// The process group now running, for the signal handler; 0 when there is none.
 static CURRENT_GROUP: AtomicU32 = AtomicU32::new(0);
 
@@ -119,7 +122,7 @@ pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duratio
     Ok(Outcome { end, elapsed: start.elapsed(), left_running })
 }
 
-/// On SIGINT, SIGTERM or SIGHUP, kills the group now running and exits with 128 plus the signal's number.
+/// On SIGINT, SIGTERM or SIGHUP, ends the group now running and exits with 128 plus the signal's number.
 ///
 /// Needed because the groups are not the terminal's foreground group and would outlive us.
 pub(crate) fn kill_group_on_signals() -> Result<()> {
@@ -129,7 +132,7 @@ pub(crate) fn kill_group_on_signals() -> Result<()> {
         if let Some(signal) = signals.forever().next() {
             let group = CURRENT_GROUP.load(Ordering::SeqCst);
             if group != 0 {
-                kill_group(group);
+                end_group(group);
             }
             eprintln!("xtask: stopped by {}", signal_name(signal));
             std::process::exit(128 + signal);
@@ -192,14 +195,28 @@ fn last_line(path: &Path) -> Option<String> {
     Some(line.chars().take(80).collect())
 }
 
+/// Asks a process group to end, so that its programs remove what they have made, and kills what does not.
+fn end_group(group: u32) {
+    signal_group(group, Signal::TERM);
+    let asked = Instant::now();
+    while live_members(group) > 0 && asked.elapsed() < GRACE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_group(group);
+}
+
 /// Kills a process group, if any of it is left.
 fn kill_group(group: u32) {
+    signal_group(group, Signal::KILL);
+}
+
+fn signal_group(group: u32, signal: Signal) {
     let pid = i32::try_from(group).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid
-        && let Err(error) = kill_process_group(pid, Signal::KILL)
+        && let Err(error) = kill_process_group(pid, signal)
         && error != Errno::SRCH
     {
-        eprintln!("xtask: cannot kill process group {group}: {error}");
+        eprintln!("xtask: cannot end process group {group}: {error}");
     }
 }
 
@@ -283,6 +300,21 @@ mod tests {
         while fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| is_live(&stat)) {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn group_that_is_ended_cleans_up_and_leaves_nobody() {
+        let left = std::env::temp_dir().join(format!("dafs-xtask-{}-ended", std::process::id()));
+        let script = r#"trap 'rm "$0"; exit' TERM; sh -c 'trap "" TERM; timeout --foreground 1000 sleep 1000' & : > "$0"; wait"#;
+        let mut shell = Command::new("sh");
+        let mut child = shell.args(["-c", script]).arg(&left).process_group(0).spawn().unwrap();
+        while !left.exists() {
+            std::thread::yield_now();
+        }
+        end_group(child.id());
+        child.wait().unwrap();
+        assert!(!left.exists());
+        while live_members(child.id()) > 0 {}
     }
 
     #[test]

@@ -271,8 +271,9 @@ impl Worker {
             self.poll_rdma(key);
             self.run_wakeups();
             self.flush(key);
-            // Nobody may be about to serve it, and what a turn left of its output is no event.
-            if self.connection(key).is_some_and(|connection| connection.dirty || connection.wants_flush()) {
+            // Nobody may be about to serve it. What a turn left of its output is no event, and what was posted since it was armed may
+            // complete without one.
+            if self.connection(key).is_some_and(|connection| !connection.is_quiet()) {
                 self.runnable.push(key);
             }
         }

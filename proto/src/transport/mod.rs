@@ -535,7 +535,8 @@ pub trait Endpoint: Send {
     }
 
     /// Prepares to sleep: from now on the peer wakes this side through its event descriptors. `false` when something
-    /// is already here; then drain first. The next [`Endpoint::recv`] disarms.
+    /// is already here; then drain first. The next [`Endpoint::recv`] disarms. What is posted after it may complete without an event: who
+    /// posts does not sleep before it has called this again.
     fn arm(&mut self) -> bool;
 
     /// Waits, as the [`WaitPolicy`] says, until something may have arrived, output can leave, or the timeout passed;

@@ -12,7 +12,7 @@ use super::ffi;
 use super::handshake::Hello;
 use super::memory::Shared;
 use super::queue::{CompletionQueue, QueuePair, RecvList};
-use super::{INLINE_WANTED, READS_MAX, SEGMENTS_MAX};
+use super::{INLINE_LESS, INLINE_WANTED, READS_MAX, SEGMENTS_MAX};
 
 /// Receives beyond those that were asked for: notes of the provider.
 const SPARE_RECEIVES: u32 = 4;
@@ -101,7 +101,8 @@ impl Prepared {
             unsafe { id.create_queues(&device, &cq, &size) }
         };
         // A device that has no inline data, or less, says so by failing.
-        let made = make(INLINE_WANTED).or_else(|_| make(0));
+        let made =
+            INLINE_LESS.into_iter().fold(make(INLINE_WANTED), |made, less| made.or_else(|_| make(less)));
         let (qp, inline_max) = made.map_err(|error| no_room(&device, "queue pair", &error))?;
         let mut list = RecvList::new();
         for buffer in receives.all() {

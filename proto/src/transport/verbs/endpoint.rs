@@ -240,9 +240,7 @@ fn linger(core: Core) {
     let waiting = std::thread::Builder::new().name("dafs-verbs-close".into()).spawn(move || {
         let mut core = core;
         let until = Instant::now() + LINGER_MAX;
-        while core.is_lingering() && Instant::now() < until {
-            core.wait_for_acknowledgement();
-        }
+        while core.is_lingering() && Instant::now() < until && core.wait_for_acknowledgement() {}
         drop(core);
         LINGERING.fetch_sub(1, Ordering::Relaxed);
     });
@@ -257,10 +255,11 @@ impl Core {
         matches!(self.state, super::core::State::Closing { .. }) && !self.is_quiet()
     }
 
-    fn wait_for_acknowledgement(&mut self) {
+    /// `false` where nothing would end the wait: the device is gone.
+    fn wait_for_acknowledgement(&mut self) -> bool {
         self.cq.take_events();
         if self.cq.arm(false).is_err() {
-            return;
+            return false;
         }
         self.progress();
         if self.is_lingering() {
@@ -268,5 +267,6 @@ impl Core {
             self.take_events();
             self.progress();
         }
+        true
     }
 }

@@ -46,6 +46,8 @@ pub struct VerbsListener {
     policy: WaitPolicy,
     /// The last connection was refused for want of room.
     is_full: bool,
+    /// A handshake was refused, and it was said.
+    has_refused: bool,
     /// As [`Listener::has_more`].
     has_more: bool,
     /// Watches the connection manager's channel and, once it is known, the device.
@@ -81,6 +83,7 @@ impl VerbsListener {
             hello: Hello::new(params),
             policy: params.wait,
             is_full: false,
+            has_refused: false,
             has_more: false,
             poll,
             events: Events::with_capacity(2),
@@ -139,6 +142,10 @@ impl VerbsListener {
             let peer = id.peer();
             match self.begin(id, &event) {
                 Ok(()) => self.is_full = false,
+                // Once: strangers may go on for ever.
+                Err(Unable::Refused(error)) if !std::mem::replace(&mut self.has_refused, true) => {
+                    tracing::warn!(?peer, %error, "handshake refused; the next ones are told at level debug");
+                }
                 Err(Unable::Refused(error)) => tracing::debug!(?peer, %error, "handshake refused"),
                 // Once, and again when one was taken in between: who wants in tries often.
                 Err(Unable::NoRoom(error)) if !std::mem::replace(&mut self.is_full, true) => {

@@ -74,5 +74,8 @@ const SLOTS_MAX: u32 = 256;
 /// Data that is handed to the device with the request itself, bytes: a head and a little payload.
 const INLINE_WANTED: u32 = 220;
 
+/// What devices that have less are asked for, one after the other.
+const INLINE_LESS: [u32; 4] = [128, 96, 64, 0];
+
 /// RDMA reads of a connection in flight at once.
 const READS_MAX: u8 = 16;
