@@ -154,7 +154,7 @@ pub(super) fn write_now(
     let gate = node.gate.as_deref();
     let _writing = gate.map(|gate| WriteGate::begin(gate).ok_or(NowError::WouldBlock)).transpose()?;
     if node.class.memory {
-        return write_all(fd, &mut segments, offset, 0, |_| ()).map_err(NowError::Failed);
+        return write_all(fd, &mut segments, offset, 0, |_, _, _| ()).map_err(NowError::Failed);
     }
     if !node.class.local || aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
@@ -176,7 +176,7 @@ pub(super) fn write_now(
     if throttle.active(begun) || !edges_at_hand(node, offset, len as u64) {
         return Err(NowError::WouldBlock);
     }
-    let result = write_all(fd, &mut segments, offset, 0, |_| ());
+    let result = write_all(fd, &mut segments, offset, 0, |_, _, _| ());
     throttle.note(begun, len);
     result.map_err(NowError::Failed)
 }
@@ -255,7 +255,12 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             let mut segments = owned_segments(from);
             check_write_range(*offset, total(&segments))?;
             let fd = node.fd_for(*offset, &segments);
-            let noted = |errno: Errno| note_refused(scope.shared, node, *stability, errno.into());
+            let noted = |errno: Errno, rest: &[libc::iovec], at| {
+                // SAFETY: the operation owns the memory until it completes.
+                let has_room =
+                    || unsafe { sys::pwritev2(fd, rest, Some(at), 0) }.is_ok_and(|count| count > 0);
+                note_refused(scope.shared, node, *stability, errno.into(), has_room);
+            };
             let result = write_all(fd, &mut segments, *offset, write_flags(*stability), noted);
             if *stability == Stability::FileSync && result.is_ok() {
                 sync_name(scope, node)?;
@@ -331,19 +336,21 @@ fn read_waiting(node: &Node, offset: u64, into: &[MemoryRef]) -> Result<FsReply,
     Ok(FsReply::Count(read_all(&mut segments, offset, 0, fd)?))
 }
 
-/// Writes everything, in as many calls as that takes. After a part was written, the count of it.
+/// Writes everything, in as many calls as that takes. After a part was written, the count of it. `refused` is told of an error, and of what
+/// is not written.
 pub(super) fn write_all(
     fd: BorrowedFd<'_>,
     segments: &mut [libc::iovec],
     offset: u64,
     flags: i32,
-    refused: impl FnOnce(Errno),
+    refused: impl FnOnce(Errno, &[libc::iovec], u64),
 ) -> Result<usize, Status> {
     let len = total(segments);
     let (mut done, mut first) = (0, 0);
     loop {
+        let at = offset + done as u64;
         // SAFETY: the memory is mapped for the time of the operation.
-        match unsafe { sys::pwritev2(fd, &segments[first..], Some(offset + done as u64), flags) } {
+        match unsafe { sys::pwritev2(fd, &segments[first..], Some(at), flags) } {
             Ok(count) => {
                 done += count;
                 if done == len || count == 0 {
@@ -352,7 +359,7 @@ pub(super) fn write_all(
                 first = advance(segments, first, count);
             }
             Err(errno) => {
-                refused(errno);
+                refused(errno, &segments[first..], at);
                 // What fitted is written; the caller sees a short count and meets the error with the rest.
                 let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::FBIG);
                 return if is_full && done > 0 { Ok(done) } else { Err(errno.into()) };
@@ -401,11 +408,10 @@ fn append(
         return Ok(FsReply::Appended(sys::seek_end(fd)?, 0));
     }
     let flags = write_flags(stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
+    let is_durable = stability != Stability::Unstable;
     let (mut start, mut done, mut first) = (None, 0, 0);
     while done < len {
-        if !node.class.appends {
-            sys::seek_end(fd)?;
-        }
+        let end = if is_durable || !node.class.appends { Some(sys::seek_end(fd)?) } else { None };
         // SAFETY: the operation owns the memory until it completes.
         let result = unsafe { sys::pwritev2(fd, &segments[first..], None, flags) };
         match result {
@@ -418,7 +424,8 @@ fn append(
             }
             Err(errno) => {
                 let status = Status::from(errno);
-                note_refused(scope.shared, node, stability, status);
+                let has_grown = || sys::seek_end(fd).ok() != end;
+                note_refused(scope.shared, node, stability, status, has_grown);
                 if done == 0 {
                     return Err(status);
                 }
@@ -466,14 +473,26 @@ fn is_of_write_back(status: Status) -> bool {
     !matches!(status, Status::INVALID | Status::BAD_HANDLE | Status::NOT_SUPPORTED)
 }
 
-/// A durable write was refused, or cut short. The reason may be what the kernel says once of data that was written before.
-pub(super) fn note_refused(shared: &Shared, node: &Node, stability: Stability, status: Status) {
+/// Storage is full: it said so of data that it was given, or of what it was to write back.
+pub(super) fn is_full(status: Status) -> bool {
+    matches!(status, Status::NO_SPACE | Status::QUOTA)
+}
+
+/// A durable write was refused, or cut short. The reason may be what the kernel says once of data that was written before: of a lack of
+/// room too, where the write has room without being durable.
+pub(super) fn note_refused(
+    shared: &Shared,
+    node: &Node,
+    stability: Stability,
+    status: Status,
+    has_room: impl FnOnce() -> bool,
+) {
     match status {
         _ if stability == Stability::Unstable => {}
         Status::IO => note_loss(shared),
-        Status::NO_SPACE | Status::QUOTA if !node.class.local => note_loss(shared),
+        _ if is_full(status) && (!node.class.local || has_room()) => note_loss(shared),
         // A file system of this host finds room before it takes data, but some do not always.
-        Status::NO_SPACE | Status::QUOTA => {
+        _ if is_full(status) => {
             shared.verifier.fetch_add(1, Ordering::AcqRel);
         }
         _ => {}

@@ -9,7 +9,7 @@ use dafs_proto::wire::{Stability, Status};
 
 use super::super::paths::{check_read_range, check_write_range};
 use super::super::{FsOp, uring};
-use super::data::{advance, note_refused, owned_segments, total, write_flags};
+use super::data::{advance, is_full, note_refused, owned_segments, total, write_flags};
 use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared, Task};
 
@@ -28,6 +28,8 @@ pub(in crate::storage) struct RingOp {
     write: bool,
     stability: Stability,
     interrupted_count: u32,
+    /// Storage had no room for a durable write: it is written once more, without being durable, to learn whether there is.
+    refused: Option<Status>,
     /// Until it is over.
     writing: Option<Writing<Arc<WriteGate>>>,
 }
@@ -88,6 +90,7 @@ impl TryFrom<Task> for RingOp {
             write,
             stability,
             interrupted_count,
+            refused: None,
             writing,
         })
     }
@@ -99,7 +102,8 @@ impl RingOp {
         let segments = &self.segments[self.first..];
         let at = self.offset + self.done as u64;
         let fd = self.node.fd_for(at, segments);
-        uring::entry(fd.as_raw_fd(), self.write, segments, at, write_flags(self.stability))
+        let stability = if self.refused.is_some() { Stability::Unstable } else { self.stability };
+        uring::entry(fd.as_raw_fd(), self.write, segments, at, write_flags(stability))
     }
 
     /// Nothing else has its file open.
@@ -118,6 +122,9 @@ impl RingOp {
     }
 
     fn next(&mut self, result: i32) -> RingNext {
+        if let Some(status) = self.refused {
+            return self.written_again(status, result);
+        }
         match usize::try_from(result) {
             Ok(count) => {
                 self.done += count;
@@ -133,17 +140,37 @@ impl RingOp {
     }
 
     fn failed(&mut self, errno: i32) -> RingNext {
-        if matches!(errno, libc::EAGAIN | libc::EINTR) && self.interrupted_count < INTERRUPTED_MAX {
-            self.interrupted_count += 1;
+        if self.is_interrupted(errno) {
             return RingNext::Continue;
         }
         let status = Status::from_errno(errno);
+        if self.write && self.stability != Stability::Unstable && is_full(status) && self.node.class.local {
+            self.refused = Some(status);
+            return RingNext::Continue;
+        }
+        self.refused_for(status, false)
+    }
+
+    /// Whether there was room shows what the refusal was of.
+    fn written_again(&mut self, status: Status, result: i32) -> RingNext {
+        if self.is_interrupted(-result) {
+            return RingNext::Continue;
+        }
+        self.refused_for(status, result > 0)
+    }
+
+    fn is_interrupted(&mut self, errno: i32) -> bool {
+        let again = matches!(errno, libc::EAGAIN | libc::EINTR) && self.interrupted_count < INTERRUPTED_MAX;
+        self.interrupted_count += u32::from(again);
+        again
+    }
+
+    fn refused_for(&self, status: Status, has_room: bool) -> RingNext {
         if self.write {
-            note_refused(&self.shared, &self.node, self.stability, status);
+            note_refused(&self.shared, &self.node, self.stability, status, || has_room);
         }
         // What fitted is written; the caller meets the error with the rest.
-        let is_full = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG);
-        let is_short = self.write && is_full && self.done > 0;
+        let is_short = self.write && (is_full(status) || status == Status::TOO_LARGE) && self.done > 0;
         RingNext::End(if is_short { Ok(self.done) } else { Err(status) })
     }
 }

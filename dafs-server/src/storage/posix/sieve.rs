@@ -95,7 +95,7 @@ pub(super) fn write_waiting(
     let _writing = node.gate.as_ref().map(|gate| gate.wait_and_begin());
     for (at, memory) in parts {
         let before = usize::try_from(at - offset).unwrap_or(0);
-        match data::write_all(node.buffered_fd(), &mut segments(&[memory.span()]), *at, 0, |_| ()) {
+        match data::write_all(node.buffered_fd(), &mut segments(&[memory.span()]), *at, 0, |_, _, _| ()) {
             Ok(count) if count == memory.len() => {}
             Ok(count) => return Ok(before + count),
             Err(_) if before > 0 => return Ok(before),
@@ -131,7 +131,7 @@ fn rewrite(
         }
     }
     change();
-    match data::write_all(file.as_fd(), &mut segments(&[window]), offset, 0, |_| ()) {
+    match data::write_all(file.as_fd(), &mut segments(&[window]), offset, 0, |_, _, _| ()) {
         Ok(count) => Ok(Some(count)),
         Err(status) => failed(status, effort),
     }

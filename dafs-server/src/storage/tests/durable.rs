@@ -4,10 +4,15 @@
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use dafs_proto::wire::{OpenFlags, Stability};
+use dafs_proto::wire::{OpenFlags, Stability, Status};
+use rustix::io::Errno;
 
 use super::harness::*;
+use super::sieve_steps::{act, directories, serve};
+use crate::storage::file_system::{Attempt, FileSystem};
+use crate::storage::posix::RingNext;
 use crate::storage::posix::steps::{Call, Course, watched};
 use crate::storage::*;
 
@@ -84,5 +89,103 @@ fn full_commit_of_a_file_that_was_given_a_name_is_of_that_too() {
         assert_eq!(found, Vec::<u64>::new(), "{name}");
         let found = synced(|| commit(&mut f, node, Stability::FileSync));
         assert_eq!(found, [number_of(&f, name), directory], "{name}");
+    }
+}
+
+const DURABLE: [Stability; 2] = [Stability::DataSync, Stability::FileSync];
+
+fn write_of(node: NodeId, stability: Stability) -> FsOp {
+    FsOp::Write { node, offset: 0, from: vec![memory_of(b"data")], stability }
+}
+
+/// Whether data was lost meanwhile: other durable writes that are under way are not answered as written then.
+fn loses(server: &mut Box<dyn FileSystem>, work: impl FnOnce(&mut Box<dyn FileSystem>)) -> bool {
+    let before = server.verifier();
+    work(server);
+    assert_ne!(server.verifier(), before, "unstable data may be lost in either case");
+    was_lost(before, server.verifier())
+}
+
+// [STOR-72] [STOR-76] The kernel tells an open file once what write-back met: whichever of several writes hears of it tells the others.
+#[test]
+fn durable_write_that_finds_no_room_where_there_is_some_takes_others_with_it() {
+    for directory in directories() {
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let [(mut server, node), _] = serve(directory.path());
+        for errno in [Errno::NOSPC, Errno::DQUOT] {
+            for (again, is_lost) in [(Course::Go, true), (Course::Cut(1), true), (Course::Fail(errno), false)]
+            {
+                for stability in DURABLE {
+                    let found = loses(&mut server, |server| {
+                        let mut courses = [Course::Fail(errno), again].into_iter();
+                        let watch = move |call| match call {
+                            Call::Write => courses.next().expect("it is written twice at most"),
+                            _ => Course::Go,
+                        };
+                        let result = watched(watch, || act(&mut **server, write_of(node, stability)));
+                        assert_eq!(count(result.unwrap()), Err(errno.into()));
+                    });
+                    assert_eq!(found, is_lost, "{errno:?} {again:?} {stability:?}");
+                }
+            }
+        }
+    }
+}
+
+// [STOR-72] [STOR-76] Nothing is appended twice to find out.
+#[test]
+fn durable_append_that_grew_the_file_and_found_no_room_takes_others_with_it() {
+    for directory in directories() {
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let [(mut server, node), _] = serve(directory.path());
+        for (grows, stability) in [false, true].into_iter().flat_map(|grows| DURABLE.map(|way| (grows, way)))
+        {
+            let file = std::fs::OpenOptions::new().write(true).open(directory.path().join("f")).unwrap();
+            let found = loses(&mut server, |server| {
+                let watch = move |call| match call {
+                    Call::Write => {
+                        file.set_len(file.metadata().unwrap().len() + u64::from(grows)).unwrap();
+                        Course::Fail(Errno::NOSPC)
+                    }
+                    _ => Course::Go,
+                };
+                let op = FsOp::Append { node, from: vec![memory_of(b"data")], stability };
+                let result = watched(watch, || act(&mut **server, op)).unwrap();
+                assert!(matches!(result, Err(Status::NO_SPACE)), "{result:?}");
+            });
+            assert_eq!(found, grows, "{stability:?}");
+        }
+    }
+}
+
+// [STOR-72] [STOR-76] The same of the ring.
+#[test]
+fn durable_write_in_the_ring_that_finds_no_room_is_written_again_to_learn_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let [(mut server, node), _] = serve(directory.path());
+    let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+    let ended = |next| match next {
+        RingNext::Continue => None,
+        RingNext::End(result) => Some(result),
+    };
+    let full = Some(Err(Status::NO_SPACE));
+    for (results, expected, is_lost) in [
+        (&[-libc::ENOSPC, 4][..], full, true),
+        (&[-libc::ENOSPC, -libc::EINTR, 1], full, true),
+        (&[-libc::ENOSPC, -libc::ENOSPC], full, false),
+        (&[2, -libc::ENOSPC, 1], Some(Ok(2)), true),
+        (&[2, -libc::ENOSPC, -libc::ENOSPC], Some(Ok(2)), false),
+    ] {
+        let found = loses(&mut server, |server| {
+            let job = match server.attempt(&identity, write_of(node, Stability::DataSync)) {
+                Attempt::Data(job) => job,
+                _ => panic!("it waits"),
+            };
+            let mut op = job.into_ring_op().ok().expect("it is for the ring");
+            let (last, before) = results.split_last().unwrap();
+            before.iter().for_each(|result| assert_eq!(ended(op.complete(*result)), None));
+            assert_eq!(ended(op.complete(*last)), expected);
+        });
+        assert_eq!(found, is_lost, "{results:?}");
     }
 }

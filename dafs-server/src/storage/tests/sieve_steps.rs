@@ -72,7 +72,7 @@ struct Place {
 }
 
 /// Does all of an operation on this thread.
-fn act(files: &mut dyn FileSystem, op: FsOp) -> FsResult {
+pub(super) fn act(files: &mut dyn FileSystem, op: FsOp) -> FsResult {
     let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
     match files.attempt(&identity, op) {
         Attempt::Done(result) => result,
@@ -92,12 +92,12 @@ fn open(files: &mut dyn FileSystem) -> NodeId {
 }
 
 /// A disk, and where there is one a file system in memory.
-fn directories() -> impl Iterator<Item = PathBuf> {
+pub(super) fn directories() -> impl Iterator<Item = PathBuf> {
     [std::env::temp_dir(), PathBuf::from("/dev/shm")].into_iter().filter(|directory| directory.is_dir())
 }
 
 /// A server, and another worker of it.
-fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
+pub(super) fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
     let kind = ExportKind::Directory(directory.to_owned());
     let name = "data".into();
     let config = ExportConfig { name, kind, read_only: false, direct_io: false, local_locks: false };
