@@ -18,8 +18,8 @@ mod write;
 
 use dafs_proto::session::Effect;
 use dafs_proto::wire::{
-    BatchResult, CommitReply, FileHandle, Method, MountReply, SeekReply, Stability, Status, Verifier,
-    WriteReply, encode_message_pack,
+    BatchResult, CommitReply, FileHandle, Method, MountReply, OpenFlags, SeekReply, Stability, Status,
+    Verifier, WriteReply, encode_message_pack,
 };
 
 use crate::config::ExportKind;
@@ -216,13 +216,16 @@ impl Worker {
         }
     }
 
-    /// Descriptors of this process that a handle takes at most: two where files are opened for direct I/O and for the page cache. Files in
-    /// memory, and roots, which are open anyway, take none.
+    /// Descriptors of this process that a handle takes at most: two where files are opened for direct I/O and for the page cache, and one
+    /// more that windows of a file are written through. Files in memory, and roots, which are open anyway, take none.
     pub(crate) fn descriptors_of(&self, open: &OpenHandle) -> u64 {
         let settings = &self.shared.settings;
         let export = settings.exports.get(usize::from(open.node.export.0)).filter(|_| !open.is_root);
         match export.map(|export| (&export.kind, export.direct_io || settings.direct_io)) {
-            Some((ExportKind::Directory(_), is_direct)) => 1 + u64::from(is_direct),
+            Some((ExportKind::Directory(_), is_direct)) => {
+                let is_direct = is_direct || open.opened.contains(OpenFlags::DIRECT_IO);
+                1 + u64::from(is_direct) + u64::from(open.opened.contains(OpenFlags::WRITE))
+            }
             Some((ExportKind::Memory { .. }, _)) | None => 0,
         }
     }

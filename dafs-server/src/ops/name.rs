@@ -86,6 +86,7 @@ impl Worker {
         let like = OpenHandle {
             readable: flags.contains(OpenFlags::READ),
             writable: flags.contains(OpenFlags::WRITE),
+            opened: flags,
             is_root: false,
             share: Some(Arc::clone(&share)),
             ..open.clone()
@@ -136,8 +137,14 @@ fn name_op(
     let node = open.node;
     Ok(match opcode {
         Opcode::Lookup => {
-            let like =
-                OpenHandle { readable: false, writable: false, is_root: false, share: None, ..open.clone() };
+            let like = OpenHandle {
+                readable: false,
+                writable: false,
+                opened: OpenFlags::empty(),
+                is_root: false,
+                share: None,
+                ..open.clone()
+            };
             (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like, reserved: None })
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),

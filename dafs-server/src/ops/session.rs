@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    ClientStatistics, FenceList, FileHandle, LimitsReply, Opcode, Statistics, Status, decode_message_pack,
-    encode_message_pack,
+    ClientStatistics, FenceList, FileHandle, LimitsReply, Opcode, OpenFlags, Statistics, Status,
+    decode_message_pack, encode_message_pack,
 };
 
 use super::Worker;
@@ -141,7 +141,15 @@ impl Worker {
         }
         let node = self.storage.root(id);
         let identity = rights.identity.clone();
-        let root = OpenHandle { node, rights, readable: true, writable: false, is_root: true, share: None };
+        let root = OpenHandle {
+            node,
+            rights,
+            readable: true,
+            writable: false,
+            opened: OpenFlags::empty(),
+            is_root: true,
+            share: None,
+        };
         let at = At { node, path: Vec::new() };
         self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Mount { root });
         Ok(())

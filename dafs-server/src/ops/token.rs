@@ -41,7 +41,14 @@ impl Worker {
             maker: session.id,
             key_name: session.client.key_name.clone(),
             identity: open.rights.identity.clone(),
-            open: TokenFile { export: open.node.export, file, readable, writable, share: open.share.clone() },
+            open: TokenFile {
+                export: open.node.export,
+                file,
+                readable,
+                writable,
+                opened: open.opened,
+                share: open.share.clone(),
+            },
             until: self.now.after(Duration::from_millis(ttl_ms.into())),
             _descriptors: session.descriptors.split(descriptors),
         };
@@ -74,8 +81,8 @@ impl Worker {
         let found = self.shared.tokens().find(&token, &claim)?;
         let rights = Arc::clone(&root.rights);
         let node = self.storage.adopt(found.export, &found.file)?;
-        let TokenFile { readable, writable, share, .. } = found;
-        let open = OpenHandle { node, rights, readable, writable, is_root: false, share };
+        let TokenFile { readable, writable, opened, share, .. } = found;
+        let open = OpenHandle { node, rights, readable, writable, opened, is_root: false, share };
         let (identity, at) = (open.rights.identity.clone(), At { node, path: Vec::new() });
         self.start_as(&identity, call, FsOp::Getattr { at, follow: true }, After::Held { open });
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dafs_proto::budget::Charge;
 use dafs_proto::session::Moment;
-use dafs_proto::wire::{SessionId, Status, TOKEN_SIZE, Token};
+use dafs_proto::wire::{OpenFlags, SessionId, Status, TOKEN_SIZE, Token};
 
 use crate::shared::shares::Share;
 use crate::storage::{ExportId, Identity, SharedFile};
@@ -24,6 +24,8 @@ pub(crate) struct TokenFile {
     pub(crate) file: SharedFile,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
+    /// As its maker has opened it.
+    pub(crate) opened: OpenFlags,
     /// That of the open which it was made of: whoever opens by it takes part in that.
     pub(crate) share: Option<Arc<Share>>,
 }
@@ -161,6 +163,7 @@ mod tests {
                 file: Arc::new(number),
                 readable: true,
                 writable: true,
+                opened: OpenFlags::READ | OpenFlags::WRITE,
                 share: None,
             },
             until: Moment::from_millis(until),

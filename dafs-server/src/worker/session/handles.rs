@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dafs_proto::budget::Charge;
-use dafs_proto::wire::{FileHandle, Status};
+use dafs_proto::wire::{FileHandle, OpenFlags, Status};
 
 use crate::access::MountRights;
 use crate::shared::shares::Share;
@@ -20,6 +20,8 @@ pub struct OpenHandle {
     pub readable: bool,
     /// Data may be written through it.
     pub writable: bool,
+    /// How its file was opened, by this or by whoever shared it.
+    pub(crate) opened: OpenFlags,
     /// It is the root of an export: closing it leaves the node open.
     pub is_root: bool,
     /// What it lets others do with the file, as long as it is there; of a token also while that is.
