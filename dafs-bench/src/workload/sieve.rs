@@ -7,7 +7,7 @@ use crate::interrupt;
 use crate::load::{Budget, FILE_BYTES};
 use crate::record::{Axis, Chart, Curve, Method, Op, Panel, Row, Scale, Unit};
 use crate::stats::median;
-use crate::subject::list::Lists;
+use crate::subject::list::{Lists, evicting};
 use crate::subject::pieces::{Pieces, Plan};
 use crate::workload::Bench;
 
@@ -76,11 +76,14 @@ fn compare(
         Plan::of(pieces.op, pieces.sparsity).iter().filter(|(_, plan)| has_ring || *plan != Plan::IoUring);
     let plans: Vec<_> = plans.collect();
     bench.progress.expect(bench.plan.repeats as usize + 1);
+    let mut clear = evicting(pieces.direct_io, bench.file)?;
     let mut rounds: Vec<Vec<f64>> = Vec::new();
     for round in 0..=bench.plan.repeats {
         interrupt::check()?;
         let mut times = Vec::new();
         for turn in 0..MODES.len() + plans.len() {
+            // What was written through the page cache slows down whoever bypasses it.
+            clear()?;
             // To warm up: the caches are those of whoever was measured before.
             let parts: &[u32] = if round > 0 { &[10, 1] } else { &[10] };
             for part in parts {
