@@ -46,11 +46,14 @@ impl List {
             let parts = self.parts.as_slice();
             let has_gaps = has_gaps(parts, &call);
             let moved = if has_gaps && self.kind != TransferKind::Read {
-                let Some(count) = self.move_window(storage, &call)? else {
-                    self.apart_until = call.parts.end;
-                    continue;
-                };
-                Ok(count)
+                match self.move_window(storage, &call) {
+                    Ok(Some(count)) => Ok(count),
+                    Ok(None) => {
+                        self.apart_until = call.parts.end;
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                }
             } else {
                 match bounce() {
                     Some(bounce) if is_copied(parts, &call) => self.move_copied(storage, &call, &bounce),
