@@ -25,6 +25,8 @@ pub enum Kind {
     Read,
     /// Writing data.
     Write,
+    /// Writing a window at once, in place of its parts.
+    Window,
     /// Appending.
     Append,
     /// Making data durable.
@@ -336,6 +338,9 @@ impl Storage for FaultyStorage {
         window: Span<'_>,
         change: &mut dyn FnMut(),
     ) -> Result<Option<usize>, NowError> {
+        if let Some(Fault::Fail(status)) = self.faults.take(Kind::Window) {
+            return Err(NowError::Failed(status));
+        }
         match self.faults.expects(Kind::Write) {
             true => Err(NowError::WouldBlock),
             false => self.storage.sieve_now(node, offset, window, change),
@@ -384,7 +389,8 @@ impl Storage for FaultyStorage {
                 if let FsOp::Sieve { parts, offset, .. } = &op {
                     // What a file system without room says of the first half of the parts.
                     let (at, _) = parts[parts.len() / 2];
-                    return Submitted::Done(Ok(FsReply::Count((at - offset) as usize)));
+                    let count = (at - offset) as usize;
+                    return Submitted::Done(Ok(FsReply::Sieved { count, as_window: false }));
                 }
             }
             Some(Fault::Hold) => {

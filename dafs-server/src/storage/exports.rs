@@ -436,6 +436,10 @@ impl Storage for Exports {
         self.files(node.export).ok_or(Status::BAD_HANDLE)?.lock_key(node)
     }
 
+    fn is_direct(&self, node: NodeId) -> bool {
+        self.files(node.export).is_some_and(|files| files.is_direct(node))
+    }
+
     fn sieve_now(
         &mut self,
         node: NodeId,

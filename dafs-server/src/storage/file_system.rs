@@ -44,6 +44,11 @@ pub(super) trait FileSystem: Send {
     /// See [`super::Storage::map`].
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
 
+    /// See [`super::Storage::is_direct`].
+    fn is_direct(&self, _node: NodeId) -> bool {
+        false
+    }
+
     /// See [`super::Storage::sieve_now`].
     fn sieve_now(
         &mut self,

@@ -148,8 +148,8 @@ pub enum FsOp {
         /// Scattered into, in order.
         into: Vec<MemoryRef>,
     },
-    /// Writes parts of a window ([`FsReply::Count`]: bytes of the window before the first that is not written), together where nobody's
-    /// bytes between them can be lost by that. They are in the page cache then.
+    /// Writes parts of a window ([`FsReply::Sieved`]), together where nobody's bytes between them can be lost by that. They are in the
+    /// page cache then, unless direct I/O can move each.
     Sieve {
         /// The file.
         node: NodeId,
@@ -364,6 +364,13 @@ pub enum FsReply {
     Attributes(Attributes),
     /// Bytes read or written.
     Count(usize),
+    /// Bytes of a window before the first part that is not written, and whether it was written in place of its parts.
+    Sieved {
+        /// Bytes.
+        count: usize,
+        /// It was written whole.
+        as_window: bool,
+    },
     /// Where an append went, and how many bytes.
     Appended(u64, usize),
     /// Bytes copied, and whether the source ended before all that was asked for.
@@ -489,6 +496,11 @@ pub trait Storage: Send {
         _change: &mut dyn FnMut(),
     ) -> Result<Option<usize>, NowError> {
         Ok(None)
+    }
+
+    /// A file is open for direct I/O.
+    fn is_direct(&self, _node: NodeId) -> bool {
+        false
     }
 
     /// What the loop watches for finished operations (readable, edge-triggered).

@@ -146,7 +146,8 @@ impl Window {
                 let commit = FsOp::Commit { node, offset: 0, len: 0, stability: Stability::FileSync };
                 exports.submit(self.token, &self.identity, commit);
                 self.next = Step::Write(end);
-                return (end == len).then_some(Submitted::Done(Ok(FsReply::Count(len))));
+                return (end == len)
+                    .then_some(Submitted::Done(Ok(FsReply::Sieved { count: len, as_window: true })));
             }
         }
         None

@@ -130,7 +130,7 @@ impl List {
     pub(super) fn call_ended(&mut self, slot: u8, result: &FsResult) -> Option<u64> {
         let call = self.calls.end(slot)?;
         match result {
-            Ok(FsReply::Count(count)) => self.on_moved(&call, *count),
+            Ok(FsReply::Count(count) | FsReply::Sieved { count, .. }) => self.on_moved(&call, *count),
             Ok(_) => self.on_failed(&call, Status::IO),
             Err(status) => self.on_failed(&call, *status),
         }

@@ -376,10 +376,11 @@ impl MemFs {
                 for (at, memory) in parts {
                     let (_, count) = self.write(node, Some(at), &[memory.span()], Stability::Unstable)?;
                     if count < memory.len() {
-                        return Ok(FsReply::Count(usize::try_from(at - offset).unwrap_or(0) + count));
+                        let count = usize::try_from(at - offset).unwrap_or(0) + count;
+                        return Ok(FsReply::Sieved { count, as_window: false });
                     }
                 }
-                Ok(FsReply::Count(len))
+                Ok(FsReply::Sieved { count: len, as_window: false })
             }
             FsOp::Append { node, from, stability } => {
                 let spans: SmallVec<[Span<'_>; 8]> = from.iter().map(MemoryRef::span).collect();

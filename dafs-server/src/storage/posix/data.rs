@@ -159,16 +159,8 @@ pub(super) fn write_now(
     if !node.class.local || aligned_range(node, offset, len) {
         return Err(NowError::WouldBlock);
     }
-    if node.class.nowait_write.load(Ordering::Relaxed) {
-        // SAFETY: the spans are mapped for the time of this call.
-        match unsafe { sys::pwritev2(fd, &segments, Some(offset), libc::RWF_NOWAIT) } {
-            Ok(count) if count == len => return Ok(len),
-            // The rest is written again with all of it.
-            Ok(_) | Err(Errno::AGAIN) => return Err(NowError::WouldBlock),
-            // Some say so in other words (F2FS). What is wrong with the write itself shows again.
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => node.class.nowait_write.store(false, Ordering::Relaxed),
-            Err(errno) => return Err(NowError::Failed(errno.into())),
-        }
+    if let Some(written) = write_without_waiting(node, fd, &segments, offset) {
+        return written;
     }
     // Into the page cache without a promise not to wait (ext4): only where no page must be read first, and not while
     // writers are slowed down.
@@ -179,6 +171,30 @@ pub(super) fn write_now(
     let result = write_all(fd, &mut segments, offset, 0, |_, _, _| ());
     throttle.note(begun, len);
     result.map_err(NowError::Failed)
+}
+
+/// Writes all of it where the kernel promises not to wait; `None` where it makes no such promise.
+pub(super) fn write_without_waiting(
+    node: &Node,
+    fd: BorrowedFd<'_>,
+    segments: &[libc::iovec],
+    offset: u64,
+) -> Option<Result<usize, NowError>> {
+    if node.class.memory || !node.class.nowait_write.load(Ordering::Relaxed) {
+        return None;
+    }
+    // SAFETY: whoever calls this has the segments mapped for its time.
+    match unsafe { sys::pwritev2(fd, segments, Some(offset), libc::RWF_NOWAIT) } {
+        Ok(count) if count == total(segments) => Some(Ok(count)),
+        // The rest is written again with all of it.
+        Ok(_) | Err(Errno::AGAIN) => Some(Err(NowError::WouldBlock)),
+        // Some say so in other words (F2FS). What is wrong with the write itself shows again.
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+            node.class.nowait_write.store(false, Ordering::Relaxed);
+            None
+        }
+        Err(errno) => Some(Err(NowError::Failed(errno.into()))),
+    }
 }
 
 /// Pages that a write fills in part are in the page cache, or lie beyond the end of the file.
@@ -202,7 +218,7 @@ fn edges_at_hand(node: &Node, offset: u64, len: u64) -> bool {
 }
 
 /// Direct I/O can do it in memory that suits: the caller's, or what it takes when told to wait.
-fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
+pub(super) fn aligned_range(node: &Node, offset: u64, len: usize) -> bool {
     node.direct_io.as_ref().is_some_and(|direct| {
         let unit = direct.offset_alignment;
         len > 0 && offset.is_multiple_of(unit) && (len as u64).is_multiple_of(unit)

@@ -22,17 +22,18 @@ impl FileLocks {
     /// Of what a node has open. An exclusive lock takes a descriptor that may write. A process that has leased the file is not waited for:
     /// [`Status::AGAIN`].
     pub(super) fn open(node: &Node) -> Result<Self, Status> {
-        let reopen = |access: OFlags| sys::reopen(node.fd.as_fd(), access | OFlags::NONBLOCK);
-        let writing = match reopen(OFlags::RDWR) {
-            Err(rustix::io::Errno::AGAIN) => return Err(Status::AGAIN),
-            writing => writing,
-        };
-        Ok(Self(writing.or_else(|_| reopen(OFlags::RDONLY))?))
+        match Self::open_to_write(node) {
+            Ok(writing) => Ok(writing),
+            Err(rustix::io::Errno::AGAIN) => Err(Status::AGAIN),
+            Err(_) => Ok(Self(sys::reopen(node.fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?)),
+        }
     }
 
-    /// It may be written by it.
-    pub(super) fn may_write(&self) -> bool {
-        rustix::fs::fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+    /// The same, and the file may be written by it.
+    pub(super) fn open_to_write(node: &Node) -> Result<Self, rustix::io::Errno> {
+        #[cfg(test)]
+        steps::before(steps::Call::Open)?;
+        sys::reopen(node.fd.as_fd(), OFlags::RDWR | OFlags::NONBLOCK).map(Self)
     }
 
     /// Whether the range could be set: another may have a part. What is beyond the largest offset of a file nobody can have.

@@ -228,8 +228,9 @@ impl Task {
             | FsOp::Setattr { .. }
             | FsOp::AccessCheck { .. } => namespace::access(&scope, &self.node, &self.op),
             FsOp::Sieve { offset, len, parts, .. } => {
-                let count = sieve::write_waiting(&self.node, *offset, *len, parts)?;
-                Ok(Outcome::Reply(FsReply::Count(count)))
+                let sieve::Written { count, as_window } =
+                    sieve::write_waiting(&self.node, *offset, *len, parts)?;
+                Ok(Outcome::Reply(FsReply::Sieved { count, as_window }))
             }
             op if op.traits().on_data => data::execute(&scope, &self.node, op).map(Outcome::Reply),
             FsOp::Readdir { cookie, size_max, attributes, .. } => {
@@ -403,6 +404,10 @@ impl FileSystem for PosixExport {
             Some(node) => sieve::write_now(node, &mut self.throttle, offset, window, change),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
+    }
+
+    fn is_direct(&self, node: NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.direct_io.is_some())
     }
 
     fn map(&mut self, id: NodeId, offset: u64, len: usize, _parts_max: usize) -> LocalSegments {

@@ -5,16 +5,19 @@
 //! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. So is all of
 //! a file whose locks are shown to them, among which this one would be a process's. A write that is torn leaves between the parts what
 //! was there.
+//!
+//! Where direct I/O can move each part, the window bypasses the page cache as the parts would.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
-use dafs_proto::transport::{MemoryRef, Span};
+use dafs_proto::transport::{HeapMemory, MemoryRef, Span};
 use dafs_proto::wire::{LockKind, Status};
 
 use super::super::paths::check_write_range;
 use super::super::{LocalLocks, NowError};
-use super::data::{Throttle, segments};
+use super::data::{Throttle, aligned_range, segments, write_without_waiting};
 use super::local_locks::FileLocks;
 use super::{Node, data, sys};
 
@@ -46,72 +49,121 @@ pub(super) fn write_now(
         return Err(NowError::WouldBlock);
     }
     let Some(gate) = node.gate.as_ref().filter(|gate| !gate.shows_locks()) else { return Ok(None) };
-    // Somebody waits for storage there.
-    let Some(_alone) = gate.keep_out() else { return Err(NowError::WouldBlock) };
+    // Its parts may be for direct I/O, which waits. Somebody else may wait for storage there.
+    let alone = if aligned_range(node, offset, window.len()) { None } else { gate.keep_out() };
+    let Some(_alone) = alone else { return Err(NowError::WouldBlock) };
     let Some(file) = gate.file(node) else { return Ok(None) };
     let Some(flags) = node.class.read_now_flags() else { return Err(NowError::WouldBlock) };
     if !node.class.memory && !throttle.allows() {
         return Err(NowError::WouldBlock);
     }
-    throttle.watch(window.len(), || rewrite((node, file), offset, window, change, &Effort::Now(flags)))
+    let place = Place { node, file: &file, fd: file.as_fd() };
+    throttle.watch(window.len(), || rewrite(&place, offset, window, change, &Effort::Now(flags)))
 }
 
-/// Writes the parts of a window, which lie in it one behind the other: together, or where that cannot be each by itself. Returns the bytes
-/// of the window before the first part that is not written. Blocks.
+/// This thread's memory for windows; `None` when there was none.
+fn memory() -> Option<MemoryRef> {
+    thread_local! {
+        static MEMORY: Option<MemoryRef> =
+            HeapMemory::allocate(WINDOW_SIZE_MAX).map(|memory| MemoryRef::new(Arc::new(memory)));
+    }
+    MEMORY.with(Clone::clone)
+}
+
+/// What [`write_waiting`] has done.
+pub(super) struct Written {
+    /// Bytes of the window before the first part that is not written.
+    pub(super) count: usize,
+    /// The window was written in place of its parts.
+    pub(super) as_window: bool,
+}
+
+/// Writes the parts of a window, which lie in it one behind the other: together, or where that cannot be each by itself. Blocks.
 pub(super) fn write_waiting(
     node: &Node,
     offset: u64,
     len: usize,
     parts: &[(u64, MemoryRef)],
-) -> Result<usize, Status> {
+) -> Result<Written, Status> {
     check_write_range(offset, len)?;
     if !node.opened {
         return Err(Status::BAD_HANDLE);
     }
-    let mut bytes = vec![0; len.min(WINDOW_SIZE_MAX)];
-    let window = Span::from_mut(&mut bytes);
-    let place = |at: u64, len| window.slice(usize::try_from(at.checked_sub(offset)?).ok()?, len);
-    let fits = len == window.len() && parts.iter().all(|(at, memory)| place(*at, memory.len()).is_some());
-    if !fits {
+    let fits = |(at, memory): &(u64, MemoryRef)| {
+        at.checked_sub(offset).is_some_and(|from| from + memory.len() as u64 <= len as u64)
+    };
+    if len > WINDOW_SIZE_MAX || !parts.iter().all(fits) {
         return Err(Status::INVALID);
     }
-    if let Some(gate) = node.gate.as_ref().filter(|gate| node.class.local && !gate.shows_locks())
-        && let Some(file) = gate.file(node)
-        && let Some(_alone) = gate.wait_and_keep_out()
-    {
-        let mut change = || {
-            for (at, memory) in parts {
-                if let Some(place) = place(*at, memory.len()) {
-                    place.copy_from(memory.span());
-                }
-            }
-        };
-        match rewrite((node, file), offset, window, &mut change, &Effort::Wait) {
-            Ok(Some(count)) => return Ok(count),
-            Ok(None) | Err(NowError::WouldBlock) => {}
-            Err(NowError::Failed(status)) => return Err(status),
-        }
+    if let Some(count) = write_window(node, offset, len, parts)? {
+        return Ok(Written { count, as_window: true });
     }
     let _writing = node.gate.as_ref().map(|gate| gate.wait_and_begin());
+    let written = |count| Ok(Written { count, as_window: false });
     for (at, memory) in parts {
         let before = usize::try_from(at - offset).unwrap_or(0);
-        match data::write_all(node.buffered_fd(), &mut segments(&[memory.span()]), *at, 0, |_, _, _| ()) {
+        let mut segments = segments(&[memory.span()]);
+        let fd = node.fd_for(*at, &segments);
+        match data::write_all(fd, &mut segments, *at, 0, |_, _, _| ()) {
             Ok(count) if count == memory.len() => {}
-            Ok(count) => return Ok(before + count),
-            Err(_) if before > 0 => return Ok(before),
+            Ok(count) => return written(before + count),
+            Err(_) if before > 0 => return written(before),
             Err(status) => return Err(status),
         }
     }
-    Ok(len)
+    written(len)
+}
+
+/// Writes the parts together; `None` where that cannot be.
+fn write_window(
+    node: &Node,
+    offset: u64,
+    len: usize,
+    parts: &[(u64, MemoryRef)],
+) -> Result<Option<usize>, Status> {
+    let Some(gate) = node.gate.as_ref().filter(|gate| node.class.local && !gate.shows_locks()) else {
+        return Ok(None);
+    };
+    let is_direct = parts.iter().all(|(at, memory)| aligned_range(node, *at, memory.len()));
+    if is_direct && !node.readable {
+        return Ok(None);
+    }
+    let memory = memory();
+    let window = memory.as_ref().and_then(|memory| memory.span().slice(0, len));
+    let (Some(window), Some(file)) = (window, gate.file(node)) else { return Ok(None) };
+    let Some(_alone) = gate.wait_and_keep_out() else { return Ok(None) };
+    let fd = if is_direct { node.fd_for(offset, &segments(&[window])) } else { file.as_fd() };
+    let mut change = || {
+        for (at, memory) in parts {
+            if let Some(place) =
+                window.slice(usize::try_from(at - offset).unwrap_or(usize::MAX), memory.len())
+            {
+                place.copy_from(memory.span());
+            }
+        }
+    };
+    match rewrite(&Place { node, file: &file, fd }, offset, window, &mut change, &Effort::Wait) {
+        Ok(written) => Ok(written),
+        Err(NowError::WouldBlock) => Ok(None),
+        Err(NowError::Failed(status)) => Err(status),
+    }
+}
+
+/// A file whose windows are rewritten: what locks it, and what reads and writes it.
+struct Place<'a> {
+    node: &'a Node,
+    file: &'a FileLocks,
+    fd: BorrowedFd<'a>,
 }
 
 fn rewrite(
-    (node, file): (&Node, &FileLocks),
+    place: &Place<'_>,
     offset: u64,
     window: Span<'_>,
     change: &mut dyn FnMut(),
     effort: &Effort,
 ) -> Result<Option<usize>, NowError> {
+    let Place { node, file, fd } = *place;
     let range = offset..offset + window.len() as u64;
     let Some(_locked) = Locked::lock(file, &range) else { return Ok(None) };
     // A hole would be filled, which takes room; beyond the end there is nothing to read.
@@ -122,7 +174,7 @@ fn rewrite(
         Effort::Now(flags) => *flags,
         Effort::Wait => 0,
     };
-    match data::read_all(&mut segments(&[window]), offset, flags, |_, _| file.as_fd()) {
+    match data::read_all(&mut segments(&[window]), offset, flags, |_, _| fd) {
         Ok(count) if count == window.len() => {}
         Ok(_) => return Ok(None),
         Err(errno) => {
@@ -131,7 +183,13 @@ fn rewrite(
         }
     }
     change();
-    match data::write_all(file.as_fd(), &mut segments(&[window]), offset, 0, |_, _, _| ()) {
+    let mut segments = segments(&[window]);
+    if matches!(effort, Effort::Now(_))
+        && let Some(written) = write_without_waiting(node, fd, &segments, offset)
+    {
+        return written.map(Some).or_else(|_| Err(NowError::WouldBlock));
+    }
+    match data::write_all(fd, &mut segments, offset, 0, |_, _, _| ()) {
         Ok(count) => Ok(Some(count)),
         Err(status) => failed(status, effort),
     }

@@ -14,6 +14,10 @@ pub(in crate::storage) enum Call {
     Look,
     Read,
     Write,
+    /// The same, unless it would have to wait.
+    WriteNow,
+    /// A file is opened to rewrite its windows.
+    Open,
     /// What has this number in its file system is made durable.
     Sync(u64),
 }

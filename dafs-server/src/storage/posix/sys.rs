@@ -280,7 +280,9 @@ pub(super) unsafe fn pwritev2(
     flags: i32,
 ) -> Result<usize> {
     #[cfg(test)]
-    let segments = &steps::before_moving(steps::Call::Write, segments)?[..];
+    let call = if flags & libc::RWF_NOWAIT == 0 { steps::Call::Write } else { steps::Call::WriteNow };
+    #[cfg(test)]
+    let segments = &steps::before_moving(call, segments)?[..];
     let fd = fd.as_raw_fd();
     if let ([segment], Some(offset), 0) = (segments, offset, flags) {
         // SAFETY: the caller vouches for the segment.

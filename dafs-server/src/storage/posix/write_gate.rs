@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+use rustix::io::Errno;
 
 use super::super::pool::lock;
 use super::Node;
@@ -16,8 +18,10 @@ use super::local_locks::FileLocks;
 const REWRITING: u32 = 1 << 31;
 /// The file is locked for the host's processes. Nobody rewrites a window: the lock that this takes would be in the way of those.
 const SHOWN: u32 = 1 << 30;
+/// Who rewrites a window is alone: he waits for no writer. One that finds him there is among [`WRITERS`] for a moment.
+const ALONE: u32 = 1 << 29;
 /// How many write.
-const WRITERS: u32 = SHOWN - 1;
+const WRITERS: u32 = ALONE - 1;
 
 /// The gates of all files that somebody may write: one for each, in all exports.
 static GATES: Mutex<BTreeMap<FileKey, Weak<WriteGate>>> = Mutex::new(BTreeMap::new());
@@ -28,13 +32,23 @@ const FORGET_EVERY: usize = 1024;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct WriteGate {
-    /// Writers, [`REWRITING`], and [`SHOWN`].
+    /// Writers, [`REWRITING`], [`ALONE`], and [`SHOWN`].
     state: AtomicU32,
     /// Held to change what others wait for, and to look at it before waiting.
     turn: Mutex<()>,
     changed: Condvar,
-    /// What reads and writes windows, where the file can be opened so.
-    file: OnceLock<Option<FileLocks>>,
+    file: Mutex<Windows>,
+}
+
+/// What reads and writes windows.
+#[derive(Debug, Default)]
+enum Windows {
+    /// It is not open: nobody has asked, or not with success.
+    #[default]
+    Closed,
+    Open(Arc<FileLocks>),
+    /// The file may not be opened so.
+    Refused,
 }
 
 /// Somebody writes until this is dropped.
@@ -81,7 +95,7 @@ impl WriteGate {
 
     /// Keeps writers out, if there are none. Does not wait.
     pub(super) fn keep_out(&self) -> Option<Rewriting<'_>> {
-        let none = self.state.compare_exchange(0, REWRITING, Ordering::Acquire, Ordering::Relaxed);
+        let none = self.state.compare_exchange(0, REWRITING | ALONE, Ordering::Acquire, Ordering::Relaxed);
         none.ok().map(|_| Rewriting(self))
     }
 
@@ -96,12 +110,14 @@ impl WriteGate {
         let alone = Rewriting(self);
         self.wait_while(|state| state & WRITERS != 0);
         // That may have begun meanwhile.
-        (!self.shows_locks()).then_some(alone)
+        let before = self.state.fetch_or(ALONE, Ordering::AcqRel);
+        (before & SHOWN == 0).then_some(alone)
     }
 
     /// The file's locks are shown to the host's processes from now on, as long as somebody has it open.
     pub(super) fn show_locks(&self) {
         self.state.fetch_or(SHOWN, Ordering::AcqRel);
+        *lock(&self.file) = Windows::Closed;
     }
 
     /// That is so.
@@ -109,11 +125,11 @@ impl WriteGate {
         self.state.load(Ordering::Acquire) & SHOWN != 0
     }
 
-    /// Waits for a window that was begun before [`WriteGate::show_locks`], by an export that shows none. Blocks, and not for long: whoever
+    /// Waits for a window that was begun before [`WriteGate::show_locks`], by an export that shows none. Blocks for one window: whoever
     /// waits for writers yet will begin none.
     pub(super) fn wait_for_window(&self) {
         if self.shows_locks() {
-            self.wait_while(|state| state & !SHOWN == REWRITING);
+            self.wait_while(|state| state & ALONE != 0);
         }
     }
 
@@ -130,9 +146,21 @@ impl WriteGate {
     }
 
     /// What reads and writes windows of the file through the page cache, and locks them for other processes; `None` where it cannot be
-    /// opened to read and write.
-    pub(super) fn file(&self, node: &Node) -> Option<&FileLocks> {
-        self.file.get_or_init(|| FileLocks::open(node).ok().filter(FileLocks::may_write)).as_ref()
+    /// opened to read and write, now or at all.
+    pub(super) fn file(&self, node: &Node) -> Option<Arc<FileLocks>> {
+        let mut file = lock(&self.file);
+        if matches!(*file, Windows::Closed) && !self.shows_locks() {
+            *file = match FileLocks::open_to_write(node) {
+                Ok(opened) => Windows::Open(Arc::new(opened)),
+                Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Windows::Refused,
+                // There may be a descriptor for it again, or nobody who has leased it.
+                Err(_) => Windows::Closed,
+            };
+        }
+        match &*file {
+            Windows::Open(file) => Some(Arc::clone(file)),
+            Windows::Closed | Windows::Refused => None,
+        }
     }
 }
 
@@ -145,6 +173,7 @@ impl AsRef<Self> for WriteGate {
 impl<G: AsRef<WriteGate>> Drop for Writing<G> {
     fn drop(&mut self) {
         let gate = self.0.as_ref();
+        // Who is alone waits for nobody.
         if gate.state.fetch_sub(1, Ordering::Release) & !SHOWN == REWRITING | 1 {
             gate.tell();
         }
@@ -153,7 +182,7 @@ impl<G: AsRef<WriteGate>> Drop for Writing<G> {
 
 impl Drop for Rewriting<'_> {
     fn drop(&mut self) {
-        self.0.state.fetch_and(!REWRITING, Ordering::Release);
+        self.0.state.fetch_and(!(REWRITING | ALONE), Ordering::Release);
         self.0.tell();
     }
 }
@@ -197,6 +226,26 @@ mod tests {
         assert!(gate.keep_out().is_none() && gate.wait_and_keep_out().is_none());
         drop(WriteGate::begin(&gate).unwrap());
         gate.wait_for_window();
+        // One who finds that he may not write is in nobody's way.
+        let (gate, begun) = (WriteGate::default(), AtomicU64::new(0));
+        let alone = gate.keep_out().unwrap();
+        gate.show_locks();
+        gate.state.fetch_add(1, Ordering::Acquire);
+        std::thread::scope(|scope| {
+            let shown = scope.spawn(|| {
+                begun.store(1, Ordering::Release);
+                gate.wait_for_window();
+                gate.state.load(Ordering::Acquire)
+            });
+            while begun.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            (0..1000).for_each(|_| std::thread::yield_now());
+            assert!(!shown.is_finished(), "the window is not written yet");
+            drop(alone);
+            assert_eq!(shown.join().unwrap() & ALONE, 0);
+        });
+        drop(Writing(&gate));
         // Whoever waits to be alone is told so when it begins to be shown.
         let gate = WriteGate::default();
         let writing = WriteGate::begin(&gate).unwrap();

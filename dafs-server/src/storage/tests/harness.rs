@@ -296,7 +296,7 @@ pub(super) fn attributes(result: FsResult) -> Result<Attributes, Status> {
 
 pub(super) fn count(result: FsResult) -> Result<usize, Status> {
     match result? {
-        FsReply::Count(count) => Ok(count),
+        FsReply::Count(count) | FsReply::Sieved { count, .. } => Ok(count),
         other => panic!("{other:?}"),
     }
 }

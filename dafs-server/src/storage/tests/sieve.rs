@@ -42,7 +42,11 @@ pub(super) fn window_of(parts: &[(u64, Vec<u8>)]) -> (u64, usize) {
 
 impl Fixture {
     /// Writes at once what can be; whether it was.
-    fn sieve_now(&mut self, node: NodeId, parts: &[(u64, Vec<u8>)]) -> Result<Option<usize>, NowError> {
+    pub(super) fn sieve_now(
+        &mut self,
+        node: NodeId,
+        parts: &[(u64, Vec<u8>)],
+    ) -> Result<Option<usize>, NowError> {
         let (offset, len) = window_of(parts);
         let window = memory(len);
         let mut change = || {
@@ -55,10 +59,15 @@ impl Fixture {
     }
 
     fn sieve(&mut self, node: NodeId, parts: &[(u64, Vec<u8>)]) -> Result<usize, Status> {
-        let (offset, len) = window_of(parts);
-        let parts = parts.iter().map(|(at, bytes)| (*at, memory_of(bytes))).collect();
-        count(self.run(FsOp::Sieve { node, offset, len, parts }))
+        count(self.run(sieve_of(node, parts)))
     }
+}
+
+/// The operation that writes these parts.
+pub(super) fn sieve_of(node: NodeId, parts: &[(u64, Vec<u8>)]) -> FsOp {
+    let (offset, len) = window_of(parts);
+    let parts = parts.iter().map(|(at, bytes)| (*at, memory_of(bytes))).collect();
+    FsOp::Sieve { node, offset, len, parts }
 }
 
 // [LIST-40] [LIST-43]

@@ -269,11 +269,11 @@ fn process_that_is_killed_at_any_call_leaves_what_lies_between_the_parts() {
                     // Those beside it, or a disk that is slow now, may have changed its way.
                     assert!(result.is_none() || made.len() <= last, "{calls:?}, then {made:?}");
                     kills += usize::from(result.is_none());
-                    if *call == Call::Write {
+                    if matches!(call, Call::Write | Call::WriteNow) {
                         place.lay(&layout);
                         let len = numbers.below(whole as u64) as usize;
                         let (result, _) = place.run(way, &parts, move |number, call| match (number, call) {
-                            (number, Call::Write) if number == last => Course::Cut(len),
+                            (number, Call::Write | Call::WriteNow) if number == last => Course::Cut(len),
                             (number, _) if number > last => Course::Die,
                             _ => Course::Go,
                         });
@@ -315,18 +315,24 @@ fn call_that_fails_changes_nothing_between_the_parts_and_what_is_said_to_be_writ
                                 if number == at { Course::Fail(errno) } else { Course::Go }
                             },
                         );
-                    // A disk that is slow now may have changed its way.
-                    let is_part = made.get(at) == Some(&Call::Write) && made[..at].contains(&Call::Unlock);
-                    assert!(result == Some(Ok(whole)) || is_part || way.1, "{made:?} {at}");
-                    if *call != Call::Write {
+                    // A disk that is slow now, or others beside it, may have changed its way. A window is written behind its reading.
+                    let is_part = made.get(at) == Some(&Call::Write)
+                        && !made[..at].last().is_some_and(|call| matches!(call, Call::Read | Call::WriteNow));
+                    let is_told = match result {
+                        Some(Ok(count)) => count == whole || is_part && count < whole,
+                        Some(Err(status)) => is_part && status == errno.into(),
+                        None => false,
+                    };
+                    assert!(is_told, "{result:?}: {made:?} {at}");
+                    if !matches!(call, Call::Write | Call::WriteNow) {
                         continue;
                     }
                     // From then on, and some of the first.
                     place.lay(&layout);
                     let len = numbers.below(whole as u64) as usize;
                     let (result, made) = place.run(way, &parts, move |number, call| match (number, call) {
-                        (number, Call::Write) if number == at && len > 0 => Course::Cut(len),
-                        (number, Call::Write) if number >= at => Course::Fail(errno),
+                        (number, Call::Write | Call::WriteNow) if number == at && len > 0 => Course::Cut(len),
+                        (number, Call::Write | Call::WriteNow) if number >= at => Course::Fail(errno),
                         _ => Course::Go,
                     });
                     match result {
@@ -341,5 +347,69 @@ fn call_that_fails_changes_nothing_between_the_parts_and_what_is_said_to_be_writ
             }
         }
         assert!(short > 100 && failed > 10, "{short} short, {failed} failed");
+    }
+}
+
+/// The calls of a list's window that is to be written at once, where `course` decides about each, and what is said of it.
+fn at_once(
+    place: &mut Place,
+    mut course: impl FnMut(Call) -> Course + 'static,
+) -> (Result<Option<usize>, NowError>, Vec<Call>) {
+    let calls = Rc::new(RefCell::new(Vec::new()));
+    let made = Rc::clone(&calls);
+    let watch = move |call| {
+        made.borrow_mut().push(call);
+        course(call)
+    };
+    let window = memory(4096);
+    let result =
+        watched(watch, || place.server.sieve_now(place.node, 100, window.span(), &mut || ())).unwrap();
+    (result, calls.take())
+}
+
+/// Whether these calls wrote.
+fn writes(calls: &[Call]) -> [bool; 2] {
+    [Call::WriteNow, Call::Write].map(|call| calls.contains(&call))
+}
+
+#[test]
+fn window_at_once_is_written_without_waiting_where_the_kernel_promises_that() {
+    for directory in directories() {
+        let mut place = Place::new(&directory);
+        place.lay(&(20_000, vec![(0, vec![1; 20_000])]));
+        let fails = |errno| move |call| if call == Call::WriteNow { Course::Fail(errno) } else { Course::Go };
+        let (result, calls) = at_once(&mut place, fails(Errno::AGAIN));
+        if result == Ok(Some(4096)) {
+            // Nothing waits in a file system in memory.
+            assert_eq!(writes(&calls), [false, true], "{calls:?}");
+            continue;
+        }
+        assert_eq!(result, Err(NowError::WouldBlock), "{calls:?}");
+        assert_eq!(writes(&calls), [true, false], "a thread writes it: {calls:?}");
+        let (result, calls) = at_once(&mut place, fails(Errno::OPNOTSUPP));
+        assert_eq!((result, writes(&calls)), (Ok(Some(4096)), [true; 2]), "{calls:?}");
+        let (result, calls) = at_once(&mut place, |_| Course::Go);
+        assert_eq!((result, writes(&calls)), (Ok(Some(4096)), [false, true]), "{calls:?}");
+    }
+}
+
+// [LIST-44]
+#[test]
+fn file_that_cannot_be_opened_for_the_moment_is_sieved_later() {
+    for directory in directories() {
+        for (errno, is_later) in
+            [(Errno::MFILE, true), (Errno::NFILE, true), (Errno::AGAIN, true), (Errno::ROFS, false)]
+        {
+            let mut place = Place::new(&directory);
+            place.lay(&(20_000, vec![(0, vec![1; 20_000])]));
+            let (result, calls) = at_once(&mut place, move |call| match call {
+                Call::Open => Course::Fail(errno),
+                _ => Course::Go,
+            });
+            assert_eq!((result, calls), (Ok(None), vec![Call::Open]));
+            let (result, calls) = at_once(&mut place, |_| Course::Go);
+            assert_eq!(result, Ok(is_later.then_some(4096)), "{errno:?}: {calls:?}");
+            assert_eq!(calls.contains(&Call::Open), is_later);
+        }
     }
 }
