@@ -403,7 +403,7 @@ local SPEC = {
                 "predicted_ns",
                 about = "what the calls that were not waited for were expected to take, nanoseconds",
             },
-            { 48, 8, "apart_ns", about = "the same, had each part been moved by itself" },
+            { 48, 8, "apart_ns", about = "the same, had nothing been moved that lies between parts" },
             { 56, 8, "measured_ns", about = "what all calls took, nanoseconds" },
         },
         ["view set request"] = {

@@ -1,6 +1,7 @@
 //! Storage that fails, writes short, hangs or is full: the caller learns it, nothing acknowledged is lost, and the session goes on.
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
+use std::io::IoSlice;
 use std::time::Duration;
 
 use dafs_client::{
@@ -23,6 +24,8 @@ use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 on_each_provider! {
     failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
     write_that_comes_short_is_counted_and_continued,
+    window_that_fails_at_once_ends_its_list,
+    window_that_storage_writes_part_by_part_counts_as_calls,
     write_of_several_requests_counts_what_came_before_the_one_that_failed,
     append_that_comes_short_is_an_error_and_the_next_follows_it,
     operation_that_hangs_delays_nobody_else,
@@ -183,6 +186,43 @@ fn write_that_comes_short_is_counted_and_continued(on: On) {
             assert_same(&found, &data, "all of it");
         }
     });
+}
+
+// [LIST-6]
+fn window_that_fails_at_once_ends_its_list(on: On) {
+    each_export(on, |scene| {
+        let data = bytes(3, 1000);
+        let file = scene.file(&data);
+        file.set_sieve(Sieve::On);
+        let extents = [100, 200, 300].map(|at| Extent::new(at, 10));
+        let write = || file.write_list(&extents, &[IoSlice::new(&[7; 30])]);
+        scene.faults.next(Kind::Window, Fault::Fail(Status::NO_SPACE), 1);
+        assert_status(write(), Status::NO_SPACE, "a window");
+        let mut found = vec![0; 1000];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &data, "nothing is written");
+        assert_eq!(write().unwrap(), 30);
+    });
+}
+
+// [LIST-47]
+fn window_that_storage_writes_part_by_part_counts_as_calls(on: On) {
+    let seen = std::cell::RefCell::new(Vec::new());
+    each_export(on, |scene| {
+        let file = scene.file(&bytes(3, 1000));
+        let explained = file.with_sieve(Sieve::On).with_explanation();
+        let extents = [100, 200, 300].map(|at| Extent::new(at, 10));
+        let before = scene.session.statistics().unwrap().sieved_windows;
+        // It is not at hand.
+        scene.faults.next(Kind::Write, Fault::Pass, 1);
+        assert_eq!(explained.write_list(&extents, &[IoSlice::new(&[7; 30])]).unwrap(), 30);
+        let told = explained.take_explanation();
+        let counted = scene.session.statistics().unwrap().sieved_windows - before;
+        assert_eq!((told.parts, told.windows), (3, counted), "{told}");
+        seen.borrow_mut().push((told.windows, told.calls, told.waited));
+    });
+    // Memory has no windows.
+    assert_eq!(*seen.borrow(), [(1, 0, 1), (0, 3, 3)]);
 }
 
 // [STOR-62]

@@ -110,7 +110,7 @@ body! {
         pub window_bytes: u64 = "bytes of windows",
         /// What all calls that were not waited for were expected to take, nanoseconds.
         pub predicted_ns: u64 = "predicted time",
-        /// What they would have been expected to take with each part by itself, nanoseconds.
+        /// What they would have been expected to take without what lies between parts, nanoseconds.
         pub apart_ns: u64 = "predicted time apart",
         /// What all calls took, nanoseconds.
         pub measured_ns: u64 = "measured time",

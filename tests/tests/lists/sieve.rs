@@ -278,6 +278,12 @@ fn explanations_say_which_calls_were_made_of_a_list(on: On) {
         assert_eq!(told.requests + told.others, 1, "{told}");
         assert!(told.others == 1 || told.parts == 100, "{told}");
     }
+    // Neighbours in the file that are none in memory are one call, with gaps or without.
+    let backwards: Vec<Extent> = (0..100).rev().map(|at| Extent::new(64 * at, 64)).collect();
+    assert_eq!(explained.write_list(&backwards, &[IoSlice::new(&data)]).unwrap(), 6400);
+    let told = explained.take_explanation();
+    assert_eq!((told.parts, told.calls, told.windows), (100, 1, 0), "{told}");
+    assert_eq!(told.predicted_apart, told.predicted, "{told}");
     // One extent is a plain read.
     explained.read_list(&extents[..1], &mut [IoSliceMut::new(&mut found[..64])]).unwrap();
     assert_eq!(explained.take_explanation().requests, 0);

@@ -4,10 +4,10 @@ use dafs_proto::extent::Extent;
 use dafs_proto::wire::{Sieve, Status};
 
 use super::{Progress, Worker};
-use crate::storage::{FsOp, FsReply, FsResult, NowError};
+use crate::storage::{FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
 use crate::worker::flight::list::{List, Place, Step};
-use crate::worker::flight::plan::WAITING_GAP_MAX;
+use crate::worker::flight::plan::{Call, WAITING_GAP_MAX};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
@@ -38,10 +38,11 @@ impl List {
             if self.parts.as_slice().len() >= parts_min {
                 self.costs = Some(self.costs_in(at.worker).costs(self.node.export));
             }
+            at.worker.stats.counted.sieved_windows += u64::from(std::mem::take(&mut self.calls.windows));
             let first = self.next;
             let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
             if let Some(mut account) = self.account.take() {
-                let moved = self.parts.as_slice().get(first..self.next).unwrap_or_default();
+                let moved = self.next - first;
                 let costs = self.costs.unwrap_or_else(|| self.costs_in(at.worker).costs(self.node.export));
                 account.on_moved(moved, &self.tally, costs);
                 self.account = Some(account);
@@ -105,20 +106,20 @@ impl List {
         if self.sieve != Sieve::Auto {
             self.gap_max_waiting = if self.sieve == Sieve::On { WAITING_GAP_MAX } else { 0 };
         } else if may_sieve && self.calls.trial.is_none() {
+            let is_direct = at.worker.storage.is_direct(self.node);
             let sieve = &mut self.costs_in(at.worker).waiting;
-            let (gap_max, trial) = sieve.choose(self.node.export, self.parts.as_slice(), self.next);
+            let (gap_max, trial) =
+                sieve.choose((self.node.export, is_direct), self.parts.as_slice(), self.next);
             self.gap_max_waiting = gap_max;
             self.calls.trial = Some((at.worker.now, trial));
         }
         let Some(call) = self.next_call_waiting() else { return };
         let (op, len, parts) = (self.op_of(&call), call.len, call.parts.len());
-        let window = has_gaps(self.parts.as_slice(), &call).then_some(len);
         self.next = call.parts.end;
         let slot = self.calls.begin(call);
         at.worker.stats.counted.storage_waits += 1;
-        at.worker.stats.counted.sieved_windows += u64::from(matches!(op, FsOp::Sieve { .. }));
         if let Some(account) = &mut self.account {
-            account.on_submitted(parts, window);
+            account.on_submitted(parts);
         }
         match at.submit(token_with_slot(at.token, slot), op) {
             None => at.worker.enters_storage(at.call.session, len),
@@ -129,6 +130,7 @@ impl List {
     /// Storage has finished a call, of so many bytes.
     pub(super) fn call_ended(&mut self, slot: u8, result: &FsResult) -> Option<u64> {
         let call = self.calls.end(slot)?;
+        self.count_waited(&call, result);
         match result {
             Ok(FsReply::Count(count) | FsReply::Sieved { count, .. }) => self.on_moved(&call, *count),
             Ok(_) => self.on_failed(&call, Status::IO),
@@ -140,6 +142,21 @@ impl List {
         Some(call.len)
     }
 
+    /// Counts what storage has made of a call: it may have written a window part by part.
+    fn count_waited(&mut self, call: &Call, result: &FsResult) {
+        let (is_window, calls) = match result {
+            Ok(FsReply::Sieved { as_window: false, .. }) => (false, call.parts.len()),
+            Ok(_) => (has_gaps(self.parts.as_slice(), call), 1),
+            Err(_) => (false, 1),
+        };
+        self.calls.windows += u32::from(is_window && self.kind == TransferKind::Write);
+        match &mut self.account {
+            Some(account) if is_window => account.on_waited_window(call.len),
+            Some(account) => account.on_waited(calls),
+            None => {}
+        }
+    }
+
     /// Storage has moved all parts of the chunk.
     fn chunk_moved(&mut self, at: &mut Context<'_>) -> Progress {
         let calls = std::mem::take(&mut self.calls);
@@ -148,7 +165,7 @@ impl List {
         {
             let len = self.chunk.end - self.chunk.start;
             let time = at.worker.now.since(began);
-            self.costs_in(at.worker).waiting.record(trial, len, time);
+            self.costs_in(at.worker).waiting.record(&trial, len, time);
         }
         if self.kind == TransferKind::Read && self.place == Place::Buffers {
             self.make_posts();

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use dafs_proto::extent::Part;
 use dafs_proto::wire::Explanation;
 
 use crate::worker::sched::costs::{Costs, Tally};
@@ -17,21 +16,16 @@ pub(crate) struct Account {
 
 impl Account {
     /// These parts were moved at once.
-    #[allow(clippy::cast_precision_loss, reason = "estimates")]
-    pub(crate) fn on_moved(&mut self, parts: &[Part], tally: &Tally, costs: Costs) {
+    pub(crate) fn on_moved(&mut self, parts: usize, tally: &Tally, costs: Costs) {
         let told = &mut self.explanation;
-        let bytes: usize = parts.iter().map(|part| part.len).sum();
-        let called = count(parts.len()).saturating_sub(tally.pieces);
-        told.parts = told.parts.saturating_add(count(parts.len()));
+        told.parts = told.parts.saturating_add(count(parts));
         told.copied = told.copied.saturating_add(tally.pieces);
         told.calls = told.calls.saturating_add(tally.calls);
         told.windows = told.windows.saturating_add(tally.windows);
         told.window_bytes = told.window_bytes.saturating_add(tally.window_bytes);
         (told.gap_max, told.call_ns, told.byte_ps) = costs.told();
         told.predicted_ns = told.predicted_ns.saturating_add(costs.predicted_ns(tally));
-        let apart =
-            if called == 0 { 0 } else { costs.apart_ns(called, bytes.saturating_sub(tally.piece_bytes)) };
-        told.apart_ns = told.apart_ns.saturating_add(apart);
+        told.apart_ns = told.apart_ns.saturating_add(costs.apart_ns(tally.apart));
         self.measured(tally.time);
     }
 
@@ -41,19 +35,25 @@ impl Account {
         self.explanation.copied = self.explanation.copied.saturating_add(1);
     }
 
-    /// Storage has a call for so many parts, of so many bytes where they have gaps between them.
-    pub(crate) fn on_submitted(&mut self, parts: usize, window: Option<u64>) {
-        let told = &mut self.explanation;
-        told.parts = told.parts.saturating_add(count(parts));
-        told.waited = told.waited.saturating_add(1);
-        match window {
-            None => told.calls = told.calls.saturating_add(1),
-            Some(bytes) => {
-                told.windows = told.windows.saturating_add(1);
-                told.window_bytes = told.window_bytes.saturating_add(bytes);
-            }
-        }
+    /// Storage has a call for so many parts.
+    pub(crate) fn on_submitted(&mut self, parts: usize) {
+        self.explanation.parts = self.explanation.parts.saturating_add(count(parts));
         self.waits_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Storage has made so many calls of it, without what lies between parts.
+    pub(crate) fn on_waited(&mut self, calls: usize) {
+        let told = &mut self.explanation;
+        told.waited = told.waited.saturating_add(count(calls));
+        told.calls = told.calls.saturating_add(count(calls));
+    }
+
+    /// Storage has moved a window of so many bytes.
+    pub(crate) fn on_waited_window(&mut self, bytes: u64) {
+        let told = &mut self.explanation;
+        told.waited = told.waited.saturating_add(1);
+        told.windows = told.windows.saturating_add(1);
+        told.window_bytes = told.window_bytes.saturating_add(bytes);
     }
 
     /// Storage has none of its calls any more.

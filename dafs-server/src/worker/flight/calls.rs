@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 
 use crate::worker::flight::plan::Call;
 use crate::worker::sched::sieve::Trial;
+use crate::worker::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
 
-/// Calls of one list that storage has at once: enough for a disk to sort them, and to leave it no pause.
-pub(crate) const CALLS_MAX: usize = 128;
+/// Calls of one list that storage has at once: all that a session alone may have, enough for a disk to sort them and to leave it no pause.
+pub(crate) const CALLS_MAX: usize = ALONE_STORAGE_SIZE / CONTENDED_STORAGE_SIZE;
 
 /// The calls of a chunk that storage has, and what became of the others.
 #[derive(Debug, Default)]
@@ -23,6 +24,8 @@ pub(crate) struct Calls {
     /// Parts that storage had to be waited for, when the first was, and what is tried out with them.
     pub(crate) waited_parts: usize,
     pub(crate) trial: Option<(Moment, Trial)>,
+    /// Windows that storage has written and that are not counted yet.
+    pub(crate) windows: u32,
 }
 
 impl Calls {

@@ -17,7 +17,7 @@ use super::transfer::{TransferKind, range};
 use crate::storage::{FsOp, NodeId};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
-    Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, first_unwritten, join, next_call, posts,
+    Apart, Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, first_unwritten, join, next_call, posts,
 };
 use crate::worker::sched::costs::{Costs, Tally, has_gaps};
 
@@ -375,7 +375,7 @@ impl List {
             let is_forced = self.sieve == Sieve::On;
             let gap_max = if is_forced { WAITING_GAP_MAX } else { costs.gap_max() };
             let window = next_call(parts, self.next, gap_max)?;
-            if is_forced || !has_gaps(parts, &window) || costs.pays(window.parts.len(), &window) {
+            if is_forced || !has_gaps(parts, &window) || costs.pays(Apart::of(parts, &window), window.len) {
                 return Some(window);
             }
             // Looking at all of them again before each would take longer than to write them.

@@ -10,7 +10,7 @@ use dafs_proto::transport::{HeapMemory, MemoryRef, Span};
 use smallvec::SmallVec;
 
 use super::list::{List, Piece, each_piece, gap};
-use super::plan::Call;
+use super::plan::{Apart, Call};
 use super::transfer::TransferKind;
 use crate::storage::{NowError, Storage};
 use crate::worker::sched::costs::{Tally, has_gaps};
@@ -62,6 +62,9 @@ impl List {
             };
             if !matches!(moved, Err(NowError::WouldBlock)) {
                 self.tally.count(has_gaps, call.len);
+                if self.account.is_some() {
+                    self.tally.count_apart(Apart::of(self.parts.as_slice(), &call));
+                }
             }
             match moved {
                 Ok(count) => {
@@ -104,7 +107,6 @@ impl List {
         self.moved += moved;
         self.next += count;
         self.tally.pieces += count as u32;
-        self.tally.piece_bytes += moved;
     }
 
     /// One call for all parts, each in its place.

@@ -30,6 +30,25 @@ pub(crate) struct Call {
     pub(crate) len: u64,
 }
 
+/// What the parts of a call take without what lies between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Apart {
+    /// Calls of neighbours.
+    pub(crate) calls: u32,
+    /// Bytes of all.
+    pub(crate) bytes: u64,
+}
+
+impl Apart {
+    pub(crate) fn of(parts: &[Part], call: &Call) -> Self {
+        let parts = parts.get(..call.parts.end).unwrap_or_default();
+        let each = std::iter::successors(next_call(parts, call.parts.start, 0), |call| {
+            next_call(parts, call.parts.end, 0)
+        });
+        each.fold(Self::default(), |all, call| Self { calls: all.calls + 1, bytes: all.bytes + call.len })
+    }
+}
+
 /// The call that begins with part `from`; `None` behind the last. `parts` ascend. Gaps of at most `gap_max` bytes are passed over.
 pub(crate) fn next_call(parts: &[Part], from: usize, gap_max: u64) -> Option<Call> {
     let first = parts.get(from)?;
@@ -226,6 +245,20 @@ mod tests {
         for (count, calls_expected) in [(511, 1), (512, 1), (513, 2)] {
             assert_eq!(calls(&list(count, 2), 1).len(), calls_expected, "{count}");
         }
+    }
+
+    #[test]
+    fn neighbours_that_are_none_in_memory_are_one_call_without_gaps() {
+        let mut list: Vec<_> = (0..6u64).map(|at| (10 * (at / 3) + at % 3, 1)).collect();
+        list.reverse();
+        let parts = Parts::of_write(extents(&list).into_iter(), std::iter::once(6));
+        let parts = parts.as_slice();
+        let call = next_call(parts, 0, 100).unwrap();
+        assert_eq!((parts.len(), call.parts.clone(), call.len), (6, 0..6, 13));
+        assert_eq!(Apart::of(parts, &call), Apart { calls: 2, bytes: 6 });
+        let second = next_call(parts, 3, 100).unwrap();
+        assert_eq!(Apart::of(parts, &second), Apart { calls: 1, bytes: 3 });
+        assert_eq!(Apart::of(parts, &Call { parts: 1..4, offset: 1, len: 10 }), Apart { calls: 2, bytes: 3 });
     }
 
     /// The first place that is missing of a list that storage stopped `written` bytes into the call of part `from`.

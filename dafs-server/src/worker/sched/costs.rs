@@ -2,7 +2,7 @@
 //! "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
 //!
 //! ```text
-//! apart       count × call
+//! apart       calls × call + bytes of the parts × byte / 2
 //! a window    window + bytes of the window × byte
 //! ```
 //!
@@ -13,7 +13,7 @@ use std::time::Duration;
 use dafs_proto::extent::Part;
 
 use crate::storage::ExportId;
-use crate::worker::flight::plan::{Call, WAITING_GAP_MAX};
+use crate::worker::flight::plan::{Apart, Call, READ_GAP_MAX, WAITING_GAP_MAX};
 use crate::worker::sched::sieve::LearnedGaps;
 
 /// Exports whose costs are told apart.
@@ -76,7 +76,8 @@ pub(crate) struct Tally {
     pub(crate) time: Duration,
     /// Parts that took no call at all.
     pub(crate) pieces: u32,
-    pub(crate) piece_bytes: usize,
+    /// What the other parts would have taken without what lies between them, where somebody asks.
+    pub(crate) apart: Apart,
 }
 
 impl Tally {
@@ -89,19 +90,24 @@ impl Tally {
         *count += 1;
         *sum += bytes;
     }
+
+    pub(crate) fn count_apart(&mut self, apart: Apart) {
+        self.apart.calls += apart.calls;
+        self.apart.bytes += apart.bytes;
+    }
 }
 
 impl SieveCosts {
     pub(crate) fn of_reads() -> Self {
-        Self::new(READS)
+        Self::new(READS, READ_GAP_MAX)
     }
 
     pub(crate) fn of_writes() -> Self {
-        Self::new(WRITES)
+        Self::new(WRITES, 0)
     }
 
-    fn new(prior: Costs) -> Self {
-        Self { prior, exports: Vec::new(), waiting: LearnedGaps::default() }
+    fn new(prior: Costs, gap_apart: u64) -> Self {
+        Self { prior, exports: Vec::new(), waiting: LearnedGaps::new(gap_apart) }
     }
 
     pub(crate) fn costs(&self, export: ExportId) -> Costs {
@@ -168,19 +174,24 @@ impl Costs {
     )]
     pub(crate) fn predicted_ns(self, tally: &Tally) -> u64 {
         let windows = tally.windows as f32 * self.window() + tally.window_bytes as f32 * self.byte;
-        self.apart_ns(tally.calls, tally.call_bytes as usize) + windows as u64
+        self.apart_ns(Apart { calls: tally.calls, bytes: tally.call_bytes }) + windows as u64
     }
 
-    /// What so many calls take that move so many bytes together, nanoseconds.
+    /// What calls without gaps take, nanoseconds.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "estimates"
     )]
-    pub(crate) fn apart_ns(self, calls: u32, bytes: usize) -> u64 {
+    pub(crate) fn apart_ns(self, apart: Apart) -> u64 {
+        self.apart(apart) as u64
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "estimates")]
+    fn apart(self, apart: Apart) -> f32 {
         // A byte of a window is read as well.
-        (calls as f32 * self.call + bytes as f32 * self.byte / 2.0) as u64
+        apart.calls as f32 * self.call + apart.bytes as f32 * self.byte / 2.0
     }
 
     /// The largest gap that costs less to be written than one more call, bytes.
@@ -189,10 +200,10 @@ impl Costs {
         ((self.call / self.byte.max(BYTE_NS_MIN)) as u64).min(WAITING_GAP_MAX)
     }
 
-    /// The parts of a call cost less together, gaps and all.
+    /// Parts cost less in a window of so many bytes, gaps and all.
     #[allow(clippy::cast_precision_loss, reason = "estimates")]
-    pub(crate) fn pays(self, count: usize, call: &Call) -> bool {
-        self.window() + call.len as f32 * self.byte < count as f32 * self.call
+    pub(crate) fn pays(self, apart: Apart, len: u64) -> bool {
+        self.window() + len as f32 * self.byte < self.apart(apart)
     }
 }
 
@@ -218,8 +229,9 @@ mod tests {
 
     const EXPORT: ExportId = ExportId(1);
 
-    fn call(count: usize, len: u64) -> Call {
-        Call { parts: 0..count, offset: 0, len }
+    /// So many calls, of next to no bytes.
+    fn apart(calls: u32) -> Apart {
+        Apart { calls, bytes: 0 }
     }
 
     #[test]
@@ -296,7 +308,7 @@ mod tests {
             assert_eq!(costs.call, WRITES.call);
             assert!((0.9..1.1).contains(&(costs.byte / WRITES.byte)), "{costs:?}");
             for count in 1..10 {
-                assert_eq!(costs.pays(count, &call(count, 512)), count >= parts_min, "{count}: {costs:?}");
+                assert_eq!(costs.pays(apart(count), 512), count >= parts_min, "{count}: {costs:?}");
             }
             assert_eq!(sieve.costs(ExportId(0)), WRITES);
         }
@@ -340,29 +352,29 @@ mod tests {
 
     #[test]
     fn calls_that_were_slow_for_a_while_are_tried_again() {
-        let (mut sieve, sparse) = (SieveCosts::of_writes(), call(8, 200_000));
+        let mut sieve = SieveCosts::of_writes();
         let slow = Tally { calls: 8, time: Duration::from_micros(800), ..Tally::default() };
         (0..100).for_each(|_| sieve.record(EXPORT, &slow));
         let tried = (0..1000).find(|_| {
             sieve.record(EXPORT, &window(200_000, 85_000));
-            !sieve.costs(EXPORT).pays(8, &sparse)
+            !sieve.costs(EXPORT).pays(apart(8), 200_000)
         });
         assert!(tried.is_some_and(|lists| lists > 100), "{tried:?}");
     }
 
     #[test]
     fn windows_that_were_slow_for_a_while_are_tried_again() {
-        let (mut sieve, dense) = (SieveCosts::of_writes(), call(64, 8192));
-        assert!(sieve.costs(EXPORT).pays(64, &dense));
+        let mut sieve = SieveCosts::of_writes();
+        assert!(sieve.costs(EXPORT).pays(apart(64), 8192));
         for window_bytes in [1 << 18, 1 << 12] {
             let slow = Tally { windows: 1, window_bytes, time: Duration::from_millis(5), ..Tally::default() };
             (0..100).for_each(|_| sieve.record(EXPORT, &slow));
         }
-        assert!(!sieve.costs(EXPORT).pays(64, &dense));
-        let apart = Tally { calls: 64, time: Duration::from_micros(64), ..Tally::default() };
+        assert!(!sieve.costs(EXPORT).pays(apart(64), 8192));
+        let called = Tally { calls: 64, time: Duration::from_micros(64), ..Tally::default() };
         let tried = (0..1000).find(|_| {
-            sieve.record(EXPORT, &apart);
-            sieve.costs(EXPORT).pays(64, &dense)
+            sieve.record(EXPORT, &called);
+            sieve.costs(EXPORT).pays(apart(64), 8192)
         });
         assert!(tried.is_some_and(|lists| lists > 100), "{tried:?}");
         // What a byte costs less than at first is not forgotten.
@@ -370,7 +382,7 @@ mod tests {
             Tally { windows: 1, window_bytes: 1 << 18, time: Duration::from_micros(30), ..Tally::default() };
         (0..1000).for_each(|_| sieve.record(EXPORT, &quick));
         let costs = sieve.costs(EXPORT);
-        sieve.record(EXPORT, &apart);
+        sieve.record(EXPORT, &called);
         assert_eq!(sieve.costs(EXPORT).byte, costs.byte);
     }
 
@@ -378,8 +390,11 @@ mod tests {
     fn window_pays_exactly_where_the_equations_say_so() {
         let costs = Costs { byte: 0.5, ..WRITES };
         for (count, len, pays) in [(4, 1999, true), (4, 2000, false), (3, 1, false), (512, 262_144, true)] {
-            assert_eq!(costs.pays(count, &call(count, len)), pays, "{count} in {len}");
+            assert_eq!(costs.pays(apart(count), len), pays, "{count} in {len}");
         }
+        // The parts' own bytes are moved in either case: twice in a window.
+        let whole = Apart { calls: 4, bytes: 1000 };
+        assert!(costs.pays(whole, 2499) && !costs.pays(whole, 2500));
         assert_eq!(costs.gap_max(), 2000);
         assert_eq!(Costs { call: 10_000.0, byte: 0.0, ..WRITES }.gap_max(), WAITING_GAP_MAX);
     }

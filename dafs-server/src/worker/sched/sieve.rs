@@ -1,10 +1,15 @@
-//! How far apart two parts may lie that a read which has to wait still takes in one call, learned from the reads themselves. Pure: it is
-//! told times, and reads no clock.
+//! How far apart two parts may lie that a call which has to wait still takes in, learned from the lists themselves. Pure: it is told times,
+//! and reads no clock.
 //!
 //! Where the crossing lies is a matter of the disk, of what the kernel reads ahead and of how many calls run at once: from some KiB to some
-//! tens of KiB were seen. So for each size of parts and of gaps reads with one call for each part and reads that pass over the gaps
-//! ("data sieving", Thakur, Gropp and Lusk, 1999) are both timed, now and then, and the quicker is used.
+//! tens of KiB were seen. So for each size of parts and of gaps lists with one call for each part and lists that pass over the gaps
+//! ("data sieving", Thakur, Gropp and Lusk, 1999) are both timed, now and then, and the quicker way is used.
+//!
+//! A list beside which another went the other way tells nothing: each pays for what both leave the disk. So all lists of a kind go the other
+//! way while that is tried, until one has been alone in it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dafs_proto::extent::Part;
@@ -12,70 +17,103 @@ use dafs_proto::extent::Part;
 use crate::storage::ExportId;
 use crate::worker::flight::plan::{READ_GAP_MAX, WAITING_GAP_MAX};
 
-/// Gaps of this many bytes on average, and of so many doublings more, have times of their own; below them all is read.
+/// Gaps of this many bytes on average, and of so many doublings more, have times of their own; below them all count as one.
 const GAP_CLASSES: usize = 6;
 /// Parts below this many bytes, and from so many times eight more on, count as one size.
 const PART_MIN: u64 = 512;
 const PART_CLASSES: usize = 4;
-/// Until it is known better gaps up to this are read: below what was measured for cold data on any machine seen (7 KB).
+/// Until it is known better gaps up to this are passed over: below what was measured for cold data on any machine seen (7 KB).
 const PRIOR_GAP_MAX: u64 = 6 * 1024;
 /// Exports whose times are told apart.
 const EXPORTS_MAX: usize = 64;
 
-/// Reads between two that are done in what seems the slower way, and so many when it is slower by far.
-const TRY_EVERY: u32 = 32;
-const TRY_SELDOM: u32 = 256;
-/// Until both are known: every so many reads, and times that each is tried.
-const TRY_FIRST: u32 = 2;
+/// Lists between two that go in what seems the slower way, at least. It is odd: of clients that take turns each is tried.
+const TRY_EVERY: u32 = 31;
+/// Trying costs this part of the time that lists of a kind take, at most. What was far slower once, for another reason maybe, counts as so
+/// many times slower.
+const TRY_PART: f32 = 32.0;
+const SLOWER_MAX: f32 = 64.0;
+/// Until both are known: lists between two that are tried, and times that each is.
+const TRY_FIRST: u32 = 3;
 const TRIES_MIN: u32 = 3;
+/// So many lists go the other way at most before one of them was alone in it.
+const LISTS_TRIED_MAX: u32 = 8;
 
-/// What reads of lists have cost.
-#[derive(Debug, Default)]
+/// What lists have cost whose data is not at hand, of reads or of writes.
+#[derive(Debug)]
 pub(crate) struct LearnedGaps {
-    exports: Vec<[Cell; GAP_CLASSES * PART_CLASSES]>,
+    /// Gaps up to this are passed over in either way.
+    gap_apart: u64,
+    exports: Vec<Cells>,
 }
 
+/// Of files that are in the page cache, and of those that are open for direct I/O.
+type Cells = [[Cell; GAP_CLASSES * PART_CLASSES]; 2];
+
 /// Times of a kind of list: apart, and with the gaps.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Cell {
     ns: [f32; 2],
     tries: [u32; 2],
-    reads: u32,
+    /// Since what seems the slower way was last tried; bytes less those that this is to be paid for with.
+    lists: u32,
+    bytes: f32,
+    /// That way while it is tried, and lists that may still go it.
+    trying: Option<(bool, u32)>,
+    /// Lists that have begun, and that are under way.
+    begun: [u32; 2],
+    running: Arc<[AtomicU32; 2]>,
 }
 
-/// A read whose time tells something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A list whose time tells something. It is under way until this is dropped.
+#[derive(Debug)]
 pub(crate) struct Trial {
     export: usize,
-    cell: usize,
+    cell: (usize, usize),
     sieves: bool,
+    /// Lists that had begun in the other way; none where one of them was under way.
+    begun_before: Option<u32>,
+    running: Arc<[AtomicU32; 2]>,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.running[usize::from(self.sieves)].fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl LearnedGaps {
-    /// The largest gap that is to be read with the parts from `from` on, bytes.
-    pub(crate) fn choose(&mut self, export: ExportId, parts: &[Part], from: usize) -> (u64, Trial) {
-        let export = usize::from(export.0).min(EXPORTS_MAX - 1);
-        let (gap, part) = averages(parts.get(from..).unwrap_or_default());
+    pub(crate) fn new(gap_apart: u64) -> Self {
+        Self { gap_apart, exports: Vec::new() }
+    }
+
+    /// The largest gap that is to be moved with the parts from `from` on, bytes. `file`: of which export, and whether it is open for
+    /// direct I/O.
+    pub(crate) fn choose(&mut self, file: (ExportId, bool), parts: &[Part], from: usize) -> (u64, Trial) {
+        let export = usize::from(file.0.0).min(EXPORTS_MAX - 1);
+        let parts = parts.get(from..).unwrap_or_default();
+        let (gap, part) = averages(parts);
         let index =
             class(gap, READ_GAP_MAX, 2, GAP_CLASSES) * PART_CLASSES + class(part, PART_MIN, 8, PART_CLASSES);
+        let place = (usize::from(file.1), index);
         if self.exports.len() <= export {
             self.exports.resize_with(export + 1, Default::default);
         }
-        let cell = &mut self.exports[export][index];
-        cell.reads = cell.reads.wrapping_add(1);
-        let best = cell.best(gap <= PRIOR_GAP_MAX);
-        let sieves = if cell.tries_other(best) { !best } else { best };
-        let gap_max = if sieves { (2 * gap).clamp(READ_GAP_MAX, WAITING_GAP_MAX) } else { READ_GAP_MAX };
-        (gap_max, Trial { export, cell: index, sieves })
+        let cell = &mut self.exports[export][place.0][place.1];
+        let sieves = cell.choose(gap <= PRIOR_GAP_MAX, part * parts.len() as u64);
+        let gap_max = if sieves { (2 * gap).clamp(READ_GAP_MAX, WAITING_GAP_MAX) } else { self.gap_apart };
+        (gap_max, cell.begin(export, place, sieves))
     }
 
-    /// A read has brought so many bytes in this time.
+    /// A list has moved so many bytes in this time.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
-    pub(crate) fn record(&mut self, trial: Trial, len: u64, time: Duration) {
-        let Some(cell) = self.exports.get_mut(trial.export).and_then(|cells| cells.get_mut(trial.cell))
-        else {
+    pub(crate) fn record(&mut self, trial: &Trial, len: u64, time: Duration) {
+        let cells = self.exports.get_mut(trial.export).and_then(|cells| cells.get_mut(trial.cell.0));
+        let Some(cell) = cells.and_then(|cells| cells.get_mut(trial.cell.1)) else { return };
+        if trial.begun_before != Some(cell.begun[usize::from(!trial.sieves)]) {
             return;
-        };
+        }
+        cell.trying.take_if(|(sieves, _)| *sieves == trial.sieves);
         let way = usize::from(trial.sieves);
         let ns = time.as_nanos() as f32 / len.max(1) as f32;
         let known = &mut cell.ns[way];
@@ -86,6 +124,35 @@ impl LearnedGaps {
 }
 
 impl Cell {
+    /// Whether a list of so many bytes passes over the gaps. `prior`: until it is known better.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    fn choose(&mut self, prior: bool, len: u64) -> bool {
+        let len = len as f32;
+        if let Some((way, left)) = self.trying {
+            self.trying = (left > 1).then_some((way, left - 1));
+            self.bytes -= self.price(way, len);
+            return way;
+        }
+        let best = self.best(prior);
+        self.lists = self.lists.saturating_add(1);
+        self.bytes += len;
+        if !self.tries_other(best, len) {
+            return best;
+        }
+        (self.lists, self.bytes) = (0, 0.0);
+        self.trying = Some((!best, LISTS_TRIED_MAX - 1));
+        !best
+    }
+
+    fn begin(&mut self, export: usize, cell: (usize, usize), sieves: bool) -> Trial {
+        let (own, other) = (usize::from(sieves), usize::from(!sieves));
+        self.begun[own] = self.begun[own].wrapping_add(1);
+        self.running[own].fetch_add(1, Ordering::Relaxed);
+        let is_alone = self.running[other].load(Ordering::Relaxed) == 0;
+        let begun_before = is_alone.then_some(self.begun[other]);
+        Trial { export, cell, sieves, begun_before, running: Arc::clone(&self.running) }
+    }
+
     fn best(&self, prior: bool) -> bool {
         match self.tries.iter().all(|tries| *tries >= TRIES_MIN) {
             true => self.ns[1] < self.ns[0],
@@ -93,13 +160,22 @@ impl Cell {
         }
     }
 
-    fn tries_other(&self, best: bool) -> bool {
+    fn tries_other(&self, best: bool, len: f32) -> bool {
         let (own, other) = (usize::from(best), usize::from(!best));
         if self.tries[other] < TRIES_MIN {
-            return self.tries[own] >= TRIES_MIN && self.reads.is_multiple_of(TRY_FIRST);
+            return self.tries[own] >= TRIES_MIN && self.lists >= TRY_FIRST;
         }
-        let is_far = self.ns[other] > 2.0 * self.ns[own];
-        self.reads.is_multiple_of(if is_far { TRY_SELDOM } else { TRY_EVERY })
+        self.lists >= TRY_EVERY && self.bytes >= self.price(!best, len)
+    }
+
+    /// Bytes that go the quicker way for so many that go this one.
+    fn price(&self, way: bool, len: f32) -> f32 {
+        let (tried, other) = (usize::from(way), usize::from(!way));
+        if self.tries[tried] < TRIES_MIN {
+            return 0.0;
+        }
+        let slower = self.ns[tried] / self.ns[other].max(f32::MIN_POSITIVE) - 1.0;
+        TRY_PART * slower.clamp(0.0, SLOWER_MAX) * len
     }
 }
 
@@ -125,6 +201,10 @@ mod tests {
     const EXPORT: ExportId = ExportId(0);
 
     fn parts(len: usize, gap: u64) -> Vec<Part> {
+        many(16, len, gap)
+    }
+
+    fn many(count: usize, len: usize, gap: u64) -> Vec<Part> {
         let part = |index: usize| Part {
             offset: index as u64 * (len as u64 + gap),
             len,
@@ -132,16 +212,22 @@ mod tests {
             segment: 0,
             within: index * len,
         };
-        (0..16).map(part).collect()
+        (0..count).map(part).collect()
     }
 
-    /// Reads that take `ns` for a byte, apart and sieved; how many of them were sieved.
-    fn run(sieve: &mut LearnedGaps, parts: &[Part], reads: usize, ns: [u64; 2]) -> usize {
+    fn reads() -> LearnedGaps {
+        LearnedGaps::new(READ_GAP_MAX)
+    }
+
+    const FILE: (ExportId, bool) = (EXPORT, false);
+
+    /// Lists that take `ns` for a byte, apart and sieved; how many of them were sieved.
+    fn run(sieve: &mut LearnedGaps, parts: &[Part], lists: usize, ns: [u64; 2]) -> usize {
         let mut sieved = 0;
-        for _ in 0..reads {
-            let (_, trial) = sieve.choose(EXPORT, parts, 0);
+        for _ in 0..lists {
+            let (_, trial) = sieve.choose(FILE, parts, 0);
             sieved += usize::from(trial.sieves);
-            sieve.record(trial, 1000, Duration::from_nanos(1000 * ns[usize::from(trial.sieves)]));
+            sieve.record(&trial, 1000, Duration::from_nanos(1000 * ns[usize::from(trial.sieves)]));
         }
         sieved
     }
@@ -150,20 +236,35 @@ mod tests {
     #[test]
     fn sieve_that_knows_nothing_reads_small_gaps_and_no_others() {
         for (gap, sieves) in [(PRIOR_GAP_MAX - 1, true), (PRIOR_GAP_MAX, true), (PRIOR_GAP_MAX + 1, false)] {
-            let (gap_max, trial) = LearnedGaps::default().choose(EXPORT, &parts(4096, gap), 0);
+            let (gap_max, trial) = reads().choose(FILE, &parts(4096, gap), 0);
             assert_eq!((gap_max >= gap, trial.sieves), (sieves, sieves), "{gap}");
         }
+    }
+
+    // [LIST-16] [LIST-44]
+    #[test]
+    fn writes_that_go_apart_pass_over_no_gap() {
+        let mut sieve = LearnedGaps::new(0);
+        let small = parts(512, 100);
+        let mut seen = [false; 2];
+        for _ in 0..100 {
+            let (gap_max, trial) = sieve.choose(FILE, &small, 0);
+            assert_eq!(gap_max, if trial.sieves { READ_GAP_MAX } else { 0 });
+            seen[usize::from(trial.sieves)] = true;
+            sieve.record(&trial, 1000, Duration::from_micros(1));
+        }
+        assert_eq!(seen, [true; 2], "both ways are tried, and are not the same");
     }
 
     // [LIST-16]
     #[test]
     fn sieve_takes_the_quicker_way_and_goes_on_trying_the_other() {
         for (gap, ns) in [(4096, [1, 4]), (4096, [4, 1]), (40_000, [1, 4]), (40_000, [4, 1])] {
-            let mut sieve = LearnedGaps::default();
+            let mut sieve = reads();
             run(&mut sieve, &parts(512, gap), 100, ns);
             let sieved = run(&mut sieve, &parts(512, gap), 1000, ns);
             let slower = if ns[0] < ns[1] { sieved } else { 1000 - sieved };
-            assert!((1..=8).contains(&slower), "{gap} {ns:?}: {slower} in the slower way");
+            assert!((1..=11).contains(&slower), "{gap} {ns:?}: {slower} in the slower way");
             // What changes is noticed.
             let turned = [ns[1], ns[0]];
             run(&mut sieve, &parts(512, gap), 4000, turned);
@@ -173,26 +274,86 @@ mod tests {
         }
     }
 
+    // [LIST-16]
     #[test]
-    fn sieve_tells_sizes_and_exports_apart() {
-        let mut sieve = LearnedGaps::default();
-        run(&mut sieve, &parts(512, 40_000), 100, [4, 1]);
-        assert!(sieve.choose(EXPORT, &parts(512, 40_000), 0).1.sieves);
-        for (export, parts) in
-            [(ExportId(1), parts(512, 40_000)), (EXPORT, parts(40_000, 40_000)), (EXPORT, parts(512, 9000))]
-        {
-            assert!(!sieve.choose(export, &parts, 0).1.sieves);
+    fn trying_the_slower_way_costs_a_small_part_of_the_time() {
+        const LISTS: usize = 10_000;
+        for ratio in [1, 2, 10, 60] {
+            let (mut sieve, ns) = (reads(), [ratio, 1]);
+            run(&mut sieve, &parts(512, 4096), 100, ns);
+            let apart = LISTS - run(&mut sieve, &parts(512, 4096), LISTS, ns);
+            let more = apart as u64 * (ratio - 1);
+            assert!(more * 30 <= LISTS as u64, "{ratio} times slower: {apart} of {LISTS}");
+            assert!(apart > 0, "{ratio}");
         }
-        sieve.choose(ExportId(u16::MAX), &parts(1, 1), 0);
+        // A large list is tried after as much of small ones.
+        let mut sieve = reads();
+        let (small, large) = (many(16, 4096, 4096), many(64, 4096, 4096));
+        run(&mut sieve, &small, 100, [10, 1]);
+        let until = |sieve: &mut LearnedGaps, parts: &[Part]| {
+            (1..).find(|_| run(sieve, parts, 1, [10, 1]) == 0).unwrap_or(0)
+        };
+        until(&mut sieve, &small);
+        let lists = until(&mut sieve, &small);
+        assert_eq!(lists, 9 * TRY_PART as usize);
+        assert_eq!(until(&mut sieve, &large), lists, "of one size");
+        assert_eq!(run(&mut sieve, &small, 2 * lists, [10, 1]), 2 * lists - 2);
+        run(&mut sieve, &small, lists / 2, [10, 1]);
+        assert!(until(&mut sieve, &large) > lists * 3 / 4, "small ones pay for few large ones");
+    }
+
+    // [LIST-16] Each pays for what both leave the disk.
+    #[test]
+    fn list_beside_which_another_goes_the_other_way_tells_nothing() {
+        // So many lists are always under way; one takes twenty times as long while others go the other way.
+        for depth in 1..=4usize {
+            for ns in [[1, 4], [4, 1]] {
+                let (mut sieve, parts) = (reads(), parts(512, 8192));
+                let mut running = std::collections::VecDeque::new();
+                let mut slower = 0;
+                for round in 0..4000 {
+                    let (_, trial) = sieve.choose(FILE, &parts, 0);
+                    slower += usize::from(round >= 1000 && (trial.sieves == (ns[1] > ns[0])));
+                    let mixed = running.iter().any(|other: &Trial| other.sieves != trial.sieves);
+                    running.push_back(trial);
+                    if running.len() == depth {
+                        let ended: Trial = running.pop_front().unwrap();
+                        let beside = mixed || running.iter().any(|other| other.sieves != ended.sieves);
+                        let ns = if beside { 20 } else { ns[usize::from(ended.sieves)] };
+                        sieve.record(&ended, 1000, Duration::from_nanos(1000 * ns));
+                    }
+                }
+                let cell = sieve.exports[0].iter().flatten().find(|cell| cell.lists > 0).unwrap();
+                let known = cell.ns.map(|ns| (ns * 100.0).round() / 100.0);
+                assert_eq!(known, ns.map(|ns| ns as f32), "{depth} at once");
+                assert!((1..=60).contains(&slower), "{depth} at once, {ns:?}: {slower}");
+            }
+        }
+    }
+
+    #[test]
+    fn sieve_tells_sizes_and_files_apart() {
+        let mut sieve = reads();
+        run(&mut sieve, &parts(512, 40_000), 100, [4, 1]);
+        assert!(sieve.choose(FILE, &parts(512, 40_000), 0).1.sieves);
+        for (file, parts) in [
+            ((ExportId(1), false), parts(512, 40_000)),
+            ((EXPORT, true), parts(512, 40_000)),
+            (FILE, parts(40_000, 40_000)),
+            (FILE, parts(512, 9000)),
+        ] {
+            assert!(!sieve.choose(file, &parts, 0).1.sieves);
+        }
+        sieve.choose((ExportId(u16::MAX), true), &parts(1, 1), 0);
         assert!(sieve.exports.len() <= EXPORTS_MAX);
-        assert_eq!(sieve.choose(EXPORT, &[], 0).0, READ_GAP_MAX);
+        assert_eq!(sieve.choose(FILE, &[], 0).0, READ_GAP_MAX);
     }
 
     #[test]
     fn sieve_reads_no_gap_that_its_memory_does_not_hold() {
-        let mut sieve = LearnedGaps::default();
+        let mut sieve = reads();
         let far = parts(512, 10 * WAITING_GAP_MAX);
         run(&mut sieve, &far, 100, [4, 1]);
-        assert!(sieve.choose(EXPORT, &far, 0).0 <= WAITING_GAP_MAX);
+        assert!(sieve.choose(FILE, &far, 0).0 <= WAITING_GAP_MAX);
     }
 }
