@@ -1,7 +1,8 @@
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dafs_client::{Config, Datatype, File, Key, LockKind, Session, Status};
+use dafs_client::{Config, Datatype, Extent, File, Key, LockKind, OpenOptions, Session, Sieve, Status};
 use dafs_proto::session::ClientIntroduction;
 use dafs_proto::transport::shm::{ShmConfig, ShmDomain};
 use dafs_proto::transport::{
@@ -236,6 +237,32 @@ fn holder_of_a_key_opens_its_share_of_the_files_and_no_more() {
 
 // [LIMIT-22]
 #[test]
+fn files_that_may_be_written_count_twice_whoever_has_them() {
+    const TTL: Duration = Duration::from_secs(60);
+    let (harness, url) = keyed(|config| config.limits.descriptors_max = Some(32));
+    let path = harness.data().join("f");
+    std::fs::write(&path, "content").unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let [writer, reader] = [(); 2].map(|()| holder(&url, "greedy", 1).unwrap());
+    let written = OpenOptions::new().read(true).write(true).clone();
+    let file = writer.mount("data").unwrap().open_with("f", &written).unwrap();
+    let token = file.share(true, false, TTL).unwrap();
+    // They only read, and have the same file.
+    let root = reader.mount("data").unwrap();
+    let shared: Vec<_> =
+        (0..6).map(|_| root.open_token(&token, "f", OpenOptions::new().read(true)).unwrap()).collect();
+    assert_eq!(root.open("f").unwrap_err().status(), Some(Status::TOO_MANY_OPEN), "2 × 8 are half of all");
+    drop(shared);
+    let mut files = Vec::new();
+    wait_for("as many are open that can only be read", || {
+        files.extend(root.open("f").ok());
+        files.len() == 12
+    });
+    assert_eq!(root.open("f").unwrap_err().status(), Some(Status::TOO_MANY_OPEN));
+}
+
+// [LIMIT-22]
+#[test]
 fn second_descriptors_of_direct_files_and_those_of_tokens_count() {
     const TTL: Duration = Duration::from_secs(60);
     let (harness, url) = keyed(|config| {
@@ -290,7 +317,7 @@ fn metrics_show_what_is_taken_and_who_was_refused() {
     let file = first.mount("data").unwrap().create("f").unwrap();
     shows(&of("handshakes", "used"), 0.0);
     shows(&of("sessions", "used"), 2.0);
-    shows(&of("descriptors", "used"), 1.0);
+    shows(&of("descriptors", "used"), 2.0);
     shows("dafs_logins_refused_total", 0.0);
     let url = program.address().to_string();
     let refused = Session::connect(&url, &Config::default()).unwrap_err();
@@ -318,12 +345,20 @@ fn open_files_leave_descriptors_for_others_who_stay_who_they_are() {
     let mut files = Vec::new();
     let error = loop {
         match root.create(format!("f{}", files.len())) {
-            Ok(file) => files.push(file),
+            Ok(file) => {
+                file.write_all_at(&[1; 100], 0).unwrap();
+                // For what lies between it takes another descriptor.
+                file.set_sieve(Sieve::On);
+                let extents = [0, 50].map(|at| Extent::new(at, 10));
+                assert_eq!(file.write_list(&extents, &[IoSlice::new(&[2; 20])]).unwrap(), 20);
+                files.push(file);
+            }
             Err(error) => break error,
         }
     };
     assert_eq!(error.status(), Some(Status::TOO_MANY_OPEN), "{error}");
     assert!(!program.data().join(format!("f{}", files.len())).exists(), "what is refused makes nothing");
+    assert!(greedy.statistics().unwrap().sieved_windows as usize >= files.len(), "windows were written");
     // Each is this user, not nobody, and is served.
     let own = rustix::process::geteuid().as_raw();
     let others: Vec<_> = (0..20).map(|_| program.session()).collect();
