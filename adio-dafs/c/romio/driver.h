@@ -28,7 +28,7 @@ struct dafs_driver {
     bool (*refuses)(ADIO_File fd, bool writes, bool converts, int *error);
     /* Before an ordered call: gives each rank its place, which get_pointer() then tells ROMIO. True where it failed. */
     bool (*order)(ADIO_File fd, int count, MPI_Datatype type, int *error);
-    /* After it: a place that ROMIO did not ask for is of no use any more. */
+    /* After it, and after a change of the view: a place that ROMIO did not ask for is of no use any more. */
     void (*ordered)(void);
     /* After ROMIO has converted what this thread read: the error of the read, or else that of the conversion. */
     int (*converted)(int error);

@@ -306,7 +306,11 @@ EXPORT int mca_io_romio_dist_MPI_File_set_view(ADIO_File fd, MPI_Offset disp, MP
     START();
     if (driver && driver->check_view(fd, disp, etype, filetype, datarep, &error))
         return error;
-    return romio.file_set_view ? romio.file_set_view(fd, disp, etype, filetype, datarep, info) : error;
+    if (romio.file_set_view)
+        error = romio.file_set_view(fd, disp, etype, filetype, datarep, info);
+    if (driver)
+        driver->ordered();
+    return error;
 }
 
 /* ROMIO lets one rank at a time at the pointer, and leaves all behind it waiting when it fails. Here each has its place before. */

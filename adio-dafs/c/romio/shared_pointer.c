@@ -29,6 +29,7 @@ bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, i
     if (*error == MPI_SUCCESS)
         *error = dafs_pointer_add(file, (uint64_t)etypes, &found);
     *position = *error == MPI_SUCCESS ? (ADIO_Offset)found : NOWHERE(fd);
+    dafs_file_of(fd)->pointer_error = *error;
     return true;
 }
 
@@ -84,15 +85,32 @@ bool dafs_refuses(ADIO_File fd, bool writes, bool converts, int *error)
     return *error != MPI_SUCCESS;
 }
 
+/* Moves the pointer by the etypes of all ranks. ROMIO, which asks each rank's in the same call, is told where its own begin. An MPI error
+ * class, the same on all ranks. */
+static int take_together(ADIO_File fd, int class, uint64_t etypes)
+{
+    struct dafs_file *file = &dafs_file_of(fd)->common;
+    uint64_t position = 0;
+    int rank = 0, ranks = 1;
+
+    PMPI_Comm_rank(fd->comm, &rank);
+    PMPI_Comm_size(fd->comm, &ranks);
+    class = dafs_pointer_share(file, fd->comm, rank, ranks, class, etypes, &position);
+    if (class == MPI_SUCCESS && file->pointer == DAFS_POINTER_SERVER) {
+        ordered.fd = fd;
+        ordered.position = (ADIO_Offset)position;
+    }
+    return class;
+}
+
 /* What a rank's arguments forbid is found before anything moves. */
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
 {
-    struct dafs_file *file = dafs_ours(fd);
     MPI_Count size = 0;
-    uint64_t bytes, etypes, position = 0;
-    int rank = 0, ranks = 1, class = MPI_SUCCESS;
+    uint64_t bytes, etypes;
+    int class = MPI_SUCCESS;
 
-    if (!file)
+    if (!dafs_ours(fd))
         return false;
     if (count < 0 || type == MPI_DATATYPE_NULL || fd->split_coll_count)
         class = MPI_ERR_ARG;
@@ -102,16 +120,8 @@ bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error)
     etypes = fd->etype_size > 0 ? bytes / (uint64_t)fd->etype_size : 0;
     if (bytes != etypes * (uint64_t)fd->etype_size)
         class = MPI_ERR_ARG;
-    PMPI_Comm_rank(fd->comm, &rank);
-    PMPI_Comm_size(fd->comm, &ranks);
-    *error = dafs_pointer_share(file, fd->comm, rank, ranks, class, class == MPI_SUCCESS ? etypes : 0, &position);
-    if (*error != MPI_SUCCESS)
-        return true;
-    if (file->pointer == DAFS_POINTER_SERVER) {
-        ordered.fd = fd;
-        ordered.position = (ADIO_Offset)position;
-    }
-    return false;
+    *error = take_together(fd, class, class == MPI_SUCCESS ? etypes : 0);
+    return *error != MPI_SUCCESS;
 }
 
 void dafs_ordered(void)
@@ -119,7 +129,8 @@ void dafs_ordered(void)
     ordered.fd = NULL;
 }
 
-/* In ROMIO a rank with a mistake returns alone, and the others wait for it. */
+/* In ROMIO a rank with a mistake returns alone, and the others wait for it. Nor does it look at the error of the pointer, which stands for
+ * the displacement of a sequential file. */
 bool dafs_adio_check_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, int *error)
 {
     struct dafs_view_asked asked = {.displacement = disp, .datarep = datarep, .knows_internal = true};
@@ -134,6 +145,8 @@ bool dafs_adio_check_view(ADIO_File fd, MPI_Offset disp, MPI_Datatype etype, MPI
     asked.etype_size = (uint64_t)etype_size;
     asked.filetype_size = (uint64_t)filetype_size;
     *error = dafs_check_view(fd->comm, fd->access_mode, &asked);
+    if (*error == MPI_SUCCESS && disp == MPI_DISPLACEMENT_CURRENT)
+        *error = take_together(fd, MPI_SUCCESS, 0);
     return *error != MPI_SUCCESS;
 }
 
@@ -143,10 +156,19 @@ void dafs_view_changed(ADIO_File fd, int *error)
     struct dafs_file *file = dafs_ours(fd);
     int64_t whole[2];
     adio_dafs_view view;
+    bool is_view;
 
     if (!file || !file->handle)
         return;
-    view = dafs_view_of(fd, whole);
+    /* ROMIO did not find the byte that the shared pointer leads to, and went on. */
+    if (*error == MPI_SUCCESS && fd->disp < 0) {
+        fd->disp = 0;
+        *error = dafs_file_of(fd)->pointer_error != MPI_SUCCESS ? dafs_file_of(fd)->pointer_error : MPI_ERR_ARG;
+    }
+    /* Where ROMIO failed, there is no file type any more. */
+    is_view = *error == MPI_SUCCESS;
+    if (is_view)
+        view = dafs_view_of(fd, whole);
     dafs_file_of(fd)->position = 0;
-    *error = dafs_set_view(file, fd->comm, &view, *error);
+    *error = dafs_set_view(file, fd->comm, is_view ? &view : NULL, *error);
 }
