@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "hooks.h"
+#include "ompi/errhandler/errcode-internal.h"
 
 /* --- OMPIO's own pointer --- */
 
@@ -129,14 +130,54 @@ static int our_get_position_shared(ompi_file_t *fp, MPI_Offset *offset)
 
 /* --- All processes together --- */
 
-/* Takes the etypes of all ranks of the pointer, in their order. */
-static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *at)
+/* Takes the etypes of all ranks of OMPIO's own pointer, which counts bytes. Its own ordered calls end in its exchange, whatever there is
+ * against one. All ranks are here, so that none moves it by an earlier call. `position` comes with the etypes of the ranks before. */
+static int take_of_library(ompio_file_t *fh, uint64_t etypes, uint64_t *position)
+{
+    mca_sharedfp_base_module_t *pointer = fh->f_sharedfp;
+    uint64_t total = *position + etypes;
+    OMPI_MPI_OFFSET_TYPE bytes = 0;
+    struct {
+        uint64_t at;
+        int class;
+    } first = {0, MPI_SUCCESS};
+    int class = dafs_bcast_from(fh->f_comm, fh->f_size - 1, &total, sizeof total);
+
+    if (class != MPI_SUCCESS)
+        return class;
+    if (fh->f_rank == 0) {
+        first.class = ompi_errcode_get_mpi_code(pointer->sharedfp_get_position(fh, &bytes));
+        first.at = fh->f_etype_size ? (uint64_t)bytes / fh->f_etype_size : 0;
+    }
+    class = dafs_bcast(fh->f_comm, &first, sizeof first);
+    if (class != MPI_SUCCESS || first.class != MPI_SUCCESS)
+        return class != MPI_SUCCESS ? class : first.class;
+    *position += first.at;
+    if (total == 0)
+        return MPI_SUCCESS;
+    class = ompi_errcode_get_mpi_code(pointer->sharedfp_seek(fh, (OMPI_MPI_OFFSET_TYPE)(first.at + total), MPI_SEEK_SET));
+    return dafs_max_class(fh->f_comm, class);
+}
+
+/* Takes the etypes of all ranks of the pointer, in their order. A class that is not success is this rank's mistake, which all then fail
+ * of. */
+static int take_together(ompi_file_t *fp, int class, uint64_t etypes, uint64_t *position)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
+    struct dafs_file *file = &dafs_file_of(fh)->common;
+
+    class = dafs_pointer_share(file, fh->f_comm, fh->f_rank, fh->f_size, class, etypes, position);
+    if (class == MPI_SUCCESS && file->pointer == DAFS_POINTER_LIBRARY)
+        class = take_of_library(fh, etypes, position);
+    return class;
+}
+
+static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *at)
+{
     uint64_t etypes, position = 0;
     int class = etypes_of(fp, count, type, &etypes);
 
-    class = dafs_pointer_share(&dafs_file_of(fh)->common, fh->f_comm, fh->f_rank, fh->f_size, class, etypes, &position);
+    class = take_together(fp, class, etypes, &position);
     *at = (MPI_Offset)position;
     return class;
 }
@@ -146,7 +187,7 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
         bool alone_now = dafs_is_alone(&file->common);                                                                             \
-        int64_t position = DAFS_NOWHERE;                                                                                           \
+        int64_t position;                                                                                                          \
         MPI_Offset at = 0;                                                                                                         \
         int error = check;                                                                                                         \
                                                                                                                                    \
@@ -154,30 +195,17 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
             error = take_ordered(fp, count, type, &at);                                                                            \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        if (!IS_LIBRARYS && alone_now && dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))             \
+        if (alone_now && dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))                             \
             return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
+        position = FOUND_BY(direction, alone_now, at *(int64_t)dafs_handle_of(fp)->f_etype_size);                                  \
         dafs_enter(file, true);                                                                                                    \
-        if (IS_LIBRARYS) {                                                                                                         \
-            error = file->ompio.io_module_file_##name(fp, buf, count, type, status);                                               \
-        } else {                                                                                                                   \
-            position = FOUND_BY(direction, alone_now, at *(int64_t)dafs_handle_of(fp)->f_etype_size);                              \
-            error = alone_now ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)                               \
-                              : file->ompio.io_module_file_##there(fp, at, buf, count, type, status);                              \
-        }                                                                                                                          \
-        error = dafs_leave(file, error);                                                                                           \
+        error = dafs_leave(file, alone_now ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)                  \
+                                           : file->ompio.io_module_file_##there(fp, at, buf, count, type, status));                \
         return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
     }
 
 ORDERED(read_ordered, read_at_all, read_at, ADIO_DAFS_READ, READ, dafs_readable(fp))
 ORDERED(write_ordered, write_at_all, write_at, ADIO_DAFS_WRITE, WRITE, dafs_writable(fp))
-
-/* OMPIO waits for other ranks in its own, and must not hold the lock of the list. */
-static int begin_in_library(ompi_file_t *fp, int code)
-{
-    if (code == OMPI_SUCCESS)
-        dafs_guard(SPLIT);
-    return dafs_leave(dafs_file_of_mpi(fp), code);
-}
 
 #define ORDERED_BEGIN(name, direction, there, parameters, check)                                                                   \
     static int our_##name parameters                                                                                               \
@@ -190,11 +218,6 @@ static int begin_in_library(ompi_file_t *fp, int code)
             error = take_ordered(fp, count, type, &at);                                                                            \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
-        if (IS_LIBRARYS) {                                                                                                         \
-            count = bytes_of(count, type) == 0 ? 0 : count;                                                                        \
-            dafs_enter(file, false);                                                                                               \
-            return begin_in_library(fp, file->ompio.io_module_file_##name(fp, buf, count, type));                                  \
-        }                                                                                                                          \
         if (dafs_begin_split_by_view(fp, direction, at, buf, count, type))                                                         \
             return MPI_SUCCESS;                                                                                                    \
         BEGUN_BY_OMPIO(there, SPLIT, fp, at, buf, count, type)                                                                     \
@@ -232,16 +255,15 @@ static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
 
 int dafs_displacement_of_pointer(ompi_file_t *fp, MPI_Offset *displacement)
 {
-    ompio_file_t *fh = dafs_handle_of(fp);
-    struct dafs_ompio_file *file = dafs_file_of(fh);
+    const ompio_file_t *fh = dafs_handle_of(fp);
     const adio_dafs_view *view;
     uint64_t position = 0, offset = 0;
     int class = MPI_SUCCESS;
 
     if (!(fh->f_amode & MPI_MODE_SEQUENTIAL))
         return MPI_ERR_ARG;
-    class = dafs_pointer_share(&file->common, fh->f_comm, fh->f_rank, fh->f_size, MPI_SUCCESS, 0, &position);
-    if (class != MPI_SUCCESS || IS_LIBRARYS)
+    class = take_together(fp, MPI_SUCCESS, 0, &position);
+    if (class != MPI_SUCCESS)
         return class;
     view = dafs_view_of(fp);
     if (!view)

@@ -1,5 +1,9 @@
 //! The programs of `tests/mpi`, each verified by content, on one to four ranks.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use dafs_server::access::IdentityMapping;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way};
 
@@ -20,6 +24,7 @@ on_each_way! {
     shared_on_two_nodes,
     ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once,
     shared_of_a_file_in_a_read_only_export,
+    shared_of_a_file_in_a_directory_that_nobody_may_write,
     errors,
     places,
     atomic,
@@ -201,7 +206,8 @@ fn ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once(way: Way, 
     assert_eq!(requests(&session, &["Getattr"]), 2);
 }
 
-// [MPI-68] [MPI-72] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an error for all.
+// [MPI-68] [MPI-72] [MPI-78] [MPI-79] Data that nobody may change is shared out by the MPI library's pointer, on one node; on two it is an
+// error for all.
 fn shared_of_a_file_in_a_read_only_export(way: Way, on: On) {
     let harness = Harness::start_with(on, |config| config.exports[0].read_only = true);
     std::fs::write(harness.data().join("f"), (0..=u8::MAX).cycle().take(7000).collect::<Vec<_>>()).unwrap();
@@ -209,6 +215,27 @@ fn shared_of_a_file_in_a_read_only_export(way: Way, on: On) {
     words(Run::new(way, 3, "pointer")).run().passed();
     let done = words(Run::on_nodes(way, 2, 3, "pointer")).arg("--refused").run();
     assert!(done.passed().stderr.contains("cannot make the shared file pointer of"), "{done:?}");
+}
+
+// [MPI-68]
+fn shared_of_a_file_in_a_directory_that_nobody_may_write(way: Way, on: On) {
+    let is_root = rustix::process::geteuid().is_root();
+    let harness = Harness::start_with(on, |config| {
+        if is_root {
+            config.exports[0].squash = IdentityMapping::Fixed { uid: 1000, gid: 1000 };
+        }
+    });
+    let [path, directory] = [harness.data().join("f"), harness.data()];
+    std::fs::write(&path, []).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o555)).unwrap();
+    for collective in ["two_phase", "independent", "server"] {
+        let run = Run::new(way, 3, "pointer").arg("writable").arg(file(&harness, on)).arg("--keep");
+        run.env("DAFS_MPI_COLLECTIVE", collective).run().passed();
+        let written = std::fs::read(&path).unwrap();
+        assert!(written == (0..=u8::MAX).cycle().take(6000).collect::<Vec<_>>());
+    }
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
 }
 
 // [MPI-7]
