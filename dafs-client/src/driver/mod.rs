@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
 use dafs_proto::transport::{Domain, Provider, TransportError};
+use dafs_proto::wire::Opcode;
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
@@ -178,9 +179,10 @@ impl Shared {
         Some(node)
     }
 
-    /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`].
+    /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`]. An unlock never waits for others: somebody
+    /// may wait for it, whose wait its program does not see.
     pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
-        let keep_back = core.uncollected > 0 && self.config.coalesce_submits;
+        let keep_back = core.uncollected > 0 && self.config.coalesce_submits && op.opcode != Opcode::Unlock;
         let index = self.submit_locked(core, op);
         self.push(core, keep_back);
         index

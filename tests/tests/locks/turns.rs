@@ -1,6 +1,6 @@
 //! Locks that are waited for without a request in flight: the server tells when to ask again.
 
-use dafs_client::{Error, File, LockKind, LockOptions, Session};
+use dafs_client::{Background, Config, Error, File, LockKind, LockOptions, Session};
 use dafs_proto::wire::{
     FileHandle, Flags, HEADER_SIZE, Header, LockFlags, LockRequest, LockTurn, Opcode, Status, UnlockRequest,
 };
@@ -27,6 +27,7 @@ on_each_provider_and_two_workers! {
     client_whose_only_credit_waits_for_a_lock_is_not_silent,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
+    unlock_that_nobody_waits_for_leaves_at_once,
 }
 
 fn by(owner: u64) -> LockOptions {
@@ -410,4 +411,20 @@ mod sim {
             }
         }
     }
+}
+
+// [CLI-151] The session makes no further call, and has no thread that would send for it.
+fn unlock_that_nobody_waits_for_leaves_at_once(on: On) {
+    let harness = Harness::start(on);
+    let quiet = harness.session_with(&Config { background: Background::None, ..Config::default() });
+    // Only of a wait that would last for ever.
+    let operation_timeout = Some(std::time::Duration::from_secs(20));
+    let other = harness.session_with(&Config { operation_timeout, ..Config::default() });
+    let ((_quiet, file), (_other, theirs)) = (open(&quiet), open(&other));
+    file.lock(0..1, Exclusive).unwrap();
+    let mut read = file.submit_read_at(vec![0; 10], 0);
+    wait_for("the end of the read", || read.test());
+    drop(file.submit_unlock(0..1));
+    theirs.lock(0..1, Exclusive).unwrap();
+    assert_eq!(read.wait().result.unwrap(), 0);
 }
