@@ -356,8 +356,9 @@ pub(crate) fn total_len(memory: &[RawMemory]) -> Option<usize> {
     memory.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len()))
 }
 
-/// Makes a list, or memory in many pieces, ready to be cut into requests. A list that is written in several, which the server may execute
-/// in any order, holds no byte of the file twice.
+/// Makes a list, or memory in many pieces, ready to be cut into requests, which the server may execute in any order. Where those of a write
+/// may name a byte of the file twice, they go one after the other; of extents that are cut at once, what would be written over is taken out
+/// instead. Even one that fits a request may be cut later, by the terms of another session.
 fn cut_list(core: &Core, transfer: &mut Transfer) {
     let Some(mut list) = transfer.list.take() else {
         if transfer.memory.len() > core.terms.segments_max {
@@ -366,9 +367,10 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
         return;
     };
     list.set_memory(transfer.memory.iter().map(RawMemory::len));
-    let overlaps = transfer.direction() == Direction::Write && !list.is_ascending();
+    transfer.in_order = transfer.direction() == Direction::Write && list.may_overlap();
+    let is_shown = list.shown().is_some();
     transfer.list = Some(list);
-    if !overlaps {
+    if !transfer.in_order || is_shown {
         return;
     }
     // Lists use no eager buffers.
@@ -380,6 +382,7 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
     (transfer.memory, transfer.ranges) = list.take_out_overlaps(&transfer.memory, &transfer.ranges);
     list.set_memory(transfer.memory.iter().map(RawMemory::len));
     transfer.len = transfer.memory.iter().map(RawMemory::len).sum();
+    transfer.in_order = false;
     transfer.list = Some(list);
 }
 

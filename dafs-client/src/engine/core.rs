@@ -157,7 +157,7 @@ impl Core {
                 self.fail(index, Error::Stale { path, cause });
                 continue;
             }
-            if !op.has_more() {
+            if !op.has_more() || op.is_held_back() {
                 op.queued = false;
                 self.queue.pop_front();
                 self.finish_if_ended(index);
@@ -210,7 +210,7 @@ impl Core {
         }
         op.outstanding += 1;
         op.on_sent(at, len);
-        if !op.has_more() {
+        if !op.has_more() || op.is_held_back() {
             op.queued = false;
             self.queue.pop_front();
         }
@@ -435,7 +435,14 @@ impl Core {
 
     pub(crate) fn finish_if_ended(&mut self, index: usize) {
         let Some(op) = self.ops.get_mut(index) else { return };
-        if op.done || op.outstanding > 0 || op.queued || op.has_more() || op.waits() {
+        if op.done || op.outstanding > 0 || op.queued || op.waits() {
+            return;
+        }
+        if op.has_more() {
+            if op.is_in_order() {
+                op.queued = true;
+                self.queue.push_back(index);
+            }
             return;
         }
         if let Some(gained) = op.on_end() {

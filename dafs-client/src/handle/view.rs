@@ -1,5 +1,6 @@
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use dafs_proto::extent::Extent;
 use dafs_proto::view::View;
 use dafs_proto::wire::{HEADER_SIZE, ViewSetRequest};
 
@@ -12,12 +13,74 @@ pub(crate) struct ViewNode {
     pub(crate) view: View,
     /// As the server takes it.
     pub(crate) description: Vec<u8>,
+    /// Looked at when a write first asks; `None` where that would take too long.
+    tile: OnceLock<Option<Tile>>,
     closings: Arc<Closings>,
 }
 
 impl ViewNode {
     pub(crate) fn new(number: u32, view: View, description: Vec<u8>, closings: Arc<Closings>) -> Self {
-        Self { number, view, description, closings }
+        Self { number, view, description, tile: OnceLock::new(), closings }
+    }
+
+    /// A byte of the file may be twice among `len` bytes of the data from `place` on. Costs a look at one tile, once.
+    pub(crate) fn may_overlap(&self, place: u64, len: u64) -> bool {
+        let size = self.view.size();
+        if size == 0 || len == 0 {
+            return false;
+        }
+        let Some(tile) = self.tile.get_or_init(|| Tile::of(&self.view)) else { return true };
+        let tiles = place.saturating_add(len - 1) / size - place / size;
+        tile.meets(self.view.extent().unsigned_abs().into(), tiles.into())
+    }
+}
+
+/// A tile whose segments do not overlap.
+struct Tile {
+    /// From the first byte to behind the last.
+    span: u128,
+    /// The longest segment.
+    len_max: u128,
+    /// Between the beginnings of neighbours in the file, at least.
+    distance_min: u128,
+}
+
+/// A tile of more segments is not looked at.
+const TILE_SEGMENTS_MAX: u64 = 1 << 16;
+/// Where a tile lies that is looked at: whatever it has before its beginning is still in a file.
+const TILE_OFFSET: u64 = 1 << 62;
+
+impl Tile {
+    /// `None` where segments overlap, or are too many.
+    fn of(view: &View) -> Option<Self> {
+        if view.segment_count() > TILE_SEGMENTS_MAX || view.check(TILE_OFFSET, 0, view.size()).is_err() {
+            return None;
+        }
+        let mut extents: Vec<Extent> = view.segments(TILE_OFFSET, 0, view.size()).collect();
+        extents.sort_unstable_by_key(|extent| extent.offset);
+        let overlaps = |pair: &[Extent]| pair[0].end().is_none_or(|end| end > pair[1].offset);
+        let (first, last) = (extents.first()?, extents.last()?);
+        if extents.windows(2).any(overlaps) {
+            return None;
+        }
+        Some(Self {
+            span: u128::from(last.offset - first.offset) + u128::from(last.len),
+            len_max: extents.iter().map(|extent| extent.len.into()).max()?,
+            distance_min: extents
+                .windows(2)
+                .map(|pair| u128::from(pair[1].offset - pair[0].offset))
+                .min()
+                .unwrap_or(u128::MAX),
+        })
+    }
+
+    /// Where so many more tiles follow it, each `extent` behind or before the last, some may hold the same byte. All copies of a segment
+    /// lie side by side before the next segment begins, or each tile lies behind all of the one before.
+    fn meets(&self, extent: u128, tiles: u128) -> bool {
+        let is_apart = tiles == 0
+            || extent >= self.span
+            || (extent >= self.len_max && extent * tiles + self.len_max <= self.distance_min);
+        !is_apart
     }
 }
 
@@ -71,4 +134,52 @@ pub(crate) fn set_requests(
         let request = ViewSetRequest { view, description_len, offset: (number * part_max) as u32 };
         (request.bytes(), part)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::view::Datatype;
+
+    use super::*;
+
+    /// Which bytes of the data lie where another does.
+    fn overlaps(view: &View, place: u64, len: u64) -> bool {
+        let bytes = view.segments(TILE_OFFSET, place, len);
+        let mut bytes: Vec<u64> =
+            bytes.flat_map(|extent| extent.offset..extent.offset + extent.len).collect();
+        bytes.sort_unstable();
+        bytes.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
+    // [LIST-20]
+    #[test]
+    fn no_write_that_overlaps_is_taken_for_one_that_does_not() {
+        let mut apart = 0;
+        for case in 0..4 * 9 * 9 * 3_u64 {
+            let (count, width) = (case % 4 + 1, case / 324 + 1);
+            let [stride, extent] = [case / 4, case / 36].map(|part| (part % 9).cast_signed() * 4 - 16);
+            let datatype = Datatype::bytes(width).hvector(count, 1, stride).resized(0, extent);
+            let Ok(view) = View::new(&datatype) else { continue };
+            let node = ViewNode::new(1, view, Vec::new(), Arc::default());
+            for (place, len) in
+                [(0, 1), (0, width * count), (1, width * count * 3), (width, width * count * 9)]
+            {
+                let (says, is) = (node.may_overlap(place, len), overlaps(&node.view, place, len));
+                assert!(says || !is, "{count} {stride} {extent} {width}: {len} bytes from {place} on");
+                apart += u64::from(!says);
+            }
+        }
+        assert!(apart > 500, "{apart}");
+    }
+
+    #[test]
+    fn columns_of_a_matrix_do_not_overlap_before_a_row_is_over() {
+        let column = Datatype::bytes(4).hvector(100, 1, 4000).resized(0, 4);
+        let node = ViewNode::new(1, View::new(&column).unwrap(), Vec::new(), Arc::default());
+        assert!(!node.may_overlap(0, 1000 * 400));
+        assert!(node.may_overlap(0, 1001 * 400));
+        let many = Datatype::bytes(1).hvector(TILE_SEGMENTS_MAX + 1, 1, 2).resized(0, 1);
+        let node = ViewNode::new(1, View::new(&many).unwrap(), Vec::new(), Arc::default());
+        assert!(node.may_overlap(0, 2));
+    }
 }

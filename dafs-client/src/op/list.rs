@@ -221,6 +221,15 @@ impl List {
         self.ascending
     }
 
+    /// A byte of the file may be named twice. Of a view this takes one look at its tile, whatever its length.
+    pub(crate) fn may_overlap(&self) -> bool {
+        match &self.layout {
+            _ if self.ascending => false,
+            Layout::Extents { .. } => true,
+            Layout::Shown(shown) => shown.view.may_overlap(shown.place, self.len as u64),
+        }
+    }
+
     /// Takes out bytes that later ones of the list write over, so that requests may be executed in any order; returns what is left of the
     /// memory, and of its ranges where it has any.
     pub(crate) fn take_out_overlaps(

@@ -228,6 +228,16 @@ impl Op {
         }
     }
 
+    /// Its requests go one after the other.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.transfer().is_some_and(|transfer| transfer.in_order)
+    }
+
+    /// What is left of it waits until the request in flight is answered.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.outstanding > 0 && self.is_in_order()
+    }
+
     /// The request for a part is on its way.
     pub(crate) fn on_sent(&mut self, at: usize, len: usize) {
         match &mut self.work {

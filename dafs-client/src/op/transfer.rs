@@ -64,6 +64,8 @@ pub(crate) struct Transfer {
     pub(crate) sieved: usize,
     /// Something was cut: an empty transfer is one request.
     pub(crate) begun: bool,
+    /// Its requests may write the same bytes: one is in flight at a time, so that the later ones win.
+    pub(crate) in_order: bool,
     /// Parts that are sent again in a new session.
     pub(crate) redo: Vec<(usize, usize)>,
     /// Where the data ends: the end of the first part that was short.
@@ -106,6 +108,7 @@ impl Transfer {
             cut: 0,
             sieved: 0,
             begun: false,
+            in_order: false,
             redo: Vec::new(),
             short_at: usize::MAX,
             failure: None,

@@ -11,4 +11,5 @@ mod definition;
 mod groups;
 mod hostile;
 mod oracle;
+mod overlaps;
 mod sessions;

@@ -15,7 +15,7 @@ on_each_provider! {
     view_of_another_session_is_refused,
 }
 
-fn requests(session: &Session, names: &[&str]) -> u64 {
+pub(crate) fn requests(session: &Session, names: &[&str]) -> u64 {
     let operations = session.statistics().unwrap().operations;
     operations.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, count)| count).sum()
 }
