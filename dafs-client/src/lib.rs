@@ -68,7 +68,7 @@ pub use dafs_proto::extent::Extent;
 pub use dafs_proto::session::{Key, Moment};
 pub use dafs_proto::transport::{Provider, WaitPolicy};
 pub use dafs_proto::view::{
-    ArrayOrder, Block, DarrayDimension, Datatype, Distribution, SubarrayDimension, ViewError,
+    ArrayOrder, Block, DarrayDimension, Datatype, Distribution, SubarrayDimension, VIEW_NODES_MAX, ViewError,
 };
 pub use dafs_proto::wire::{
     AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FenceList, FenceMode, FileIdentity,

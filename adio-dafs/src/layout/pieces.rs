@@ -1,4 +1,4 @@
-use dafs_client::{Block, Datatype};
+use dafs_client::{Block, Datatype, VIEW_NODES_MAX};
 
 use super::group::MemoryPart;
 use super::types::{Cursor, Instances, LayoutError, Type};
@@ -61,29 +61,45 @@ impl<'a> Pieces<'a> {
 }
 
 impl Type<'_> {
-    /// What a server is told of it: runs of equal blocks at equal distances are one entry, so that most types take a few. Where many are
-    /// left, there are as many entries as blocks.
+    /// What a server is told of it: runs of equal blocks at equal distances are one entry, so that most types take a few. Where that takes
+    /// more room, or more nodes than there may be, there are as many entries as blocks.
     pub fn datatype(&self) -> Datatype {
         let mut runs: Vec<Run> = Vec::new();
-        for (offset, len) in (0..self.len()).map(|index| self.block(index)).filter(|(_, len)| *len > 0) {
+        let mut blocks = 0usize;
+        for (offset, len) in self.blocks() {
+            blocks += 1;
             if !runs.last_mut().is_some_and(|run| run.takes(offset, len)) {
                 runs.push(Run { offset, len, count: 1, stride: 0 });
             }
         }
-        let block = |run: &Run| Block { len: run.len, displacement: run.offset };
+        // Around the runs there are two nodes more.
+        let fits = runs.len() <= (VIEW_NODES_MAX - 2) / RUN_NODES;
+        let is_smaller = runs.len().saturating_mul(RUN_SIZE) < blocks.saturating_mul(BLOCK_SIZE);
         let datatype = match &runs[..] {
             [run] => run.datatype(),
-            _ if runs.iter().all(|run| run.count == 1) => {
-                Datatype::bytes(1).hindexed(&runs.iter().map(block).collect::<Vec<_>>())
-            }
-            _ => {
+            _ if fits && is_smaller => {
                 let parts: Vec<Datatype> = runs.iter().map(Run::datatype).collect();
                 Datatype::structure(&parts.iter().map(|part| (1, 0, part)).collect::<Vec<_>>())
+            }
+            _ => {
+                let block = |(displacement, len)| Block { len, displacement };
+                Datatype::bytes(1).hindexed(&self.blocks().map(block).collect::<Vec<_>>())
             }
         };
         datatype.resized(0, self.extent())
     }
+
+    /// Those that have bytes: offset and length.
+    fn blocks(&self) -> impl Iterator<Item = (i64, u64)> + '_ {
+        (0..self.len()).map(|index| self.block(index)).filter(|(_, len)| *len > 0)
+    }
 }
+
+/// Nodes of a description that a run takes, and bytes.
+const RUN_NODES: usize = 3;
+const RUN_SIZE: usize = 120;
+/// Bytes of a description that a block takes.
+const BLOCK_SIZE: usize = 16;
 
 /// Blocks of one length at equal distances.
 struct Run {

@@ -6,6 +6,7 @@ use dafs_proto::extent::Extent;
 use dafs_proto::view::{
     ArrayOrder, Block, DarrayDimension, Datatype, Distribution, Node, SubarrayDimension, View, ViewError,
 };
+use dafs_proto::wire::{VIEW_DESCRIPTION_SIZE_MAX, encode_datatype};
 use dafs_tests::suite::Numbers;
 
 /// A datatype, told byte by byte as MPI defines it: where each byte of the data lies, lower and upper bound.
@@ -233,4 +234,38 @@ fn file_type_that_an_mpi_library_flattened_is_described_as_it_is() {
         let found = bytes_of(view.segments(100, 0, 3 * view.size()));
         assert_eq!(found, expected, "{case}: {offsets:?} {lens:?} {extent}");
     }
+}
+
+// [MPI-73] [MPI-77] As many as a description may have entries of, be their lengths alike or not.
+#[test]
+fn file_type_of_many_blocks_without_order_is_a_view() {
+    let mut numbers = Numbers::new(12);
+    for count in [1_364, 1_365, 3_000, 60_000, 65_536] {
+        // Of one length; alike by twos, so that half of the blocks begin a run; and mixed.
+        for (lens_max, alike) in [(1, 1), (3, 2), (3, 1)] {
+            let mut end = 0;
+            let (mut offsets, mut lens) = (Vec::new(), Vec::new());
+            for index in 0..count {
+                let before = *lens.last().unwrap_or(&1);
+                let len = if index % alike == 0 { 1 + numbers.below(lens_max) as i64 } else { before };
+                offsets.push(end);
+                lens.push(len);
+                end += len + 1 + numbers.below(9) as i64;
+            }
+            let file_type = adio_dafs::layout::Type::new(offsets.clone(), lens.clone(), end).unwrap();
+            let datatype = file_type.datatype();
+            let what = format!("{count} blocks of 1 to {lens_max}");
+            let view = View::new(&datatype).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(encode_datatype(&datatype).len() <= VIEW_DESCRIPTION_SIZE_MAX as usize, "{what}");
+            let blocks = offsets.iter().zip(&lens);
+            let expected: Vec<i64> = blocks.flat_map(|(offset, len)| *offset..offset + len).collect();
+            assert!(bytes_of(view.segments(0, 0, view.size())) == expected, "{what}");
+        }
+    }
+    // Many blocks in few runs are described by these.
+    let (offsets, lens): (Vec<i64>, Vec<i64>) =
+        (0..100_000).map(|index| (index / 1000 * 9000 + index % 1000 * 7, 3)).unzip();
+    let file_type = adio_dafs::layout::Type::new(offsets, lens, 1_000_000).unwrap();
+    assert!(encode_datatype(&file_type.datatype()).len() < 16_000);
+    assert_eq!(View::new(&file_type.datatype()).unwrap().size(), 300_000);
 }
