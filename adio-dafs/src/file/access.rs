@@ -11,7 +11,7 @@ use super::view::Forgotten;
 use super::{File, Transfer, raw};
 use crate::error::{Class, Error, Result};
 use crate::hint::{Collective, MemoryMode, Method, Settings};
-use crate::layout::{GroupLimits, Segment, Segments, next_group};
+use crate::layout::{GroupLimits, Segment, Segments, Stretch, next_group};
 use crate::memory::{Cell, Timed};
 
 /// What goes in one call of the client library at most: so much is described at once.
@@ -81,25 +81,25 @@ impl File {
         moved
     }
 
-    /// All of one segment; a write that came short is tried again from there, for its reason.
+    /// All of one segment.
     fn move_segment(&self, direction: Direction, segment: &Segment) -> Moved {
-        let mut moved = 0;
-        while moved < segment.len {
-            let rest = Segment {
-                address: segment.address.wrapping_add(usize::try_from(moved).unwrap_or(usize::MAX)),
-                offset: segment.offset + moved,
-                len: segment.len - moved,
-            };
-            match raw::run(&self.inner, direction, &rest) {
-                Ok(0) => break,
-                Ok(count) => moved += count as u64,
-                Err(error) => return (moved, Err(self.failed(direction, error))),
-            }
-            if direction == Direction::Read {
-                break;
-            }
-        }
-        (moved, Ok(()))
+        let outcome = move_all(direction, *segment, |segment| raw::run(&self.inner, direction, segment));
+        self.ended(direction, segment.len, outcome)
+    }
+
+    /// What became of so many bytes.
+    pub(super) fn ended(
+        &self,
+        direction: Direction,
+        len: u64,
+        (moved, result): (u64, dafs_client::Result<()>),
+    ) -> Moved {
+        let result = match result {
+            Err(error) => Err(self.failed(direction, error)),
+            Ok(()) if moved < len && direction == Direction::Write => Err(self.short(direction)),
+            Ok(()) => Ok(()),
+        };
+        (moved, result)
     }
 
     pub(super) fn run_segments(&self, transfer: Transfer<'_>, group: Option<(u64, u32)>) -> Moved {
@@ -172,22 +172,14 @@ impl File {
                 group.segments,
                 group.len,
             );
-            let outcome = raw::run_list(&self.inner, direction, &group);
-            let (count, result) = match outcome {
-                Ok(count) => (count as u64, Ok(())),
-                Err(error) => (0, Err(self.failed(direction, error))),
-            };
-            moved += count;
-            let done = (count, result);
-            self.tell(timed, group.len, &done);
-            match done.1 {
-                Err(error) => return (moved, Err(error)),
-                Ok(()) if count < group.len && direction == Direction::Write => {
-                    return (moved, Err(self.short(direction)));
-                }
-                // The file ends.
-                Ok(()) if count < group.len => return (moved, Ok(())),
-                Ok(()) => {}
+            let len = group.len;
+            let outcome = move_all(direction, group, |group| raw::run_list(&self.inner, direction, group));
+            let done = self.ended(direction, len, outcome);
+            self.tell(timed, len, &done);
+            moved += done.0;
+            // Also where the file ends.
+            if done.0 < len {
+                return (moved, done.1);
             }
         }
         (moved, Ok(()))
@@ -296,6 +288,28 @@ impl File {
         debug_assert_eq!(direction, Direction::Write);
         Error::new(Class::NoSpace, "only a part was written; space may have run out")
             .cannot("write", &self.place.shown)
+    }
+}
+
+/// Moves all of a stretch. A write that came short is tried again from there: the first call that moves nothing tells the reason.
+pub(super) fn move_all<S: Stretch>(
+    direction: Direction,
+    mut stretch: S,
+    run: impl Fn(&S) -> dafs_client::Result<usize>,
+) -> (u64, dafs_client::Result<()>) {
+    let mut moved = 0;
+    loop {
+        match run(&stretch) {
+            Ok(count) => {
+                moved += count as u64;
+                let is_whole = count as u64 >= stretch.size();
+                if is_whole || count == 0 || direction == Direction::Read {
+                    return (moved, Ok(()));
+                }
+                stretch.advance(count as u64);
+            }
+            Err(error) => return (moved, Err(error)),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::worker::{Handed, Worker};
 use super::{File, Transfer};
 use crate::error::Result;
 use crate::hint::{Method, Settings};
-use crate::layout::{Segments, Source, next_group};
+use crate::layout::{Group, Segment, Segments, Source, Stretch, next_group};
 
 /// Calls of the client library that a request has under way at most; the next begins when one has ended.
 const UNDER_WAY_MAX: usize = 64;
@@ -27,17 +27,38 @@ pub struct Request {
     rest: Option<Rest>,
     /// All of it, where it goes through a view.
     shown: Option<Source<'static>>,
-    /// The server does not know the view: when those under way have ended, the rest goes by lists.
+    /// When those under way have ended, the rest goes by lists: a write through the view came short, or the server does not know that.
+    goes_by_lists: bool,
+    /// It does not.
     is_forgotten: bool,
     settings: Arc<Settings>,
-    /// In the order of the transfer, with the bytes of each.
-    under_way: VecDeque<(Started, u64)>,
+    /// In the order of the transfer.
+    under_way: VecDeque<(Started, Asked)>,
     /// Instead of all that: in atomic mode.
     handed: Option<Handed>,
     moved: u64,
     result: Result<()>,
     /// Nothing more counts: an error, or the end of the file.
     is_over: bool,
+}
+
+/// What a call was asked for.
+enum Asked {
+    Segment(Segment),
+    /// To write.
+    List(Group),
+    /// So many bytes of anything else.
+    Other(u64),
+}
+
+impl Asked {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Segment(segment) => segment.len,
+            Self::List(group) => group.len,
+            Self::Other(len) => *len,
+        }
+    }
 }
 
 /// What of a transfer is not begun.
@@ -56,6 +77,7 @@ impl File {
             direction,
             rest: None,
             shown: None,
+            goes_by_lists: false,
             is_forgotten: false,
             settings: self.settings(),
             under_way: VecDeque::new(),
@@ -80,7 +102,8 @@ impl File {
                     1,
                     segment.len,
                 );
-                request.under_way.push_back((raw::start(&self.inner, direction, &segment), segment.len));
+                let started = raw::start(&self.inner, direction, &segment);
+                request.under_way.push_back((started, Asked::Segment(segment)));
             }
             None => {
                 let source = transfer.into_owned().into_source();
@@ -158,7 +181,7 @@ impl Request {
                             );
                             file.note_view(&self.settings, direction, mode, &group);
                             let started = raw::start_view(&file.inner, direction, viewed, &group);
-                            self.under_way.push_back((started, group.len));
+                            self.under_way.push_back((started, Asked::Other(group.len)));
                         }
                         Some(Err(error)) => {
                             self.rest = None;
@@ -187,7 +210,7 @@ impl Request {
                             1,
                             segment.len,
                         );
-                        (raw::start(&file.inner, direction, &segment), segment.len)
+                        (raw::start(&file.inner, direction, &segment), Asked::Segment(segment))
                     })
                 }),
                 _ => next_group(segments, call_limits(&self.settings)).transpose().map(|next| {
@@ -201,7 +224,11 @@ impl Request {
                             group.segments,
                             group.len,
                         );
-                        (raw::start_list(&file.inner, direction, &group), group.len)
+                        let started = raw::start_list(&file.inner, direction, &group);
+                        match direction {
+                            Direction::Read => (started, Asked::Other(group.len)),
+                            Direction::Write => (started, Asked::List(group)),
+                        }
                     })
                 }),
             };
@@ -218,37 +245,62 @@ impl Request {
 
     /// Takes the first of those under way, which blocks until it has ended.
     fn collect_first(&mut self) {
-        let Some((started, len)) = self.under_way.pop_front() else { return };
+        let Some((started, asked)) = self.under_way.pop_front() else { return };
         let outcome = started.wait();
         self.file.on_moved(self.direction);
         if self.is_over {
             return;
         }
         match outcome {
-            // It begins again behind the first that was forgotten.
-            _ if self.is_forgotten => {}
+            // It begins again behind the first that came short.
+            _ if self.goes_by_lists => {}
             Err(error) if self.shown.is_some() && is_forgotten(&error) => {
-                (self.is_forgotten, self.rest) = (true, None);
+                (self.goes_by_lists, self.is_forgotten, self.rest) = (true, true, None);
             }
             Ok(count) => {
                 self.moved += count;
                 self.file.counters.on_moved(self.direction, count);
-                if count < len && self.direction == Direction::Write {
-                    self.fail(self.file.short(self.direction));
+                match self.direction {
+                    _ if count == asked.len() => {}
+                    // The file ends.
+                    Direction::Read => self.is_over = true,
+                    Direction::Write => self.go_on(asked, count),
                 }
-                self.is_over |= count < len;
             }
             Err(error) => self.fail(self.file.failed(self.direction, error)),
         }
-        if self.is_forgotten && self.under_way.is_empty() {
+        if self.goes_by_lists && self.under_way.is_empty() {
             self.go_on_by_lists();
         }
     }
 
+    /// A write came short: what is left of it is tried again, for its reason.
+    fn go_on(&mut self, asked: Asked, count: u64) {
+        let (inner, direction) = (&self.file.inner, self.direction);
+        let again = match asked {
+            _ if self.shown.is_some() => {
+                (self.goes_by_lists, self.rest) = (true, None);
+                return;
+            }
+            Asked::Segment(mut segment) if count > 0 => {
+                segment.advance(count);
+                (raw::start(inner, direction, &segment), Asked::Segment(segment))
+            }
+            Asked::List(mut group) if count > 0 => {
+                group.advance(count);
+                (raw::start_list(inner, direction, &group), Asked::List(group))
+            }
+            _ => return self.fail(self.file.short(direction)),
+        };
+        self.under_way.push_front(again);
+    }
+
     fn go_on_by_lists(&mut self) {
-        self.is_forgotten = false;
+        self.goes_by_lists = false;
         let Some(source) = self.shown.take() else { return };
-        self.file.forget(&source);
+        if self.is_forgotten {
+            self.file.forget(&source);
+        }
         match Segments::resumed(source, self.moved) {
             Ok(segments) => self.rest = Some(Rest::Segments(segments)),
             Err(error) => self.fail(error.into()),

@@ -5,7 +5,7 @@ use std::sync::{PoisonError, TryLockError};
 
 use dafs_client::{Direction, Status};
 
-use super::access::{CALL_ENTRIES_MAX, CALL_SIZE_MAX, Moved};
+use super::access::{CALL_ENTRIES_MAX, CALL_SIZE_MAX, Moved, move_all};
 use super::account::{Chosen, Why};
 use super::counters::Count;
 use super::{File, raw};
@@ -121,23 +121,18 @@ impl File {
             };
             let (mode, timed) = self.choose_mode(settings, direction, group.len, group.memory.len() == 1);
             self.note_view(settings, direction, mode, &group);
-            let outcome = raw::run_view(&self.inner, direction, &viewed, &group);
-            let (count, result) = match outcome {
-                Ok(count) => (count as u64, Ok(())),
-                Err(error) if is_forgotten(&error) => return Err(Forgotten { moved }),
-                Err(error) => (0, Err(self.failed(direction, error))),
-            };
+            let len = group.len;
+            let run = |group: &PieceGroup| raw::run_view(&self.inner, direction, &viewed, group);
+            let (count, result) = move_all(direction, group, run);
+            if result.as_ref().is_err_and(is_forgotten) {
+                return Err(Forgotten { moved: moved + count });
+            }
+            let done = self.ended(direction, len, (count, result));
+            self.tell(timed, len, &done);
             moved += count;
-            let done = (count, result);
-            self.tell(timed, group.len, &done);
-            match done.1 {
-                Err(error) => return Ok((moved, Err(error))),
-                Ok(()) if count < group.len && direction == Direction::Write => {
-                    return Ok((moved, Err(self.short(direction))));
-                }
-                // The file ends.
-                Ok(()) if count < group.len => return Ok((moved, Ok(()))),
-                Ok(()) => {}
+            // Also where the file ends.
+            if count < len {
+                return Ok((moved, done.1));
             }
         }
         Ok((moved, Ok(())))

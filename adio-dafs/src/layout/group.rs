@@ -25,6 +25,70 @@ pub struct Group {
     pub segments: usize,
 }
 
+/// What one call of the client library moves.
+pub trait Stretch {
+    /// Bytes of it.
+    fn size(&self) -> u64;
+    /// So many bytes, which are moved, are no more of it.
+    fn advance(&mut self, moved: u64);
+}
+
+impl Stretch for Segment {
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn advance(&mut self, moved: u64) {
+        self.address = self.address.wrapping_add(usize::try_from(moved).unwrap_or(usize::MAX));
+        (self.offset, self.len) = (self.offset + moved, self.len - moved);
+    }
+}
+
+impl Stretch for Group {
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn advance(&mut self, moved: u64) {
+        cut(
+            &mut self.extents,
+            moved,
+            |extent| extent.len,
+            |extent, moved| {
+                (extent.offset, extent.len) = (extent.offset + moved, extent.len - moved);
+            },
+        );
+        cut_memory(&mut self.memory, moved);
+        self.len -= moved;
+    }
+}
+
+/// Takes the first bytes of pieces away.
+fn cut<T>(pieces: &mut Vec<T>, mut len: u64, len_of: fn(&T) -> u64, shorten: fn(&mut T, u64)) {
+    let mut whole = 0;
+    while let Some(piece) = pieces.get(whole).map(len_of).filter(|piece| *piece <= len) {
+        (whole, len) = (whole + 1, len - piece);
+    }
+    pieces.drain(..whole);
+    if let Some(first) = pieces.first_mut() {
+        shorten(first, len);
+    }
+}
+
+/// The same of memory.
+pub(super) fn cut_memory(pieces: &mut Vec<MemoryPart>, len: u64) {
+    cut(
+        pieces,
+        len,
+        |piece| piece.len as u64,
+        |piece, moved| {
+            // Within the piece.
+            let moved = usize::try_from(moved).unwrap_or(piece.len);
+            (piece.address, piece.len) = (piece.address + moved, piece.len - moved);
+        },
+    );
+}
+
 /// When a group is full: behind the segment with which one of these is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupLimits {

@@ -8,7 +8,7 @@ mod source;
 mod tests;
 mod types;
 
-pub use group::{Group, GroupLimits, MemoryPart, next_group};
+pub use group::{Group, GroupLimits, MemoryPart, Stretch, next_group};
 pub use pieces::{PieceGroup, Pieces};
 pub use source::{Segment, Segments, Source};
 pub use types::{Instances, LayoutError, Type, View};

@@ -1,6 +1,6 @@
 use dafs_client::{Block, Datatype, VIEW_NODES_MAX};
 
-use super::group::MemoryPart;
+use super::group::{MemoryPart, Stretch, cut_memory};
 use super::types::{Cursor, Instances, LayoutError, Type};
 
 /// The memory of a transfer, piece by piece.
@@ -21,6 +21,17 @@ pub struct PieceGroup {
     pub len: u64,
     /// Bytes of the transfer before them.
     pub position: u64,
+}
+
+impl Stretch for PieceGroup {
+    fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn advance(&mut self, moved: u64) {
+        cut_memory(&mut self.memory, moved);
+        (self.position, self.len) = (self.position + moved, self.len - moved);
+    }
 }
 
 impl<'a> Pieces<'a> {

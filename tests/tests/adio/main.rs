@@ -7,5 +7,6 @@ mod c_interface;
 mod counts;
 mod opening;
 mod pointer;
+mod reasons;
 mod support;
 mod transfers;

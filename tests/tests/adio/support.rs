@@ -61,6 +61,25 @@ pub(crate) fn by_view<'a>(direction: Direction, memory: &mut [u8], distance: i64
     unsafe { Transfer::new(direction, false, Source::Typed { memory, view, position: 0 }) }
 }
 
+/// A buffer by a view of blocks with gaps of their size.
+pub(crate) fn in_blocks<'a>(direction: Direction, memory: &mut [u8], len: usize) -> Transfer<'a> {
+    rows(direction, memory, len, (0, 2 * len as i64))
+}
+
+/// A buffer by a view of rows, the first at a displacement, each so far behind the one before.
+pub(crate) fn rows<'a>(
+    direction: Direction,
+    memory: &mut [u8],
+    len: usize,
+    (displacement, distance): (u64, i64),
+) -> Transfer<'a> {
+    let base = memory.as_mut_ptr().expose_provenance();
+    let memory = Instances { base, count: memory.len() as u64, of: Type::contiguous(1).unwrap() };
+    let view = View { displacement, of: Type::new(vec![0], vec![len as i64], distance).unwrap() };
+    // SAFETY: as of `transfer`.
+    unsafe { Transfer::new(direction, false, Source::Typed { memory, view, position: 0 }) }
+}
+
 /// A counter of the file.
 pub(crate) fn counter(file: &File, name: &str) -> u64 {
     let place = COUNTERS.iter().position(|other| *other == name).unwrap();
