@@ -4,11 +4,12 @@ use adio_dafs::error::Class;
 use adio_dafs::file::File;
 use adio_dafs::layout::Segment;
 use dafs_client::Direction;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::{Numbers, bytes};
 
-use crate::support::{RDWR_CREATE, counter, name, open, opening, run, segment, submit};
+use crate::support::{RDWR_CREATE, counter, name, open, opening, rows, run, segment, submit};
 
 on_sockets! {
     segments_are_moved_as_by_a_plain_loop_in_every_method_and_mode,
@@ -114,14 +115,22 @@ fn read_beyond_the_end_is_short_in_every_method(on: On) {
         let file = open(&name(&harness, on, "f"), &[("dafs_method", method)]);
         // Rows of 100 every 200: the sixth, from 1,000 on, has 50.
         let mut found = vec![0xee; 1000];
-        let list = column(&mut found, 100, 200);
-        assert_eq!(run(&file, Direction::Read, &list).unwrap(), 550, "{method}");
+        let moved = match method {
+            "view" => file.run(rows(Direction::Read, &mut found, 100, (0, 200))),
+            _ => (run(&file, Direction::Read, &column(&mut found, 100, 200)).unwrap(), Ok(())),
+        };
+        assert_eq!(moved, (550, Ok(())), "{method}");
         for row in 0..5 {
             assert!(found[row * 100..row * 100 + 100] == content[row * 200..row * 200 + 100], "{method}");
         }
         assert!(found[500..550] == content[1000..1050], "{method}");
-        let mut request = submit(&file, Direction::Read, &column(&mut found, 100, 200)).unwrap();
+        let request = match method {
+            "view" => file.submit(rows(Direction::Read, &mut found, 100, (0, 200))),
+            _ => submit(&file, Direction::Read, &column(&mut found, 100, 200)),
+        };
+        let mut request = request.unwrap();
         request.wait();
+        assert_eq!(counter(&file, "views"), if method == "view" { 2 } else { 0 }, "{method}");
         assert_eq!(request.outcome(), (550, Ok(())), "{method}");
         // Wholly behind it.
         assert_eq!(run(&file, Direction::Read, &[segment(&mut found[..10], 1050)]).unwrap(), 0);
@@ -142,8 +151,15 @@ fn nonblocking_transfers_are_as_blocking_ones(on: On) {
                 data.chunks_mut(50).zip(0..).map(|(c, row)| segment(c, (row * 20 + n) * 50)).collect()
             })
             .collect();
-        let mut requests: Vec<_> =
-            many.iter().map(|list| submit(&file, Direction::Write, list).unwrap()).collect();
+        let mut requests: Vec<_> = match method {
+            // Rows of one are 20 blocks apart, and those of the others lie between.
+            "view" => data
+                .iter_mut()
+                .zip(0..)
+                .map(|(data, n)| file.submit(rows(Direction::Write, data, 50, (n * 50, 1000))).unwrap())
+                .collect(),
+            _ => many.iter().map(|list| submit(&file, Direction::Write, list).unwrap()).collect(),
+        };
         // By testing alone, in no order of theirs.
         while !requests.iter_mut().rev().all(|request| request.test()) {}
         for (request, data) in requests.iter().zip(&data) {
@@ -164,23 +180,38 @@ fn nonblocking_transfers_are_as_blocking_ones(on: On) {
             .collect();
         requests.iter_mut().for_each(|request| request.wait());
         assert!(found.concat() == whole[..30_000]);
+        assert_eq!(counter(&file, "views") > 0, method == "view");
         assert_eq!(counter(&file, "nonblocking"), 30);
         assert_eq!(counter(&file, "read_bytes"), 30_000);
     }
 }
 
-// [MPI-15]
+// [MPI-15] What comes late would overwrite what the program puts there next.
 fn request_that_is_dropped_lets_go_of_its_memory(on: On) {
-    let harness = Harness::start(on);
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
     let file = open(&name(&harness, on, "f"), &[]);
-    for _ in 0..50 {
+    let mut first = bytes(1, 300_000);
+    assert_eq!(run(&file, Direction::Write, &column(&mut first, 1000, 3000)).unwrap(), 300_000);
+    for round in 0..20 {
         let mut memory = vec![1; 300_000];
-        let list = column(&mut memory, 1000, 3000);
-        drop(submit(&file, Direction::Write, &list).unwrap());
-        drop(submit(&file, Direction::Read, &list).unwrap());
-        // Freed here: nobody may come to it any more.
+        if round % 2 == 0 {
+            faults.next(Kind::Read, Fault::Late, 1);
+        }
+        let mut request = submit(&file, Direction::Read, &column(&mut memory, 1000, 3000)).unwrap();
+        let has_ended = request.test();
+        // Whoever drops it waits while the server may be at the memory.
+        std::thread::scope(|scope| {
+            let dropped = scope.spawn(move || drop(request));
+            if round % 2 == 0 && !has_ended {
+                faults.release();
+            }
+            dropped.join().unwrap();
+        });
+        memory.fill(7);
+        // Behind whatever is under way.
+        assert_eq!(run(&file, Direction::Read, &[segment(&mut [0; 1], 1 << 40)]).unwrap(), 0);
+        assert!(memory.iter().all(|byte| *byte == 7), "round {round}");
     }
-    assert_eq!(run(&file, Direction::Read, &[segment(&mut [0; 1], 1 << 40)]).unwrap(), 0);
 }
 
 fn transfers_beyond_4_gib_go_where_they_should(on: On) {
