@@ -81,6 +81,25 @@ int dafs_mpi_return(MPI_File file, int class, const char *function)
     return class == MPI_SUCCESS ? class : MPIO_Err_return_file(file, class);
 }
 
+/* In MPICH these stand before MPI's own functions, whose errors go to the file's error handler. */
+static bool refuses(ADIO_File fd, bool writes, bool converts, int *error)
+{
+    bool refused = dafs_refuses(fd, writes, converts, error);
+
+    if (refused)
+        *error = dafs_mpi_return(fd, *error, NULL);
+    return refused;
+}
+
+static bool set_atomicity(ADIO_File fd, int flag, int *error)
+{
+    bool is_ours = dafs_adio_set_atomicity(fd, flag, error);
+
+    if (is_ours)
+        *error = dafs_mpi_return(fd, *error, NULL);
+    return is_ours;
+}
+
 bool dafs_on_one_node(MPI_Comm comm)
 {
     MPI_Comm node = MPI_COMM_NULL;
@@ -104,6 +123,10 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .preallocate = dafs_mpi_preallocate,
         .get_pointer = dafs_get_pointer,
         .set_pointer = dafs_set_pointer,
+        .refuses = refuses,
+        .converted = dafs_converted,
+        .set_atomicity = set_atomicity,
+        .get_atomicity = dafs_adio_get_atomicity,
         .view_changed = dafs_view_changed,
         .get_position = dafs_get_position,
         .get_end = dafs_get_end,

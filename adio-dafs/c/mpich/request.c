@@ -179,22 +179,34 @@ void dafs_requests_end(struct dafs_romio_file *file)
     } while (request);
 }
 
-static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                   ADIO_Offset offset, MPI_Request *request,
-                   int *error)
+/* ROMIO does not convert what these move. */
+static bool is_converted(ADIO_File fd, MPI_Request *handle, int *error)
+{
+    if (!fd->is_external32)
+        return false;
+    *error = MPI_ERR_UNSUPPORTED_DATAREP;
+    MPIO_Completed_request_create(&fd, 0, error, handle);
+    return true;
+}
+
+static void contig(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                   MPI_Request *request, int *error)
 {
     struct dafs_layout layout;
 
+    if (is_converted(fd, request, error))
+        return;
     dafs_layout_contig(&layout, fd, direction, buf, count, type, pointer, offset);
     submit(fd, &layout, pointer, request, error);
 }
 
-static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer,
-                    ADIO_Offset offset, MPI_Request *request,
-                    int *error)
+static void strided(ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type, int pointer, ADIO_Offset offset,
+                    MPI_Request *request, int *error)
 {
     struct dafs_layout layout;
 
+    if (is_converted(fd, request, error))
+        return;
     dafs_layout_strided(&layout, fd, direction, buf, count, type, pointer, offset);
     submit(fd, &layout, pointer, request, error);
 }

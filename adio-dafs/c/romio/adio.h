@@ -57,8 +57,6 @@ typedef int adio_ordered_begin_fn(ADIO_File, void *, int, MPI_Datatype);
 /* MPI_File_read_shared() and MPI_File_iread_shared() and their like. */
 typedef int adio_shared_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Status *);
 typedef int adio_ishared_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Request *);
-/* From external32 to memory. */
-typedef int adio_convert_fn(void *, MPI_Datatype, int, void *);
 typedef int adio_seek_fn(ADIO_File, MPI_Offset, int);
 typedef int adio_set_atomicity_fn(ADIO_File, int);
 typedef int adio_get_atomicity_fn(ADIO_File, int *);

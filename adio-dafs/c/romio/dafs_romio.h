@@ -25,6 +25,8 @@ struct dafs_romio_file {
     /* The individual file pointer: bytes of the view's data before it. ROMIO has the byte of the file where that goes on (fp_ind), which
      * does not tell it where tiles interleave, and is no number behind the last. */
     uint64_t position;
+    /* ROMIO is about to set the shared file pointer to where it begins. */
+    bool begins;
     /* How ROMIO's last question for the shared file pointer ended: an MPI error class. */
     int pointer_error;
 };

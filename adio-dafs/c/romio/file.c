@@ -49,6 +49,10 @@ static int seek_end(ADIO_File fd, struct dafs_romio_file *file, int rank)
     int class = dafs_begin_at_end(&file->common, fd->comm, rank, &size);
 
     file->position = size;
+#ifdef DAFS_MPICH
+    /* On this rank alone. */
+    file->begins = fd->hints->ranklist && rank == fd->hints->ranklist[0];
+#endif
     /* ROMIO begins the shared pointer there. */
     if (class == MPI_SUCCESS)
         fd->fp_ind = (ADIO_Offset)size;
@@ -195,11 +199,6 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
         return;
     case ADIO_FCNTL_SET_DISKSPACE:
         *error = dafs_class(adio_dafs_preallocate(handle, (uint64_t)arguments->diskspace));
-        return;
-    case ADIO_FCNTL_SET_ATOMICITY:
-        dafs_adio_set_atomicity(fd, arguments->atomicity, error);
-        /* MPICH's ROMIO, which alone asks for this, tells it. */
-        fd->atomicity = dafs_file_of(fd)->common.atomic;
         return;
     default:
         *error = MPI_ERR_ARG;

@@ -44,12 +44,13 @@ static struct {
     void (*get_position)(ADIO_File, ADIO_Offset *);
     void (*get_end)(ADIO_File, ADIO_Offset *);
     void (*get_byte_offset)(ADIO_File, ADIO_Offset, ADIO_Offset *);
+    /* From external32 to memory. */
+    int (*convert_read)(void *, MPI_Datatype, int, void *);
 #ifndef DAFS_MPICH
     adio_ordered_fn *read_ordered, *write_ordered;
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
     adio_shared_fn *read_shared, *write_shared;
     adio_ishared_fn *iread_shared, *iwrite_shared;
-    adio_convert_fn *convert_read;
     adio_seek_fn *seek_shared;
     adio_set_atomicity_fn *set_atomicity;
     adio_get_atomicity_fn *get_atomicity;
@@ -86,6 +87,7 @@ static void find_originals(void *component)
     *(void **)&romio.get_position = dlsym(component, "ADIOI_Get_position");
     *(void **)&romio.get_end = dlsym(component, "ADIOI_Get_eof_offset");
     *(void **)&romio.get_byte_offset = dlsym(component, "ADIOI_Get_byte_offset");
+    *(void **)&romio.convert_read = dlsym(component, "MPIU_read_external32_conversion_fn");
 #ifndef DAFS_MPICH
     *(void **)&romio.read_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered");
     *(void **)&romio.write_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_write_ordered");
@@ -95,7 +97,6 @@ static void find_originals(void *component)
     *(void **)&romio.write_shared = dlsym(component, "mca_io_romio_dist_MPI_File_write_shared");
     *(void **)&romio.iread_shared = dlsym(component, "mca_io_romio_dist_MPI_File_iread_shared");
     *(void **)&romio.iwrite_shared = dlsym(component, "mca_io_romio_dist_MPI_File_iwrite_shared");
-    *(void **)&romio.convert_read = dlsym(component, "MPIU_read_external32_conversion_fn");
     *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
     *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
     *(void **)&romio.get_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_get_atomicity");
@@ -412,16 +413,6 @@ EXPORT int mca_io_romio_dist_MPI_File_iwrite_shared(ADIO_File fd, void *buf, int
     return ishared(romio.iwrite_shared, fd, true, buf, count, type, request);
 }
 
-/* ROMIO takes the outcome of this for that of the read. */
-EXPORT int MPIU_read_external32_conversion_fn(void *memory, MPI_Datatype type, int count, void *read)
-{
-    int error;
-
-    START();
-    error = romio.convert_read ? romio.convert_read(memory, type, count, read) : MPI_ERR_INTERN;
-    return driver ? driver->converted(error) : error;
-}
-
 EXPORT int mca_io_romio_dist_MPI_File_seek_shared(ADIO_File fd, MPI_Offset offset, int whence)
 {
     int error = MPI_ERR_INTERN;
@@ -432,6 +423,16 @@ EXPORT int mca_io_romio_dist_MPI_File_seek_shared(ADIO_File fd, MPI_Offset offse
     return romio.seek_shared ? romio.seek_shared(fd, offset, whence) : error;
 }
 #endif
+
+/* ROMIO takes the outcome of this for that of the read. */
+EXPORT int MPIU_read_external32_conversion_fn(void *memory, MPI_Datatype type, int count, void *read)
+{
+    int error;
+
+    START();
+    error = romio.convert_read ? romio.convert_read(memory, type, count, read) : MPI_ERR_INTERN;
+    return driver ? driver->converted(error) : error;
+}
 
 /* The MPI library's function. A language's binding may have loaded the library for itself alone. */
 static void *of_mpi(const char *name)
@@ -508,3 +509,69 @@ EXPORT int PMPI_File_preallocate(MPI_File file, MPI_Offset size)
 {
     return preallocate(file, size);
 }
+
+#ifdef DAFS_MPICH
+/* ROMIO would lock too, and run nonblocking calls as blocking ones. It is not told of the mode. */
+static int set_atomicity(MPI_File file, int flag)
+{
+    int (*original)(MPI_File, int);
+    int error;
+
+    if (driver && driver->set_atomicity(file, flag, &error))
+        return error;
+    *(void **)&original = of_mpi("PMPI_File_set_atomicity");
+    return original ? original(file, flag) : MPI_ERR_INTERN;
+}
+
+static int get_atomicity(MPI_File file, int *flag)
+{
+    int (*original)(MPI_File, int *);
+
+    if (driver && driver->get_atomicity(file, flag))
+        return MPI_SUCCESS;
+    *(void **)&original = of_mpi("PMPI_File_get_atomicity");
+    return original ? original(file, flag) : MPI_ERR_INTERN;
+}
+
+/* ROMIO does not convert what this reads. */
+static int read_ordered(MPI_File file, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    int (*original)(MPI_File, void *, int, MPI_Datatype, MPI_Status *);
+    int error;
+
+    if (driver && driver->refuses(file, false, false, &error))
+        return error;
+    *(void **)&original = of_mpi("PMPI_File_read_ordered");
+    return original ? original(file, buf, count, type, status) : MPI_ERR_INTERN;
+}
+
+EXPORT int MPI_File_set_atomicity(MPI_File file, int flag)
+{
+    return set_atomicity(file, flag);
+}
+
+EXPORT int PMPI_File_set_atomicity(MPI_File file, int flag)
+{
+    return set_atomicity(file, flag);
+}
+
+EXPORT int MPI_File_get_atomicity(MPI_File file, int *flag)
+{
+    return get_atomicity(file, flag);
+}
+
+EXPORT int PMPI_File_get_atomicity(MPI_File file, int *flag)
+{
+    return get_atomicity(file, flag);
+}
+
+EXPORT int MPI_File_read_ordered(MPI_File file, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    return read_ordered(file, buf, count, type, status);
+}
+
+EXPORT int PMPI_File_read_ordered(MPI_File file, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    return read_ordered(file, buf, count, type, status);
+}
+#endif

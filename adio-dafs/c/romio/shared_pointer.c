@@ -17,6 +17,7 @@ bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, i
 
     if (!file)
         return false;
+    dafs_file_of(fd)->begins = false;
     if (ordered.fd == fd) {
         *position = ordered.position;
         *error = MPI_SUCCESS;
@@ -36,17 +37,21 @@ bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, i
 bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error)
 {
     struct dafs_file *file = dafs_ours(fd);
+    bool begins = true;
 
     if (!file)
         return false;
-#ifndef DAFS_MPICH
+#ifdef DAFS_MPICH
+    /* MPICH's ROMIO seeks by this, too. */
+    begins = dafs_file_of(fd)->begins;
+    dafs_file_of(fd)->begins = false;
+#endif
     /* ROMIO sets it to where it begins, on one rank, at the open and with each view. On the server it begins there, where anybody uses
-     * it; and it may yet turn out to be ROMIO's. MPICH's ROMIO seeks by this, too. */
-    if (file->pointer != DAFS_POINTER_LIBRARY && (uint64_t)position == file->pointer_begin) {
+     * it; and it may yet turn out to be ROMIO's. */
+    if (begins && file->pointer != DAFS_POINTER_LIBRARY && (uint64_t)position == file->pointer_begin) {
         *error = MPI_SUCCESS;
         return file->pointer == DAFS_POINTER_SERVER || !file->library_shares;
     }
-#endif
     *error = dafs_pointer_find(file);
     if (*error == MPI_SUCCESS && file->pointer == DAFS_POINTER_LIBRARY)
         return false;
@@ -171,4 +176,6 @@ void dafs_view_changed(ADIO_File fd, int *error)
         view = dafs_view_of(fd, whole);
     dafs_file_of(fd)->position = 0;
     *error = dafs_set_view(file, fd->comm, is_view ? &view : NULL, *error);
+    /* ROMIO leaves alone what it never made: its own file, of which it does not know that the server stands for it. */
+    dafs_file_of(fd)->begins = *error == MPI_SUCCESS && fd->shared_fp_fd;
 }
