@@ -54,9 +54,11 @@ impl LockTable {
             return Err(Status::NOT_SUPPORTED);
         }
         let Some(locks) = self.files.get(&file) else { return Ok(()) };
-        // Whoever asks again for what he has takes no more.
+        // Whoever asks again for what he has, or waits for, takes no more.
         let fits = locks.segments.lasting().count() < LASTING_MAX;
-        if fits || locks.segments.has_part(range, held.owner) { Ok(()) } else { Err(Status::TOO_MANY_LOCKS) }
+        let is_known =
+            || locks.segments.has_part(range, held.owner) || self.wait_for(file, range, held).is_some();
+        if fits || is_known() { Ok(()) } else { Err(Status::TOO_MANY_LOCKS) }
     }
 
     /// Somebody asks about a file: what was kept of it holds.

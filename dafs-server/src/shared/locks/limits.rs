@@ -5,7 +5,7 @@ use std::ops::Range;
 use dafs_proto::wire::{SessionId, Status};
 
 use super::LockTable;
-use super::held::{Counts, Owner, Waiting};
+use super::held::{Counts, Held, Owner, Waiting};
 use super::segments::Segments;
 use crate::config::LimitConfig;
 use crate::metrics::{BudgetState, SessionLimitState};
@@ -31,12 +31,12 @@ impl LockLimits {
     /// There is room for the parts that a lock of a range adds, one at least. `waits` is 1 where it waits, and is counted for that.
     pub(super) fn check(
         self,
-        (counts, refused): (&Counts, &mut Refused),
+        counts: &Counts,
         segments: Option<&Segments>,
         range: &Range<u64>,
         owner: Owner,
         waits: usize,
-    ) -> Result<(), Status> {
+    ) -> Result<(), Over> {
         // A lock adds at most a part for each that it overlaps, one before and behind each, and those of two cuts.
         if 4 * counts.all < self.session.min(self.all) {
             return Ok(());
@@ -44,13 +44,11 @@ impl LockLimits {
         let (own, all) = segments.map_or((1, 1), |segments| segments.added(range, owner));
         let held = counts.by_session.get(&owner.session).copied().unwrap_or(0);
         let is_over = |found: usize, added: usize, max: usize| found + added.max(1) > max + waits;
-        let refused = match (is_over(held, own, self.session), is_over(counts.all, all, self.all)) {
-            (true, _) => &mut refused.session,
-            (_, true) => &mut refused.all,
-            _ => return Ok(()),
-        };
-        *refused += 1;
-        Err(Status::TOO_MANY_LOCKS)
+        match (is_over(held, own, self.session), is_over(counts.all, all, self.all)) {
+            (true, _) => Err(Over::Session),
+            (_, true) => Err(Over::All),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -60,6 +58,13 @@ impl Default for LockLimits {
     }
 }
 
+/// Who has too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    Session,
+    All,
+}
+
 /// How often a lock was refused for want of room.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
@@ -67,6 +72,16 @@ pub(super) struct Refused {
     session: u64,
     /// All together had.
     all: u64,
+}
+
+impl Refused {
+    pub(super) fn count(&mut self, over: Over) -> Status {
+        match over {
+            Over::Session => self.session += 1,
+            Over::All => self.all += 1,
+        }
+        Status::TOO_MANY_LOCKS
+    }
 }
 
 impl LockTable {
@@ -82,15 +97,28 @@ impl LockTable {
         SessionLimitState { name: "locks", limit, refused: self.refused.session }
     }
 
-    /// There is room for the parts that a lock makes, or for one that waits.
+    /// There is room for the parts that a lock makes, or for one that waits. Who asks again for what he has, or waits for, takes no more.
     pub(super) fn check_room(
         &mut self,
         file: LockKey,
         range: &Range<u64>,
-        owner: Owner,
+        held: &Held,
     ) -> Result<(), Status> {
         let segments = self.files.get(&file).map(|locks| &locks.segments);
-        self.limits.check((&self.counts, &mut self.refused), segments, range, owner, 0)
+        let Err(over) = self.limits.check(&self.counts, segments, range, held.owner, 0) else {
+            return Ok(());
+        };
+        let has_it = segments.is_some_and(|segments| segments.holds(range, held));
+        if has_it || self.wait_for(file, range, held).is_some() {
+            return Ok(());
+        }
+        Err(self.refused.count(over))
+    }
+
+    /// There is room for what one that waits would have.
+    pub(super) fn has_room_for_waiter(&self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let segments = self.files.get(&file).map(|locks| &locks.segments);
+        self.limits.check(&self.counts, segments, range, owner, 1).is_ok()
     }
 
     /// Those that waited, and are refused now that it is their turn: what others have locked meanwhile would make too many parts of them.

@@ -170,7 +170,7 @@ impl LockTable {
     /// A lock may be asked for, whoever has it now.
     fn check(&mut self, file: LockKey, range: &Range<u64>, held: &Held, claim: Claim) -> Result<(), Status> {
         self.adopt(file);
-        self.check_room(file, range, held.owner)?;
+        self.check_room(file, range, held)?;
         self.check_lasting(file, range, held)?;
         match claim {
             Claim::Reclaim(session) => self.restart.check(file, range, held.kind, session),
@@ -195,11 +195,11 @@ impl LockTable {
         // Those who wait have no right to what was another's before the restart.
         let is_behind = !claim.is_reclaim() && locks.is_behind_others(&range, &held);
         let is_free = !(is_locked || is_grace || is_behind);
-        if is_free && self.local.take(file, &range, held.kind)? {
-            if self.local.is_shown(file)
-                && let Some(id) = self.wait_for(file, &range, &held)
-            {
-                // It is asked for again before its turn was noticed.
+        // It may be asked for again before its turn was noticed.
+        let waits = if is_free { self.wait_for(file, &range, &held) } else { None };
+        let has_room = waits.is_none() || self.has_room_for_waiter(file, &range, held.owner);
+        if is_free && has_room && self.local.take(file, &range, held.kind)? {
+            if let Some(id) = waits {
                 self.remove_waiter(file, id);
             }
             let locks = self.files.entry(file).or_default();
@@ -471,6 +471,13 @@ impl LockTable {
     }
 
     fn remove_waiter(&mut self, file: LockKey, id: WaiterId) -> Option<Waiter> {
+        let waiter = self.take_waiter(file, id)?;
+        self.counts.remove_waiter(waiter.held.owner);
+        Some(waiter)
+    }
+
+    /// Takes one out that is not counted any more.
+    fn take_waiter(&mut self, file: LockKey, id: WaiterId) -> Option<Waiter> {
         let locks = self.files.get_mut(&file)?;
         let waiter = locks.waiters.remove(&id)?;
         let owner = waiter.held.owner;
@@ -481,7 +488,6 @@ impl LockTable {
                 self.waits.remove(&owner);
             }
         }
-        self.counts.remove_waiter(owner);
         Some(waiter)
     }
 

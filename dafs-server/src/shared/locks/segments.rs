@@ -128,6 +128,26 @@ impl Segments {
         self.overlapping(range).any(|(_, held)| held.owner == owner)
     }
 
+    /// All of a range is locked so by one owner already.
+    pub(super) fn holds(&self, range: &Range<u64>, wanted: &Held) -> bool {
+        let is_same = |held: &Held| {
+            // What was taken in place of a broken lock is asked for again as a persistent one.
+            let lasting = if held.lasting == Lasting::Repairing { wanted.lasting } else { held.lasting };
+            Held { lasting, ..*held } == *wanted
+        };
+        let (mut at, mut steps) = (range.start, 0);
+        for (part, held) in self.overlapping(range) {
+            steps += 1;
+            if part.start <= at && is_same(held) {
+                at = part.end;
+            } else if part.start > at {
+                break;
+            }
+        }
+        work::add_looks(steps);
+        at >= range.end
+    }
+
     /// Parts that a lock of a range adds: of its owner's session, and of all. At most: those that are joined again are counted.
     pub(super) fn added(&self, range: &Range<u64>, owner: Owner) -> (usize, usize) {
         let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);

@@ -54,7 +54,7 @@ impl LockTable {
         let mut freed: RangeSet<u64> = freed.into_iter().filter(|range| !range.is_empty()).collect();
         while !freed.is_empty() {
             for (id, is_granted) in self.grant(file, &std::mem::take(&mut freed)) {
-                let Some(waiter) = self.remove_waiter(file, id) else { continue };
+                let Some(waiter) = self.take_waiter(file, id) else { continue };
                 if !is_granted {
                     freed.insert(waiter.range);
                     self.overfull.push(waiter.waiting);
@@ -70,8 +70,8 @@ impl LockTable {
         granted
     }
 
-    /// The requests of one pass over those that wait, which stay among them; and whether each was granted, or is to be refused because it
-    /// would make too many parts.
+    /// The requests of one pass over those that wait, which stay among them and are counted no longer; and whether each was granted, or is
+    /// to be refused because it would make too many parts.
     fn grant(&mut self, file: LockKey, freed: &RangeSet<u64>) -> Vec<(WaiterId, bool)> {
         let mut granted = Vec::new();
         let Some(locks) = self.files.get_mut(&file) else { return granted };
@@ -91,18 +91,24 @@ impl LockTable {
             let may_have = freed.overlaps(range)
                 && !is_behind
                 && locks.segments.in_way(range, held, *claim) == InWay::Nothing;
-            let counts = (&self.counts, &mut self.refused);
-            if may_have && self.limits.check(counts, Some(&locks.segments), range, held.owner, 1).is_err() {
+            let checked = match may_have {
+                true => self.limits.check(&self.counts, Some(&locks.segments), range, held.owner, 1),
+                false => Ok(()),
+            };
+            if let Err(over) = checked {
+                self.refused.count(over);
+                self.counts.remove_waiter(held.owner);
                 granted.push((*id, false));
-                continue;
-            }
-            if may_have && self.local.take_in_turn(file, *id, range, held.kind) {
+            } else if may_have && self.local.take_in_turn(file, *id, range, held.kind) {
                 locks.segments.take(range, *held, *claim, &mut self.counts);
+                // As one that is held it is counted now.
+                self.counts.remove_waiter(held.owner);
                 self.restart.note(file, range, held.kind);
                 granted.push((*id, true));
             } else {
                 awaited.add(range, held.kind);
             }
+            // Also behind one that is refused: what others wait for was looked at no further than this.
             is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
         }
         self.local.end_pass(file);
