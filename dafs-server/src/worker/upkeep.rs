@@ -130,14 +130,14 @@ impl Worker {
         }
     }
 
-    /// A client whose requests all wait for locks has no credit for a keep-alive.
+    /// A client whose requests all wait for locks, or for the file of them, has no credit for a keep-alive.
     fn hear_of_those_who_wait_for_locks(&mut self) {
         if !self.shared.locks.is_used() {
             return;
         }
         let mut waiting: HashMap<SessionKey, usize> = HashMap::new();
         for (_, operation) in &self.operations {
-            if matches!(operation.state, State::Lock { .. } | State::Chain { .. }) {
+            if matches!(operation.state, State::Lock { .. } | State::LocksKept(_) | State::Chain { .. }) {
                 *waiting.entry(operation.call.session).or_default() += 1;
             }
         }

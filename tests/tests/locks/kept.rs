@@ -321,8 +321,12 @@ mod sim {
 
     /// A client by hand, and its file.
     fn by_hand(world: &World, node: u32) -> (Raw, FileHandle) {
+        with_slots(world, node, 8)
+    }
+
+    fn with_slots(world: &World, node: u32, slots: u16) -> (Raw, FileHandle) {
         let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(node))), &PORT);
-        raw.shake(&introduction(&PORT, 8, None)).unwrap();
+        raw.shake(&introduction(&PORT, slots, None)).unwrap();
         let root = raw.mount("data");
         let file = raw.create(root, b"f");
         (raw, file)
@@ -357,6 +361,24 @@ mod sim {
         let late = late.as_mut().expect("one whose time was over");
         assert_eq!(first(&mut by_hand(&world, 60), 0), Status::OK, "nobody has it");
         assert_eq!(first(late, 1), Status::LOCKED, "the session is written by now");
+    }
+
+    // [SESS-98] A thread writes the file, and leases pass here while it does.
+    #[test]
+    fn session_whose_only_credit_waits_for_the_file_of_locks_lives() {
+        const LEASE: Duration = Duration::from_millis(500);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        let world = World::with(0, calm(), move |config| {
+            (config.lock_file, config.lease_ms) = (Some(path.clone()), LEASE.as_millis() as u32);
+        });
+        let waited = (1..50).filter(|node| {
+            let (mut raw, file) = with_slots(&world, *node, 1);
+            let began = world.net().now();
+            assert_eq!(lock(&mut raw, file, u64::from(*node), LockFlags::empty(), 0), Status::OK);
+            world.net().now() > began + LEASE + 2 * TICK
+        });
+        assert!(waited.count() > 0, "the file is always written within a lease");
     }
 
     // [LOCK-30]
