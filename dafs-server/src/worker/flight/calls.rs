@@ -21,6 +21,8 @@ pub(crate) struct Calls {
     /// A call failed, or a write stopped: no more begin.
     pub(crate) has_stopped: bool,
     failure: Option<Status>,
+    /// Of writes that stopped, the first part that is not all in the file, and from which offset on it is not.
+    pub(crate) stopped: Option<(usize, u64)>,
     /// Parts that storage had to be waited for, when the first was, and what is tried out with them.
     pub(crate) waited_parts: usize,
     pub(crate) trial: Option<(Moment, Trial)>,
@@ -56,6 +58,14 @@ impl Calls {
     pub(crate) fn stop(&mut self, failure: Option<Status>) {
         self.has_stopped = true;
         self.failure = self.failure.or(failure);
+    }
+
+    /// As [`Calls::stop`], of a write: parts from `part` on are not in the file, as far as they lie at `offset` or behind.
+    pub(crate) fn stop_at(&mut self, part: usize, offset: u64, failure: Option<Status>) {
+        // Of several that stopped the first counts.
+        let (first, least) = self.stopped.unwrap_or((part, offset));
+        self.stopped = Some((first.min(part), least.min(offset)));
+        self.stop(failure);
     }
 
     /// A call failed, or a write stopped.

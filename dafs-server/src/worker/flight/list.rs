@@ -149,13 +149,13 @@ impl List {
 
     /// Writes: the same of a range of the list, from its beginning on.
     pub(crate) fn written_of(&self, range: &Range<u64>) -> u64 {
-        let parts = self.parts.as_slice();
         let is_moving = matches!(self.step, Step::Storage | Step::Room | Step::Submitted);
-        let until = if !is_moving || self.calls.has_stopped() || parts.is_empty() {
+        let until = if !is_moving || self.parts.as_slice().is_empty() {
             self.done
         } else {
             let places = range.start.max(self.chunk.start)..range.end.min(self.chunk.end);
-            self.first_unwritten(&places, self.next, 0).unwrap_or(self.chunk.end)
+            let (next, offset) = self.calls.stopped.unwrap_or((self.next, 0));
+            self.first_unwritten(&places, next, offset).unwrap_or(self.chunk.end)
         };
         until.clamp(range.start, range.end) - range.start
     }
@@ -413,10 +413,9 @@ impl List {
 
     fn stop_writing(&mut self, call: &Call, count: usize, failure: Option<Status>) {
         let stopped = call.offset + count as u64;
-        let done = self.first_unwritten(&self.chunk, call.parts.start, stopped).unwrap_or(self.chunk.start);
-        // Of several that stopped the first counts.
-        self.done = if self.calls.has_stopped() { self.done.min(done) } else { done };
-        self.calls.stop(failure);
+        self.calls.stop_at(call.parts.start, stopped, failure);
+        let (part, offset) = self.calls.stopped.unwrap_or_default();
+        self.done = self.first_unwritten(&self.chunk, part, offset).unwrap_or(self.chunk.start);
     }
 
     /// Parts are left that storage has to move: what begins at or behind the end of the file is not.
