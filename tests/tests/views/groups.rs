@@ -36,13 +36,13 @@ on_two_workers! {
 }
 
 /// One of those who share a file.
-struct Member {
-    session: Session,
-    file: File,
+pub(super) struct Member {
+    pub(super) session: Session,
+    pub(super) file: File,
 }
 
 impl Member {
-    fn of(session: Session, export: &str) -> Self {
+    pub(super) fn of(session: Session, export: &str) -> Self {
         let root = session.mount(export).unwrap();
         let file = root.open_with("f", OpenOptions::new().read(true).write(true).create(true)).unwrap();
         Self { session, file }
@@ -50,10 +50,10 @@ impl Member {
 }
 
 /// Columns of a matrix: those of each member, with what lies between them.
-struct Mesh {
-    row: u64,
-    columns: Vec<(u64, u64)>,
-    rows: u64,
+pub(super) struct Mesh {
+    pub(super) row: u64,
+    pub(super) columns: Vec<(u64, u64)>,
+    pub(super) rows: u64,
 }
 
 impl Mesh {
@@ -70,16 +70,16 @@ impl Mesh {
         Self { row, columns, rows: 1 + numbers.below(rows_max) }
     }
 
-    fn len(&self, member: usize) -> usize {
+    pub(super) fn len(&self, member: usize) -> usize {
         (self.columns[member].1 * self.rows) as usize
     }
 
-    fn view(&self, session: &Session, member: usize) -> View {
+    pub(super) fn view(&self, session: &Session, member: usize) -> View {
         session.view(&Datatype::bytes(self.columns[member].1).resized(0, self.row as i64)).unwrap()
     }
 
     /// Puts a member's data, or part of it, where it belongs.
-    fn put(&self, model: &mut Vec<u8>, at: u64, member: usize, data: &[u8]) {
+    pub(super) fn put(&self, model: &mut Vec<u8>, at: u64, member: usize, data: &[u8]) {
         let (column, width) = self.columns[member];
         for (row, data) in data.chunks(width as usize).enumerate() {
             let place = (at + row as u64 * self.row + column) as usize;
@@ -89,7 +89,7 @@ impl Mesh {
     }
 
     /// What it reads: as far as the file goes.
-    fn take(&self, model: &[u8], at: u64, member: usize) -> Vec<u8> {
+    pub(super) fn take(&self, model: &[u8], at: u64, member: usize) -> Vec<u8> {
         let (column, width) = self.columns[member];
         let places = (0..self.rows).map(|row| (at + row * self.row + column) as usize);
         let rows =
@@ -97,7 +97,7 @@ impl Mesh {
         rows.flatten().copied().collect()
     }
 
-    fn write(
+    pub(super) fn write(
         &self,
         members: &[Member],
         at: u64,
@@ -114,7 +114,7 @@ impl Mesh {
         members.iter().enumerate().map(write).collect()
     }
 
-    fn read(&self, members: &[Member], at: u64, group: u64) -> Vec<Pending<Transferred<Vec<u8>>>> {
+    pub(super) fn read(&self, members: &[Member], at: u64, group: u64) -> Vec<Pending<Transferred<Vec<u8>>>> {
         let read = |(index, member): (usize, &Member)| {
             let view = self.view(&member.session, index);
             let place = view.at(at + self.columns[index].0, 0).in_group(group, members.len() as u32);

@@ -13,3 +13,4 @@ mod hostile;
 mod oracle;
 mod overlaps;
 mod sessions;
+mod unions;

@@ -2,15 +2,15 @@
 //! side by side in the file goes in one call. After Hong, You and Chung, "An Efficient MPI-IO for Noncontiguous Data Access over
 //! InfiniBand", whose servers redistribute.
 //!
-//! Each member has its own reply. Whatever is not as it should be, an error, a short write, a member that has gone, ends the union: each
-//! goes on by itself from what is done. What a round has written is not written again: others may have changed it since.
+//! Each member has its own reply. Whatever is not as it should be, an error, a short write, a mandatory lock, a member that has gone, ends
+//! the union: each goes on by itself from what is done. What a round has written is not written again: others may have changed it since.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use std::sync::Arc;
 
 use dafs_proto::session::Effect;
 use dafs_proto::transport::{OpToken, TransportError};
-use dafs_proto::wire::{Lists, Sieve, Stability};
+use dafs_proto::wire::{Lists, Sieve, Stability, Status};
 use smallvec::SmallVec;
 
 use super::{Progress, Worker};
@@ -89,20 +89,31 @@ impl Joint {
 
     fn go_on(&mut self, at: &mut Context<'_>) -> Fate {
         loop {
-            if self.round.is_none() {
-                if at.worker.shared.locks.are_mandatory() {
-                    // Locks that keep one of them out may not do so to the others.
-                    return self.part(at);
-                }
+            // Locks that keep one of them out may not do so to the others: each asks for itself.
+            let is_locked = at.worker.shared.locks.are_mandatory();
+            if self.round.is_none() && !is_locked && !self.misses_one(at) {
                 self.round = self.next_round().map(Box::new);
             }
             let Some(round) = &mut self.round else { return self.part(at) };
+            if is_locked {
+                round.list.stop_before_next(Status::LOCKED);
+            }
             match round.list.run(at) {
                 Progress::Wait => return Fate::Waits,
                 Progress::End(Ok(())) if round.list.done == round.list.len => self.end_round(),
                 _ => return self.part(at),
             }
         }
+    }
+
+    /// A member has gone: nothing more is done with its memory.
+    fn misses_one(&self, at: &mut Context<'_>) -> bool {
+        // The first is this one's.
+        self.shares.iter().skip(1).any(|share| {
+            let index = at.worker.live_operation(share.token);
+            let connection = index.map(|index| at.worker.operations[index].call.connection);
+            connection.is_none_or(|key| at.worker.connection(key).is_none())
+        })
     }
 
     /// The next segments of every member, in one list; `None` when all is done.
