@@ -90,16 +90,25 @@ impl Part {
     }
 }
 
+/// What it costs to sort a part, in looks.
+const SORT_LOOKS: usize = 2;
+
+/// What it costs to find out what later parts leave of one, in looks.
+const KEEP_LOOKS: usize = 2;
+
 /// The parts of a list transfer, in ascending order of the file.
 #[derive(Clone, Debug, Default)]
-pub struct Parts(Vec<Part>);
+pub struct Parts {
+    parts: Vec<Part>,
+    looks: usize,
+}
 
 impl Parts {
     /// Cuts both lists at each other's boundaries. Parts that overlap stay: a read fills each.
     ///
     /// `extents` lie within [`OFFSET_MAX`] ([`total`]); what one list has more than the other is left out.
     pub fn of_read(extents: impl Iterator<Item = Extent>, segments: impl Iterator<Item = usize>) -> Self {
-        let mut parts = Self(Vec::new());
+        let mut parts = Self::default();
         parts.cut(extents, segments);
         parts.sort();
         parts
@@ -109,7 +118,7 @@ impl Parts {
     /// which the rest is written does not matter.
     pub fn of_write(extents: impl Iterator<Item = Extent>, segments: impl Iterator<Item = usize>) -> Self {
         let mut parts = Self::of_read(extents, segments);
-        if parts.0.windows(2).any(|pair| pair[1].offset < pair[0].end()) {
+        if parts.parts.windows(2).any(|pair| pair[1].offset < pair[0].end()) {
             parts.keep_last();
             parts.sort();
         }
@@ -119,16 +128,23 @@ impl Parts {
     /// The parts.
     #[inline]
     pub fn as_slice(&self) -> &[Part] {
-        &self.0
+        &self.parts
+    }
+
+    /// How often an extent or a part was looked at to make them: what they cost, since who makes the lists chooses how many.
+    #[inline]
+    pub fn looks(&self) -> usize {
+        self.looks
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "bounded by the length of a segment of memory")]
     fn cut(&mut self, mut extents: impl Iterator<Item = Extent>, segments: impl Iterator<Item = usize>) {
         let (mut extent, mut place) = (Extent::default(), 0);
-        self.0.reserve(extents.size_hint().0.max(segments.size_hint().0));
+        self.parts.reserve(extents.size_hint().0.max(segments.size_hint().0));
         for (segment, segment_len) in segments.enumerate() {
             let mut within = 0;
             while within < segment_len {
+                self.looks += 1;
                 while extent.len == 0 {
                     match extents.next() {
                         Some(next) => extent = next,
@@ -136,10 +152,10 @@ impl Parts {
                     }
                 }
                 let len = extent.len.min((segment_len - within) as u64) as usize;
-                match self.0.last_mut() {
+                match self.parts.last_mut() {
                     // Neighbours in both lists are one.
                     Some(last) if last.end() == extent.offset && last.segment == segment => last.len += len,
-                    _ => self.0.push(Part { offset: extent.offset, len, place, segment, within }),
+                    _ => self.parts.push(Part { offset: extent.offset, len, place, segment, within }),
                 }
                 extent = Extent::new(extent.offset + len as u64, extent.len - len as u64);
                 within += len;
@@ -150,19 +166,21 @@ impl Parts {
 
     fn sort(&mut self) {
         // Lists are nearly always made in the order of the file.
-        if !self.0.is_sorted_by_key(|part| part.offset) {
+        if !self.parts.is_sorted_by_key(|part| part.offset) {
             // Those of several views are runs in order, which this finds.
-            self.0.sort_by_key(|part| (part.offset, part.place));
+            self.looks += SORT_LOOKS * self.parts.len();
+            self.parts.sort_by_key(|part| (part.offset, part.place));
         }
     }
 
     /// Cuts out of each part what a later one covers.
     fn keep_last(&mut self) {
-        self.0.sort_unstable_by_key(|part| std::cmp::Reverse(part.place));
+        self.looks += KEEP_LOOKS * self.parts.len();
+        self.parts.sort_unstable_by_key(|part| std::cmp::Reverse(part.place));
         // Disjoint ranges that later parts cover: end by beginning.
         let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut kept = Vec::with_capacity(self.0.len());
-        for part in &self.0 {
+        let mut kept = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
             let (begin, end) = (part.offset, part.end());
             let touching = covered.range(..=end).rev().take_while(|(_, behind)| **behind >= begin);
             let touching: Vec<(u64, u64)> = touching.map(|(from, behind)| (*from, *behind)).collect();
@@ -180,7 +198,7 @@ impl Parts {
             }
             covered.insert(joined.0, joined.1);
         }
-        self.0 = kept;
+        self.parts = kept;
     }
 }
 

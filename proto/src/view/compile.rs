@@ -4,7 +4,7 @@ use crate::extent::OFFSET_MAX;
 
 use super::datatype::{ArrayOrder, Block, Datatype, Node, StructBlock, SubarrayDimension};
 use super::error::ViewError;
-use super::{VIEW_DEPTH_MAX, VIEW_DIMENSIONS_MAX, VIEW_ENTRIES_MAX, VIEW_NODES_MAX, darray};
+use super::{VIEW_DEPTH_MAX, VIEW_DIMENSIONS_MAX, VIEW_ENTRIES_MAX, VIEW_LEVELS_MAX, VIEW_NODES_MAX, darray};
 
 /// A compiled [`Datatype`], repeated without end: where in a file the bytes of its data lie.
 #[derive(Clone, Debug)]
@@ -130,6 +130,21 @@ impl View {
         })
     }
 
+    /// Levels: what it took to compile it.
+    pub fn level_count(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// Entries of the lists of all levels.
+    pub fn list_len(&self) -> usize {
+        let lists = self.levels.iter().map(|level| match &level.shape {
+            Shape::Run | Shape::Repeat { .. } => 0,
+            Shape::Runs(runs) => runs.len(),
+            Shape::Parts(parts) => parts.len(),
+        });
+        lists.sum()
+    }
+
     /// Bytes of memory that it takes.
     pub fn memory_size(&self) -> usize {
         let lists = self.levels.iter().map(|level| match &level.shape {
@@ -230,6 +245,9 @@ impl Compiler {
     fn add(&mut self, level: Level) -> Result<u32, ViewError> {
         if level.depth > VIEW_DEPTH_MAX {
             return Err(ViewError::Depth { node: self.node, depth: level.depth });
+        }
+        if self.levels.len() >= VIEW_LEVELS_MAX {
+            return Err(ViewError::Levels { node: self.node });
         }
         self.levels.push(level);
         u32::try_from(self.levels.len() - 1).map_err(|_| ViewError::Range { node: self.node })

@@ -2,7 +2,7 @@ use thiserror::Error;
 
 use crate::extent::OFFSET_MAX;
 
-use super::{VIEW_DEPTH_MAX, VIEW_DIMENSIONS_MAX, VIEW_ENTRIES_MAX, VIEW_NODES_MAX};
+use super::{VIEW_DEPTH_MAX, VIEW_DIMENSIONS_MAX, VIEW_ENTRIES_MAX, VIEW_LEVELS_MAX, VIEW_NODES_MAX};
 
 /// A description that is no view, or a range that a view does not have.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -34,6 +34,12 @@ pub enum ViewError {
         node: usize,
         /// Levels.
         depth: u32,
+    },
+    /// All nodes together are too many levels.
+    #[error("node {node} is one of too many levels, {VIEW_LEVELS_MAX} are possible in all")]
+    Levels {
+        /// The node.
+        node: usize,
     },
     /// Sizes or positions are beyond what a file can have.
     #[error("node {node} reaches further than any file ({OFFSET_MAX} bytes)")]

@@ -30,6 +30,9 @@ pub const VIEW_ENTRIES_MAX: usize = 65_536;
 /// Levels of a compiled view: each array dimension, vector and list of blocks is one.
 pub const VIEW_DEPTH_MAX: u32 = 64;
 
+/// Levels that all nodes of a description become together.
+pub const VIEW_LEVELS_MAX: usize = 65_536;
+
 /// Dimensions of an array.
 pub const VIEW_DIMENSIONS_MAX: usize = 32;
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::extent::{Extent, OFFSET_MAX};
 
-use super::compile::{Level, Shape, View};
+use super::compile::{Level, Part, Run, Shape, View};
 use super::error::ViewError;
 
 /// The segments of a range of places, in the order of the data. Made by [`View::segments`].
@@ -71,7 +71,7 @@ impl View {
         segments
     }
 
-    /// All of a range lies within the file. Costs a constant, and where the range is near an edge the walk over its segments.
+    /// All of a range lies within the file. Costs what [`View::bounds`] does, where the range is near an edge.
     pub fn check(&self, displacement: u64, place: u64, len: u64) -> Result<(), ViewError> {
         if len == 0 {
             return Ok(());
@@ -86,8 +86,74 @@ impl View {
             let at = self.tile_at(displacement.into(), tile);
             at + i128::from(level.low) >= 0 && at + i128::from(level.high) <= i128::from(OFFSET_MAX)
         });
-        let is_inside = |extent: Extent| extent.offset <= OFFSET_MAX && extent.end().is_some();
-        if fits || self.segments(displacement, place, len).all(is_inside) { Ok(()) } else { Err(outside) }
+        let is_inside = |(low, high): (i128, i128)| low >= 0 && high <= i128::from(OFFSET_MAX);
+        if fits || self.bounds(displacement, place, len).is_none_or(is_inside) {
+            Ok(())
+        } else {
+            Err(outside)
+        }
+    }
+
+    /// The first byte that `len` bytes of data from `place` on touch, and the one behind the last; [`None`] where there are none. Looks at
+    /// each level, and at each entry of a list twice at most: [`View::list_len`].
+    pub fn bounds(&self, displacement: u64, place: u64, len: u64) -> Option<(i128, i128)> {
+        let number = self.tile.level.filter(|_| len > 0)?;
+        let at = i128::from(displacement) + i128::from(self.tile.shift);
+        let to = u128::from(place) + u128::from(len);
+        let (low, high) = self.copies_bounds(number, self.extent(), place.into(), to);
+        Some((at + low, at + high))
+    }
+
+    /// Bounds of the data `from..to` of copies of a level, `stride` bytes apart.
+    fn copies_bounds(&self, number: u32, stride: i64, from: u128, to: u128) -> (i128, i128) {
+        let size = u128::from(self.level(number).size);
+        let (first, last) = (from / size, (to - 1) / size);
+        let of_copy = |copy: u128, from: u128, to: u128| {
+            #[allow(clippy::cast_possible_truncation, reason = "within a level, whose size is of 64 bits")]
+            let (low, high) = self.level_bounds(number, from as u64, to as u64);
+            let at = i128::try_from(copy).unwrap_or(i128::MAX).saturating_mul(stride.into());
+            (at + low, at + high)
+        };
+        if first == last {
+            return of_copy(first, from % size, to - last * size);
+        }
+        let mut bounds = joined(of_copy(first, from % size, size), of_copy(last, 0, to - last * size));
+        if last - first > 1 {
+            for whole in [first + 1, last - 1] {
+                bounds = joined(bounds, of_copy(whole, 0, size));
+            }
+        }
+        bounds
+    }
+
+    /// Bounds of the data `from..to` of a level, seen from where it lies.
+    fn level_bounds(&self, number: u32, from: u64, to: u64) -> (i128, i128) {
+        let level = self.level(number);
+        if from == 0 && to == level.size {
+            return (level.low.into(), level.high.into());
+        }
+        match &level.shape {
+            Shape::Run => (from.into(), to.into()),
+            Shape::Repeat { stride, base, of, .. } => {
+                let (low, high) = self.copies_bounds(*of, *stride, from.into(), to.into());
+                (i128::from(*base) + low, i128::from(*base) + high)
+            }
+            Shape::Runs(runs) => {
+                let of_run = |run: &Run, behind: u64| {
+                    let at = i128::from(run.offset) - i128::from(run.place);
+                    (at + i128::from(from.max(run.place)), at + i128::from(to.min(behind)))
+                };
+                listed_bounds(runs, level.size, |run| run.place, (from, to), of_run)
+            }
+            Shape::Parts(parts) => {
+                let of_part = |part: &Part, behind: u64| {
+                    let (from, to) = (from.max(part.place) - part.place, to.min(behind) - part.place);
+                    let (low, high) = self.copies_bounds(part.of, part.stride, from.into(), to.into());
+                    (i128::from(part.offset) + low, i128::from(part.offset) + high)
+                };
+                listed_bounds(parts, level.size, |part| part.place, (from, to), of_part)
+            }
+        }
     }
 
     /// Bytes from `place` on, at most `len`, that `segments_max` segments hold. Costs a constant.
@@ -173,6 +239,25 @@ impl View {
             }
         }
     }
+}
+
+fn joined(a: (i128, i128), b: (i128, i128)) -> (i128, i128) {
+    (a.0.min(b.0), a.1.max(b.1))
+}
+
+/// Bounds of those entries of a list of `size` bytes that have data of `from..to`; of each, with the place behind its data.
+fn listed_bounds<T>(
+    list: &[T],
+    size: u64,
+    place: impl Fn(&T) -> u64,
+    (from, to): (u64, u64),
+    of: impl Fn(&T, u64) -> (i128, i128),
+) -> (i128, i128) {
+    let first = list.partition_point(|entry| place(entry) <= from).saturating_sub(1);
+    let last = list.partition_point(|entry| place(entry) < to);
+    let behind = |index: usize| list.get(index + 1).map_or(size, &place);
+    let bounds = (first..last).map(|index| of(&list[index], behind(index)));
+    bounds.reduce(joined).unwrap_or_default()
 }
 
 impl<'a> Segments<'a> {

@@ -117,6 +117,60 @@ fn array_that_contradicts_itself_is_refused() {
     );
 }
 
+// [VIEW-4]
+#[test]
+fn description_of_too_many_levels_in_all_is_refused() {
+    let dealt = |nodes: usize| {
+        let dimension =
+            DarrayDimension { size: 5, distribution: Distribution::Cyclic(NonZeroU64::new(2)), processes: 1 };
+        let darray = || Node::Darray {
+            size: 1,
+            rank: 0,
+            order: ArrayOrder::C,
+            dimensions: vec![dimension; 16],
+            of: 0,
+        };
+        let nodes = std::iter::once(Node::Bytes { len: 1 }).chain((0..nodes).map(|_| darray())).collect();
+        View::new(&Datatype::from_nodes(nodes))
+    };
+    let one = dealt(1).unwrap().level_count() - 1;
+    let most = (VIEW_LEVELS_MAX - 1) / one;
+    assert!(most < VIEW_NODES_MAX - 1, "{one} levels each");
+    assert_eq!(dealt(most).unwrap().level_count(), 1 + most * one);
+    assert_eq!(dealt(most + 1).unwrap_err(), ViewError::Levels { node: most + 1 });
+}
+
+#[test]
+fn bounds_of_a_range_are_those_of_its_segments() {
+    let runs = Datatype::bytes(2).hindexed_block(1, &[7, 0, 30, 11]);
+    let mixed = Datatype::structure(&[(2, 40, &runs), (1, -3, &Datatype::bytes(3)), (3, 200, &runs)]);
+    let views = [
+        Datatype::bytes(3),
+        Datatype::bytes(2).resized(0, 5),
+        Datatype::bytes(2).resized(0, 1),
+        Datatype::bytes(3).vector(4, 2, -3),
+        runs.clone().resized(-2, 9),
+        runs.vector(3, 2, 5),
+        mixed.clone(),
+        mixed.clone().resized(0, -100),
+        Datatype::structure(&[(1, 500, &mixed), (2, 0, &mixed.clone().vector(2, 1, 3))]),
+    ];
+    for datatype in views {
+        let view = View::new(&datatype).unwrap();
+        let size = view.size();
+        for place in 0..2 * size + 1 {
+            for len in (1..20).chain([size, size + 1, 2 * size + 3, 5 * size]) {
+                let segments = view.segments(1 << 40, place, len);
+                let ends = segments.map(|extent| (extent.offset, extent.end().unwrap()));
+                let walked = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap();
+                let walked = (i128::from(walked.0), i128::from(walked.1));
+                assert_eq!(view.bounds(1 << 40, place, len), Some(walked), "{datatype:?} {place} {len}");
+            }
+        }
+        assert_eq!(view.bounds(9, 3, 0), None);
+    }
+}
+
 // [VIEW-5] one less, exact, one more
 #[test]
 fn range_beyond_the_file_is_refused_exactly_at_its_edges() {
