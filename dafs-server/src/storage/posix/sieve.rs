@@ -187,7 +187,7 @@ fn rewrite(
     if matches!(effort, Effort::Now(_))
         && let Some(written) = write_without_waiting(node, fd, &segments, offset)
     {
-        return written.map(Some).or_else(|_| Err(NowError::WouldBlock));
+        return written.map(Some).map_err(|_| NowError::WouldBlock);
     }
     match data::write_all(fd, &mut segments, offset, 0, |_, _, _| ()) {
         Ok(count) => Ok(Some(count)),
