@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use crate::api::file::File;
 use crate::api::file::list::ListRead;
-use crate::api::reply::done;
 use crate::api::session::Session;
 use crate::driver::Owner;
 use crate::driver::pending::{Call, Moved, Pending, Transferred};
@@ -17,6 +16,7 @@ use crate::driver::transfer::Memory;
 use crate::error::{Error, Result};
 use crate::handle::view::{ViewNode, set_requests};
 use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
+use crate::op::Op;
 use crate::op::list::{FilePart, Shown};
 use crate::op::named::Named;
 use crate::op::transfer::{Transfer, TransferKind};
@@ -126,9 +126,16 @@ impl Session {
             )));
         }
         let describing = shared.describing.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = Arc::new(ViewNode::new(number, view, description, Arc::clone(&shared.closings)));
         let mut attempts_left = ATTEMPTS_MAX;
-        while let Err(error) = self.describe(number, &description) {
-            // A server that was restarted meanwhile has forgotten the parts before.
+        loop {
+            let error = match self.describe(&node) {
+                // A server that was restarted behind the answer has forgotten it.
+                Ok(epoch) if shared.keep_view(&node, epoch) => break,
+                Ok(_) => Error::InDoubt { operation: Opcode::ViewSet },
+                Err(error) => error,
+            };
+            // One that was restarted meanwhile has forgotten the parts before.
             let is_lost =
                 matches!(&error, Error::InDoubt { .. } | Error::Status { status: Status::INVALID, .. });
             attempts_left -= 1;
@@ -136,20 +143,23 @@ impl Session {
                 return Err(error);
             }
         }
-        let node = Arc::new(ViewNode::new(number, view, description, Arc::clone(&shared.closings)));
-        shared.lock().views.insert(&node);
         drop(describing);
         Ok(View { node, owner: Arc::clone(&self.owner) })
     }
 
-    fn describe(&self, view: u32, description: &[u8]) -> Result<()> {
-        let part_max = self.owner.shared.lock().terms.send_payload_max as usize;
-        for (body, part) in set_requests(view, description, part_max) {
+    /// Returns the session in which it was answered.
+    fn describe(&self, node: &ViewNode) -> Result<u64> {
+        let (mut epoch, part_max) = {
+            let core = self.owner.shared.lock();
+            (core.epoch, core.terms.send_payload_max as usize)
+        };
+        for (body, part) in set_requests(node.number, &node.description, part_max) {
             let named =
                 Named { body: SmallVec::from_slice(&body), payload: part.to_vec(), ..Named::default() };
-            Call::plain(None, Opcode::ViewSet, named, done).run(&self.owner)?;
+            let answered = |op: Op| op.into_reply().map(|reply| reply.epoch);
+            epoch = Call::plain(None, Opcode::ViewSet, named, answered).run(&self.owner)?;
         }
-        Ok(())
+        Ok(epoch)
     }
 }
 

@@ -40,6 +40,7 @@ use crate::engine::eager::EagerBufferState;
 use crate::error::Error;
 use crate::handle::closings::Closings;
 use crate::handle::node::{Node, NodeParts};
+use crate::handle::view::ViewNode;
 use crate::memory::registration::Registrar;
 use crate::op::Op;
 use crate::op::request::Broken;
@@ -177,6 +178,16 @@ impl Shared {
         let node = Arc::new(Node::new(parts, entry.key(), Arc::clone(&self.closings)));
         entry.insert(Arc::downgrade(&node));
         Some(node)
+    }
+
+    /// Keeps a view, which new sessions describe again from now on; false where the session that knows it is gone.
+    pub(crate) fn keep_view(&self, node: &Arc<ViewNode>, epoch: u64) -> bool {
+        let mut core = self.lock();
+        let is_known = core.epoch == epoch;
+        if is_known {
+            core.views.insert(node);
+        }
+        is_known
     }
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`]. An unlock never waits for others: somebody
@@ -539,5 +550,22 @@ mod tests {
         assert!(shared.node(parts(epoch)).is_none());
         let epoch = shared.lock().epoch;
         assert!(shared.node(parts(epoch)).is_some());
+    }
+
+    // [VIEW-11] A thread took the answer to a description, and the server was restarted before it kept the view.
+    #[test]
+    fn view_that_a_lost_session_knew_is_not_kept_as_one_that_this_knows() {
+        let world = World::new(6);
+        let session = world.session();
+        let shared = &session.owner.shared;
+        let export = session.mount("data").unwrap();
+        let view = dafs_proto::view::View::new(&crate::Datatype::bytes(4)).unwrap();
+        let node = Arc::new(ViewNode::new(9, view, Vec::new(), Arc::clone(&shared.closings)));
+        let epoch = shared.lock().epoch;
+        world.restart();
+        export.metadata("").unwrap();
+        assert!(!shared.keep_view(&node, epoch) && shared.lock().views.living().is_empty());
+        let epoch = shared.lock().epoch;
+        assert!(shared.keep_view(&node, epoch) && shared.lock().views.living().len() == 1);
     }
 }
