@@ -34,8 +34,8 @@ impl Dir {
     /// whole and durable the old one stays as it is, and whoever opens the path gets all of the one or all of the other. When it returns,
     /// data and name are durable. Blocks.
     ///
-    /// There is one exception: the storage of the server fails to write something back meanwhile. The file is then made a second time. If that
-    /// fails too, the name may have a new file that is whole and perhaps not durable.
+    /// There is one exception: the storage of the server fails to write something back meanwhile. The file is then made a second time. If
+    /// that fails too, the name may have a new file that is whole and perhaps not durable.
     ///
     /// The new file belongs to the caller; nothing of the old one is kept, neither owner nor attributes. Small data takes one round trip.
     /// When it fails nothing is left behind, except where a server without nameless files (`O_TMPFILE`), or the connection to it, ends
