@@ -367,7 +367,8 @@ static inline void view_run_one(view_builder *build, enum view_place place, enum
     view_end_test(&test);
 }
 
-/* Writes and reads a view in all ways but nonblocking collectives, which have cases of their own. */
+/* Writes and reads a view in all ways but nonblocking collectives, which have cases of their own; by turns where its tiles have no gaps
+ * that the next would have to lie in. */
 static inline void view_run(view_builder *build)
 {
     for (int how = AT; how < IAT_ALL; how++)

@@ -379,6 +379,22 @@ static void build_interleaved(int rank, struct view *view)
     set_file(view, MPI_INT, type, 25);
 }
 
+/* Columns of one matrix, some of each rank: they interleave with those of the rank, and lie between those of the others. */
+static void build_interleaved_ranks(int rank, struct view *view)
+{
+    MPI_Datatype column, type;
+    MPI_Type_vector(3, 1, 20 * check.ranks, MPI_INT, &column);
+    MPI_Type_create_resized(column, 0, sizeof(int), &type);
+    MPI_Type_free(&column);
+    set_file(view, MPI_INT, type, 25);
+    view->displacement = rank * 20 * (MPI_Offset)sizeof(int);
+}
+
+static void run_interleaved_ranks(void)
+{
+    view_run_as_built(build_interleaved_ranks);
+}
+
 /* The pairs of a value and an int that have gaps, which are named types. */
 static void pair(struct view *view, MPI_Datatype type)
 {
@@ -472,7 +488,8 @@ int main(int argc, char **argv)
         CASE(large_pieces, "pieces of 360,004 bytes"),
         CASE(within_a_piece, "accesses that begin and end within a piece"),
         CASE(displacement, "a displacement that is no multiple of anything"),
-        CASE(interleaved, "columns of a matrix, whose tiles interleave"),
+        CASE(interleaved, "columns of a matrix, whose tiles interleave, apart from those of other ranks"),
+        CASE(interleaved_ranks, "the same between the columns of other ranks"),
         CASE(pair_types, "MPI_SHORT_INT and other named types with gaps"),
         CASE(subarray_C_1, "MPI_Type_create_subarray, C order, 1 dimension"),
         CASE(subarray_C_2, "MPI_Type_create_subarray, C order, 2 dimensions"),

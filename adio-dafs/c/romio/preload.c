@@ -14,7 +14,8 @@
  * alone: hence those of MPI_File_set_view() and MPI_File_set_size(). It forgets the error of a read that it converts after: hence that of
  * the conversion.
  *
- * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). */
+ * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). Ours
+ * stand before MPI's own functions there, for those that ROMIO has no name of its own for: atomic mode and MPI_File_read_ordered(). */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>

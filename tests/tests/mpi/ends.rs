@@ -48,30 +48,49 @@ fn await_file(path: &Path) {
     }
 }
 
-/// Runs the loops, and does something to the server in the middle of each.
-fn loops_while(way: Way, on: On, words: &[&str], disturb: impl Fn(&mut Harness)) {
+/// Ranks that run the loops.
+const RANKS: usize = 3;
+/// What a rank says that met an error, and one that met none.
+const ERROR: &str = ": error ";
+const NO_ERROR: &str = ": no error in ";
+/// What it says where a server was restarted before the data of its last writes was durable.
+const LOST: &str = ": error MPI_ERR_IO of sync ";
+
+/// Runs the loops, and does something to the server in the middle of each. Every rank says a line with these words in it, and nobody one
+/// with the others.
+fn loops_while(way: Way, on: On, words: &[&str], [says, never]: [&str; 2], disturb: impl Fn(&mut Harness)) {
     for case in ["independent", "collective", "shared"] {
         let mut harness = Harness::start(on);
         let ready = harness.scratch().join("ready");
         let run = Run::new(way, 3, "kill").arg(case).arg(file(&harness, on)).arg("--ready").arg(&ready);
         let run = words.iter().fold(run, |run, word| run.arg(word));
         let run = run.env("DAFS_MPI_RECONNECT_TIME_MS", "2000");
-        run.run_while(|| {
+        let done = run.run_while(|| {
             await_file(&ready);
             disturb(&mut harness);
-        })
-        .passed();
+        });
+        let [said, others] = [says, never].map(|words| lines_of(&done.passed().stdout, words));
+        // In the loop of shared pointers one rank's error stops all: the others may have been done with that call.
+        let is_said = if case == "shared" && says == ERROR { said > 0 } else { said == RANKS };
+        // What was not durable when the server ended may be lost, and the next sync says so.
+        let of_sync = if says == NO_ERROR { lines_of(&done.stdout, LOST) } else { 0 };
+        assert!((is_said && others == 0) || of_sync == RANKS, "{case}: {done:?}");
     }
+}
+
+/// Lines of ranks with these words in them.
+fn lines_of(said: &str, words: &str) -> usize {
+    said.lines().filter(|line| line.starts_with("rank ") && line.contains(words)).count()
 }
 
 // [MPI-7]
 fn server_that_goes_away_ends_every_rank_in_an_error(way: Way, on: On) {
-    loops_while(way, on, &["--keep"], Harness::stop);
+    loops_while(way, on, &["--keep", "--each"], [ERROR, NO_ERROR], Harness::stop);
 }
 
 // [MPI-65]
 fn server_that_is_restarted_is_found_again(way: Way, on: On) {
-    loops_while(way, on, &["--iterations", "60"], Harness::restart);
+    loops_while(way, on, &["--iterations", "60", "--each"], [NO_ERROR, ERROR], Harness::restart);
 }
 
 // [MPI-7]
@@ -81,8 +100,8 @@ fn storage_that_is_full_is_an_error_on_every_rank(way: Way, on: On) {
     });
     let name = file(&harness, on).replace("/data/", "/small/");
     for case in ["independent", "collective"] {
-        let run = Run::new(way, 3, "kill").arg(case).arg(&name).arg("--grow").run();
-        assert!(run.passed().stdout.contains("NO_SPACE"), "{run:?}");
+        let run = Run::new(way, 3, "kill").arg(case).arg(&name).args(&["--grow", "--each"]).run();
+        assert_eq!(lines_of(&run.passed().stdout, ": error MPI_ERR_NO_SPACE "), RANKS, "{run:?}");
     }
 }
 

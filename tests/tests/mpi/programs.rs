@@ -86,7 +86,7 @@ fn views(way: Way, on: On) {
         way,
         on,
         "views",
-        "vector,struct,resized,interleaved,lower_bound*,zero_length_blocks,many_pieces,subarray_C_3,darray_cyclic_k",
+        "vector,struct,resized,interleaved*,lower_bound*,zero_length_blocks,many_pieces,subarray_C_3,darray_cyclic_k",
     );
 }
 
