@@ -122,5 +122,5 @@ fn check(shown: &Shown, limit: u32) -> Result<(), Problematic> {
     if shown.view.fit(shown.place, len, VIEW_SEGMENTS_MAX) < len && shown.place.checked_add(len).is_some() {
         return Err(Problematic::TooMany { len });
     }
-    Ok(shown.view.check(shown.displacement, shown.place, len)?)
+    Ok(shown.check()?)
 }

@@ -16,6 +16,7 @@ use crate::shared::mail::{Introduction, Mail};
 use crate::worker::Worker;
 use crate::worker::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::sched::plans::Plans;
 use crate::worker::session::handles::HandleTable;
 use crate::worker::session::turns::LockTurns;
 use crate::worker::session::views::Views;
@@ -294,6 +295,7 @@ impl Worker {
             last_heard: self.now,
             waiting: 0,
             storage_size: 0,
+            plans: Plans::default(),
             storage_waiters: VecDeque::new(),
             active_until: self.now,
             copies_until: self.now,

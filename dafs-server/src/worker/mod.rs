@@ -47,6 +47,7 @@ use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::Operation;
 use crate::worker::sched::Turns;
 use crate::worker::sched::costs::SieveCosts;
+use crate::worker::sched::plans::Plans;
 use crate::worker::session::SessionTable;
 use crate::worker::stats::Stats;
 
@@ -83,6 +84,7 @@ pub struct Worker {
     pub(crate) fencing: Fencing,
     /// Transfers that wait for others of their group.
     pub(crate) meetings: Meetings,
+    pub(crate) plans: Plans,
     pub(crate) park_count: u32,
     generation: u64,
     finished: Vec<(OpToken, FsResult)>,
@@ -169,6 +171,7 @@ impl Worker {
             draining: false,
             fencing: Fencing::default(),
             meetings: Meetings::default(),
+            plans: Plans::default(),
             park_count: 0,
             generation: 0,
             finished: Vec::new(),

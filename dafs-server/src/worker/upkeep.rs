@@ -27,6 +27,7 @@ impl Worker {
     /// it returns that there is more to end.
     pub fn on_tick(&mut self) -> bool {
         let (now, handshake) = (self.now, millis(self.shared.settings.handshake_ms));
+        self.turns.begin(now);
         let overdue: Vec<ConnectionKey> = self
             .connections
             .iter()

@@ -82,16 +82,26 @@ impl View {
         let last = end.ok_or(outside)? - 1;
         let level = self.level(number);
         let tiles = [place / level.size, last / level.size];
-        let fits = tiles.into_iter().all(|tile| {
-            let at = self.tile_at(displacement.into(), tile);
-            at + i128::from(level.low) >= 0 && at + i128::from(level.high) <= i128::from(OFFSET_MAX)
-        });
+        let fits = tiles.into_iter().all(|tile| self.tile_fits(displacement, tile));
         let is_inside = |(low, high): (i128, i128)| low >= 0 && high <= i128::from(OFFSET_MAX);
         if fits || self.bounds(displacement, place, len).is_none_or(is_inside) {
             Ok(())
         } else {
             Err(outside)
         }
+    }
+
+    /// All of the first and of the last tile of a range lies within the file, so that [`View::check`] costs a constant.
+    pub fn is_far_from_edges(&self, displacement: u64, place: u64, len: u64) -> bool {
+        let size = self.size().max(1);
+        let tiles = [place / size, place.saturating_add(len) / size];
+        tiles.into_iter().all(|tile| self.tile_fits(displacement, tile))
+    }
+
+    fn tile_fits(&self, displacement: u64, tile: u64) -> bool {
+        let Some(number) = self.tile.level else { return true };
+        let (level, at) = (self.level(number), self.tile_at(displacement.into(), tile));
+        at + i128::from(level.low) >= 0 && at + i128::from(level.high) <= i128::from(OFFSET_MAX)
     }
 
     /// The first byte that `len` bytes of data from `place` on touch, and the one behind the last; [`None`] where there are none. Looks at

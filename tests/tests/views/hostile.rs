@@ -28,7 +28,7 @@ fn set(raw: &mut Raw, request: ViewSetRequest, part: &[u8]) -> Message {
     raw.call(Header::request(Opcode::ViewSet, FileHandle(0)), &body, part)
 }
 
-fn set_all(raw: &mut Raw, view: u32, datatype: &Datatype) -> Status {
+pub(super) fn set_all(raw: &mut Raw, view: u32, datatype: &Datatype) -> Status {
     let description = encode_datatype(datatype);
     let description_len = description.len() as u32;
     set(raw, ViewSetRequest { view, description_len, offset: 0 }, &description).header.status
@@ -38,7 +38,7 @@ fn words(reply: &Message) -> String {
     String::from_utf8(reply.payload.clone()).unwrap()
 }
 
-const GOOD: ViewRequest = ViewRequest {
+pub(super) const GOOD: ViewRequest = ViewRequest {
     displacement: 10,
     place: 0,
     group: 0,

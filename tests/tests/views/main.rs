@@ -10,7 +10,9 @@
 mod definition;
 mod groups;
 mod hostile;
+mod locked;
 mod oracle;
 mod overlaps;
 mod sessions;
 mod unions;
+mod work;

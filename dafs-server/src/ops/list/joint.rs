@@ -14,13 +14,15 @@ use dafs_proto::wire::{Lists, Sieve, Stability, Status};
 use smallvec::SmallVec;
 
 use super::{Progress, Worker};
-use crate::storage::FsResult;
+use crate::storage::{FsResult, work};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
+use crate::worker::flight::layout::WALKED_IN_A_STEP;
 use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Step};
 use crate::worker::flight::meeting::{Group, Share};
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::{Context, Fate, State, Work};
+use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a round.
 const ROUND_SIZE_MAX: u64 = 16 << 20;
@@ -40,6 +42,7 @@ struct Round {
     list: List,
     /// Bytes of each member.
     lens: SmallVec<[u64; 8]>,
+    _plan: PlanRoom,
 }
 
 impl Worker {
@@ -92,10 +95,11 @@ impl Joint {
             // Locks that keep one of them out may not do so to the others: each asks for itself.
             let is_locked = at.worker.shared.locks.are_mandatory();
             if self.round.is_none() && !is_locked && !self.misses_one(at) {
-                self.round = self.next_round().map(Box::new);
+                let plan = at.worker.plan_room(&at.call);
+                self.round = plan.and_then(|plan| self.next_round(plan)).map(Box::new);
             }
             let Some(round) = &mut self.round else { return self.part(at) };
-            if is_locked {
+            if is_locked && !round.list.calls.has_stopped() {
                 round.list.stop_before_next(Status::LOCKED);
             }
             match round.list.run(at) {
@@ -117,7 +121,7 @@ impl Joint {
     }
 
     /// The next segments of every member, in one list; `None` when all is done.
-    fn next_round(&mut self) -> Option<Round> {
+    fn next_round(&mut self, plan: PlanRoom) -> Option<Round> {
         let members = self.shares.len() as u64;
         let (mut extents, mut lens) = (Vec::new(), SmallVec::new());
         let (mut memory, mut segments) = (SmallVec::new(), SmallVec::new());
@@ -135,12 +139,13 @@ impl Joint {
         if lens.iter().all(|len| *len == 0) {
             return None;
         }
+        work::add(extents.len() / WALKED_IN_A_STEP);
         let (kind, node) = (self.own.kind, self.own.node);
         let lists = Lists { extents, segments: Vec::new() };
         let mut list = List::new(kind, node, lists, Stability::Unstable);
         (list.memory, list.segments, list.place) = (memory, segments, Place::Mapped);
         (list.sieve, list.account) = (sieve, self.own.account.take());
-        Some(Round { list, lens })
+        Some(Round { list, lens, _plan: plan })
     }
 
     fn end_round(&mut self) {

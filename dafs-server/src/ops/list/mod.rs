@@ -19,6 +19,7 @@ mod scattered;
 use dafs_proto::extent::Extent;
 use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
+use dafs_proto::view::VIEW_SEGMENTS_MAX;
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
     Sieve, Stability, Status, decode_lists,
@@ -27,16 +28,17 @@ use smallvec::SmallVec;
 
 use super::Worker;
 use super::read::read_reply;
-use crate::storage::{FsOp, FsResult, NodeId};
+use crate::storage::{FsOp, FsResult, NodeId, work};
 use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
-use crate::worker::flight::layout::pack;
+use crate::worker::flight::layout::{WALKED_IN_A_STEP, pack};
 use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Segment, Step};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
 use crate::worker::requests::work::{Context, Fate, State, Work};
+use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
 const LONG_LEN: u64 = 4 * BUFFER_SIZES[2] as u64;
@@ -235,6 +237,13 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Room for a plan of a request that may wait with it.
+    pub(super) fn plan_room(&self, call: &Call) -> Option<PlanRoom> {
+        self.plans.room(&self.sessions.find(call.session)?.plans)
+    }
+}
+
 impl Work for List {
     fn advance(&mut self, at: &mut Context<'_>) -> Fate {
         match self.run(at) {
@@ -355,8 +364,10 @@ impl List {
     /// Takes steps until it has to wait or ends.
     fn run(&mut self, at: &mut Context<'_>) -> Progress {
         loop {
+            // Between two steps, so that what one has planned ends the turn.
+            at.worker.turns.on_steps(work::take());
             let has_more = match self.step {
-                Step::Begin => self.done < self.len,
+                Step::Begin => self.done < self.len || self.is_long_to_count(),
                 step => matches!(step, Step::Storage | Step::Post),
             };
             if at.worker.turns.is_over() && has_more {
@@ -389,6 +400,7 @@ impl List {
         if self.done == self.len {
             return Progress::End(Ok(()));
         }
+        self.size_plan(|| at.worker.plan_room(&at.call));
         if self.place != Place::Buffers {
             self.chunk = self.done..self.chunk_end(self.done, u64::MAX);
             self.skip_segments();
@@ -481,6 +493,11 @@ impl List {
         }
     }
 
+    /// What a read has got is counted over all of it.
+    fn is_long_to_count(&self) -> bool {
+        self.kind == TransferKind::Read && self.layout.is_long_to_count(self.end)
+    }
+
     fn method(&self) -> Method {
         if self.place == Place::Inline { Method::Inline } else { Method::Direct }
     }
@@ -539,6 +556,9 @@ impl List {
         let memory = self.memory.first();
         let extents = self.layout.slice(0, self.len);
         let data = memory.map_or(Span::EMPTY, |memory| pack(memory.span(), extents, self.end));
+        if self.layout.is_view() {
+            work::add(data.len().min(VIEW_SEGMENTS_MAX as usize) / WALKED_IN_A_STEP);
+        }
         let room = at.worker.reply_payload_max(&call).saturating_sub(data.len());
         if let Some(account) = account.filter(|account| account.len() <= room) {
             let payload = [&data.to_vec(), &account[..]].concat();

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use dafs_proto::budget::Charge;
 use dafs_proto::extent::{Extent, OFFSET_MAX, slice};
 use dafs_proto::transport::Span;
-use dafs_proto::view::{Segments, View};
+use dafs_proto::view::{Segments, View, ViewError};
+
+use crate::storage::work;
 
 /// The file's side of a list.
 #[derive(Clone, Debug)]
@@ -20,12 +22,13 @@ pub(crate) enum Layout {
 #[derive(Debug)]
 pub(crate) struct Kept {
     view: View,
+    list_len: usize,
     _room: Charge,
 }
 
 impl Kept {
     pub(crate) fn new(view: View, room: Charge) -> Self {
-        Self { view, _room: room }
+        Self { list_len: view.list_len(), view, _room: room }
     }
 }
 
@@ -48,7 +51,30 @@ pub(crate) struct Shown {
     pub(crate) len: u64,
 }
 
+/// Segments that are walked in the time of one step of [`work`].
+pub(crate) const WALKED_IN_A_STEP: usize = 8;
+
 impl Shown {
+    /// The first byte of the file that it touches, and the one behind the last.
+    pub(crate) fn bounds(&self) -> Option<(u64, u64)> {
+        let (low, high) = self.view.bounds(self.displacement, self.place, self.len)?;
+        self.count_bounds();
+        Some((u64::try_from(low).unwrap_or(0), u64::try_from(high).unwrap_or(u64::MAX)))
+    }
+
+    /// Its view's lists are looked at for bounds.
+    fn count_bounds(&self) {
+        work::add_looks(2 * self.view.list_len);
+    }
+
+    /// All of it lies within the file.
+    pub(crate) fn check(&self) -> Result<(), ViewError> {
+        if !self.view.is_far_from_edges(self.displacement, self.place, self.len) {
+            self.count_bounds();
+        }
+        self.view.check(self.displacement, self.place, self.len)
+    }
+
     fn segments(&self, from: u64, len: u64) -> Segments<'_> {
         let len = len.min(self.len.saturating_sub(from));
         self.view.segments(self.displacement, self.place + from, len)
@@ -84,11 +110,40 @@ impl Layout {
         if end > OFFSET_MAX {
             return self.len();
         }
-        self.slice(0, u64::MAX).map(|extent| extent.len_before(end)).sum()
+        match self {
+            Self::Shown(shown) => match shown.bounds() {
+                Some((_, high)) if high <= end => return shown.len,
+                Some((low, _)) if low < end => {}
+                _ => return 0,
+            },
+            Self::Extents(_) => {}
+        }
+        let mut walked = 0;
+        let before =
+            self.slice(0, u64::MAX).inspect(|_| walked += 1).map(|extent| extent.len_before(end)).sum();
+        work::add(walked / WALKED_IN_A_STEP);
+        before
+    }
+
+    /// Whether [`Layout::len_before`] may be much work.
+    pub(crate) fn is_long_to_count(&self, end: u64) -> bool {
+        self.is_view() && end <= OFFSET_MAX
+    }
+
+    /// No byte lies before the one that comes before it, as far as that is known without a look at each.
+    pub(crate) fn ascends(&self) -> bool {
+        matches!(self, Self::Shown(shown) if shown.view.is_ascending())
+    }
+
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(self, Self::Shown(_))
     }
 
     /// The first byte of the file that it touches, and the one behind the last.
     pub(crate) fn bounds(&self) -> (u64, u64) {
+        if let Self::Shown(shown) = self {
+            return shown.bounds().unwrap_or_default();
+        }
         let bounds = |(low, high): (u64, u64), extent: Extent| {
             (low.min(extent.offset), high.max(extent.end().unwrap_or(OFFSET_MAX)))
         };

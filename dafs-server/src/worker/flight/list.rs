@@ -11,15 +11,16 @@ use smallvec::SmallVec;
 
 use super::account::Account;
 use super::calls::Calls;
-use super::layout::Layout;
+use super::layout::{Layout, WALKED_IN_A_STEP};
 use super::meeting::Progress;
 use super::transfer::{TransferKind, range};
-use crate::storage::{FsOp, NodeId};
+use crate::storage::{FsOp, NodeId, work};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::plan::{
     Apart, Call, Post, READ_GAP_MAX, WAITING_GAP_MAX, first_unwritten, join, next_call, posts,
 };
 use crate::worker::sched::costs::{Costs, Tally, has_gaps};
+use crate::worker::sched::plans::{FEW_PARTS_MAX, PlanRoom};
 
 /// A list under way.
 #[derive(Debug)]
@@ -46,9 +47,14 @@ pub(crate) struct List {
     /// Places before the first of these segments.
     pub(crate) skipped: u64,
     pub(crate) parts: Parts,
+    /// Segments of a view that are planned at once.
+    parts_max: u64,
+    plan: Option<PlanRoom>,
     /// The first part that storage neither has moved nor has to move.
     pub(crate) next: usize,
     pub(crate) calls: Calls,
+    /// The parts were looked at for mandatory locks when those were of this version.
+    pub(crate) locks_seen: Option<u64>,
     /// Gaps of so many bytes are passed over by calls that wait.
     pub(crate) gap_max_waiting: u64,
     /// What decides about gaps, and of what the last [`List::move_now`] took its time.
@@ -163,6 +169,7 @@ impl List {
     /// Writes: the first of these places of the chunk that is not in the file, when the parts from `next` on are not, as far as they lie at
     /// `stopped` or behind.
     fn first_unwritten(&self, places: &Range<u64>, next: usize, stopped: u64) -> Option<u64> {
+        work::add(self.parts.as_slice().len() / WALKED_IN_A_STEP);
         let parts = self.parts.as_slice().get(next..).unwrap_or_default();
         let extents = self.layout.slice(places.start, places.end.saturating_sub(places.start));
         Some(places.start + first_unwritten(parts, stopped, extents)?)
@@ -234,8 +241,11 @@ impl List {
             segments: SmallVec::new(),
             skipped: 0,
             parts: Parts::default(),
+            parts_max: CHUNK_PARTS_MAX,
+            plan: None,
             next: 0,
             calls: Calls::default(),
+            locks_seen: None,
             gap_max_waiting: if kind == TransferKind::Read { READ_GAP_MAX } else { 0 },
             costs: None,
             tally: Tally::default(),
@@ -309,7 +319,22 @@ impl List {
             TransferKind::Read => Parts::of_read(extents, segments),
             TransferKind::Write | TransferKind::Append => Parts::of_write(extents, segments),
         };
-        (self.next, self.apart_until) = (0, 0);
+        work::add(self.parts.looks() / LOOKS_IN_A_STEP);
+        (self.next, self.apart_until, self.locks_seen) = (0, 0, None);
+    }
+
+    /// Decides how much of a view is planned at once: few segments where `room` says that too many plans wait.
+    pub(crate) fn size_plan(&mut self, room: impl FnOnce() -> Option<PlanRoom>) {
+        let left = self.len - self.done;
+        if self.plan.is_some() || !self.layout.is_view() || left == 0 {
+            return;
+        }
+        self.parts_max = FEW_PARTS_MAX;
+        if self.layout.fit(self.done, left, FEW_PARTS_MAX) < left {
+            self.plan = room();
+            let most = if self.layout.ascends() { CHUNK_PARTS_MAX } else { UNSORTED_PARTS_MAX };
+            self.parts_max = if self.plan.is_some() { most } else { FEW_PARTS_MAX };
+        }
     }
 
     /// Bytes of all extents that lie before the end of the file.
@@ -324,12 +349,15 @@ impl List {
     }
 
     pub(crate) fn posts_of(&self, chunk: &Range<u64>, end: u64) -> Vec<Post> {
+        if end < u64::MAX {
+            work::add(self.parts.as_slice().len() / WALKED_IN_A_STEP);
+        }
         posts(&self.ranges, self.layout.slice(chunk.start, chunk.end - chunk.start), chunk, end)
     }
 
     /// Where a chunk ends that begins at `from` and has `len_max` bytes at most.
     pub(crate) fn chunk_end(&self, from: u64, len_max: u64) -> u64 {
-        from + self.layout.fit(from, len_max.min(self.len - from), CHUNK_PARTS_MAX)
+        from + self.layout.fit(from, len_max.min(self.len - from), self.parts_max)
     }
 
     /// The next call for storage that has to be waited for; [`None`] when all parts are moved.
@@ -455,6 +483,12 @@ impl List {
 
 /// Segments of a view that are planned at once.
 pub(crate) const CHUNK_PARTS_MAX: u64 = 16_384;
+
+/// The same where they do not ascend, and planning takes longer.
+const UNSORTED_PARTS_MAX: u64 = CHUNK_PARTS_MAX / 4;
+
+/// Looks at extents and parts in the time of one step of [`work`], when parts are made.
+const LOOKS_IN_A_STEP: usize = 2;
 
 /// A part of a call, or what lies between two.
 pub(crate) enum Piece<'a> {

@@ -27,6 +27,7 @@
 //! The loop never sleeps on anything that was put off.
 
 pub(crate) mod costs;
+pub(crate) mod plans;
 pub(crate) mod sieve;
 mod storage;
 mod turn;

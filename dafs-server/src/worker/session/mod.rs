@@ -18,6 +18,7 @@ use crate::access::ClientIdentity;
 use crate::shared::Subject;
 use crate::storage::ExportId;
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::sched::plans::Plans;
 use crate::worker::session::handles::HandleTable;
 use crate::worker::session::turns::LockTurns;
 use crate::worker::session::views::Views;
@@ -88,6 +89,8 @@ pub struct Session {
     pub waiting: usize,
     /// Bytes of chunks that storage has.
     pub storage_size: usize,
+    /// What it has planned, of views.
+    pub plans: Plans,
     /// Transfers whose next chunk waits for others to come back from storage.
     pub storage_waiters: std::collections::VecDeque<OpToken>,
     /// Counts toward the fair shares until this time.

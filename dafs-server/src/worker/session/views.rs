@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dafs_proto::budget::Charge;
-use dafs_proto::view::{View, ViewError};
+use dafs_proto::view::{VIEW_LEVELS_MAX, View, ViewError};
 use dafs_proto::wire::{VIEW_DESCRIPTION_SIZE_MAX, ViewSetRequest, WireError, decode_datatype};
 use thiserror::Error;
 
+use crate::storage::work;
 use crate::worker::flight::layout::Kept;
 
 /// The views of a session.
@@ -81,9 +82,7 @@ impl Views {
         if part.len() < expected {
             return Ok(());
         }
-        let made = decode_datatype(&begun.description)
-            .map_err(Refused::from)
-            .and_then(|datatype| View::new(&datatype).map_err(Refused::from));
+        let made = compile(&begun.description);
         self.forget_begun();
         let made = made?;
         if self.set.len() >= self.max as usize {
@@ -123,6 +122,24 @@ impl Views {
     pub(crate) fn drop_view(&mut self, view: u32) -> bool {
         self.set.remove(&view).is_some()
     }
+}
+
+/// Bytes of a description that are compiled in the time of one step of [`work`], and levels.
+const COMPILED_IN_A_STEP: usize = 128;
+const LEVELS_IN_A_STEP: usize = 4;
+
+fn compile(description: &[u8]) -> Result<View, Refused> {
+    work::add(description.len() / COMPILED_IN_A_STEP);
+    let made = decode_datatype(description)
+        .map_err(Refused::from)
+        .and_then(|datatype| View::new(&datatype).map_err(Refused::from));
+    let levels = match &made {
+        Ok(view) => view.level_count(),
+        Err(Refused::View(ViewError::Levels { .. })) => VIEW_LEVELS_MAX,
+        Err(_) => 0,
+    };
+    work::add(levels / LEVELS_IN_A_STEP);
+    made
 }
 
 #[cfg(test)]

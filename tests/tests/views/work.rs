@@ -1,0 +1,134 @@
+//! What a view costs beside others: what the server plans is work of the client that asks for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dafs_client::Datatype;
+use dafs_proto::transport::{Access, Region};
+use dafs_proto::view::VIEW_SEGMENTS_MAX;
+use dafs_proto::wire::{
+    FileHandle, HEADER_SIZE, Header, Method, Opcode, OpenFlags, Status, ViewRequest, encode_segments,
+};
+use dafs_tests::faulty::{Fault, Kind};
+use dafs_tests::harness::{Harness, On};
+use dafs_tests::on_sockets;
+use dafs_tests::raw::Raw;
+use dafs_tests::suite::resident_size;
+
+use super::hostile::{GOOD, set_all};
+
+on_sockets! {
+    views_that_take_long_to_plan_leave_turns_to_others,
+    views_that_wait_keep_a_bounded_number_of_plans,
+}
+
+/// Requests in flight of one client.
+const COUNT: u16 = 16;
+
+/// A client that may have so many.
+fn client(harness: &Harness) -> Raw {
+    let (mut raw, _) = Raw::session(harness.address(), COUNT);
+    while raw.credits() < COUNT {
+        raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+    }
+    raw
+}
+
+pub(super) fn send(raw: &mut Raw, opcode: Opcode, file: FileHandle, request: &ViewRequest, region: &Region) {
+    let request = ViewRequest { method: Method::Direct, segment_count: 1, ..*request };
+    let mut body = [0; ViewRequest::HEAD_SIZE - HEADER_SIZE];
+    request.encode(&mut body);
+    let mut ranges = vec![0; 24];
+    let range = region.range();
+    encode_segments(&[[range.key.0, range.offset, request.len.into()]], &mut ranges);
+    let mut header = Header::request(opcode, file);
+    raw.begin(&mut header);
+    raw.send(header, &body, &ranges);
+}
+
+/// How often another client is answered while all of these requests are.
+fn answers_meanwhile(harness: &Harness, opcode: Opcode, tile: &Datatype, displacement: u64, len: u32) -> u32 {
+    let mut raw = client(harness);
+    let (mut other, _) = Raw::session(harness.address(), 1);
+    let root = raw.mount("mem");
+    let file = raw.open(root, b"f", OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE).header.handle;
+    assert_eq!(set_all(&mut raw, 1, tile), Status::OK);
+    let region = raw.region(len as usize, Access::all());
+    let request = ViewRequest { displacement, len, ..GOOD };
+    for _ in 0..COUNT {
+        send(&mut raw, opcode, file, &request, &region);
+    }
+    let is_over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_over);
+    let receives = std::thread::spawn(move || {
+        for _ in 0..COUNT {
+            let reply = raw.receive().unwrap();
+            assert_eq!((reply.header.opcode, reply.header.status), (opcode, Status::OK));
+            raw.end(&reply);
+        }
+        told.store(true, Ordering::Release);
+        drop(region);
+    });
+    let mut answers = 0;
+    while !is_over.load(Ordering::Acquire) {
+        other.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+        answers += 1;
+    }
+    receives.join().unwrap();
+    answers
+}
+
+// [BUF-20] [BUF-25] [BUF-56] Hardly a byte is moved, and each request takes 16 plans of thousands of steps.
+fn views_that_take_long_to_plan_leave_turns_to_others(on: On) {
+    let harness = Harness::start(on);
+    let segments = VIEW_SEGMENTS_MAX as u32;
+    let overlapping = Datatype::bytes(2).resized(0, 1);
+    let apart = Datatype::bytes(1).resized(0, 2);
+    for (opcode, tile, displacement, len) in [
+        (Opcode::WriteView, &overlapping, 0, 2 * segments),
+        // Wholly behind the end of the file, and partly.
+        (Opcode::ReadView, &apart, 1 << 40, segments),
+        (Opcode::ReadView, &apart, 1000, segments),
+    ] {
+        let answers = answers_meanwhile(&harness, opcode, tile, displacement, len);
+        // A turn for each plan at least, and the other's answer in most of them.
+        let plans = u32::from(COUNT) * 16;
+        assert!(answers > plans / 2, "{opcode:?}: {answers} answers while {plans} plans were made");
+    }
+}
+
+// [VIEW-12] Thousands of reads wait for storage, each of more segments than are planned at once.
+fn views_that_wait_keep_a_bounded_number_of_plans(on: On) {
+    const SESSIONS: usize = 64;
+    const GROWTH_MAX: u64 = 200 << 20;
+    let (harness, faults) = Harness::start_faulty(on, |config| config.lease_ms = 600_000);
+    let len = VIEW_SEGMENTS_MAX as u32;
+    std::fs::write(harness.data().join("f"), vec![7; 1 << 20]).unwrap();
+    let (mut other, _) = Raw::session(harness.address(), 1);
+    let clients = (0..SESSIONS).map(|_| {
+        let mut raw = client(&harness);
+        let root = raw.mount("data");
+        let file = raw.open(root, b"f", OpenFlags::READ).header.handle;
+        assert_eq!(set_all(&mut raw, 1, &Datatype::bytes(1).resized(0, 2)), Status::OK);
+        let region = raw.region(len as usize, Access::all());
+        (raw, file, region)
+    });
+    let mut clients: Vec<_> = clients.collect();
+    let before = resident_size(std::process::id());
+    faults.next(Kind::Read, Fault::Hold, usize::MAX);
+    let request = ViewRequest { displacement: 0, len, ..GOOD };
+    for (raw, file, region) in &mut clients {
+        for _ in 0..COUNT {
+            send(raw, Opcode::ReadView, *file, &request, region);
+        }
+    }
+    faults.wait_for_held(1);
+    // Each turn plans one of a session at most, and takes it several turns more.
+    for _ in 0..1000 {
+        other.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+    }
+    let growth = resident_size(std::process::id()).saturating_sub(before);
+    assert!(growth < GROWTH_MAX, "{growth} bytes of {} requests that wait", SESSIONS * usize::from(COUNT));
+    faults.release();
+    drop(clients);
+}
