@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::iter::once;
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::util::lock;
@@ -88,7 +87,7 @@ impl Admission for Share {
     fn admit(&self, file: &Attributes) -> Result<(), Status> {
         if let Some((locks, session)) = &self.cuts {
             let key = LockKey { fs: file.fs_id, file: file.file_id, generation: file.generation };
-            if locks.with(|table| table.keeps_out(key, once(0..u64::MAX), *session, true)) {
+            if locks.with(|table| table.keeps_out(key, &[0..u64::MAX], *session, true)) {
                 return Err(Status::LOCKED);
             }
         }

@@ -76,9 +76,14 @@ impl List {
         }
     }
 
-    /// A lock may have been granted since the list began: what is left of the chunk is looked at again, before storage has it.
+    /// A lock may have been granted since the list began, or since the last look: what is left of the chunk is looked at, before storage
+    /// has it.
     #[cold]
     fn stop_where_locked(&mut self, at: &mut Context<'_>) {
+        let version = at.worker.shared.locks.mandatory_version();
+        if self.locks_seen.replace(version) == Some(version) {
+            return;
+        }
         let left = self.parts.as_slice().get(self.next..).unwrap_or_default();
         let extents = left.iter().map(|part| Extent::new(part.offset, part.len as u64));
         let writes = self.kind != TransferKind::Read;

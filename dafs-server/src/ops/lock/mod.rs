@@ -16,7 +16,7 @@ use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told, WaiterId, Waiting};
 use crate::shared::mail::Mail;
-use crate::storage::{LockKey, NodeId};
+use crate::storage::{LockKey, NodeId, work};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::lock::AfterKept;
@@ -350,9 +350,40 @@ impl Worker {
     ) -> Result<(), Status> {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?.id;
         let file: LockKey = self.storage.lock_key(node)?;
-        match self.shared.locks.with(|table| table.keeps_out(file, ranges, session, writes)) {
+        // Not below the lock of the table.
+        let ranges = joined(ranges);
+        match self.shared.locks.with(|table| table.keeps_out(file, &ranges, session, writes)) {
             true => Err(Status::LOCKED),
             false => Ok(()),
         }
     }
+}
+
+/// Ranges of bytes in ascending order, those that touch joined.
+fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    let (mut looks, mut ascends) = (0, true);
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        looks += 1;
+        match joined.last_mut() {
+            Some(last) if last.start <= range.start && range.start <= last.end => {
+                last.end = last.end.max(range.end);
+            }
+            last => {
+                ascends &= last.is_none_or(|last| last.end < range.start);
+                joined.push(range);
+            }
+        }
+    }
+    if !ascends {
+        looks += joined.len();
+        joined.sort_unstable_by_key(|range| range.start);
+        joined.dedup_by(|next, last| {
+            let touches = next.start <= last.end;
+            last.end = if touches { last.end.max(next.end) } else { last.end };
+            touches
+        });
+    }
+    work::add_looks(looks);
+    joined
 }

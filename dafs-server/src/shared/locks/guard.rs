@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use dafs_proto::wire::SessionId;
@@ -18,6 +18,7 @@ pub(crate) struct Locks {
     /// Somebody has asked for a lock since the server began, or before.
     used: AtomicBool,
     mandatory: AtomicBool,
+    mandatory_version: AtomicU64,
     restart_over: AtomicBool,
     awaits_local: AtomicBool,
     has_overfull: AtomicBool,
@@ -38,6 +39,7 @@ impl Locks {
         table.restore(names(&kept.sessions), kept.files);
         Self {
             mandatory: AtomicBool::new(table.has_mandatory()),
+            mandatory_version: AtomicU64::new(0),
             used: AtomicBool::new(true),
             restart_over: AtomicBool::new(false),
             awaits_local: AtomicBool::new(false),
@@ -52,6 +54,7 @@ impl Locks {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = act(&mut table);
         self.mandatory.store(table.has_mandatory(), Ordering::Release);
+        self.mandatory_version.store(table.mandatory_version(), Ordering::Release);
         self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
         self.awaits_local.store(table.awaits_local(), Ordering::Relaxed);
         self.has_overfull.store(table.has_overfull(), Ordering::Relaxed);
@@ -68,6 +71,11 @@ impl Locks {
     #[inline]
     pub(crate) fn are_mandatory(&self) -> bool {
         self.mandatory.load(Ordering::Acquire)
+    }
+
+    /// A number that is another once mandatory locks have changed.
+    pub(crate) fn mandatory_version(&self) -> u64 {
+        self.mandatory_version.load(Ordering::Acquire)
     }
 
     /// Nobody takes locks of before a restart again any more.

@@ -97,17 +97,21 @@ pub(super) struct Counts {
     pub(super) all: usize,
     /// Those that are mandatory.
     pub(super) mandatory: usize,
+    /// How often one of those has come or gone.
+    pub(super) mandatory_changes: u64,
 }
 
 impl Counts {
     pub(super) fn add(&mut self, held: &Held) {
         self.mandatory += usize::from(held.is_mandatory);
+        self.mandatory_changes += u64::from(held.is_mandatory);
         *self.by_owner.entry(held.owner).or_default() += 1;
         self.add_waiter(held.owner);
     }
 
     pub(super) fn remove(&mut self, held: &Held) {
         self.mandatory -= usize::from(held.is_mandatory);
+        self.mandatory_changes += u64::from(held.is_mandatory);
         one_less(&mut self.by_owner, held.owner);
         self.remove_waiter(held.owner);
     }

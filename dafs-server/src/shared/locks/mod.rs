@@ -24,8 +24,8 @@ use dafs_proto::wire::{LockKind as Kind, SessionId, Status};
 use rangemap::RangeSet;
 
 pub(crate) use self::guard::Locks;
+use self::held::Counts;
 pub(crate) use self::held::{Claim, Held, Lasting, Owner, Told, Waiting};
-use self::held::{Counts, conflict};
 pub(crate) use self::limits::LockLimits;
 use self::limits::Refused;
 use self::restart::Restart;
@@ -422,29 +422,24 @@ impl LockTable {
         self.counts.mandatory > 0 || self.lasting.has_mandatory()
     }
 
-    /// A mandatory lock of another session keeps this one from reading or writing one of these ranges. Those of a file without locks are
-    /// not looked at.
+    /// A number that is another once mandatory locks have changed.
+    pub(crate) fn mandatory_version(&self) -> u64 {
+        self.counts.mandatory_changes
+    }
+
+    /// A mandatory lock of another session keeps this one from reading or writing one of these ranges, which ascend and do not touch.
     pub(crate) fn keeps_out(
         &mut self,
         file: LockKey,
-        ranges: impl IntoIterator<Item = Range<u64>>,
+        ranges: &[Range<u64>],
         session: SessionId,
         writes: bool,
     ) -> bool {
         self.adopt(file);
         let kind = if writes { Kind::Exclusive } else { Kind::Shared };
-        let Some(locks) = self.files.get(&file).filter(|locks| !locks.segments.is_empty()) else {
-            return false;
-        };
-        let mut steps = 0;
-        let keeps_out = ranges.into_iter().any(|range| {
-            steps += 1;
-            locks.segments.overlapping(&range).any(|(_, held)| {
-                steps += 1;
-                held.is_mandatory && held.owner.session != session && conflict(held.kind, kind)
-            })
-        });
-        work::add_looks(steps);
+        let Some(locks) = self.files.get(&file) else { return false };
+        let (keeps_out, looks) = locks.segments.keeps_out(ranges, session, kind);
+        work::add_looks(looks);
         keeps_out
     }
 

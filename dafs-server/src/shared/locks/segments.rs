@@ -1,11 +1,11 @@
 //! The locks of one file: disjoint segments of its offsets, each with who holds it. Locks that overlap split segments; segments that touch
 //! and are held alike become one.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use dafs_proto::wire::LockKind as Kind;
+use dafs_proto::wire::{LockKind as Kind, SessionId};
 use smallvec::SmallVec;
 
 use super::held::{Claim, Counts, Held, Lasting, Owner, Sessions, conflict};
@@ -34,6 +34,8 @@ pub(super) enum InWay {
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     by_start: BTreeMap<u64, Segment>,
+    /// Where those begin that somebody holds mandatorily.
+    mandatory: BTreeSet<u64>,
     pub(super) unwritten: Unwritten,
     /// Who has how much of it; what is awaited the table counts.
     pub(super) sessions: Sessions,
@@ -64,6 +66,39 @@ impl Segments {
         kind: Kind,
     ) -> Option<(Range<u64>, &Held)> {
         self.overlapping(range).find(|(_, held)| held.owner != owner && conflict(held.kind, kind))
+    }
+
+    /// A mandatory lock of another session conflicts with access of this kind to one of these ranges, which ascend and do not touch. Each
+    /// range is looked at once, and each mandatory lock in it. Returns how many looks that were, too.
+    pub(super) fn keeps_out(&self, ranges: &[Range<u64>], session: SessionId, kind: Kind) -> (bool, usize) {
+        let keeps =
+            |held: &Held| held.is_mandatory && held.owner.session != session && conflict(held.kind, kind);
+        let mut looks = 0;
+        for range in ranges {
+            looks += 1;
+            let before = self.mandatory.range(..range.start).next_back();
+            for start in before.into_iter().chain(self.mandatory.range(range.clone())) {
+                let Some(segment) = self.by_start.get(start).filter(|segment| segment.end > range.start)
+                else {
+                    continue;
+                };
+                looks += segment.holders.len();
+                if segment.holders.iter().any(keeps) {
+                    return (true, looks);
+                }
+            }
+        }
+        (false, looks)
+    }
+
+    /// The holders of a segment, or of none that begins there, have changed.
+    fn note_mandatory(&mut self, start: u64) {
+        let is_mandatory = |segment: &Segment| segment.holders.iter().any(|held| held.is_mandatory);
+        if self.by_start.get(&start).is_some_and(is_mandatory) {
+            self.mandatory.insert(start);
+        } else {
+            self.mandatory.remove(&start);
+        }
     }
 
     /// What keeps a request from its range.
@@ -182,6 +217,9 @@ impl Segments {
         while at < range.end {
             match self.by_start.range_mut(at..).next() {
                 Some((start, segment)) if *start == at => {
+                    if held.is_mandatory {
+                        self.mandatory.insert(at);
+                    }
                     segment.holders.push(held);
                     // In an order of their own, so that equal ones are found to be equal.
                     segment.holders.sort_unstable();
@@ -190,6 +228,9 @@ impl Segments {
                 next => {
                     let end = next.map_or(range.end, |(start, _)| (*start).min(range.end));
                     self.by_start.insert(at, Segment { end, holders: SmallVec::from_buf([held]) });
+                    if held.is_mandatory {
+                        self.mandatory.insert(at);
+                    }
                     at = end;
                 }
             }
@@ -220,6 +261,9 @@ impl Segments {
             return false;
         }
         self.by_start.insert(range.start, Segment { end: range.end, holders: SmallVec::from_buf([held]) });
+        if held.is_mandatory {
+            self.mandatory.insert(range.start);
+        }
         counts.add(&held);
         self.sessions.add(held.owner.session);
         true
@@ -238,6 +282,9 @@ impl Segments {
         }
         counts.remove(held);
         self.sessions.remove(held.owner.session);
+        if held.is_mandatory {
+            self.mandatory.remove(&range.start);
+        }
         found.remove();
         true
     }
@@ -254,11 +301,14 @@ impl Segments {
         }
         self.split(range.start, counts);
         self.split(range.end, counts);
-        let mut emptied = Vec::new();
+        let (mut emptied, mut freed) = (Vec::new(), Vec::new());
         for (start, segment) in self.by_start.range_mut(range.clone()) {
             segment.holders.retain(|held| {
                 let goes = is_meant(held);
                 if goes {
+                    if held.is_mandatory {
+                        freed.push(*start);
+                    }
                     counts.remove(held);
                     self.sessions.remove(held.owner.session);
                 }
@@ -270,6 +320,9 @@ impl Segments {
         }
         for start in emptied {
             self.by_start.remove(&start);
+        }
+        for start in freed {
+            self.note_mandatory(start);
         }
         self.join(range, counts);
         true
@@ -287,6 +340,9 @@ impl Segments {
             counts.add(held);
             self.sessions.add(held.owner.session);
         }
+        if behind.holders.iter().any(|held| held.is_mandatory) {
+            self.mandatory.insert(at);
+        }
         self.by_start.insert(at, behind);
     }
 
@@ -303,6 +359,7 @@ impl Segments {
                 && let Some(next) = self.by_start.remove(&end)
                 && let Some(segment) = self.by_start.get_mut(&start)
             {
+                self.mandatory.remove(&end);
                 for held in &next.holders {
                     counts.remove(held);
                     self.sessions.remove(held.owner.session);
