@@ -312,6 +312,10 @@ fn reads_that_fill_the_message_come_without_an_explanation(on: On) {
         let extents = [Extent::new(0, first as u64), Extent::new(100_000, (len - first) as u64)];
         let mut found = vec![0; len];
         assert_eq!(file.read_list(&extents, &mut [IoSliceMut::new(&mut found)]).unwrap().count, len);
+        // All of it is there, or nothing.
+        let told = file.take_explanation();
+        assert!(told.requests == 0 || (told.requests, told.parts) == (1, 2) || len == 1, "{len}: {told}");
+        assert!(told.requests == 1 || len > 65 || len == 1, "{len} leave room for it");
         assert!(found[..first] == data[..first] && found[first..] == data[100_000..][..len - first], "{len}");
     }
 }

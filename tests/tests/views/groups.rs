@@ -270,12 +270,18 @@ fn group_whose_storage_fails_ends_as_its_transfers_do_alone(on: On) {
         [Fault::Fail(Status::NO_SPACE), Fault::Short, Fault::Fail(Status::IO)].into_iter().enumerate()
     {
         faults.next(Kind::Write, fault, 1);
+        let mut refused = 0;
         for (index, write) in
             mesh.write(&members, 0, 1 + group as u64, 10 * group as u64).into_iter().enumerate()
         {
             let write = write.wait();
             // Moved together each tries again by itself; alone one of them meets the fault.
-            let count = write.result.unwrap_or(0);
+            let count = match (write.result, fault) {
+                (Ok(count), _) => count,
+                (Err(error), Fault::Fail(status)) if error.status() == Some(status) => 0,
+                (Err(error), _) => panic!("{fault:?}: {error}"),
+            };
+            refused += u32::from(count < write.buffer.len());
             mesh.put(&mut model, 0, index, &write.buffer[..count]);
             if count < write.buffer.len() {
                 let view = mesh.view(&members[index].session, index);
@@ -284,6 +290,10 @@ fn group_whose_storage_fails_ends_as_its_transfers_do_alone(on: On) {
                 mesh.put(&mut model, 0, index, &write.buffer);
             }
         }
+        assert!(
+            faults.left() == 0 && refused <= 1,
+            "{fault:?}: one call meets it, {refused} writes end with it"
+        );
         faults.release();
     }
     let mut found = vec![0; model.len()];
