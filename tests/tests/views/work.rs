@@ -91,9 +91,10 @@ fn views_that_take_long_to_plan_leave_turns_to_others(on: On) {
         (Opcode::ReadView, &apart, 1000, segments),
     ] {
         let answers = answers_meanwhile(&harness, opcode, tile, displacement, len);
-        // A turn for each plan at least, and the other's answer in most of them.
-        let plans = u32::from(COUNT) * 16;
-        assert!(answers > plans / 2, "{opcode:?}: {answers} answers while {plans} plans were made");
+        // A plan that is sorted and cut takes many turns, and in most of them the other is answered.
+        let (plans, count) = (u32::from(COUNT) * 16, u32::from(COUNT));
+        let least = if opcode == Opcode::WriteView { 2 * plans } else { count };
+        assert!(answers > least, "{opcode:?}: {answers} answers while {plans} plans were made");
     }
 }
 
