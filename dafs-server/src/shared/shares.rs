@@ -87,7 +87,8 @@ impl Admission for Share {
     fn admit(&self, file: &Attributes) -> Result<(), Status> {
         if let Some((locks, session)) = &self.cuts {
             let key = LockKey { fs: file.fs_id, file: file.file_id, generation: file.generation };
-            if locks.with(|table| table.keeps_out(key, &[0..u64::MAX], *session, true)) {
+            if locks.with(|table| table.keeps_out(key, std::slice::from_ref(&(0..u64::MAX)), *session, true))
+            {
                 return Err(Status::LOCKED);
             }
         }
