@@ -338,7 +338,9 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     assert_eq!(ended, [(waiting(4), Status::LOCK_BROKEN)]);
     let asked = table.lock(FILE, 8..12, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
     assert_eq!(asked, Err(Status::LOCK_BROKEN), "nobody waits for who is gone");
-    assert!(table.keeps_out(FILE, &[0..1], SessionId(9), true) && table.has_mandatory());
+    assert!(
+        table.keeps_out(FILE, std::slice::from_ref(&(0..1)), SessionId(9), true) && table.has_mandatory()
+    );
     assert_eq!(repair(&mut table, 4..8), Ok(NOW));
     let (_, records) = table.records_of(FILE);
     let parts: Vec<_> = records.iter().map(|record| (record.start, record.end, record.session)).collect();
