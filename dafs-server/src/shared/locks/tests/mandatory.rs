@@ -20,7 +20,7 @@ fn look_at_mandatory_locks_costs_as_many_looks_as_there_are_ranges_and_of_those_
         work::take();
         (table.keeps_out(FILE, ranges, SessionId(session), true), 16 * work::take())
     };
-    let all = Vec::from_iter(std::iter::once(0..2 * COUNT));
+    let all = Vec::from_iter(iter::once(0..2 * COUNT));
     assert_eq!(looks(&all, 9), (true, 0));
     assert_eq!(looks(&all, 1), (false, 0), "its own session");
     let many: Vec<_> = (0..512).map(|at| 200 * at..200 * at + 150).collect();
