@@ -88,6 +88,22 @@ impl Mesh {
         }
     }
 
+    /// What is in the file when these writes of the members from `first` on have ended, each whole.
+    pub(super) fn written(
+        &self,
+        first: usize,
+        writes: Vec<Pending<Transferred<Vec<u8>>>>,
+        group: u64,
+    ) -> Vec<u8> {
+        let mut model = Vec::new();
+        for (member, write) in (first..).zip(writes) {
+            let write = write.wait();
+            assert_eq!(write.result.unwrap(), self.len(member), "group {group}");
+            self.put(&mut model, 0, member, &write.buffer);
+        }
+        model
+    }
+
     /// What it reads: as far as the file goes.
     pub(super) fn take(&self, model: &[u8], at: u64, member: usize) -> Vec<u8> {
         let (column, width) = self.columns[member];
@@ -314,12 +330,7 @@ fn group_whose_connections_break_loses_nothing(on: On) {
         cut_connections(harness.address());
         members[group as usize % 4].session.probe().unwrap();
         faults.release();
-        let mut model = Vec::new();
-        for (index, write) in writes.into_iter().enumerate() {
-            let write = write.wait();
-            assert_eq!(write.result.unwrap(), mesh.len(index), "group {group}");
-            mesh.put(&mut model, 0, index, &write.buffer);
-        }
+        let model = mesh.written(0, writes, group);
         let mut found = vec![0; model.len()];
         members[0].file.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found, &model, "the file");
@@ -346,12 +357,7 @@ fn group_whose_connections_break_writes_nothing_again(on: On) {
         let count = other.file.read_at(&mut found, 0).unwrap();
         other.file.write_all_at(&[0xee; SEEN], 0).unwrap();
         faults.release();
-        let mut model = Vec::new();
-        for (index, write) in writes.into_iter().enumerate() {
-            let write = write.wait();
-            assert_eq!(write.result.unwrap(), mesh.len(index), "group {group}");
-            mesh.put(&mut model, 0, index, &write.buffer);
-        }
+        let model = mesh.written(0, writes, group);
         let was_written = count == SEEN && found == model[..SEEN];
         other.file.read_exact_at(&mut found, 0).unwrap();
         if was_written {

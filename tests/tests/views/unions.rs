@@ -63,12 +63,7 @@ fn what_a_group_has_written_before_a_call_that_fails_is_not_written_again(on: On
             other.file.write_all_at(&[0xee; SEEN], 0).unwrap();
         }
         faults.release();
-        let mut model = Vec::new();
-        for (index, write) in writes.into_iter().enumerate() {
-            let write = write.wait();
-            assert_eq!(write.result.unwrap(), mesh.len(index), "group {group}");
-            mesh.put(&mut model, 0, index, &write.buffer);
-        }
+        let mut model = mesh.written(0, writes, group);
         let was_written = is_held && count == SEEN && found == model[..SEEN];
         let mut all = vec![0; model.len()];
         other.file.read_exact_at(&mut all, 0).unwrap();
@@ -109,12 +104,7 @@ fn member_that_goes_takes_its_memory_along(on: On) {
             std::thread::yield_now();
         }
         faults.release();
-        let mut model = Vec::new();
-        for (index, write) in writes.into_iter().enumerate() {
-            let write = write.wait();
-            assert_eq!(write.result.unwrap(), mesh.len(index + 1), "group {group}");
-            mesh.put(&mut model, 0, index + 1, &write.buffer);
-        }
+        let model = mesh.written(1, writes, group);
         let told = members.iter().map(|member| member.file.take_explanation().parts).max().unwrap();
         let mut found = vec![0; model.len()];
         members[1].file.read_exact_at(&mut found, 0).unwrap();

@@ -99,6 +99,10 @@ impl Joint {
                 self.round = plan.and_then(|plan| self.next_round(plan)).map(Box::new);
             }
             let Some(round) = &mut self.round else { return self.part(at) };
+            if is_locked && round.list.step == Step::Begin {
+                // Its turn was over when it was planned: nothing of it has begun.
+                return self.part(at);
+            }
             if is_locked && !round.list.calls.has_stopped() {
                 round.list.stop_before_next(Status::LOCKED);
             }
