@@ -235,9 +235,7 @@ impl Worker {
             session.core.keep_reply(call.header.slot, head, &payload);
         }
     }
-}
 
-impl Worker {
     /// Room for a plan of a request that may wait with it.
     pub(super) fn plan_room(&self, call: &Call) -> Option<PlanRoom> {
         self.plans.room(&self.sessions.find(call.session)?.plans)

@@ -25,7 +25,8 @@ use super::memory::Shared;
 /// Handshakes in progress. Beyond it the oldest makes room, or new ones are refused.
 const HANDSHAKES_MAX: usize = 256;
 
-/// A handshake that has lasted this long makes room for others when there is none: what is missing is one answer of the peer's kernel.
+/// A handshake that has lasted this long makes room for others when there is none: what is missing is one answer of the peer, which its
+/// program sends by looking at its events.
 const HANDSHAKE_TIME_SAFE: Duration = Duration::from_millis(250);
 
 /// A peer that does not finish its handshake by then is dropped.
