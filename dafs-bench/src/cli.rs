@@ -288,8 +288,9 @@ pub struct Options {
     pub peer: Vec<Peer>,
     /// Measure a mounted file system too, bypassing the page cache (O_DIRECT), such as nfs-rdma=/mnt/nfs.
     ///
-    /// Its rows have that name. The file `dafs-bench.data` in the directory is written to and removed. NFS makes writes with O_DIRECT
-    /// stable, and those of dafs are not. MPI programs (mpi, views) go through the page cache of the mount.
+    /// Its rows have that name. The files `dafs-bench.data` and, for mpi and views, `dafs-bench.array` in the directory are written to and
+    /// removed. NFS makes writes with O_DIRECT stable, and those of dafs are not. MPI programs (mpi, views) go through the page cache of
+    /// the mount.
     #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = parse_mount)]
     pub peer_mount: Vec<Mount>,
     /// Measure the peers and not dafs.

@@ -293,6 +293,12 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
         if !folder.is_dir() {
             bail!("cannot write {}: no such directory {}", path.display(), folder.display());
         }
+        if path.is_dir() {
+            bail!("cannot write {}: it is a directory; name a file in it", path.display());
+        }
+        let written = if path.exists() { path } else { folder };
+        rustix::fs::access(written, rustix::fs::Access::WRITE_OK)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -386,24 +392,33 @@ fn has_room(directory: &Path, bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Files go first: they are there, whoever reads standard output.
 fn publish(outcome: &Outcome, machine: &Machine, options: &Options) -> anyhow::Result<()> {
     let json_on_stdout = options.json.as_deref().is_some_and(is_stdout);
-    if json_on_stdout {
-        report::json::write(outcome, machine, io::stdout().lock())?;
-        for note in &outcome.notes {
-            writeln!(io::stderr(), "note: {note}")?;
-        }
-    } else {
-        io::stdout().lock().write_all(report::table::render(outcome, machine).as_bytes())?;
-    }
-    if let Some(path) = options.json.as_deref().filter(|path| !is_stdout(path)) {
+    if let Some(path) = options.json.as_deref().filter(|_| !json_on_stdout) {
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         report::json::write(outcome, machine, BufWriter::new(file))?;
     }
     if let (Some(path), Some(chart)) = (&options.plot, &outcome.chart) {
         report::plot::write(chart, path)?;
     }
+    if json_on_stdout {
+        unless_closed(report::json::write(outcome, machine, io::stdout().lock()))?;
+        for note in &outcome.notes {
+            writeln!(io::stderr(), "note: {note}")?;
+        }
+    } else {
+        unless_closed(io::stdout().lock().write_all(report::table::render(outcome, machine).as_bytes()))?;
+    }
     Ok(())
+}
+
+/// A reader of standard output that has seen enough, such as `head`, is no failure.
+fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
 }
 
 #[cfg(test)]

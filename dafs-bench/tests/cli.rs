@@ -57,6 +57,40 @@ fn limits_leave_nothing_in_their_directory() {
 }
 
 #[test]
+fn results_are_in_their_file_when_nobody_reads_standard_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let results = directory.path().join("results.json");
+    let place = directory.path().to_str().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dafs-bench"));
+    command.args([
+        "limits",
+        "--sizes",
+        "4",
+        "--repeats",
+        "1",
+        "--seconds",
+        "0.001",
+        "--dir",
+        place,
+        "--json",
+    ]);
+    let output = command.arg(&results).stdout(writer).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(results).unwrap()).unwrap();
+    assert_eq!(document["benchmark"], "limits");
+}
+
+#[test]
+fn output_into_a_directory_is_refused_before_measuring() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = limits(directory.path(), &["--json", directory.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("it is a directory"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn output_into_a_missing_folder_is_refused_before_measuring() {
     let output = dafs_bench(&["limits", "--json", "/nonexistent/folder/out.json"]);
     assert!(!output.status.success());
