@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dafs_client::{Error, Status, Url};
 use dafs_proto::session::HandshakeError;
@@ -19,6 +19,9 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// Exit status after Ctrl-C, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Something was reported that the rest of the command went on after.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
@@ -65,6 +68,8 @@ impl Failure {
     /// Says it, and returns the exit status.
     pub(crate) fn exit(self) -> ExitCode {
         match self {
+            // What failed before counts, whoever reads the rest.
+            Self::OutputClosed if HAS_FAILED.load(Ordering::Relaxed) => ExitCode::from(FAILED),
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Interrupted => ExitCode::from(INTERRUPTED),
             Self::Text(text) => {
@@ -120,6 +125,7 @@ impl Failures {
             return;
         }
         self.count.fetch_add(1, Ordering::Relaxed);
+        HAS_FAILED.store(true, Ordering::Relaxed);
         self.say(&failure.to_string());
     }
 

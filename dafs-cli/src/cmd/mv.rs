@@ -77,6 +77,7 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
             "they are in different exports; copy it with `dafs cp -r`, then remove it with `dafs rm -r`",
         ));
     }
+    refuse_to_lose(from, to)?;
     let rename = || from.export.rename(&from.path, &to.export, &to.path, !flags.no_clobber);
     // Done, if what was to be moved is gone and something is there.
     let is_done = || {
@@ -95,6 +96,21 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
             Err(not_moved(from, to, invalid(flags, from, to)))
         }
         Err(error) => Err(failed(&error)),
+    }
+}
+
+/// A symbolic link that took the place of the very file that it leads to would lead to itself, and the file would be gone.
+fn refuse_to_lose(from: &Target, to: &Target) -> Result<()> {
+    let is_link =
+        matches!(from.export.symlink_metadata(&from.path), Ok(found) if found.kind == FileKind::Symlink);
+    if !is_link {
+        return Ok(());
+    }
+    match (from.export.metadata(&from.path), to.export.symlink_metadata(&to.path)) {
+        (Ok(led_to), Ok(there)) if (led_to.fs_id, led_to.file_id) == (there.fs_id, there.file_id) => {
+            Err(not_moved(from, to, "they are the same file"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -132,8 +148,9 @@ fn has_more_names(kind: FileKind, links: u32) -> bool {
 }
 
 fn differ_in_case_alone(one: &Target, other: &Target) -> bool {
-    let lower = |target: &Target| target.path.file_name().map(|name| name.to_string_lossy().to_lowercase());
-    lower(one) == lower(other) && are_in_one_directory(one, other)
+    // What is not UTF-8 has no case that could be told.
+    let lower = |target: &Target| target.path.file_name().and_then(OsStr::to_str).map(str::to_lowercase);
+    lower(one).is_some_and(|name| lower(other) == Some(name)) && are_in_one_directory(one, other)
 }
 
 fn not_moved(from: &Target, to: &Target, why: &str) -> Failure {

@@ -68,6 +68,15 @@ struct Remover<'a> {
 
 impl Remover<'_> {
     fn operand(&self, target: &Target) -> Result<()> {
+        if self.interrupt.is_set() {
+            return Err(Failure::Interrupted);
+        }
+        let removed = self.remove_operand(target);
+        progressed();
+        removed
+    }
+
+    fn remove_operand(&self, target: &Target) -> Result<()> {
         let (had_slash, target) = (ends_with_slash(&target.path), &target.at(without_slashes(&target.path)));
         let failed = |error| target.failed("remove", &error);
         let attributes = match target.export.symlink_metadata(&target.path) {

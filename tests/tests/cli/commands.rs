@@ -24,6 +24,7 @@ on_each_provider![
     mv_renames_and_replaces_within_an_export_only,
     mv_of_two_with_one_name_replaces_neither,
     mv_of_two_names_of_one_file_leaves_the_second,
+    failure_before_standard_output_is_closed_counts,
     mv_of_a_directory_takes_slashes_at_the_ends_of_names,
     ln_and_readlink_make_and_show_links,
     ln_f_loses_nothing_when_no_link_is_made,
@@ -339,6 +340,19 @@ fn ln_and_readlink_make_and_show_links(on: On) {
 }
 
 // [CMD-38] [CMD-39]
+// [CMD-20]
+fn failure_before_standard_output_is_closed_counts(on: On) {
+    let world = World::start(on);
+    fs::write(world.data().join("large"), vec![7; 3_000_000]).unwrap();
+    for (names, code) in [(&["large"][..], 0), (&["missing", "large"], 1)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let urls = names.iter().map(|name| world.url(&format!("data/{name}")));
+        let output = command(["cat"]).args(urls).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 fn mv_of_two_names_of_one_file_leaves_the_second(on: On) {
     let world = World::start(on);
     let url = |name: &str| world.url(&format!("data/{name}"));
@@ -353,6 +367,13 @@ fn mv_of_two_names_of_one_file_leaves_the_second(on: On) {
         assert!(!world.data().join(from).exists(), "{from} to {to}");
         assert_eq!(fs::read(world.data().join(target)).unwrap(), b"content");
     }
+    // They differ in bytes that are no letters.
+    let names = [&b"data/\xe8"[..], b"data/\xe9"].map(OsStr::from_bytes);
+    let [from, to] = names.map(|name| world.data().parent().unwrap().join(name));
+    fs::write(&from, "content").unwrap();
+    fs::hard_link(&from, &to).unwrap();
+    dafs([OsString::from("mv"), world.url_os(names[0]), world.url_os(names[1])]).succeeded();
+    assert!(!from.exists() && to.exists());
     let last = world.data().join("dir/below/b");
     for links in 1..=2 {
         for to in ["dir/below/b", "dir/below/./b", "dir/below", "other/below/b"] {

@@ -16,6 +16,8 @@ on_each_provider![
     copy_without_owners_keeps_all_else,
     copy_into_directories_of_others_leaves_their_attributes,
     #[ignore = "needs root"]
+    copy_over_a_file_of_another_that_may_be_written_is_whole,
+    #[ignore = "needs root"]
     copy_down_to_where_root_gives_nothing_away_keeps_all_else,
     #[ignore = "needs root"]
     copy_that_keeps_owners_does_so_of_all_that_it_may,
@@ -53,6 +55,30 @@ fn copy_from_a_server_makes_nobody_s_program_run_as_another(on: On) {
                 assert_eq!(found.mode() & 0o700, mode & 0o700, "{name} by {options:?}");
             }
         }
+    }
+}
+
+// [CMD-4] [CMD-95]
+fn copy_over_a_file_of_another_that_may_be_written_is_whole(on: On) {
+    let world = World::start_with(on, |server, directory| {
+        let data = directory.join("squashed");
+        fs::create_dir(&data).unwrap();
+        server.arg("--export").arg(format!("squashed={},squash=1000:1000", data.display()));
+    });
+    let squashed = world.data().parent().unwrap().join("squashed");
+    for (name, size) in [("small", 1000), ("large", 3_000_000)] {
+        let (from, to) = (world.local(name), squashed.join(name));
+        let data = dafs_tests::suite::bytes(1, size);
+        fs::write(&from, &data).unwrap();
+        fs::write(&to, "old").unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o666)).unwrap();
+        let url = world.url(&format!("squashed/{name}"));
+        dafs(["cp", from.to_str().unwrap(), &url]).succeeded();
+        dafs_tests::suite::assert_same(&fs::read(&to).unwrap(), &data, name);
+        let found = fs::metadata(&to).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o666));
+        // Asked for, they are to be set.
+        dafs(["cp", "-p", from.to_str().unwrap(), &url]).failed(1, &["cannot set the attributes of"]);
     }
 }
 

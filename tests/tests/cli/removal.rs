@@ -17,6 +17,7 @@ use crate::programs::{command, dafs};
 on_sockets! {
     rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to,
     rm_of_a_wide_and_deep_tree_leaves_nothing,
+    rm_of_files_that_is_interrupted_leaves_the_rest,
     rm_whose_server_goes_away_says_so_once,
     directory_without_end_is_worked_through_as_it_is_listed,
 }
@@ -113,6 +114,39 @@ fn rm_of_a_wide_and_deep_tree_leaves_nothing(on: On) {
     }
     dafs(["rm", "-r", &url(&harness, "data/tree")]).succeeded();
     assert_eq!(fs::read_dir(harness.data()).unwrap().count(), 0);
+}
+
+fn rm_of_files_that_is_interrupted_leaves_the_rest(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let names = ["1", "2", "3", "4"];
+    for name in names {
+        fs::write(harness.data().join(name), "").unwrap();
+    }
+    let left = || names.into_iter().filter(|name| harness.data().join(name).exists()).count();
+    let urls = names.map(|name| url(&harness, &format!("data/{name}")));
+    // The first that is held when one is gone.
+    faults.next(Kind::Other, Fault::Hold, 1);
+    let mut rm = command(["rm"]);
+    let mut rm = rm.args(&urls).stderr(Stdio::null()).spawn().unwrap();
+    while faults.held() == 0 {
+        std::thread::yield_now();
+    }
+    signal(rm.id(), Signal::INT).unwrap();
+    // It has the signal when it is not pending any more.
+    while is_pending(rm.id()) {
+        std::thread::yield_now();
+    }
+    let before = left();
+    faults.release();
+    assert_eq!(rm.wait().unwrap().code(), Some(130));
+    assert!((before - 1..=before).contains(&left()) && left() > 0, "{} of {before} left", left());
+}
+
+/// Whether a process has signals that wait for it.
+fn is_pending(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let masks = status.lines().filter_map(|line| line.split_once("Pnd:"));
+    masks.map(|(_, mask)| mask.trim()).any(|mask| mask.bytes().any(|digit| digit != b'0'))
 }
 
 /// Directories of one that a command knows and has not begun with: what it says itself, and a batch of the listing.

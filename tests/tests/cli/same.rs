@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,6 +16,7 @@ use crate::programs::{World, command, dafs};
 // Nothing of this depends on how the data travels.
 on_sockets! {
     copy_of_a_file_onto_itself_through_the_server_is_refused,
+    link_that_would_replace_the_file_that_it_leads_to_is_refused,
     copy_of_a_tree_into_itself_through_the_server_ends,
     copy_over_a_longer_file_replaces_it,
     copy_of_a_pseudo_file_is_its_content,
@@ -57,6 +59,35 @@ fn copy_of_a_file_onto_itself_through_the_server_is_refused(on: On) {
         }
         suite::assert_same(&fs::read(&file).unwrap(), &data, name);
     }
+}
+
+// [CMD-94]
+fn link_that_would_replace_the_file_that_it_leads_to_is_refused(on: On) {
+    let world = World::start(on);
+    let (archive, here) = (world.data().join("archive"), world.local("here"));
+    fs::create_dir(&archive).unwrap();
+    fs::create_dir(&here).unwrap();
+    fs::write(archive.join("f"), "content").unwrap();
+    fs::write(archive.join("g"), "other").unwrap();
+    symlink("archive/f", world.data().join("f")).unwrap();
+    symlink(archive.join("f"), here.join("f")).unwrap();
+    let url = |name: &str| world.url(&format!("data/{name}"));
+    for to in ["archive", "archive/f"] {
+        dafs(["mv", &url("f"), &url(to)]).failed(1, &["are the same file"]);
+        dafs(["cp", "-r", &url("f"), &url(to)]).failed(1, &["are the same file"]);
+        dafs(["cp", "-r", text(&here.join("f")), &url(to)]).failed(1, &["are the same file"]);
+    }
+    // In a tree.
+    dafs(["cp", "-r", &format!("{}/.", text(&here)), &url("archive")]).failed(1, &["are the same file"]);
+    assert_eq!(fs::read(archive.join("f")).unwrap(), b"content");
+    assert!(fs::symlink_metadata(archive.join("f")).unwrap().is_file());
+    // Any other file is replaced, and so is a link.
+    dafs(["cp", "-r", &url("f"), &url("archive/g")]).succeeded();
+    dafs(["cp", "-r", &url("f"), &url("archive/g")]).succeeded();
+    assert_eq!(fs::read_link(archive.join("g")).unwrap(), Path::new("archive/f"));
+    fs::write(archive.join("h"), "other").unwrap();
+    dafs(["mv", &url("f"), &url("archive/h")]).succeeded();
+    assert_eq!(fs::read_link(archive.join("h")).unwrap(), Path::new("archive/f"));
 }
 
 fn copy_of_a_tree_into_itself_through_the_server_ends(on: On) {

@@ -248,6 +248,9 @@ impl Engine {
             }
         }
         for chunk in directories.chunks(BATCH_COUNT) {
+            if self.account.is_over() {
+                break;
+            }
             self.make_directories(chunk.to_vec());
             directories::commit_full(&self.account, &chunk[0]);
         }

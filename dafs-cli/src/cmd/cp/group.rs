@@ -11,6 +11,7 @@ use super::item::{Item, Roots, SMALL_SIZE_MAX, is_large};
 use super::large::{self, short};
 use super::open_file::OpenFile;
 use super::place::{Cause, Later, Meta, Place};
+use super::same;
 use super::sink::Sink;
 
 /// A file on its way: read, not yet written.
@@ -167,6 +168,7 @@ fn made(
 ) -> Result<(), Cause> {
     match first.wait() {
         Err(cause) if cause.already_exists() => {
+            same::refuse_link(item)?;
             let draft = Draft::new(item);
             match again(&item.roots.destination, draft.own()).wait() {
                 // By the request that was in doubt: nobody else knows the name.

@@ -136,7 +136,8 @@ impl Plan {
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(place.failed("look at", Path::new(""), &cause)),
         };
-        let keep_owner = KeepOwner::new(flags.preserve && !flags.no_owner && may_give_files_away(&place)?);
+        let keep_owner =
+            KeepOwner::new(flags.preserve && !flags.no_owner && may_give_files_away(&place)?, flags.preserve);
         let slash = destination.as_bytes().ends_with(b"/");
         let (claims, drafts) = (Arc::<Claims>::default(), Arc::new(Drafts::new(!flags.no_sync)));
         let plan = Self { place, existing, slash, keep_owner, claims, drafts };

@@ -84,6 +84,8 @@ pub(super) type Owner = (u32, u32);
 #[derive(Clone)]
 pub(super) struct KeepOwner {
     is_set: bool,
+    /// All attributes were asked for: one that cannot be set is a failure.
+    preserves: bool,
     is_refused: Arc<AtomicBool>,
 }
 
@@ -107,7 +109,10 @@ impl Later<()> {
 impl<T> Later<T> {
     pub(super) fn wait(self) -> Result<T, Cause> {
         match self {
-            Self::Now(result) => result,
+            Self::Now(result) => {
+                progressed();
+                result
+            }
             Self::Wait(wait) => {
                 let result = wait();
                 progressed();
@@ -145,6 +150,11 @@ impl Cause {
     /// This user may not do it, nor anybody.
     pub(super) fn is_denied(&self) -> bool {
         matches!(self.errno(), libc::EACCES | libc::EPERM | libc::EROFS)
+    }
+
+    /// It belongs to somebody else.
+    pub(super) fn is_of_another(&self) -> bool {
+        self.errno() == libc::EPERM
     }
 
     /// A symbolic link stands where none is followed.
@@ -213,8 +223,12 @@ impl From<&Attributes> for Meta {
 }
 
 impl KeepOwner {
-    pub(super) fn new(is_set: bool) -> Self {
-        Self { is_set, is_refused: Arc::default() }
+    pub(super) fn new(is_set: bool, preserves: bool) -> Self {
+        Self { is_set, preserves, is_refused: Arc::default() }
+    }
+
+    pub(super) fn preserves(&self) -> bool {
+        self.preserves
     }
 
     pub(super) fn is_set(&self) -> bool {

@@ -96,6 +96,20 @@ pub(super) fn refuse(
     }
 }
 
+/// Refuses the copy of a symbolic link over the very file that it leads to: that file would be gone.
+pub(super) fn refuse_link(item: &Item) -> std::result::Result<(), Cause> {
+    let roots = &item.roots;
+    let in_the_way = || roots.destination.metadata(&item.path, false);
+    if item.meta.kind != FileKind::Symlink || in_the_way()?.kind != FileKind::File {
+        return Ok(());
+    }
+    // One that leads nowhere, as far as can be seen, leads to nothing that is lost.
+    match roots.source.metadata(&item.path, true) {
+        Ok(led_to) => refuse(&Item { follow: true, ..item.clone() }, &led_to, &in_the_way()?, in_the_way),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Refuses a copy when another item is copied to that file, under another of its names.
 pub(super) fn claim(item: &Item, copy: &Meta) -> std::result::Result<(), Cause> {
     item.roots.claims.file(item, copy)

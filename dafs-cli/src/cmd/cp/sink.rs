@@ -145,8 +145,19 @@ impl Sink {
         }
     }
 
-    /// Begins to set the attributes.
+    /// Begins to set the attributes. A file that was there, and belongs to somebody else, keeps its own, as with cp(1).
     pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
+        let setting = self.begin_set(meta, keep_owner);
+        if self.draft.is_some() || keep_owner.preserves() {
+            return setting;
+        }
+        Later::Wait(Box::new(move || match setting.wait() {
+            Err(cause) if cause.is_of_another() => Ok(()),
+            result => result,
+        }))
+    }
+
+    fn begin_set(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         match &self.file {
             OpenFile::Stream(_) => Later::Now(Ok(())),
             OpenFile::Local(file) => {
