@@ -2,10 +2,15 @@
 //!
 //! They share the one target directory and change no compiler flags, so that none of them rebuilds what another made.
 
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
 
 use crate::guest::VERBS;
+use crate::process::{self, Log};
+use crate::report::Row;
 use crate::suite::{self, Workspace};
 
 /// A check and how to run it.
@@ -71,9 +76,17 @@ pub(crate) const CHECKS: &[Check] = &[
     },
 ];
 
+/// A check that was run, or could not be.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) row: Row,
+    pub(crate) log: Option<Log>,
+    pub(crate) elapsed: Duration,
+}
+
 impl Check {
     /// Why it cannot be run here, if so.
-    pub(crate) fn obstacle(&self) -> Option<String> {
+    fn obstacle(&self) -> Option<String> {
         let (command, remedy) = self.needs?;
         let output = suite::cargo().args([command, "--version"]).output();
         let is_there = output.is_ok_and(|output| output.status.success());
@@ -85,8 +98,28 @@ impl Check {
         self.calls.iter().any(|call| call.contains(&"--workspace") || call.contains(&VERBS))
     }
 
+    /// Runs it. Blocking.
+    pub(crate) fn run(&self, workspace: &Workspace, features: &str, log_directory: &Path) -> Result<Checked> {
+        if let Some(obstacle) = self.obstacle() {
+            let row = Row::of_not_run(self.name, &obstacle);
+            return Ok(Checked { row, log: None, elapsed: Duration::ZERO });
+        }
+        let start = Instant::now();
+        let log = Log::new(log_directory, self.name);
+        let mut failure = None;
+        for command in self.commands(workspace, features) {
+            let outcome = process::run(command, self.name, &log, CARGO_TIME_MAX)?;
+            if !outcome.end.is_success() {
+                failure = Some(outcome.end.describe());
+                break;
+            }
+        }
+        let row = Row::of_check(self.name, failure);
+        Ok(Checked { row, log: Some(log), elapsed: start.elapsed() })
+    }
+
     /// Its commands, ready to run; those that name a feature which cannot be built here are left out.
-    pub(crate) fn commands(&self, workspace: &Workspace, features: &str) -> impl Iterator<Item = Command> {
+    fn commands(&self, workspace: &Workspace, features: &str) -> impl Iterator<Item = Command> {
         let calls = self.calls.iter().filter(|call| !features.is_empty() || !call.contains(&VERBS));
         calls.map(move |call| {
             let mut command = cargo_call(workspace, features, call);

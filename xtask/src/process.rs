@@ -1,15 +1,16 @@
 //! Commands run under a wall-clock bound, each in a process group of its own.
 //!
 //! Output goes to files, never to pipes: a process that a test left behind can then not keep us waiting for the end of
-//! a pipe. Blocking; one command at a time.
+//! a pipe. Blocking; one command for each thread that calls.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -19,11 +20,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// How often a long command's progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
 
+/// As nice(1) has it.
+const LOWEST_PRIORITY: i32 = 19;
+
 /// How long a group has to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// The process group now running, for the signal handler; 0 when there is none.
-static CURRENT_GROUP: AtomicU32 = AtomicU32::new(0);
+/// The process groups now running, for who handles signals.
+static GROUPS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Where a command's output goes.
 #[derive(Debug, Clone)]
@@ -101,6 +105,8 @@ pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duratio
     let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
     command.stdin(Stdio::null()).stdout(create(&log.stdout)?).stderr(create(&log.stderr)?).process_group(0);
     let start = Instant::now();
+    // A signal ends all groups that there are, and none begins after it.
+    let mut running = groups();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -109,7 +115,8 @@ pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duratio
         }
     };
     let group = child.id();
-    CURRENT_GROUP.store(group, Ordering::SeqCst);
+    running.insert(group);
+    drop(running);
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         // After a timeout nobody waits for the status.
@@ -118,11 +125,20 @@ pub(crate) fn run(mut command: Command, name: &str, log: &Log, time_max: Duratio
     let end = wait(&receiver, name, log, start, time_max, group);
     let left_running = if matches!(end, End::TimedOut(_)) { 0 } else { live_members(group) };
     kill_group(group);
-    CURRENT_GROUP.store(0, Ordering::SeqCst);
+    groups().remove(&group);
     Ok(Outcome { end, elapsed: start.elapsed(), left_running })
 }
 
-/// On SIGINT, SIGTERM or SIGHUP, ends the group now running and exits with 128 plus the signal's number.
+fn groups() -> MutexGuard<'static, BTreeSet<u32>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What this thread starts from now on has a processor when nobody else wants it.
+pub(crate) fn yield_to_others() -> Result<()> {
+    rustix::process::setpriority_process(None, LOWEST_PRIORITY).context("cannot lower the priority")
+}
+
+/// On SIGINT, SIGTERM or SIGHUP, ends the groups now running and exits with 128 plus the signal's number.
 ///
 /// Needed because the groups are not the terminal's foreground group and would outlive us.
 pub(crate) fn kill_group_on_signals() -> Result<()> {
@@ -130,10 +146,8 @@ pub(crate) fn kill_group_on_signals() -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            let group = CURRENT_GROUP.load(Ordering::SeqCst);
-            if group != 0 {
-                end_group(group);
-            }
+            let groups = groups();
+            end_groups(&groups);
             eprintln!("xtask: stopped by {}", signal_name(signal));
             std::process::exit(128 + signal);
         }
@@ -195,14 +209,14 @@ fn last_line(path: &Path) -> Option<String> {
     Some(line.chars().take(80).collect())
 }
 
-/// Asks a process group to end, so that its programs remove what they have made, and kills what does not.
-fn end_group(group: u32) {
-    signal_group(group, Signal::TERM);
+/// Asks process groups to end, so that their programs remove what they have made, and kills what does not.
+fn end_groups(groups: &BTreeSet<u32>) {
+    groups.iter().for_each(|group| signal_group(*group, Signal::TERM));
     let asked = Instant::now();
-    while live_members(group) > 0 && asked.elapsed() < GRACE {
+    while groups.iter().any(|group| live_members(*group) > 0) && asked.elapsed() < GRACE {
         std::thread::sleep(Duration::from_millis(20));
     }
-    kill_group(group);
+    groups.iter().for_each(|group| kill_group(*group));
 }
 
 /// Kills a process group, if any of it is left.
@@ -311,7 +325,7 @@ mod tests {
         while !left.exists() {
             std::thread::yield_now();
         }
-        end_group(child.id());
+        end_groups(&BTreeSet::from([child.id()]));
         child.wait().unwrap();
         assert!(!left.exists());
         while live_members(child.id()) > 0 {}
@@ -322,6 +336,43 @@ mod tests {
         let (outcome, _) = run_script("left", "sleep 1000 & exit 0", LONG);
         assert_eq!(outcome.end, End::Exit(0));
         assert_eq!(outcome.left_running, 1);
+    }
+
+    #[test]
+    fn commands_of_several_threads_run_beside_each_other() {
+        let directory = std::env::temp_dir().join(format!("dafs-xtask-{}-beside", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let [one, two] = ["one", "two"].map(|name| directory.join(name));
+        // Each waits for what the other makes.
+        let meet = |name: &'static str, own: &Path, other: &Path| {
+            let script =
+                format!("> '{}'; until [ -e '{}' ]; do sleep 0.01; done", own.display(), other.display());
+            run_script(name, &script, LONG).0.end
+        };
+        let ends = std::thread::scope(|scope| {
+            let beside = scope.spawn(|| {
+                yield_to_others().unwrap();
+                meet("beside-one", &one, &two)
+            });
+            [meet("beside-two", &two, &one), beside.join().unwrap()]
+        });
+        assert_eq!(ends, [End::Exit(0), End::Exit(0)]);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn thread_that_yields_leaves_the_others_as_they_are() {
+        let nice = || {
+            let (outcome, log) = run_script("nice", "nice", LONG);
+            assert_eq!(outcome.end, End::Exit(0));
+            log.stdout_text().trim().parse::<i32>().unwrap()
+        };
+        let before = nice();
+        let lowered = std::thread::spawn(move || {
+            yield_to_others().unwrap();
+            run_script("nice-lowered", "nice", LONG).1.stdout_text().trim().parse::<i32>().unwrap()
+        });
+        assert_eq!((lowered.join().unwrap(), nice()), (LOWEST_PRIORITY, before));
     }
 
     #[test]

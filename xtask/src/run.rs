@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::TestArgs;
-use crate::checks::{self, CARGO_TIME_MAX, CHECKS};
+use crate::checks::{self, CARGO_TIME_MAX, CHECKS, Check, Checked};
 use crate::guest::{self, Done, Guest, Job, VERBS};
 use crate::libtest::{self, Results, Verdict};
 use crate::packages::{self, NEEDS, Supplier};
@@ -90,52 +90,46 @@ impl<'a> Runner<'a> {
     }
 
     fn run_all(&mut self) -> Result<()> {
-        // The cheapest check goes first; the others follow the tests, which say more.
         let (first, rest) = CHECKS.split_at(1);
-        self.run_checks(first)?;
+        // The cheapest check goes first.
+        for check in self.wanted(first) {
+            self.announce(check.name);
+            let done = check.run(self.workspace, "", &self.log_directory)?;
+            self.finish(done.row, done.log.as_ref(), done.elapsed);
+        }
         let suites: Vec<&Suite> =
             self.workspace.suites.iter().filter(|suite| is_selected(self.args, &suite.name)).collect();
-        if !suites.is_empty() {
-            let programs = self.build()?;
-            for suite in suites {
-                self.run_suite(suite, &programs)?;
-            }
-            self.run_guest()?;
+        let programs = if suites.is_empty() { BTreeMap::new() } else { self.build()? };
+        // The others compile, while the suites mostly wait.
+        let checks = self.wanted(rest);
+        let depends = checks.iter().any(|check| check.depends_on_features());
+        let features = if depends { self.features() } else { String::new() };
+        let (workspace, directory, start) = (self.workspace, self.log_directory.clone(), self.start);
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(move || run_beside(&checks, workspace, &features, &directory, start));
+            self.run_suites(&suites, &programs)?;
+            let checked = beside.join().unwrap_or_else(|_| bail!("the thread of the checks panicked"))?;
+            checked.into_iter().for_each(|done| self.finish(done.row, done.log.as_ref(), done.elapsed));
+            Ok(())
+        })
+    }
+
+    fn run_suites(&mut self, suites: &[&Suite], programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
+        for suite in suites {
+            self.run_suite(suite, programs)?;
         }
+        self.run_guest()?;
         if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
             self.run_doctests()?;
         }
-        self.run_checks(rest)
+        Ok(())
     }
 
-    fn run_checks(&mut self, checks: &[checks::Check]) -> Result<()> {
-        for check in checks {
-            let named = self.args.suite.iter().any(|name| name == check.name);
-            let is_wanted =
-                named || (self.args.suite.is_empty() && !self.args.no_lint && self.is_unfiltered());
-            if !is_wanted {
-                continue;
-            }
-            if let Some(obstacle) = check.obstacle() {
-                self.finish(Row::of_not_run(check.name, &obstacle), None, Duration::ZERO);
-                continue;
-            }
-            self.announce(check.name);
-            let start = Instant::now();
-            let mut failure = None;
-            let mut log = Log::new(&self.log_directory, check.name);
-            let features = if check.depends_on_features() { self.features() } else { String::new() };
-            for command in check.commands(self.workspace, &features) {
-                let outcome = process::run(command, check.name, &log, CARGO_TIME_MAX)?;
-                if !outcome.end.is_success() {
-                    failure = Some(outcome.end.describe());
-                    break;
-                }
-                log = Log::new(&self.log_directory, check.name);
-            }
-            self.finish(Row::of_check(check.name, failure), Some(&log), start.elapsed());
-        }
-        Ok(())
+    /// Those of the checks that were asked for.
+    fn wanted(&self, checks: &'static [Check]) -> Vec<&'static Check> {
+        let of_all = self.args.suite.is_empty() && !self.args.no_lint && self.is_unfiltered();
+        let is_wanted = |check: &&Check| of_all || self.args.suite.iter().any(|name| name == check.name);
+        checks.iter().filter(is_wanted).collect()
     }
 
     /// Builds all programs with one feature set and returns the test programs. A row appears for it too, so that a
@@ -377,7 +371,7 @@ impl<'a> Runner<'a> {
     }
 
     fn announce(&self, name: &str) {
-        println!("[{:>4} s] {name}", self.start.elapsed().as_secs());
+        announce(name, self.start);
     }
 
     /// Adds the row to the table, says how it went, and shows the output of a failure.
@@ -412,6 +406,26 @@ impl<'a> Runner<'a> {
     fn is_unfiltered(&self) -> bool {
         self.args.filter.is_none() && self.args.provider.is_empty()
     }
+}
+
+fn announce(name: &str, start: Instant) {
+    println!("[{:>4} s] {name}", start.elapsed().as_secs());
+}
+
+/// Runs checks one after another, on processors that nobody else wants.
+fn run_beside(
+    checks: &[&Check],
+    workspace: &Workspace,
+    features: &str,
+    log_directory: &Path,
+    start: Instant,
+) -> Result<Vec<Checked>> {
+    process::yield_to_others()?;
+    let run = |check: &&Check| {
+        announce(check.name, start);
+        check.run(workspace, features, log_directory)
+    };
+    checks.iter().map(run).collect()
 }
 
 /// Counts the verdicts on the `expected` tests; returns the ignored ones with their reasons.
