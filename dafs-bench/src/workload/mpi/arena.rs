@@ -15,6 +15,9 @@ use crate::workload::Bench;
 /// The file of cases that write an array.
 const ARRAY_FILE: &str = "dafs-bench.array";
 
+/// Memory touched before what is to come from the disk, at most.
+const TOUCHED_BYTES_MAX: usize = 1 << 30;
+
 /// MPI programs on one file system by one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Contender {
@@ -119,7 +122,13 @@ impl<'a> Arena<'a> {
             Some(_) => bench.file.parent().context("the file is in a directory")?,
             None => Path::new(&contender.place),
         };
-        evicting(true, &directory.join(ARRAY_FILE))?()
+        let path = directory.join(ARRAY_FILE);
+        evicting(true, &path)?()?;
+        // A hypervisor may have taken back what was free, and gives it again page by page: who touches it first waits, and not for
+        // the disk.
+        let len = usize::try_from(std::fs::metadata(path)?.len())?.min(TOUCHED_BYTES_MAX);
+        drop(std::hint::black_box(vec![1u8; len]));
+        Ok(())
     }
 
     /// Has a command carried out by the contender's job, which is started if it does not run. `None` when another system failed: a note
