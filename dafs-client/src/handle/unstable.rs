@@ -4,7 +4,7 @@ use std::sync::Arc;
 use dafs_proto::wire::Verifier;
 
 /// Ranges remembered per file at most; beyond it ranges are joined across gaps, so a loss is then reported too large, never too small.
-const RANGES_MAX: usize = 1024;
+pub(crate) const RANGES_MAX: usize = 1024;
 
 /// What was done to a file and is not committed.
 #[derive(Debug, Default)]

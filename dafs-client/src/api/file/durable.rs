@@ -3,9 +3,13 @@ use std::ops::Range;
 
 use crate::api::file::File;
 use crate::error::{Error, Result};
+use crate::handle::unstable::{RANGES_MAX, joined};
 
 /// How often lost data is written again before the writer gives up.
 const ROUNDS_MAX: u32 = 8;
+
+/// With so many pieces of a file written and no others, what is lost is told to the byte.
+const EXACT_MAX: usize = RANGES_MAX / 2;
 
 /// Writes that survive a restart of the server: keeps a copy of what is not yet committed, and writes again what the server lost.
 ///
@@ -19,12 +23,14 @@ pub struct DurableWriter<'a> {
     limit: usize,
     /// What is held is to be written again before it is committed: what of it was lost has been told.
     all_lost: bool,
+    /// Lost, and not held: written by others, or before.
+    others_lost: Vec<Range<u64>>,
 }
 
 impl<'a> DurableWriter<'a> {
     /// Writes to `file`, holding copies of at most `limit` bytes (and of one write).
     pub fn new(file: &'a File, limit: usize) -> Self {
-        Self { file, held: VecDeque::new(), held_size: 0, limit, all_lost: false }
+        Self { file, held: VecDeque::new(), held_size: 0, limit, all_lost: false, others_lost: Vec::new() }
     }
 
     /// Writes all of `data` at `offset`. Blocks; commits first when too much is held. What is refused is not held, and not written again.
@@ -44,7 +50,8 @@ impl<'a> DurableWriter<'a> {
     }
 
     /// Makes everything durable, writing again what was lost. Blocks. Fails with [`Error::WritesLost`] where the size or attributes of the
-    /// file were changed too, since its last commit: set them again, and call this again, which writes all that is held.
+    /// file were changed too, since its last commit: set them again, and call this again, which writes all that is held. So it does, once
+    /// all that is held is durable, where writes by [`File`] itself were lost: it names what is to be written again.
     pub fn commit(&mut self) -> Result<()> {
         let mut rounds = 0;
         loop {
@@ -56,12 +63,18 @@ impl<'a> DurableWriter<'a> {
                 Ok(()) => {
                     self.held.clear();
                     self.held_size = 0;
-                    return Ok(());
+                    let ranges = joined(std::mem::take(&mut self.others_lost));
+                    let path = self.file.node.path.clone();
+                    return match ranges.is_empty() {
+                        true => Ok(()),
+                        false => Err(Error::WritesLost { path, ranges, attributes: false }),
+                    };
                 }
                 // What size and attributes were to be, the caller knows.
                 Err(Error::WritesLost { ranges, attributes: false, .. }) if rounds < ROUNDS_MAX => {
                     rounds += 1;
                     tracing::warn!(rounds, "the server lost uncommitted writes; writing them again");
+                    self.others_lost.extend(self.not_held(&ranges));
                     // Told of once: where this is not all written again now, the next commit has to.
                     self.all_lost = true;
                     self.write_again(&ranges)?;
@@ -75,14 +88,43 @@ impl<'a> DurableWriter<'a> {
         }
     }
 
-    /// Writes again, in the order of writing, what touches a lost range: later writes over earlier ones win again.
+    /// Writes again, in the order of writing, what lies in a lost range: later writes over earlier ones win again. What was not lost may
+    /// be of a later one.
     fn write_again(&self, lost: &[Range<u64>]) -> Result<()> {
         for (offset, data) in &self.held {
-            let end = offset.saturating_add(data.len() as u64);
-            if lost.iter().any(|range| range.start < end && *offset < range.end) {
-                self.file.write_all_at(data, *offset)?;
+            for range in lost {
+                let from = range.start.max(*offset);
+                let to = range.end.min(offset.saturating_add(data.len() as u64));
+                let within = |at: u64| usize::try_from(at.saturating_sub(*offset)).unwrap_or(usize::MAX);
+                if let Some(piece) = data.get(within(from)..within(to)).filter(|piece| !piece.is_empty()) {
+                    self.file.write_all_at(piece, from)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// What of these ranges no held write covers. Nothing where so many are held apart that a loss may be told too large.
+    fn not_held(&self, lost: &[Range<u64>]) -> Vec<Range<u64>> {
+        let held = joined(self.held.iter().map(|(at, data)| *at..at + data.len() as u64).collect());
+        let mut found = Vec::new();
+        if held.len() >= EXACT_MAX {
+            return found;
+        }
+        for range in lost {
+            let mut at = range.start;
+            for covered in
+                held.iter().filter(|covered| covered.end > range.start && covered.start < range.end)
+            {
+                if covered.start > at {
+                    found.push(at..covered.start);
+                }
+                at = covered.end;
+            }
+            if at < range.end {
+                found.push(at..range.end);
+            }
+        }
+        found
     }
 }

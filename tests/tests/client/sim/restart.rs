@@ -199,6 +199,47 @@ fn durable_writer_writes_again_what_a_restart_lost() {
     assert_same(&world.content("f"), &data, "what was committed");
 }
 
+// [CLI-21] What was not lost is of the last who wrote it.
+#[test]
+fn durable_writer_writes_no_more_again_than_was_lost() {
+    let world = ScriptedWorld::new(13);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let mut writer = DurableWriter::new(&file, 1 << 20);
+    writer.write_all_at(&[1; 10], 0).unwrap();
+    world.restart();
+    writer.write_all_at(&[2; 10], 5).unwrap();
+    writer.write_all_at(&[3; 8], 12).unwrap();
+    writer.commit().unwrap();
+    world.restart();
+    let expected = [&[1; 5][..], &[2; 7], &[3; 8]].concat();
+    assert_same(&world.content("f"), &expected, "what was committed");
+}
+
+// [CLI-96] [CLI-169]
+#[test]
+fn durable_writer_tells_of_losses_that_it_does_not_hold() {
+    let world = ScriptedWorld::new(14);
+    let session = world.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    file.write_all_at(&[9; 30], 100).unwrap();
+    let mut writer = DurableWriter::new(&file, 1 << 20);
+    writer.write_all_at(&[1; 10], 0).unwrap();
+    writer.write_all_at(&[2; 10], 110).unwrap();
+    world.restart();
+    // Told by whichever commit is the first to end well.
+    world.once(Opcode::Write, refused);
+    assert!(matches!(writer.commit(), Err(Error::Status { status: Status::IO, .. })));
+    let Err(Error::WritesLost { ranges, attributes: false, .. }) = writer.commit() else {
+        panic!("the loss goes unnoticed")
+    };
+    assert_eq!(ranges, [100..110, 120..130]);
+    writer.commit().unwrap();
+    world.restart();
+    let expected = [&[1; 10][..], &[0; 100], &[2; 10]].concat();
+    assert_same(&world.content("f"), &expected, "what was held");
+}
+
 // [CLI-21]
 #[test]
 fn durable_writer_that_could_not_write_again_does_so_before_the_next_commit() {
