@@ -300,6 +300,14 @@ impl Op {
         false
     }
 
+    /// It was to read a list with its gaps, and from now on reads the extents alone; false for all else.
+    pub(crate) fn leaves_gaps_out(&mut self) -> bool {
+        match &mut self.work {
+            Work::Data(transfer) if !transfer.discard => std::mem::take(&mut transfer.sieved) > 0,
+            _ => false,
+        }
+    }
+
     /// Some operations of a batch have ended.
     pub(crate) fn on_notice(
         &mut self,
@@ -474,6 +482,15 @@ impl Op {
         let (from, to) =
             (join(&target.present_path(), names.first), join(&second.present_path(), names.second));
         Some((target.export.clone(), from, to))
+    }
+
+    /// Where what it is about is now, as far as this session knows.
+    pub(crate) fn present_path(&self) -> Vec<u8> {
+        let base = self.target.as_ref().map(|node| node.present_path()).unwrap_or_default();
+        match &self.work {
+            Work::Named(named) => join(&base, &named.path),
+            Work::Data(_) | Work::Chain(_) | Work::Batch(_) => base,
+        }
     }
 
     /// The path it is about, below its export.

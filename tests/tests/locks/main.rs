@@ -33,6 +33,7 @@ on_each_provider_and_two_workers! {
     lock_that_is_waited_for_too_long_is_not_held_later,
     circle_of_waits_is_refused_to_whoever_closes_it,
     mandatory_lock_keeps_reads_and_writes_of_others_out,
+    mandatory_lock_in_a_gap_keeps_no_list_out,
     locks_are_held_again_after_a_restart,
     lock_answered_before_a_restart_and_collected_after_it_is_in_doubt,
     locks_that_another_took_after_a_restart_are_lost,
@@ -215,6 +216,28 @@ fn mandatory_lock_keeps_reads_and_writes_of_others_out(on: On) {
     locked(b.write_at(&[1], 120_000), "a write");
     a.unlock(0..u64::MAX).unwrap();
     b.write_at(&[1], 120_000).unwrap();
+}
+
+// [LIST-9] Over shared memory what is dense is read with its gaps.
+fn mandatory_lock_in_a_gap_keeps_no_list_out(on: On) {
+    let harness = Harness::start(on);
+    let (a, b) = (harness.session(), harness.session());
+    let ((_, a), (_, b)) = (open(&a), open(&b));
+    let data = dafs_tests::suite::bytes(1, 1000);
+    a.write_all_at(&data, 0).unwrap();
+    let options = LockOptions { mandatory: true, ..LockOptions::default() };
+    let extents: Vec<Extent> = (0..12).map(|at| Extent::new(64 * at, 33)).collect();
+    let mut found = vec![0; 12 * 33];
+    let mut read =
+        || b.read_list(&extents, &mut [std::io::IoSliceMut::new(&mut found)]).map(|read| read.count);
+    a.lock_with(40..50, Exclusive, options).unwrap();
+    assert_eq!(read().unwrap(), 12 * 33);
+    a.lock_with(96..97, Exclusive, options).unwrap();
+    assert_status(read(), Status::LOCKED, "a list whose second extent ends there");
+    a.unlock(96..97).unwrap();
+    assert_eq!(read().unwrap(), 12 * 33);
+    let expected: Vec<u8> = data.chunks(64).take(12).flat_map(|chunk| chunk[..33].to_vec()).collect();
+    assert!(found == expected);
 }
 
 /// A write by RDMA that its client serves when it likes, begun before the lock.
