@@ -320,7 +320,7 @@ fn check_commits(node: &Node, work: &ChainWork, mut covered: Option<Covered>) ->
 fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Result<Chained> {
     let Chain { owner, node: begin, options, .. } = chain;
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
-    let mut path = Cow::Borrowed(&begin.path);
+    let mut path = begin.present_path();
     let mut last: Option<(Reopen, Box<NamedReply>)> = None;
     let written = work.unstable_writes();
     for mut link in work.links {
@@ -330,7 +330,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
         };
         match (link.opcode, answer) {
             (Opcode::Open | Opcode::Lookup, Answer::Named(reply)) => {
-                path = Cow::Owned(join(&path, link.path()));
+                path = join(&path, link.path());
                 done.attributes = Some(decode_message_pack("attributes", &reply.payload)?);
                 last = link.reopen.filter(|_| link.opcode == Opcode::Open).map(|reopen| (reopen, reply));
             }
@@ -341,7 +341,7 @@ fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> R
     }
     if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
         unclosed.retain(|closing| !closing.is_of(reply.header.handle));
-        let place = (begin.export.clone(), path.into_owned(), reopen);
+        let place = (begin.export.clone(), path, reopen);
         let node = opened(owner, &reply, place, attributes)?;
         note_written(&node, written);
         done.file = Some(File::new(Arc::clone(owner), node, attributes.clone(), options));

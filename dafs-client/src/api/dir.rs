@@ -290,7 +290,7 @@ impl Dir {
     ) -> Call<Result<T>> {
         let (owner, export) = (Arc::clone(&self.owner), self.node.export.clone());
         Call::boxed(Some(&self.node), opcode, named, move |op| {
-            let path = op.path();
+            let path = op.present_path();
             let reply = op.into_reply()?;
             let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
             let node = opened(&owner, &reply, (export, path, reopen), &attributes)?;

@@ -314,8 +314,14 @@ fn file_that_the_client_renamed_itself_is_open_after_a_restart(on: On) {
     root.rename("f", &directory, "moved", false).unwrap();
     root.rename("d", &root, "e", false).unwrap();
     directory.submit_rename("moved", &root, "again", false).wait().unwrap();
+    let (later, chained) = (directory.create("later").unwrap(), "chained");
+    std::fs::write(harness.data().join("e").join(chained), "").unwrap();
+    let chained = directory.chain().open(chained, OpenOptions::new().read(true).write(true)).run().unwrap();
+    let chained = chained.file.unwrap();
     harness.restart();
-    for (file, path) in [(&file, "again"), (&below, "e/below"), (&other, "fg")] {
+    for (file, path) in
+        [(&file, "again"), (&below, "e/below"), (&other, "fg"), (&later, "e/later"), (&chained, "e/chained")]
+    {
         file.write_all_at(path.as_bytes(), 0).unwrap_or_else(|error| panic!("{path}: {error}"));
         assert_eq!(std::fs::read(harness.data().join(path)).unwrap(), path.as_bytes());
     }
