@@ -536,6 +536,17 @@ fn stream_reads_writes_seeks_and_appends(on: On) {
         log.write_all(&data).unwrap();
         assert_eq!(file.metadata().unwrap().size, 2 * data.len() as u64);
         assert_eq!(log.stream_position().unwrap(), 2 * data.len() as u64);
+        for method in methods(on) {
+            let session = harness.connect(&Config { method: *method, ..Config::default() }).unwrap();
+            let root = session.mount(export).unwrap();
+            let name = format!("log by {method:?}");
+            let mut log =
+                root.open_with(name, OpenOptions::new().append(true).read(true).create(true)).unwrap();
+            log.write_all(&data).unwrap_or_else(|error| panic!("{method:?}: {error}"));
+            let mut all = vec![0; data.len()];
+            log.read_exact_at(&mut all, 0).unwrap();
+            assert_same(&all, &data, export);
+        }
     }
 }
 

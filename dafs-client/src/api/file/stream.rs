@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 
 use crate::api::file::File;
+use crate::error::Error;
 
 impl Read for &File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -27,10 +28,20 @@ impl Write for &File {
         let mut position = self.position();
         if self.appends {
             // Larger appends are not atomic; std's helpers write the rest.
-            let max = self.owner.shared.lock().terms.append_size_max();
+            let (max, inline_max) = {
+                let terms = &self.owner.shared.lock().terms;
+                (terms.append_size_max(), terms.write_inline_max as usize)
+            };
             let data = &data[..data.len().min(max)];
-            *position = self.append(data)?.saturating_add(data.len() as u64);
-            return Ok(data.len());
+            let (appended, count) = match self.append(data) {
+                // By the way that it would have to take, less goes in one request.
+                Err(Error::Invalid(_)) if data.len() > inline_max => {
+                    (self.append(&data[..inline_max]), inline_max)
+                }
+                appended => (appended, data.len()),
+            };
+            *position = appended?.saturating_add(count as u64);
+            return Ok(count);
         }
         let count = self.write_at(data, *position)?;
         *position += count as u64;
