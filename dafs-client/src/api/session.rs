@@ -162,6 +162,8 @@ impl Session {
         };
         let mut config = config.clone();
         config.client_id = Some(client_id);
+        // The session is its, whoever the process is when it connects again.
+        config.identity.get_or_insert_with(connect::process::identity);
         config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
         let limits = (&config, config.connect_timeout);
         let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;

@@ -117,7 +117,10 @@ impl Shared {
         let single = Single { wish, node, offset: 0, memory, range: None, path: IoPath::Inline };
         let unwinding = EndOnUnwind { shared: self };
         let op = match self.attempt(self.lock(), &single) {
-            Attempt::Done(_) => None,
+            Attempt::Done(_) => {
+                self.send_closes_left();
+                None
+            }
             Attempt::NotBegun(core) => Some(self.run_locked(core, op())),
             Attempt::InFlight(core, sent, came) => Some(self.end_generally(core, op(), (sent, came))),
         };
@@ -596,5 +599,29 @@ mod tests {
             assert!(operations <= 128, "never");
         }
         assert_eq!(operations, 128);
+    }
+
+    // It has to have the lock to see its reply.
+    #[test]
+    fn session_stays_shared_while_another_thread_waits_for_its_operation() {
+        let world = World::new(12);
+        let (session, _export, file) = opened(&world);
+        let shared = &session.owner.shared;
+        shared.contended.store(true, std::sync::atomic::Ordering::Relaxed);
+        shared.lock().followers = 1;
+        let mut bytes = [0; 8];
+        for _ in 0..1000 {
+            file.read_at(&mut bytes, 0).unwrap();
+        }
+        assert!(shared.contended.load(std::sync::atomic::Ordering::Relaxed));
+        shared.lock().followers = 0;
+    }
+
+    // Who the process is by then does not matter: the session is one user's.
+    #[test]
+    fn session_that_connects_again_is_of_who_began_it() {
+        let world = World::new(13);
+        let (session, _export, _file) = opened(&world);
+        assert!(session.owner.shared.config.identity.is_some());
     }
 }

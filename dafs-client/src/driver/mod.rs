@@ -263,8 +263,18 @@ impl Shared {
         let mut core = self.wait_until(core, |core| core.has_ended(index));
         let op = core.collect(index);
         self.note_uncontended(&mut core);
+        drop(core);
         std::mem::forget(unwinding);
+        self.send_closes_left();
         op
+    }
+
+    /// Sends the closes of handles that were dropped while the session was in use: others may wait for their locks.
+    #[inline]
+    pub(crate) fn send_closes_left(&self) {
+        if self.closings.any() {
+            self.send_closes(true);
+        }
     }
 
     /// A blocking operation has ended. After many without another thread in sight the session is one thread's again.
@@ -275,7 +285,9 @@ impl Shared {
         if self.threads.take_refused() {
             core.uncontended.on_collision();
         }
-        if core.uncontended.lasts() {
+        if core.followers > 0 {
+            core.uncontended.on_company();
+        } else if core.uncontended.lasts() {
             self.contended.store(false, Ordering::Relaxed);
         }
     }

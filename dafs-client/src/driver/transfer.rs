@@ -92,7 +92,10 @@ impl Shared {
         let path = decide(&core.circumstances(&self.config, &question)).path;
         let single = Single { wish: Wish::Move(kind), node: Some(node), offset, memory, range, path };
         let outcome = match self.attempt(core, &single) {
-            Attempt::Done(count) => Ok(count),
+            Attempt::Done(count) => {
+                self.send_closes_left();
+                Ok(count)
+            }
             attempt => self.run_generally(node, asked, &single, loan, attempt),
         };
         std::mem::forget(unwinding);

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use dafs_client::{Config, Error, File, LockKind, LockOptions, OpenOptions, Pending, Session, Status};
-use dafs_tests::sim::ScriptedWorld;
+use dafs_client::{
+    Config, Error, File, LockKind, LockOptions, Opcode, OpenOptions, Pending, Session, Status,
+};
+use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::assert_status;
 
 use LockKind::{Exclusive, Shared};
@@ -53,6 +55,28 @@ fn end<T>(mut pending: Pending<T>, two: &Two) -> T {
     two.settle();
     assert!(pending.test(), "it waits for nobody");
     pending.wait()
+}
+
+/// Another thread drops a file with a lock while this one waits for a reply, and has the session.
+#[test]
+fn lock_of_a_file_that_is_dropped_beside_an_operation_is_given_back_behind_it() {
+    let world = ScriptedWorld::new(41);
+    let open = |session: &Session| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        session.mount("data").unwrap().open_with("f", &options).unwrap()
+    };
+    let (session, other_session) = (world.session(), world.session());
+    let (file, other) = (open(&session), open(&other_session));
+    file.lock(0..10, Exclusive).unwrap();
+    let dropped = std::sync::Mutex::new(Some(file));
+    world.once(Opcode::Null, move |_| {
+        let file = dropped.lock().unwrap().take();
+        std::thread::spawn(move || drop(file)).join().unwrap();
+        Action::Serve
+    });
+    session.ping().unwrap();
+    assert!(other.try_lock(0..10, Exclusive).unwrap(), "nothing more is asked for by the first");
 }
 
 // [CLI-148]
