@@ -233,6 +233,35 @@ static void run_end_of_file(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* Each second rank reads into memory with gaps, the others into memory without: one rank meets the end, those behind it get nothing. */
+static void run_end_of_file_mixed(void)
+{
+    enum { LEN = 100, SIZE = 150, BLOCKS = LEN / 2 };
+    unsigned char memory[2 * LEN], packed[LEN];
+    MPI_Datatype gaps;
+    MPI_Status status;
+    MPI_File fh;
+    check_make(check.file, 50, SIZE);
+    MPI_Type_vector(BLOCKS, 2, 4, MPI_BYTE, &gaps);
+    MPI_Type_commit(&gaps);
+    fh = CHECK_OPEN(MPI_MODE_RDONLY);
+    for (int whole = 0; whole < 2; whole++) {
+        MPI_Offset at = LEN * (1 + (MPI_Offset)check.rank);
+        int want = check.rank == 0 ? SIZE - LEN : 0;
+        memset(memory, CHECK_POISON, sizeof memory);
+        if (check.rank % 2 == whole)
+            CHECK_MPI(MPI_File_read_at_all(fh, at, memory, LEN, MPI_BYTE, &status));
+        else
+            CHECK_MPI(MPI_File_read_at_all(fh, at, memory, 1, gaps, &status));
+        CHECK_COUNT(&status, MPI_BYTE, want);
+        for (int i = 0; i < LEN; i++)
+            packed[i] = memory[check.rank % 2 == whole ? i : i / 2 * 4 + i % 2];
+        CHECK_PATTERN(packed, 50, (uint64_t)at, (size_t)want);
+    }
+    MPI_Type_free(&gaps);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 /* The file grows while the ranks read at its end: what a status counts is there. */
 static void run_end_moves(void)
 {
@@ -451,6 +480,7 @@ int main(int argc, char **argv)
         CASES(far_apart, "ranks that lie 4 GiB apart"),
         {"overlapping_reads", 1, run_overlapping_reads, "ranks read the same bytes"},
         {"end_of_file", 1, run_end_of_file, "ranks read at the end of the file and beyond"},
+        {"end_of_file_mixed", 1, run_end_of_file_mixed, "the same into memory with gaps and without"},
         {"end_moves", 1, run_end_moves, "the same while the file grows"},
         {"empty_views", 1, run_empty_views, "views without a byte"},
         {"sequence", 1, run_sequence, "60 calls of all sizes, with messages between"},

@@ -203,20 +203,31 @@ int dafs_settle(struct dafs_file *file, bool collective, int status, uint64_t wa
     return MPI_SUCCESS;
 }
 
-/* Keeps where a short read found the end: what an exchange reads is for other ranks too, each of which asks for bytes of its own. Where
- * pieces have gaps between them the end may be within the gap, which none asks for. */
-static void keep_end(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t moved)
+/* The first byte of the file that a transfer asks for behind those that moved. Where pieces have gaps between them the end may be within
+ * the gap, which none asks for. */
+static uint64_t first_not_moved(const adio_dafs_transfer *transfer, uint64_t moved)
 {
+    uint64_t offset;
+
+    if (!transfer->segments)
+        return adio_dafs_view_offset(transfer->view, transfer->position + moved, &offset) == ADIO_DAFS_OK ? offset : DAFS_NO_END;
     for (size_t i = 0; i < transfer->segment_count; i++) {
         const adio_dafs_segment *piece = &transfer->segments[i];
 
-        if (moved < piece->len) {
-            if (piece->offset + moved < file->end)
-                file->end = piece->offset + moved;
-            return;
-        }
+        if (moved < piece->len)
+            return piece->offset + moved;
         moved -= piece->len;
     }
+    return DAFS_NO_END;
+}
+
+/* Keeps where a short read found the end: what an exchange reads is for other ranks too, each of which asks for bytes of its own. */
+static void keep_end(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t moved)
+{
+    uint64_t end = first_not_moved(transfer, moved);
+
+    if (end < file->end)
+        file->end = end;
 }
 
 int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t wanted, uint64_t *moved)

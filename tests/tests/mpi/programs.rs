@@ -19,6 +19,7 @@ on_each_way! {
     random,
     contiguous,
     collective,
+    collective_of_two,
     nonblocking,
     shared,
     shared_on_two_nodes,
@@ -171,6 +172,13 @@ fn contiguous(way: Way, on: On) {
 // [MPI-80]
 fn collective(way: Way, on: On) {
     run_all(way, on, "collective", "");
+}
+
+// [MPI-79] Of two ranks over either transport: what ranks meet at the end of the file.
+fn collective_of_two(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let run = Run::new(way, 2, "collective").arg("end_of_file_mixed").arg(file(&harness, on));
+    run.arg("--expect-dafs").run().passed();
 }
 
 fn nonblocking(way: Way, on: On) {
