@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 // Changes when this interface does: compare with adio_dafs_abi_version().
-#define ADIO_DAFS_ABI_VERSION 3
+#define ADIO_DAFS_ABI_VERSION 4
 
 // Room for any ticket, bytes.
 #define ADIO_DAFS_TICKET_SIZE_MAX 16384
@@ -66,6 +66,9 @@ typedef enum adio_dafs_status {
 
 // An open file, for C.
 typedef struct adio_dafs_file adio_dafs_file;
+
+// Where a file is, for C.
+typedef struct adio_dafs_place adio_dafs_place;
 
 // A transfer under way, for C.
 typedef struct adio_dafs_request adio_dafs_request;
@@ -161,6 +164,13 @@ int adio_dafs_close(struct adio_dafs_file *file);
 
 // Removes a file by name. Blocks.
 int adio_dafs_delete(const char *file_name);
+
+// Where an open file is, which its name need not lead to when it is closed: relative names begin at the current directory. It stays when
+// the file is closed, and goes by adio_dafs_place_remove().
+int adio_dafs_place_of(struct adio_dafs_file *file, struct adio_dafs_place **place);
+
+// Removes the file at a place, which is freed, whatever is returned. Blocks.
+int adio_dafs_place_remove(struct adio_dafs_place *place);
 
 // Moves data. count gets the bytes moved from the beginning without a gap, also with an error; a read beyond the end of the
 // file is short. Blocks.

@@ -1,4 +1,4 @@
-/* Names that settings should send to dafs, where the settings are wrong or differ. The file is named by an absolute local path. */
+/* Names that settings should send to dafs, where the settings are wrong or differ, or the directory changes. FILE is an absolute path. */
 #include <fcntl.h>
 
 #include "check.h"
@@ -45,11 +45,31 @@ static void run_of_one_rank(void)
     open_fails(MPI_ERR_NOT_SAME, MPI_ERR_NOT_SAME);
 }
 
+/* A file that goes when it is closed was opened by a relative name; meanwhile the program goes to the directory "below", where another
+ * file has the name. */
+static void run_directory_changes(void)
+{
+    const char *base = strrchr(check.file, '/') + 1;
+    char directory[4096], other[4200];
+    MPI_File fh;
+    snprintf(directory, sizeof directory, "%.*s", (int)(base - check.file), check.file);
+    snprintf(other, sizeof other, "%sbelow/%s", directory, base);
+    check_make(other, 1, 1000);
+    CHECK(chdir(directory) == 0, "cannot go to %s", directory);
+    fh = check_open_as(MPI_COMM_WORLD, base, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, __FILE__, __LINE__);
+    CHECK(chdir("below") == 0, "cannot go to %sbelow", directory);
+    CHECK_MPI(MPI_File_close(&fh));
+    CHECK_CLASS(MPI_File_open(MPI_COMM_WORLD, check.file, MPI_MODE_RDONLY, check.info, &fh), MPI_ERR_NO_SUCH_FILE);
+    CHECK_MPI(MPI_File_open(MPI_COMM_WORLD, other, MPI_MODE_RDONLY | MPI_MODE_DELETE_ON_CLOSE, check.info, &fh));
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
         {"unreadable", 1, run_unreadable, "DAFS_MPI_PREFIX cannot be read"},
         {"of_one_rank", 2, run_of_one_rank, "one rank alone has DAFS_MPI_PREFIX"},
+        {"directory_changes", 1, run_directory_changes, "MPI_MODE_DELETE_ON_CLOSE, a relative name, and chdir()"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);

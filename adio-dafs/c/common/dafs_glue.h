@@ -115,8 +115,9 @@ int dafs_claimed_by_some(const char *name, int rank);
  * all ranks. Collective. */
 int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *file);
 
-/* Says what the hint dafs_explain asks for, and closes. The same MPI error class on all ranks. Collective. */
-int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank);
+/* Says what the hint dafs_explain asks for, closes, and removes the file where that is asked for: the one that was opened, whatever its
+ * name leads to by now. The same MPI error class on all ranks. Collective. */
+int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank, bool removes);
 
 /* Moves data and waits. Returns an MPI error class; moved gets the bytes. In a collective call an error is kept and success
  * pretended. */

@@ -168,26 +168,40 @@ static void explain(struct dafs_file *file, MPI_Comm comm, int rank)
     free(text);
 }
 
+/* The first rank removes the file, once all have closed it. */
+static int remove_together(MPI_Comm comm, int rank, adio_dafs_place *place)
+{
+    int status = rank == 0 ? adio_dafs_place_remove(place) : ADIO_DAFS_OK;
+
+    dafs_report(status);
+    return dafs_share_class(comm, dafs_class(status));
+}
+
 /* Open MPI's MPI_File_close() returns success whatever we say, so one rank that failed tells it. */
-int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank)
+int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank, bool removes)
 {
     enum { CLASS, LOWEST_FAILED, VALUES };
     char words[DAFS_WORDS_SIZE];
     int64_t values[VALUES];
-    int status, talk;
+    adio_dafs_place *place = NULL;
+    int status, talk, removal = MPI_SUCCESS;
 
     explain(file, comm, rank);
+    if (removes && rank == 0)
+        adio_dafs_place_of(file->handle, &place);
     status = adio_dafs_close(file->handle);
     dafs_keep_words(words);
     file->handle = NULL;
     values[CLASS] = dafs_class(status);
     values[LOWEST_FAILED] = status == ADIO_DAFS_OK ? 0 : INT_MAX - rank;
     talk = dafs_max(comm, values, VALUES);
+    if (talk == MPI_SUCCESS && values[LOWEST_FAILED] == INT_MAX - rank)
+        fprintf(stderr, "adio-dafs: %s\n", words);
+    if (removes)
+        removal = remove_together(comm, rank, place);
     if (talk != MPI_SUCCESS)
         return talk;
-    if (values[LOWEST_FAILED] == INT_MAX - rank)
-        fprintf(stderr, "adio-dafs: %s\n", words);
-    return (int)values[CLASS];
+    return values[CLASS] != MPI_SUCCESS ? (int)values[CLASS] : removal;
 }
 
 int dafs_settle(struct dafs_file *file, bool collective, int status, uint64_t wanted, uint64_t *moved)

@@ -37,7 +37,7 @@ static int open_at_begin_or_end(const struct dafs_opening *opening, struct dafs_
         return class;
     class = dafs_begin_at_end(file, opening->comm, opening->rank, &size);
     if (class != MPI_SUCCESS)
-        dafs_close_together(file, opening->comm, opening->rank);
+        dafs_close_together(file, opening->comm, opening->rank, false);
     return class;
 }
 
@@ -94,35 +94,33 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     return OMPI_SUCCESS;
 }
 
-/* The first rank removes the file, once all have closed it. OMPIO would then remove its own idea of the full name, on each rank. */
-static int delete_on_close(ompio_file_t *fh)
+/* OMPIO would remove its own idea of the full name, on each rank. */
+static void hide_removed(ompio_file_t *fh)
 {
-    int status = fh->f_rank == 0 ? adio_dafs_delete(fh->f_filename) : ADIO_DAFS_OK;
     char *deleted = strdup(dafs_deleted);
 
     if (deleted) {
         free(fh->f_fullfilename);
         fh->f_fullfilename = deleted;
     }
-    dafs_report(status);
-    return dafs_share_class(fh->f_comm, dafs_class(status));
 }
 
 static int fs_close(ompio_file_t *fh)
 {
     struct dafs_ompio_file *file = dafs_file_of(fh);
-    int class, deletion = MPI_SUCCESS;
+    bool removes = fh->f_amode & MPI_MODE_DELETE_ON_CLOSE;
+    int class;
 
     /* The open failed. */
     if (!file)
         return OMPI_SUCCESS;
     fh->f_fs_ptr = NULL;
     dafs_unshare_pointer(fh, file);
-    class = dafs_close_together(&file->common, fh->f_comm, fh->f_rank);
+    class = dafs_close_together(&file->common, fh->f_comm, fh->f_rank, removes);
     file_free(file);
-    if (fh->f_amode & MPI_MODE_DELETE_ON_CLOSE)
-        deletion = delete_on_close(fh);
-    return class != MPI_SUCCESS ? class : deletion;
+    if (removes)
+        hide_removed(fh);
+    return class;
 }
 
 static int fs_delete(char *name, opal_info_t *info)

@@ -20,8 +20,6 @@ struct dafs_romio_file {
     struct dafs_file common;
     /* What the program asked for before the file is open. */
     struct dafs_hints hints;
-    /* Owned. */
-    char *name;
     /* The individual file pointer: bytes of the view's data before it. ROMIO has the byte of the file where that goes on (fp_ind), which
      * does not tell it where tiles interleave, and is no number behind the last. */
     uint64_t position;

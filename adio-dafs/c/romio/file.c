@@ -15,7 +15,6 @@ static void file_free(ADIO_File fd)
     struct dafs_romio_file *file = dafs_file_of(fd);
 
     dafs_hints_free(&file->hints);
-    free(file->name);
     free(file);
     fd->fs_ptr = NULL;
 }
@@ -66,8 +65,7 @@ static struct dafs_romio_file *file_of_hints(ADIO_File fd)
     return fd->fs_ptr;
 }
 
-/* Takes the name over. */
-static int open_together(ADIO_File fd, int rank, int amode, char *name)
+static int open_together(ADIO_File fd, int rank, int amode, const char *name)
 {
     struct dafs_romio_file *file = file_of_hints(fd);
     /* A rank without memory takes part all the same, for the others wait for it. */
@@ -87,13 +85,10 @@ static int open_together(ADIO_File fd, int rank, int amode, char *name)
     if (class == MPI_SUCCESS && (amode & MPI_MODE_APPEND)) {
         class = seek_end(fd, file, rank);
         if (class != MPI_SUCCESS)
-            dafs_close_together(&file->common, fd->comm, rank);
+            dafs_close_together(&file->common, fd->comm, rank, false);
     }
-    if (!file) {
-        free(name);
+    if (!file)
         return class;
-    }
-    file->name = name;
     if (class != MPI_SUCCESS)
         file_free(fd);
     else
@@ -116,6 +111,7 @@ void dafs_adio_open_coll(ADIO_File fd, int rank, int amode, int *error)
         return;
     }
     *error = open_together(fd, rank, amode, name);
+    free(name);
     if (*error != MPI_SUCCESS)
         return;
     name_shared_pointer(fd, dafs_file_of(fd));
@@ -134,28 +130,16 @@ void dafs_adio_open(ADIO_File fd, int *error)
     *error = MPI_ERR_UNSUPPORTED_OPERATION;
 }
 
-/* The first rank removes the file, once all have closed it. ROMIO has another name for it, and is kept from that. */
-static int delete_on_close(ADIO_File fd, int rank)
-{
-    int status = rank == 0 ? adio_dafs_delete(dafs_file_of(fd)->name) : ADIO_DAFS_OK;
-
-    fd->access_mode &= ~MPI_MODE_DELETE_ON_CLOSE;
-    dafs_report(status);
-    return dafs_share_class(fd->comm, dafs_class(status));
-}
-
+/* ROMIO has another name for a file that goes when it is closed, and is kept from removing that. */
 void dafs_adio_close(ADIO_File fd, int *error)
 {
     struct dafs_romio_file *file = dafs_file_of(fd);
-    int rank = 0, deletion = MPI_SUCCESS;
+    int rank = 0;
 
     dafs_requests_end(file);
     PMPI_Comm_rank(fd->comm, &rank);
-    *error = dafs_close_together(&file->common, fd->comm, rank);
-    if (fd->access_mode & MPI_MODE_DELETE_ON_CLOSE)
-        deletion = delete_on_close(fd, rank);
-    if (*error == MPI_SUCCESS)
-        *error = deletion;
+    *error = dafs_close_together(&file->common, fd->comm, rank, fd->access_mode & MPI_MODE_DELETE_ON_CLOSE);
+    fd->access_mode &= ~MPI_MODE_DELETE_ON_CLOSE;
     file_free(fd);
 }
 

@@ -7,7 +7,7 @@ use crate::error::Class;
 use crate::file::AccessModeBits;
 
 /// Changes when this interface does: compare with adio_dafs_abi_version().
-pub const ADIO_DAFS_ABI_VERSION: c_int = 3;
+pub const ADIO_DAFS_ABI_VERSION: c_int = 4;
 
 /// Room for any ticket, bytes.
 pub const ADIO_DAFS_TICKET_SIZE_MAX: usize = 16384;

@@ -17,13 +17,16 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::file::{AccessMode, COUNTERS, File, Opening, Request};
-use crate::name::Surroundings;
+use crate::name::{Place, Surroundings};
 pub use abi::*;
 use guard::{argument, guard, last_error};
 use types::{bytes_out, hints, name, put, put_text};
 
 /// An open file, for C.
 pub struct adio_dafs_file(Arc<File>);
+
+/// Where a file is, for C.
+pub struct adio_dafs_place(Place);
 
 /// A transfer under way, for C.
 pub struct adio_dafs_request(Request);
@@ -160,6 +163,34 @@ pub unsafe extern "C" fn adio_dafs_close(file: *mut adio_dafs_file) -> c_int {
 pub unsafe extern "C" fn adio_dafs_delete(file_name: *const c_char) -> c_int {
     // SAFETY: a string of the caller's, by the contract.
     guard(|| crate::file::delete(unsafe { name(file_name) }?))
+}
+
+/// Where an open file is, which its name need not lead to when it is closed: relative names begin at the current directory. It stays when
+/// the file is closed, and goes by adio_dafs_place_remove().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_place_of(
+    file: *mut adio_dafs_file,
+    place: *mut *mut adio_dafs_place,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a pointer.
+        let (file, place) = unsafe { (open_file(file)?, put(place)?) };
+        *place = Box::into_raw(Box::new(adio_dafs_place(file.place().clone())));
+        Ok(())
+    })
+}
+
+/// Removes the file at a place, which is freed, whatever is returned. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_place_remove(place: *mut adio_dafs_place) -> c_int {
+    guard(|| {
+        if place.is_null() {
+            return Err(argument("no place"));
+        }
+        // SAFETY: by the contract, a place of `adio_dafs_place_of` that is not used any more.
+        let place = unsafe { Box::from_raw(place) };
+        crate::file::remove(&place.0)
+    })
 }
 
 /// Moves data. count gets the bytes moved from the beginning without a gap, also with an error; a read beyond the end of the

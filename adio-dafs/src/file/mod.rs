@@ -30,7 +30,7 @@ pub use account::Account;
 pub use amode::{AccessMode, AccessModeBits};
 use counters::Count;
 pub use counters::{COUNTERS, Counters, Values};
-pub use open::{Opening, delete};
+pub use open::{Opening, delete, remove};
 pub use request::Request;
 pub use transfer::Transfer;
 

@@ -159,7 +159,12 @@ impl File {
 pub fn delete(name: &OsStr) -> Result<()> {
     let shown = name.to_string_lossy();
     let place = Surroundings::of_process()?.place(name).map_err(|error| error.cannot("delete", &shown))?;
-    let removed = Server::on_export(&place, |_, export| export.remove_file(&place.path));
+    remove(&place)
+}
+
+/// Removes the file at a place, whatever its name leads to by now. Blocks.
+pub fn remove(place: &Place) -> Result<()> {
+    let removed = Server::on_export(place, |_, export| export.remove_file(&place.path));
     removed.map_err(|error| error.cannot("delete", &place.shown))
 }
 

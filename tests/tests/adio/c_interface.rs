@@ -8,12 +8,12 @@ use adio_dafs::ffi::{
     ADIO_DAFS_COUNTERS_MAX, ADIO_DAFS_READ, ADIO_DAFS_TICKET_SIZE_MAX, ADIO_DAFS_WRITE,
     adio_dafs_abi_version, adio_dafs_claims, adio_dafs_close, adio_dafs_counters, adio_dafs_delete,
     adio_dafs_explain, adio_dafs_file, adio_dafs_hint, adio_dafs_hint_at, adio_dafs_join,
-    adio_dafs_last_error, adio_dafs_memory, adio_dafs_open, adio_dafs_pointer_add, adio_dafs_pointer_begin,
-    adio_dafs_pointer_open, adio_dafs_pointer_remove, adio_dafs_pointer_set, adio_dafs_pointer_used,
-    adio_dafs_request, adio_dafs_request_free, adio_dafs_request_test, adio_dafs_request_wait,
-    adio_dafs_segment, adio_dafs_set_atomic, adio_dafs_share, adio_dafs_size, adio_dafs_status,
-    adio_dafs_transfer, adio_dafs_transfer_run, adio_dafs_transfer_submit, adio_dafs_type, adio_dafs_view,
-    adio_dafs_view_offset, adio_dafs_view_position,
+    adio_dafs_last_error, adio_dafs_memory, adio_dafs_open, adio_dafs_place_of, adio_dafs_place_remove,
+    adio_dafs_pointer_add, adio_dafs_pointer_begin, adio_dafs_pointer_open, adio_dafs_pointer_remove,
+    adio_dafs_pointer_set, adio_dafs_pointer_used, adio_dafs_request, adio_dafs_request_free,
+    adio_dafs_request_test, adio_dafs_request_wait, adio_dafs_segment, adio_dafs_set_atomic, adio_dafs_share,
+    adio_dafs_size, adio_dafs_status, adio_dafs_transfer, adio_dafs_transfer_run, adio_dafs_transfer_submit,
+    adio_dafs_type, adio_dafs_view, adio_dafs_view_offset, adio_dafs_view_position,
 };
 use adio_dafs::file::COUNTERS;
 use dafs_tests::harness::{Harness, On};
@@ -139,15 +139,17 @@ fn file_is_opened_shared_joined_moved_and_closed(on: On) {
     pointer_is_moved_in_atomic_mode_too(file, joined);
     what_is_shown_is_bounded(file);
     calls_without_what_they_need_are_errors(file);
+    let mut place = null_mut();
     // SAFETY: see above.
     unsafe {
+        assert_eq!(adio_dafs_place_of(file, &mut place), OK);
         assert_eq!(adio_dafs_close(file), OK);
         assert_eq!(adio_dafs_close(joined), OK);
-        assert_eq!(adio_dafs_delete(path.as_ptr()), OK);
+        assert_eq!(adio_dafs_place_remove(place), OK);
         assert_eq!(adio_dafs_delete(path.as_ptr()), adio_dafs_status::ADIO_DAFS_ERR_NO_SUCH_FILE as c_int);
     }
     assert!(last_error().contains("cannot delete") && last_error().contains("/data/f"), "{}", last_error());
-    assert_eq!(adio_dafs_abi_version(), 3);
+    assert_eq!(adio_dafs_abi_version(), 4);
 }
 
 fn pointer_is_moved_in_atomic_mode_too(file: *mut adio_dafs_file, joined: *mut adio_dafs_file) {
@@ -222,6 +224,8 @@ fn calls_without_what_they_need_are_errors(file: *mut adio_dafs_file) {
         assert_eq!(adio_dafs_open(c"dafs:/x".as_ptr(), 0, -1, 1, null(), 0, &mut other), 2);
         assert_eq!(adio_dafs_open(c"dafs+tcp://x/e/f".as_ptr(), 8, -1, 1, null(), 5, &mut other), ARGUMENT);
         assert_eq!(adio_dafs_close(null_mut()), ARGUMENT);
+        assert_eq!(adio_dafs_place_of(file, null_mut()), ARGUMENT);
+        assert_eq!(adio_dafs_place_remove(null_mut()), ARGUMENT);
         assert_eq!(adio_dafs_transfer_run(null_mut(), null(), &mut count), ARGUMENT);
         assert_eq!(adio_dafs_transfer_run(file, null(), &mut count), ARGUMENT);
         assert_eq!(adio_dafs_transfer_run(file, &segments_transfer(7, &[]), &mut count), ARGUMENT);

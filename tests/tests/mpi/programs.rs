@@ -36,6 +36,7 @@ on_each_way! {
     threads,
     name_goes_nowhere_by_a_prefix_that_cannot_be_read,
     name_that_one_rank_has_on_dafs_is_an_error_on_all,
+    file_that_goes_when_it_is_closed_is_the_one_that_was_opened,
 }
 
 /// The name of a file on the server, as a program gives it.
@@ -312,4 +313,17 @@ fn name_that_one_rank_has_on_dafs_is_an_error_on_all(way: Way, on: On) {
     let done = run.env("DAFS_MPI_PREFIX", prefix).run();
     assert!(done.passed().stderr.contains("give all of them the same DAFS_MPI_PREFIX"), "{done:?}");
     assert!(!directory.join("f").exists() && !harness.data().join("f").exists());
+}
+
+// [MPI-17]
+fn file_that_goes_when_it_is_closed_is_the_one_that_was_opened(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let directory = harness.scratch();
+    for parent in [&harness.data(), directory] {
+        std::fs::create_dir(parent.join("below")).unwrap();
+    }
+    let name = file(&harness, on);
+    let prefix = format!("{}={}", directory.display(), name.strip_suffix("/f").unwrap());
+    let run = Run::new(way, 2, "names").arg("directory_changes").arg(directory.join("f"));
+    run.env("DAFS_MPI_PREFIX", prefix).run().passed();
 }
