@@ -221,6 +221,25 @@ static void run_opened_twice(void)
     CHECK_MPI(MPI_File_close(&reader));
 }
 
+/* One file is open twice, once to be read alone: what one writes and syncs the other reads, after a sync of its own. */
+static void run_sync_read_only(void)
+{
+    enum { LEN = 1000 };
+    MPI_File writer = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR), reader = CHECK_OPEN(MPI_MODE_RDONLY);
+    MPI_Offset mine = (MPI_Offset)check.rank * LEN, theirs = (MPI_Offset)((check.rank + 1) % check.ranks) * LEN;
+    MPI_Status status;
+    pattern_fill(memory, 1, (uint64_t)mine, LEN);
+    CHECK_MPI(MPI_File_write_at(writer, mine, memory, LEN, MPI_BYTE, &status));
+    CHECK_MPI(MPI_File_sync(writer));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK_MPI(MPI_File_sync(reader));
+    CHECK_MPI(MPI_File_read_at(reader, theirs, memory, LEN, MPI_BYTE, &status));
+    CHECK_COUNT(&status, MPI_BYTE, LEN);
+    CHECK_PATTERN(memory, 1, (uint64_t)theirs, LEN);
+    CHECK_MPI(MPI_File_close(&reader));
+    CHECK_MPI(MPI_File_close(&writer));
+}
+
 static void run_delete_on_close(void)
 {
     MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE);
@@ -301,6 +320,7 @@ int main(int argc, char **argv)
         {"communicator_freed", 1, run_communicator_freed, "the communicator is freed while the file is open"},
         {"several_files", 1, run_several_files, "8 files at once"},
         {"opened_twice", 1, run_opened_twice, "one file is open twice"},
+        {"sync_read_only", 1, run_sync_read_only, "the same, once to be read alone"},
         {"delete_on_close", 1, run_delete_on_close, "MPI_MODE_DELETE_ON_CLOSE"},
         {"reopen", 1, run_reopen, "200 opens leave no descriptor behind"},
         {"failing_opens", 1, run_failing_opens, "100 failing opens leave no descriptor behind"},

@@ -383,14 +383,12 @@ static int our_preallocate(ompi_file_t *fp, MPI_Offset size)
     return by_first(fp, size, adio_dafs_preallocate);
 }
 
-/* OMPIO refuses while any file has a nonblocking call under way, and then leaves other ranks waiting. */
+/* OMPIO refuses while any file has a nonblocking call under way, and then leaves other ranks waiting. It also refuses a file that is only
+ * read, where a reader needs it to see what others synced. */
 static int our_sync(ompi_file_t *fp)
 {
-    int class;
+    int class = dafs_fs_sync(dafs_handle_of(fp));
 
-    if (dafs_handle_of(fp)->f_amode & MPI_MODE_RDONLY)
-        return MPI_ERR_ACCESS;
-    class = dafs_fs_sync(dafs_handle_of(fp));
     dafs_info_refresh(fp, dafs_file_of_mpi(fp));
     return class;
 }

@@ -61,6 +61,7 @@ typedef int adio_seek_fn(ADIO_File, MPI_Offset, int);
 typedef int adio_set_atomicity_fn(ADIO_File, int);
 typedef int adio_get_atomicity_fn(ADIO_File, int *);
 typedef int adio_set_size_fn(ADIO_File, MPI_Offset);
+typedef int adio_sync_fn(ADIO_File);
 typedef int adio_get_position_fn(ADIO_File, MPI_Offset *);
 typedef int adio_get_byte_offset_fn(ADIO_File, MPI_Offset, MPI_Offset *);
 typedef int adio_set_view_fn(ADIO_File, MPI_Offset, MPI_Datatype, MPI_Datatype, const char *, MPI_Info);

@@ -68,6 +68,7 @@ void dafs_adio_open_coll(ADIO_File fd, int rank, int amode, int *error);
 void dafs_adio_close(ADIO_File fd, int *error);
 void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error);
 void dafs_adio_flush(ADIO_File fd, int *error);
+bool dafs_adio_sync(ADIO_File fd, int *error);
 void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error);
 void dafs_adio_delete(const char *name, int *error);
 int dafs_adio_feature(ADIO_File fd, int feature);

@@ -87,6 +87,7 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .set_info = dafs_mpi_set_info,
         .preallocate = dafs_mpi_preallocate,
         .set_size = dafs_adio_set_size,
+        .sync = dafs_adio_sync,
         .get_pointer = dafs_get_pointer,
         .set_pointer = dafs_set_pointer,
         .seek_pointer = dafs_seek_pointer,

@@ -20,6 +20,7 @@ struct dafs_driver {
     bool (*preallocate)(MPI_File file, MPI_Offset size, int *class);
     /* Of ROMIO's function: the same. */
     bool (*set_size)(ADIO_File fd, MPI_Offset size, int *error);
+    bool (*sync)(ADIO_File fd, int *error);
     /* What ROMIO asks of the shared file pointer. Each returns true where the server keeps it, or where the call failed. */
     bool (*get_pointer)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
     bool (*set_pointer)(ADIO_File fd, ADIO_Offset position, int *error);

@@ -194,6 +194,15 @@ void dafs_adio_flush(ADIO_File fd, int *error)
     *error = dafs_max_class(fd->comm, dafs_class(adio_dafs_sync(dafs_file_of(fd)->common.handle)));
 }
 
+/* ROMIO's refuses a file that is only read. */
+bool dafs_adio_sync(ADIO_File fd, int *error)
+{
+    if (!dafs_ours(fd))
+        return false;
+    dafs_adio_flush(fd, error);
+    return true;
+}
+
 void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error)
 {
     int rank = 0;

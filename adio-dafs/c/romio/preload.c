@@ -11,8 +11,8 @@
  *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
  * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view or a size on one rank
- * alone: hence those of MPI_File_set_view() and MPI_File_set_size(). It forgets the error of a read that it converts after: hence that of
- * the conversion.
+ * alone: hence those of MPI_File_set_view() and MPI_File_set_size(). It refuses MPI_File_sync() of a file that is only read: hence that. It
+ * forgets the error of a read that it converts after: hence that of the conversion.
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). Ours
  * stand before MPI's own functions there, for those that ROMIO has no name of its own for: atomic mode and MPI_File_read_ordered(). */
@@ -57,6 +57,7 @@ static struct {
     adio_get_atomicity_fn *get_atomicity;
     adio_set_view_fn *file_set_view;
     adio_set_size_fn *set_size;
+    adio_sync_fn *sync;
     adio_get_position_fn *file_get_position;
     adio_get_byte_offset_fn *file_get_byte_offset;
 #endif
@@ -103,6 +104,7 @@ static void find_originals(void *component)
     *(void **)&romio.get_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_get_atomicity");
     *(void **)&romio.file_set_view = dlsym(component, "mca_io_romio_dist_MPI_File_set_view");
     *(void **)&romio.set_size = dlsym(component, "mca_io_romio_dist_MPI_File_set_size");
+    *(void **)&romio.sync = dlsym(component, "mca_io_romio_dist_MPI_File_sync");
     *(void **)&romio.file_get_position = dlsym(component, "mca_io_romio_dist_MPI_File_get_position");
     *(void **)&romio.file_get_byte_offset = dlsym(component, "mca_io_romio_dist_MPI_File_get_byte_offset");
 #endif
@@ -239,6 +241,17 @@ EXPORT int mca_io_romio_dist_MPI_File_set_size(ADIO_File fd, MPI_Offset size)
     if (driver && driver->set_size(fd, size, &error))
         return error;
     return romio.set_size ? romio.set_size(fd, size) : error;
+}
+
+/* ROMIO's refuses a file that is only read, where a reader needs it to see what others synced. */
+EXPORT int mca_io_romio_dist_MPI_File_sync(ADIO_File fd)
+{
+    int error = MPI_ERR_INTERN;
+
+    START();
+    if (driver && driver->sync(fd, &error))
+        return error;
+    return romio.sync ? romio.sync(fd) : error;
 }
 #endif
 

@@ -114,8 +114,11 @@ impl File {
         }
     }
 
-    /// Makes durable what this process wrote. Blocks.
+    /// Makes durable what this process wrote: nothing, where it may only read. Blocks.
     pub fn sync(&self) -> Result<()> {
+        if !self.mode.writes() {
+            return Ok(());
+        }
         self.counters.add(Count::Syncs, 1);
         self.unstable.store(false, Ordering::Release);
         self.inner.commit().map_err(|error| {

@@ -33,6 +33,7 @@ on_each_way! {
     datarep,
     hints,
     ranks,
+    sync_of_a_file_that_is_only_read,
     threads,
     name_goes_nowhere_by_a_prefix_that_cannot_be_read,
     name_that_one_rank_has_on_dafs_is_an_error_on_all,
@@ -286,6 +287,11 @@ fn hints(way: Way, on: On) {
 
 fn ranks(way: Way, on: On) {
     run_all(way, on, "ranks", "");
+}
+
+// [MPI-32]
+fn sync_of_a_file_that_is_only_read(way: Way, on: On) {
+    run(way, on, &[2], "ranks", "sync_read_only", "");
 }
 
 fn threads(way: Way, on: On) {
