@@ -262,6 +262,41 @@ static void run_end_of_file_mixed(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* Ranks write columns with gaps behind the end of the file, after they have moved other data: the gaps are zeros. */
+static void run_gaps_behind_the_end(void)
+{
+    enum { LEN = 100, BLOCKS = 100, STRIDE = 3 * LEN, EXTENT = STRIDE * BLOCKS };
+    unsigned char memory[LEN * BLOCKS], want[EXTENT], got[EXTENT];
+    int writers = check.ranks < 2 ? 1 : 2, bytes = check.rank < writers ? LEN * BLOCKS : 0;
+    MPI_Datatype columns, type;
+    MPI_Status status;
+    MPI_File fh = CHECK_OPEN(MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Type_vector(BLOCKS, LEN, check.ranks * LEN, MPI_BYTE, &columns);
+    MPI_Type_commit(&columns);
+    CHECK_MPI(MPI_File_set_view(fh, LEN * check.rank, MPI_BYTE, columns, "native", MPI_INFO_NULL));
+    memset(memory, CHECK_POISON, sizeof memory);
+    for (int i = 0; i < 3; i++)
+        CHECK_MPI(MPI_File_write_at_all(fh, i * LEN * BLOCKS, memory, LEN * BLOCKS, MPI_BYTE, &status));
+    MPI_Type_free(&columns);
+    CHECK_MPI(MPI_File_set_size(fh, 0));
+    MPI_Type_vector(BLOCKS, LEN, STRIDE, MPI_BYTE, &columns);
+    MPI_Type_create_resized(columns, 0, EXTENT, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, LEN * check.rank, MPI_BYTE, type, "native", MPI_INFO_NULL));
+    pattern_fill(memory, (uint64_t)check.rank, 0, sizeof memory);
+    CHECK_MPI(MPI_File_write_all(fh, memory, bytes, MPI_BYTE, &status));
+    check_publish(fh);
+    memset(want, 0, sizeof want);
+    for (int rank = 0; rank < writers; rank++)
+        for (int i = 0; i < BLOCKS; i++)
+            pattern_fill(want + i * STRIDE + rank * LEN, (uint64_t)rank, (uint64_t)(i * LEN), LEN);
+    CHECK_EQUAL(check_reread(check.file, 0, got, sizeof got), EXTENT - (3 - writers) * LEN);
+    CHECK_BYTES(got, want, 0, EXTENT - (size_t)(3 - writers) * LEN);
+    CHECK_MPI(MPI_File_close(&fh));
+    MPI_Type_free(&columns);
+    MPI_Type_free(&type);
+}
+
 /* The file grows while the ranks read at its end: what a status counts is there. */
 static void run_end_moves(void)
 {
@@ -482,6 +517,7 @@ int main(int argc, char **argv)
         {"end_of_file", 1, run_end_of_file, "ranks read at the end of the file and beyond"},
         {"end_of_file_mixed", 1, run_end_of_file_mixed, "the same into memory with gaps and without"},
         {"end_moves", 1, run_end_moves, "the same while the file grows"},
+        {"gaps_behind_the_end", 1, run_gaps_behind_the_end, "gaps behind the end of the file become zeros"},
         {"empty_views", 1, run_empty_views, "views without a byte"},
         {"sequence", 1, run_sequence, "60 calls of all sizes, with messages between"},
         {"split_with_work", 1, run_split_with_work, "work between begin and end"},

@@ -26,6 +26,20 @@ enum dafs_pointer_place {
     DAFS_POINTER_LIBRARY,
 };
 
+/* What is under way on a file. */
+enum dafs_call {
+    /* A rank's own calls. */
+    DAFS_CALL_OWN,
+    /* All ranks read, or all write. */
+    DAFS_CALL_READ,
+    DAFS_CALL_WRITE,
+};
+
+static inline enum dafs_call dafs_call_of_all(int direction)
+{
+    return direction == ADIO_DAFS_READ ? DAFS_CALL_READ : DAFS_CALL_WRITE;
+}
+
 /* A file that is open on this rank. */
 struct dafs_file {
     adio_dafs_file *handle;
@@ -34,7 +48,7 @@ struct dafs_file {
     /* The view of some rank has data in another order than the file has, which an exchange goes by. The ranks agree on it. */
     bool disordered;
     /* A collective call is under way: an error is kept for its end, so that the exchange with other ranks goes on. */
-    bool collective;
+    enum dafs_call collective;
     /* The first error of the call that is under way: an MPI error class. A thread that makes progress may set it. */
     atomic_int error;
     /* Where reads of the collective call that is under way found the end of the file: the first byte that is not there. */

@@ -244,6 +244,26 @@ static void keep_end(struct dafs_file *file, const adio_dafs_transfer *transfer,
         file->end = end;
 }
 
+/* An exchange reads a window to write it back, gaps and all. Behind the end of the file these become zeros, not what memory held. */
+static void clear_rest(const adio_dafs_transfer *transfer, uint64_t moved)
+{
+    for (size_t i = 0; transfer->segments && i < transfer->segment_count; i++) {
+        const adio_dafs_segment *piece = &transfer->segments[i];
+        uint64_t there = moved < piece->len ? moved : piece->len;
+
+        memset((char *)piece->memory + there, 0, piece->len - there);
+        moved -= there;
+    }
+}
+
+/* A successful read in a collective call came short. */
+static void on_end(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t moved)
+{
+    keep_end(file, transfer, moved);
+    if (file->collective == DAFS_CALL_WRITE)
+        clear_rest(transfer, moved);
+}
+
 int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, uint64_t wanted, uint64_t *moved)
 {
     int status;
@@ -255,7 +275,7 @@ int dafs_transfer(struct dafs_file *file, const adio_dafs_transfer *transfer, ui
     }
     status = adio_dafs_transfer_run(file->handle, transfer, moved);
     if (file->collective && status == ADIO_DAFS_OK && transfer->direction == ADIO_DAFS_READ && *moved < wanted)
-        keep_end(file, transfer, *moved);
+        on_end(file, transfer, *moved);
     return dafs_settle(file, file->collective, status, wanted, moved);
 }
 

@@ -14,7 +14,7 @@ static adio_dafs_transfer transfer_of(const ompio_file_t *fh, int direction, uin
 {
     adio_dafs_transfer transfer = {
         .direction = direction,
-        .collective = dafs_file_of((ompio_file_t *)fh)->common.collective,
+        .collective = dafs_file_of((ompio_file_t *)fh)->common.collective != DAFS_CALL_OWN,
         .segments = (const adio_dafs_segment *)fh->f_io_array,
         .segment_count = (size_t)fh->f_num_of_io_entries,
     };

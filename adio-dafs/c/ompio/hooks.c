@@ -12,11 +12,11 @@
 #include "hooks.h"
 #include "ompi/errhandler/errcode-internal.h"
 
-void dafs_enter(struct dafs_ompio_file *file, bool collective)
+void dafs_enter(struct dafs_ompio_file *file, enum dafs_call call)
 {
     pthread_mutex_lock(&file->call_lock);
-    file->common.collective = collective;
-    if (collective)
+    file->common.collective = call;
+    if (call != DAFS_CALL_OWN)
         file->common.end = DAFS_NO_END;
     dafs_take_error(&file->common);
 }
@@ -25,7 +25,7 @@ int dafs_leave(struct dafs_ompio_file *file, int code)
 {
     int error = dafs_take_error(&file->common);
 
-    file->common.collective = false;
+    file->common.collective = DAFS_CALL_OWN;
     pthread_mutex_unlock(&file->call_lock);
     return code != OMPI_SUCCESS ? ompi_errcode_get_mpi_code(code) : error;
 }
@@ -295,7 +295,7 @@ int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t w
             return error;                                                                                                          \
         if (alone_now && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))                          \
             return dafs_end_collective(fp, first_of(mistake, error), DAFS_NOWHERE, 0, status);                                     \
-        dafs_enter(file, true);                                                                                                    \
+        dafs_enter(file, dafs_call_of_all(direction));                                                                             \
         error = dafs_leave(file, alone_now ? file->ompio.io_module_file_##alone(__VA_ARGS__)                                       \
                                            : file->ompio.io_module_file_##name(__VA_ARGS__));                                      \
         return dafs_end_collective(fp, first_of(mistake, error), position, bytes_of(count, type), status);                         \

@@ -37,13 +37,13 @@ static inline uint64_t bytes_of(int count, ompi_datatype_t *type)
 }
 
 /* Begins a call of OMPIO that tells an error of the fbtl only by way of the file. */
-void dafs_enter(struct dafs_ompio_file *file, bool collective);
+void dafs_enter(struct dafs_ompio_file *file, enum dafs_call call);
 /* Ends it: the error that OMPIO returned or else the one that it passed over, as a class. */
 int dafs_leave(struct dafs_ompio_file *file, int code);
 
 /* The rest of a function that OMPIO's own does the work of. */
 #define BY_OMPIO(name, ...)                                                                                                        \
-    dafs_enter(file, false);                                                                                                       \
+    dafs_enter(file, DAFS_CALL_OWN);                                                                                               \
     error = dafs_leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                      \
     dafs_info_refresh(fp, file);                                                                                                   \
     return error;
@@ -51,7 +51,7 @@ int dafs_leave(struct dafs_ompio_file *file, int code);
 /* The same of one that makes a request. */
 #define BEGUN_BY_OMPIO(name, made, ...)                                                                                            \
     count = bytes_of(count, type) == 0 ? 0 : count;                                                                                \
-    dafs_enter(file, false);                                                                                                       \
+    dafs_enter(file, DAFS_CALL_OWN);                                                                                               \
     dafs_list_lock();                                                                                                              \
     error = file->ompio.io_module_file_##name(__VA_ARGS__);                                                                        \
     if (error == OMPI_SUCCESS)                                                                                                     \

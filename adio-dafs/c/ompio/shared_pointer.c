@@ -198,7 +198,7 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
         if (alone_now && dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))                             \
             return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
         position = FOUND_BY(direction, alone_now, at *(int64_t)dafs_handle_of(fp)->f_etype_size);                                  \
-        dafs_enter(file, true);                                                                                                    \
+        dafs_enter(file, dafs_call_of_all(direction));                                                                             \
         error = dafs_leave(file, alone_now ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)                  \
                                            : file->ompio.io_module_file_##there(fp, at, buf, count, type, status));                \
         return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \

@@ -56,7 +56,7 @@ void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction,
     layout->segment = (adio_dafs_segment){buf, (uint64_t)offset, layout->bytes};
     layout->transfer = (adio_dafs_transfer){
         .direction = direction,
-        .collective = dafs_file_of(fd)->common.collective,
+        .collective = dafs_file_of(fd)->common.collective != DAFS_CALL_OWN,
         .segments = &layout->segment,
         .segment_count = 1,
     };
@@ -74,7 +74,7 @@ void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction
     layout->view = dafs_view_of(fd, layout->whole[1]);
     layout->transfer = (adio_dafs_transfer){
         .direction = direction,
-        .collective = dafs_file_of(fd)->common.collective,
+        .collective = dafs_file_of(fd)->common.collective != DAFS_CALL_OWN,
         .memory = &layout->memory,
         .view = &layout->view,
         .position = (uint64_t)position_of(fd, offset),

@@ -133,12 +133,12 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
     *error = MPI_SUCCESS;
     dafs_take_error(file);
     file->end = DAFS_NO_END;
-    file->collective = true;
+    file->collective = dafs_call_of_all(direction);
     if (exchanges)
         exchange(fd, direction, buf, count, type, pointer, position, bytes, status, error);
     else
         strided(fd, direction, buf, count, type, pointer, offset, status, error);
-    file->collective = false;
+    file->collective = DAFS_CALL_OWN;
     kept = dafs_take_error(file);
     *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &end);
     keep_for_conversion(fd, direction, *error);
