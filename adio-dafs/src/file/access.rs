@@ -1,7 +1,7 @@
 //! Blocking transfers: which method and which memory mode, and the run of it.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_client::{Direction, RegistrationPolicy};
 
@@ -11,7 +11,7 @@ use super::view::Forgotten;
 use super::{File, Transfer, raw};
 use crate::error::{Class, Error, Result};
 use crate::hint::{Collective, MemoryMode, Method, Settings};
-use crate::layout::{GroupLimits, Segment, Segments, Stretch, next_group};
+use crate::layout::{GroupLimits, Segment, Segments, Source, Stretch, next_group};
 use crate::memory::{Cell, Timed};
 
 /// What goes in one call of the client library at most: so much is described at once.
@@ -131,11 +131,11 @@ impl File {
 
     /// What the transfers of a collective call have in common, and how many there are, where the server is to know.
     fn collective_group(&self, transfer: &Transfer<'_>) -> Option<(u64, u32)> {
-        let joins = transfer.is_collective() && self.settings.load().collective == Collective::Server;
-        if !joins || self.ranks < 2 {
+        if !transfer.is_collective() || self.ranks < 2 {
             return None;
         }
-        let number = self.collectives.fetch_add(1, Ordering::Relaxed);
+        let settings = self.settings.load();
+        let number = self.collectives.number(&settings, transfer.direction(), transfer.source())?;
         // The key is random: no other open has the number.
         let group = self.key.wrapping_add(number).max(1);
         Some((group, u32::try_from(self.ranks).ok()?))
@@ -291,6 +291,21 @@ impl File {
     }
 }
 
+/// Collective calls of a file that the server is to know, counted by each process for itself.
+#[derive(Debug, Default)]
+pub(super) struct Collectives(AtomicU64);
+
+impl Collectives {
+    /// The number of the call that a transfer belongs to; `None` where the server is not to know. Only transfers through views count, for
+    /// each process makes one, also without data. By segments it makes none without data, or several.
+    fn number(&self, settings: &Settings, direction: Direction, source: &Source<'_>) -> Option<u64> {
+        let joins = settings.collective == Collective::Server
+            && settings.method(direction) == Method::View
+            && matches!(source, Source::Typed { .. });
+        joins.then(|| self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// Moves all of a stretch. A write that came short is tried again from there: the first call that moves nothing tells the reason.
 pub(super) fn move_all<S: Stretch>(
     direction: Direction,
@@ -326,5 +341,39 @@ fn policy(mode: MemoryMode) -> RegistrationPolicy {
         MemoryMode::Auto | MemoryMode::Dafs => RegistrationPolicy::Library,
         MemoryMode::Adio => RegistrationPolicy::Operation,
         MemoryMode::AdioCache => RegistrationPolicy::Kept,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Instances, Type, View};
+
+    fn typed() -> Source<'static> {
+        let memory = Instances { base: 0, count: 0, of: Type::contiguous(1).unwrap() };
+        let view = View { displacement: 0, of: Type::contiguous(1).unwrap() };
+        Source::Typed { memory, view, position: 0 }
+    }
+
+    // [MPI-75] One process has no data in a call by segments, another moves its own in two parts.
+    #[test]
+    fn only_transfers_through_views_are_counted_as_collective_calls() {
+        let mut settings = Settings::default();
+        settings.take([("dafs_collective", "server"), ("dafs_write_method", "list")]);
+        let numbers = |segments: usize, writes: usize| {
+            let collectives = Collectives::default();
+            let number = |direction, source| collectives.number(&settings, direction, &source);
+            let first = number(Direction::Read, typed());
+            for _ in 0..segments {
+                assert_eq!(number(Direction::Read, Source::Segments(<_>::default())), None);
+            }
+            for _ in 0..writes {
+                assert_eq!(number(Direction::Write, typed()), None);
+            }
+            [first, number(Direction::Read, typed())]
+        };
+        assert_eq!([numbers(0, 0), numbers(2, 0), numbers(0, 1)], [[Some(0), Some(1)]; 3]);
+        settings.take([("dafs_collective", "independent"), ("dafs_method", "view")]);
+        assert_eq!(Collectives::default().number(&settings, Direction::Read, &typed()), None);
     }
 }

@@ -20,12 +20,13 @@ mod transfer;
 mod view;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use dafs_client::{Direction, RegistrationCounters};
 
+use access::Collectives;
 pub use account::Account;
 pub use amode::{AccessMode, AccessModeBits};
 use counters::Count;
@@ -69,8 +70,8 @@ pub struct File {
     worker: Worker,
     /// What the server knows of this process's file types.
     views: Mutex<Views>,
-    /// Collective transfers so far, which are the same on all processes.
-    collectives: AtomicU64,
+    /// Collective calls so far, which are the same on all processes.
+    collectives: Collectives,
     /// Smallest transfers for which memory has to be within the server's reach, bytes: read, write.
     direct_sizes_min: [u64; 2],
     /// Largest transfers that go with their lock in one round trip, bytes: read, write.

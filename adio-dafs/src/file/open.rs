@@ -1,7 +1,7 @@
 //! Opening: by one process, which gives the others a ticket.
 
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Provider, Registration, Status};
 
+use super::access::Collectives;
 use super::pointer::{SharedPointer, new_key};
 use super::ticket::Ticket;
 use super::worker::Worker;
@@ -120,7 +121,7 @@ impl Opening<'_> {
             atomic: AtomicBool::new(false),
             worker: Worker::default(),
             views: Mutex::default(),
-            collectives: AtomicU64::new(0),
+            collectives: Collectives::default(),
             inline_sizes_max: [agreed.read_inline_max.into(), agreed.write_inline_max.into()],
             registered_before: session.registration_counters(),
             inner,
