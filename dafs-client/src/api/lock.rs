@@ -143,7 +143,8 @@ impl File {
             self.to_lock(range, kind, options, LockFlags::empty())
         }
 
-        /// Gives back what this file holds of a range. No error where it holds nothing.
+        /// Gives back what this file holds of a range. No error where it holds nothing. Fails with [`Status::TOO_MANY_LOCKS`] where the
+        /// range is a part of a lock, and what would be left of that is too many parts.
         unlock, submit_unlock, (&self, range: Range<u64>) {
             self.to_unlock(range, None)
         }

@@ -148,8 +148,9 @@ impl Worker {
         }
         let (lasts, granted) = self.shared.locks.with(|table| {
             let lasts = are_kept && table.has_lasting(file, &range, owner);
-            (lasts, table.unlock(file, &range, owner))
+            (lasts, table.give_back(file, &range, owner))
         });
+        let granted = granted?;
         // It may have been given back before, and that may not be written.
         match lasts || self.shared.locks.may_be_kept(file, &range, owner) {
             true => self.reply_once_kept(call, file, AfterKept::Unlocked),

@@ -53,9 +53,9 @@ impl Worker {
             (granted, table.give_repair_up(file, &range, owner))
         });
         self.claim_lock_turn(call, request);
-        self.reply_status(call, Status::OK);
+        self.reply_status(call, freed.as_ref().map_or_else(|status| *status, |_| Status::OK));
         self.tell_of_locks(granted);
-        self.tell_of_freed(freed);
+        self.tell_of_freed(freed.unwrap_or_default());
         Ok(())
     }
 

@@ -7,6 +7,9 @@ use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{LockKind, LockTurn, SessionId};
 use smallvec::SmallVec;
 
+/// Parts of one file that may be locked so that they last, at most: all of them are written with each change.
+pub(super) const LASTING_MAX: usize = 1024;
+
 /// Who holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner {

@@ -11,9 +11,6 @@ use super::{Freed, LockTable};
 use crate::shared::lock_file::{Changed, FileName, Record};
 use crate::storage::LockKey;
 
-/// Parts of one file that may be locked so, at most: all of them are written with each change.
-pub(super) const LASTING_MAX: usize = 1024;
-
 /// What is in the file of locks alone.
 #[derive(Debug, Default)]
 pub(super) struct Lastings {
@@ -47,18 +44,16 @@ impl LockTable {
 
     /// A lock may outlive its owner here.
     pub(super) fn check_lasting(&self, file: LockKey, range: &Range<u64>, held: &Held) -> Result<(), Status> {
-        if held.lasting == Lasting::No {
-            return Ok(());
-        }
-        if !self.lasting.are_kept || file.generation == 0 {
+        if held.lasting != Lasting::No && (!self.lasting.are_kept || file.generation == 0) {
             return Err(Status::NOT_SUPPORTED);
         }
         let Some(locks) = self.files.get(&file) else { return Ok(()) };
         // Whoever asks again for what he has, or waits for, takes no more.
-        let fits = locks.segments.lasting().count() < LASTING_MAX;
-        let is_known =
-            || locks.segments.has_part(range, held.owner) || self.wait_for(file, range, held).is_some();
-        if fits || is_known() { Ok(()) } else { Err(Status::TOO_MANY_LOCKS) }
+        let is_known = || locks.segments.holds(range, held) || self.wait_for(file, range, held).is_some();
+        match locks.segments.has_room_for_lasting(range, held) || is_known() {
+            true => Ok(()),
+            false => Err(Status::TOO_MANY_LOCKS),
+        }
     }
 
     /// Somebody asks about a file: what was kept of it holds.

@@ -5,11 +5,11 @@ use std::ops::Range;
 use dafs_proto::wire::{SessionId, Status};
 
 use super::LockTable;
-use super::held::{Counts, Held, Owner, Waiting};
-use super::segments::Segments;
+use super::held::{Counts, Held, LASTING_MAX, Owner, Waiting};
+use super::segments::{Cut, Segments};
 use crate::config::LimitConfig;
 use crate::metrics::{BudgetState, SessionLimitState};
-use crate::storage::LockKey;
+use crate::storage::{LockKey, work};
 
 /// How many parts of files may be held or waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,38 @@ impl LockTable {
             return Ok(());
         }
         Err(self.refused.count(over))
+    }
+
+    /// There is room for what is left of the locks that a range is cut out of: each that is cut is two parts then, also of those who share
+    /// it and give nothing back. What is meant goes, or stays as a part of its own.
+    pub(super) fn check_cut(
+        &mut self,
+        file: LockKey,
+        range: &Range<u64>,
+        session: SessionId,
+        is_meant: impl Fn(&Held) -> bool,
+        goes: bool,
+    ) -> Result<(), Status> {
+        let Some(locks) = self.files.get(&file) else { return Ok(()) };
+        let Cut { added, gone } = locks.segments.cut(range, session, is_meant, goes);
+        let is_over = |before: usize, added: usize, gone: usize, max: usize| {
+            added > gone && before + added > max + gone
+        };
+        let own = self.counts.by_session.get(&session).copied().unwrap_or(0);
+        if is_over(own, added.own, gone.own, self.limits.session) {
+            return Err(self.refused.count(Over::Session));
+        }
+        if is_over(self.counts.all, added.all, gone.all, self.limits.all) {
+            return Err(self.refused.count(Over::All));
+        }
+        if added.lasting > gone.lasting {
+            let lasting = locks.segments.lasting().count();
+            work::add_looks(lasting);
+            if is_over(lasting, added.lasting, gone.lasting, LASTING_MAX) {
+                return Err(Status::TOO_MANY_LOCKS);
+            }
+        }
+        Ok(())
     }
 
     /// There is room for what one that waits would have.

@@ -247,15 +247,25 @@ impl LockTable {
     }
 
     /// Gives back what an owner holds of a range. Returns whose turn has come.
-    pub(crate) fn unlock(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Vec<Waiting> {
+    ///
+    /// # Errors
+    /// [`Status::TOO_MANY_LOCKS`]: what is left would be too many parts. Nothing is given back then.
+    pub(crate) fn give_back(
+        &mut self,
+        file: LockKey,
+        range: &Range<u64>,
+        owner: Owner,
+    ) -> Result<Vec<Waiting>, Status> {
         // Behind the last byte of any file there is nothing.
         if range.is_empty() || self.unlock_alone(file, range, owner) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
+        let is_own = |held: &Held| held.owner == owner && !held.is_broken();
+        self.check_cut(file, range, owner.session, is_own, true)?;
         if let Some(locks) = self.files.get_mut(&file) {
             locks.segments.unwritten.forget(range, owner);
         }
-        self.release(file, range, |held| held.owner == owner && !held.is_broken())
+        Ok(self.release(file, range, is_own))
     }
 
     /// Gives back what [`LockTable::lock_alone`] has locked, where nobody waits; whether it was that.
@@ -273,20 +283,30 @@ impl LockTable {
         is_unlocked
     }
 
-    /// Takes a lock back that its owner has not been told of, or does not take.
+    /// Takes a lock back that its owner has not been told of, or does not take. Where what is left of it would be too many parts it stays.
     pub(crate) fn take_back(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
         let locks = self.files.get_mut(&file);
         if let Some(number) = locks.and_then(|locks| locks.segments.unwritten.find_granted(range, owner)) {
             return self.put_back(file, range, number);
         }
-        let mut freed = self.give_repair_up(file, range, owner);
-        freed.granted.extend(self.unlock(file, range, owner));
+        let mut freed = self.give_repair_up(file, range, owner).unwrap_or_default();
+        freed.granted.extend(self.give_back(file, range, owner).unwrap_or_default());
         freed
     }
 
     /// What an owner was going to repair of a range is broken again.
-    pub(crate) fn give_repair_up(&mut self, file: LockKey, range: &Range<u64>, owner: Owner) -> Freed {
-        self.end(file, range, |held| held.owner == owner && held.lasting == Lasting::Repairing)
+    ///
+    /// # Errors
+    /// [`Status::TOO_MANY_LOCKS`]: the rest of what it repairs would be too many parts.
+    pub(crate) fn give_repair_up(
+        &mut self,
+        file: LockKey,
+        range: &Range<u64>,
+        owner: Owner,
+    ) -> Result<Freed, Status> {
+        let is_repaired = |held: &Held| held.owner == owner && held.lasting == Lasting::Repairing;
+        self.check_cut(file, range, owner.session, is_repaired, false)?;
+        Ok(self.end(file, range, is_repaired))
     }
 
     /// Ends what was locked by a handle of a session, and what waits by it.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use dafs_proto::wire::{LockKind as Kind, SessionId};
 use smallvec::SmallVec;
 
-use super::held::{Claim, Counts, Held, Lasting, Owner, Sessions, conflict};
+use super::held::{Claim, Counts, Held, LASTING_MAX, Lasting, Owner, Sessions, conflict};
 use super::unwritten::Unwritten;
 use crate::storage::work;
 
@@ -28,6 +28,29 @@ pub(super) enum InWay {
     Held,
     /// A broken lock, which nobody waits for.
     Broken,
+}
+
+/// How many parts there are: of one session, of all, and of those that last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parts {
+    pub(super) own: usize,
+    pub(super) all: usize,
+    pub(super) lasting: usize,
+}
+
+impl Parts {
+    fn count(&mut self, held: &Held, session: SessionId) {
+        self.own += usize::from(held.owner.session == session);
+        self.all += 1;
+        self.lasting += usize::from(held.lasting != Lasting::No);
+    }
+}
+
+/// What a range that is cut out of locks adds, by its two cuts, and what it takes away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cut {
+    pub(super) added: Parts,
+    pub(super) gone: Parts,
 }
 
 /// See the module.
@@ -141,8 +164,11 @@ impl Segments {
         if !self.overlapping(range).any(|(_, held)| breaks(held)) {
             return Vec::new();
         }
-        self.split(range.start, counts);
-        self.split(range.end, counts);
+        for at in [range.start, range.end] {
+            if self.segment_to_cut(at, breaks).is_some() {
+                self.split(at, counts);
+            }
+        }
         let mut broken = Vec::new();
         for (start, segment) in self.by_start.range_mut(range.clone()) {
             for held in segment.holders.iter_mut().filter(|held| breaks(held)) {
@@ -208,18 +234,64 @@ impl Segments {
         (own, own + others)
     }
 
+    /// What becomes of the parts when a range of those that are meant, of one session, is cut out of them: it goes, or stays by itself.
+    pub(super) fn cut(
+        &self,
+        range: &Range<u64>,
+        session: SessionId,
+        is_meant: impl Fn(&Held) -> bool,
+        goes: bool,
+    ) -> Cut {
+        let mut cut = Cut::default();
+        for at in [range.start, range.end] {
+            let Some(segment) = self.segment_to_cut(at, &is_meant) else { continue };
+            for held in &segment.holders {
+                cut.added.count(held, session);
+            }
+        }
+        let mut looks = cut.added.all;
+        for (_, held) in self.overlapping(range).filter(|_| goes) {
+            looks += 1;
+            if is_meant(held) {
+                cut.gone.count(held, session);
+            }
+        }
+        work::add_looks(looks);
+        cut
+    }
+
+    /// A lock makes no more parts that last than a file may have: it may be one of them, or be cut out of some.
+    pub(super) fn has_room_for_lasting(&self, range: &Range<u64>, held: &Held) -> bool {
+        let is_replaced = |by: &Held| by.lasting != Lasting::No && (by.owner == held.owner || by.is_broken());
+        let Cut { added, gone } = self.cut(range, held.owner.session, is_replaced, true);
+        let added = added.lasting + usize::from(held.lasting != Lasting::No);
+        if added <= gone.lasting {
+            return true;
+        }
+        let before = self.lasting().count();
+        work::add_looks(before);
+        before + added <= LASTING_MAX + gone.lasting
+    }
+
+    /// The segment that is to be cut at a place: one that somebody holds who is meant, and that begins before it and ends behind it.
+    fn segment_to_cut(&self, at: u64, is_meant: impl Fn(&Held) -> bool) -> Option<&Segment> {
+        let (_, segment) = self.by_start.range(..at).next_back()?;
+        (segment.end > at && segment.holders.iter().any(is_meant)).then_some(segment)
+    }
+
     /// Locks a range for a holder, instead of what its owner held there. There must be no conflict.
     pub(super) fn lock(&mut self, range: &Range<u64>, held: Held, counts: &mut Counts) {
         self.unlock(range, |other| other.owner == held.owner, counts);
         self.split(range.start, counts);
         self.split(range.end, counts);
-        let mut at = range.start;
+        let (mut at, mut looks) = (range.start, 0);
         while at < range.end {
             match self.by_start.range_mut(at..).next() {
                 Some((start, segment)) if *start == at => {
                     if held.is_mandatory {
                         self.mandatory.insert(at);
                     }
+                    looks += segment.holders.len();
                     segment.holders.push(held);
                     // In an order of their own, so that equal ones are found to be equal.
                     segment.holders.sort_unstable();
@@ -237,6 +309,7 @@ impl Segments {
             counts.add(&held);
             self.sessions.add(held.owner.session);
         }
+        work::add_looks(looks);
         self.join(range, counts);
     }
 
@@ -289,18 +362,27 @@ impl Segments {
         true
     }
 
-    /// Takes those holders of a range away that are meant; whether there were any.
+    /// Takes those holders of a range away that are meant; whether there were any. What they do not hold is not cut.
     pub(super) fn unlock(
         &mut self,
         range: &Range<u64>,
         is_meant: impl Fn(&Held) -> bool,
         counts: &mut Counts,
     ) -> bool {
-        if !self.overlapping(range).any(|(_, held)| is_meant(held)) {
+        let (mut looks, mut is_any) = (0, false);
+        for (_, held) in self.overlapping(range) {
+            looks += 1;
+            is_any |= is_meant(held);
+        }
+        work::add_looks(looks);
+        if !is_any {
             return false;
         }
-        self.split(range.start, counts);
-        self.split(range.end, counts);
+        for at in [range.start, range.end] {
+            if self.segment_to_cut(at, &is_meant).is_some() {
+                self.split(at, counts);
+            }
+        }
         let (mut emptied, mut freed) = (Vec::new(), Vec::new());
         for (start, segment) in self.by_start.range_mut(range.clone()) {
             segment.holders.retain(|held| {

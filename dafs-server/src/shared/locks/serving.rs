@@ -95,8 +95,10 @@ impl LockTable {
                 true => self.limits.check(&self.counts, Some(&locks.segments), range, held.owner, 1),
                 false => Ok(()),
             };
-            if let Err(over) = checked {
-                self.refused.count(over);
+            let checked = checked.map_err(|over| self.refused.count(over));
+            let is_refused =
+                checked.is_err() || (may_have && !locks.segments.has_room_for_lasting(range, held));
+            if is_refused {
                 self.counts.remove_waiter(held.owner);
                 granted.push((*id, false));
             } else if may_have && self.local.take_in_turn(file, *id, range, held.kind) {

@@ -167,11 +167,117 @@ fn file_has_a_bounded_number_of_parts_that_last() {
     assert_eq!(table.lock(FILE, far.clone(), held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
     let first = waits(&mut table);
     assert!(matches!(first, Ok(Outcome::Waits(_))), "{first:?}");
-    for at in 0..lasting::LASTING_MAX as u64 {
+    for at in 0..held::LASTING_MAX as u64 {
         assert_eq!(lock(&mut table, at), Ok(NOW));
     }
     assert_eq!(waits(&mut table), first, "it waits already");
     assert_eq!(lock(&mut table, 1 << 20), Err(Status::TOO_MANY_LOCKS));
     let plain = table.lock(FILE, 1 << 30..1 << 31, held(2, Kind::Exclusive), Claim::New, None);
     assert_eq!(plain, Ok(NOW), "others have no such bound");
+}
+
+// [LOCK-59] [LOCK-4] Each cut makes a part more of all who share what is cut.
+#[test]
+fn unlock_that_would_make_too_many_parts_of_what_others_share_is_refused() {
+    const HOLDERS: u64 = 100;
+    let mut table = LockTable::new(LockLimits { session: 10_000, all: 1000 });
+    for id in 0..HOLDERS {
+        let held = Held { owner: Owner { session: SessionId(7), id }, ..held(2, Kind::Shared) };
+        assert_eq!(table.lock(FILE, 0..1 << 40, held, Claim::New, None), Ok(NOW));
+    }
+    let give_back = |table: &mut LockTable, id, range| {
+        work::take();
+        let outcome = table.give_back(FILE, &range, Owner { session: SessionId(7), id });
+        (outcome, 16 * work::take() as u64 >= HOLDERS - 16)
+    };
+    for at in 1..5 {
+        assert_eq!(give_back(&mut table, 0, 2 * at..2 * at + 1), (Ok(Vec::new()), true), "its work counts");
+    }
+    assert_eq!(table.counts.all as u64, 9 * HOLDERS - 4);
+    for at in 5..10 {
+        assert_eq!(give_back(&mut table, 0, 2 * at..2 * at + 1).0, Err(Status::TOO_MANY_LOCKS));
+    }
+    assert_eq!((table.counts.all as u64, table.state().refused), (9 * HOLDERS - 4, 5));
+    // Where its owner holds nothing, nothing is cut.
+    for id in [0, HOLDERS] {
+        assert_eq!(give_back(&mut table, id, 2..3).0, Ok(Vec::new()));
+    }
+    assert_eq!(table.unlock(FILE, &(2..3), Owner { session: SessionId(7), id: HOLDERS }), []);
+    // One that cuts at one end, and of which more goes than comes, is not refused.
+    assert_eq!(give_back(&mut table, 1, 0..1 << 40).0, Ok(Vec::new()));
+    assert_eq!(table.counts.all as u64, 9 * HOLDERS - 4 - 9);
+    for id in 2..HOLDERS {
+        assert_eq!(give_back(&mut table, id, 0..1 << 40).0, Ok(Vec::new()));
+    }
+    assert_eq!(table.counts.all, 5);
+    assert_eq!(give_back(&mut table, 0, 20..21).0, Ok(Vec::new()), "there is room again");
+}
+
+// [LOCK-59]
+#[test]
+fn unlock_in_the_middle_adds_to_what_its_session_has() {
+    let mut table = LockTable::new(LockLimits { session: 3, all: 100 });
+    let lock =
+        |table: &mut LockTable, range| table.lock(FILE, range, held(2, Kind::Exclusive), Claim::New, None);
+    for range in [0..10, 20..30, 40..50] {
+        assert_eq!(lock(&mut table, range), Ok(NOW));
+    }
+    assert_eq!(table.give_back(FILE, &(4..5), owner_of(2)), Err(Status::TOO_MANY_LOCKS));
+    assert_eq!(table.session_limit_state().refused, 1);
+    assert!(table.conflict(FILE, &(4..5), owner_of(4), Kind::Shared).is_some(), "it is held as before");
+    assert_eq!(table.unlock(FILE, &(5..25), owner_of(2)), [], "that makes two of two");
+    assert_eq!(table.unlock(FILE, &(25..45), owner_of(2)), []);
+    assert_eq!(table.unlock(FILE, &(46..47), owner_of(2)), []);
+    // What is taken back and would not fit stays with its owner.
+    assert_eq!(table.counts.all, 3);
+    assert!(table.take_back(FILE, &(1..2), owner_of(2)).granted.is_empty());
+    assert_eq!(table.counts.all, 3);
+}
+
+// [LOCK-10] [LOCK-59] Neither an unlock, nor another lock in its place, nor the end of a repair makes more of them.
+#[test]
+fn locks_that_last_are_cut_into_a_bounded_number_of_parts() {
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    for way in 0..4 {
+        let mut table = LockTable::default();
+        table.restore([].into(), Vec::new());
+        let lock = |table: &mut LockTable, range, held: Held, claim| {
+            table.lock(FILE, range, held, claim, None).map(drop)
+        };
+        lock(&mut table, 0..1 << 40, lasts, Claim::New).unwrap();
+        if way == 3 {
+            table.unlock_handle(FILE, lasts.owner.session, lasts.handle);
+            lock(&mut table, 0..1 << 40, lasts, Claim::Repair).unwrap();
+        }
+        let mut cut = |at: u64| {
+            let part = 2 * at..2 * at + 1;
+            match way {
+                0 => table.give_back(FILE, &part, lasts.owner).map(drop),
+                1 => lock(&mut table, part, held(2, Kind::Exclusive), Claim::New),
+                2 => lock(&mut table, part, Held { is_mandatory: true, ..lasts }, Claim::New),
+                _ => table.give_repair_up(FILE, &part, lasts.owner).map(drop),
+            }
+        };
+        let refused = (1..2000).find(|at| cut(*at) == Err(Status::TOO_MANY_LOCKS));
+        let each = if way < 2 { 1 } else { 2 };
+        assert_eq!(refused, Some(held::LASTING_MAX as u64 / each), "{way}");
+        let (_, records) = table.records_of(FILE);
+        assert!(records.len() <= held::LASTING_MAX, "{way}");
+    }
+}
+
+// [LOCK-10] [LOCK-5]
+#[test]
+fn locks_that_last_and_were_waited_for_are_no_more_than_a_file_may_have() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..1 << 40, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
+    let most = held::LASTING_MAX as u64;
+    for at in 0..=most {
+        let wish = table.lock(FILE, 2 * at..2 * at + 1, lasts, Claim::New, Some(waiting(at)));
+        assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    }
+    assert_eq!(table.unlock(FILE, &(0..1 << 40), owner_of(4)).len() as u64, most);
+    assert_eq!(table.take_overfull(), [waiting(most)]);
 }
