@@ -109,11 +109,20 @@ impl LockTable {
         let locks = self.files.get_mut(&file);
         let broken = locks.and_then(|locks| locks.segments.put_back(number, &mut self.counts));
         let Some(broken) = broken else { return Freed::default() };
+        self.enter_holders(file, range);
         self.local.show(file, range, self.files.get(&file));
         let mut freed = Freed { granted: self.serve(file, [range.clone()]), ended: Vec::new() };
         self.end_waits_for_broken(file, broken, &mut freed);
         self.forget_if_free(file);
         freed
+    }
+
+    /// Who holds something of a range may have had nothing of the file meanwhile. What he locks there next is to end with his session.
+    fn enter_holders(&mut self, file: LockKey, range: &Range<u64>) {
+        let Some(locks) = self.files.get(&file) else { return };
+        for (_, held) in locks.segments.overlapping(range) {
+            self.by_session.entry(held.owner.session).or_default().entry(file).or_insert(0);
+        }
     }
 
     /// A session has all of its locks again that it wants. Returns the sessions of before when it was the last.

@@ -142,3 +142,25 @@ fn unlock_behind_the_last_byte_leaves_what_is_not_written() {
     assert!(table.unlock(FILE, &(u64::MAX..u64::MAX), owner_of(2)).is_empty());
     assert_eq!(shown(&table, 0..5, owner_of(2)), "PPPP.");
 }
+
+// [LOCK-9] [LOCK-46] A session gets its broken lock back while it has nothing else of the file.
+#[test]
+fn session_that_gets_a_broken_lock_back_leaves_nothing_locked_there() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    let session = owner_of(2).session;
+    assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(2));
+    table.unlock_handle(FILE, session, lasts(2).handle);
+    assert_eq!(table.lock(FILE, 0..10, lasts(6), Claim::Repair, None), Ok(NOW));
+    put_back(&mut table, 0..10, lasts(6));
+    assert_eq!(shown(&table, 0..10, owner_of(2)), "BBBBBBBBBB");
+    assert_eq!(table.lock(FILE, 100..101, held(2, Kind::Exclusive), Claim::New, None), Ok(NOW));
+    while table.end_some_of(session).is_some() {}
+    assert_eq!(table.conflict(FILE, &(100..101), owner_of(4), Kind::Shared), None);
+    // Nor is it remembered once that lock is repaired.
+    assert_eq!(table.lock(FILE, 0..10, lasts(6), Claim::Repair, None), Ok(NOW));
+    table.unlock(FILE, &(0..10), owner_of(6));
+    assert!(knows_no_file(&table) && !table.by_session.contains_key(&session));
+}
