@@ -33,6 +33,8 @@ const SUM: &str = "sum";
 
 /// Changes that are written together at most.
 const TOGETHER_MAX: usize = 4096;
+/// Changes that are owed at most. Of more the latest are.
+const OWED_MAX: usize = 1 << 16;
 
 /// A part of a file that is locked so that the lock outlives its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,7 +137,7 @@ impl LockFile {
         let (database, kept) = read.map_err(unusable)?;
         let (changes, arriving) = channel();
         let names = Arc::new(Mutex::new(LockNames::new(&kept.files)));
-        let keeper = Keeper { database: Some(database), path: path.to_owned(), names: Arc::clone(&names) };
+        let keeper = Keeper::new(Some(database), path, Arc::clone(&names));
         let thread = std::thread::Builder::new()
             .name("dafs-locks".into())
             .spawn(move || keeper.keep(&arriving))
@@ -248,34 +250,70 @@ struct Keeper {
     database: Option<Database>,
     path: PathBuf,
     names: Arc<Mutex<LockNames>>,
+    /// What could not be written and nobody was told of: nobody else sees to it. It goes with what is written next.
+    owed: Vec<Change>,
+}
+
+/// Of some changes, in their order, the last of each session and of each file: the latest, as many as may be owed.
+fn newest_of_each(changes: impl DoubleEndedIterator<Item = Change>) -> Vec<Change> {
+    let (mut sessions, mut files) = (HashSet::new(), HashSet::new());
+    let is_newest = |change: &Change| match change {
+        Change::Session(session, _) => sessions.insert(*session),
+        Change::File((file, _)) => files.insert(*file),
+    };
+    let mut newest: Vec<Change> = changes.rev().filter(is_newest).take(OWED_MAX).collect();
+    newest.reverse();
+    newest
 }
 
 impl Keeper {
+    fn new(database: Option<Database>, path: &Path, names: Arc<Mutex<LockNames>>) -> Self {
+        Self { database, path: path.to_owned(), names, owed: Vec::new() }
+    }
+
     /// Writes what arrives until nobody sends any more.
     fn keep(mut self, arriving: &Receiver<Sent>) {
         while let Ok(first) = arriving.recv() {
             let more = arriving.try_iter().take(TOGETHER_MAX - 1);
-            let (changes, tells): (Vec<_>, Vec<_>) = std::iter::once(first).chain(more).unzip();
-            // Whoever waits is told, whatever the writer makes of a damaged file.
-            let written = std::panic::catch_unwind(AssertUnwindSafe(|| self.write(&changes)));
-            let written = written.unwrap_or_else(|_| Err(redb::Error::Corrupted("it is damaged".into())));
-            let status = match written {
-                Ok(()) => Status::OK,
-                Err(error) => {
-                    self.database = None;
-                    tracing::error!("cannot write the lock file {}: {error}", self.path.display());
-                    status_of(&error)
-                }
-            };
-            let files = changes.iter().filter_map(|change| match change {
-                Change::File((file, _)) => Some(*file),
-                Change::Session(..) => None,
-            });
-            let mut names = lock(&self.names);
-            files.for_each(|file| names.end(file, status == Status::OK));
-            drop(names);
-            tells.into_iter().flatten().for_each(|tell| tell(status));
+            self.write_together(std::iter::once(first).chain(more));
         }
+        if !self.owed.is_empty() {
+            self.write_together(std::iter::empty());
+        }
+    }
+
+    /// Writes what is owed, and what has arrived since, and tells of that.
+    fn write_together(&mut self, arrived: impl Iterator<Item = Sent>) {
+        let owed = std::mem::take(&mut self.owed).into_iter().map(|change| (change, None));
+        let (changes, tells): (Vec<_>, Vec<_>) = owed.chain(arrived).unzip();
+        // Whoever waits is told, whatever the writer makes of a damaged file.
+        let written = std::panic::catch_unwind(AssertUnwindSafe(|| self.write(&changes)));
+        let written = written.unwrap_or_else(|_| Err(redb::Error::Corrupted("it is damaged".into())));
+        let status = match written {
+            Ok(()) => Status::OK,
+            Err(error) => {
+                self.database = None;
+                tracing::error!("cannot write the lock file {}: {error}", self.path.display());
+                status_of(&error)
+            }
+        };
+        let mut names = lock(&self.names);
+        for change in &changes {
+            if let Change::File((file, _)) = change {
+                names.end(*file, status == Status::OK);
+            }
+        }
+        if status != Status::OK {
+            let untold = changes.into_iter().zip(&tells).filter(|(_, tell)| tell.is_none());
+            self.owed = newest_of_each(untold.map(|(change, _)| change));
+            for change in &self.owed {
+                if let Change::File(changed) = change {
+                    names.begin_again(changed);
+                }
+            }
+        }
+        drop(names);
+        tells.into_iter().flatten().for_each(|tell| tell(status));
     }
 
     fn write(&mut self, changes: &[Change]) -> Result<(), redb::Error> {
@@ -442,6 +480,50 @@ mod tests {
         fs::write(&path, &good).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
         assert!(matches!(LockFile::open(&path), Err(LockFileError::Open { .. })));
+    }
+
+    // [LOCK-60]
+    #[test]
+    fn change_that_nobody_is_told_of_is_written_once_that_is_possible() {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, away) = (directory.path().join("place"), directory.path().join("away"));
+        let path = place.join("locks");
+        fs::create_dir(&place).unwrap();
+        let kept = filled(&path);
+        let names = Arc::new(Mutex::new(LockNames::new(&kept.files)));
+        let mut keeper = Keeper::new(None, &path, Arc::clone(&names));
+        let mut write = |changes: Vec<Change>, tells: &[bool]| {
+            let (tell, told) = channel();
+            for change in &changes {
+                if let Change::File(changed) = change {
+                    lock(&names).begin(changed);
+                }
+            }
+            let teller = |tells: &bool| {
+                let tell = tell.clone();
+                tells.then(|| -> Tell { Box::new(move |status| tell.send(status).unwrap()) })
+            };
+            keeper.write_together(changes.into_iter().zip(tells.iter().map(teller)));
+            (told.try_iter().collect::<Vec<_>>(), keeper.owed.len())
+        };
+        let session = |number, proof| Change::Session(SessionId(number), proof);
+        let file = |name, records| Change::File(((name, 5), records));
+        fs::rename(&place, &away).unwrap();
+        let asked = vec![session(2, None), file(7, Vec::new()), session(8, Some([8; 32]))];
+        assert_eq!(write(asked, &[false, false, true]), (vec![Status::NOT_FOUND], 2));
+        let refused = write(vec![session(2, None), file(7, vec![record(50)])], &[false, false]);
+        assert_eq!(refused, (vec![], 2), "of each the newest");
+        assert!(lock(&names).may_name((7, 5), &(50..51), (7, 8)));
+        assert!(lock(&names).may_name((7, 5), &(0..1), (7, 8)), "that is still in the file");
+        fs::rename(&away, &place).unwrap();
+        assert_eq!(write(vec![session(9, Some([9; 32]))], &[true]), (vec![Status::OK], 0));
+        assert!(!lock(&names).may_name((7, 5), &(0..1), (7, 8)));
+        drop(keeper);
+        let (file, kept) = LockFile::open(&path).unwrap();
+        file.close();
+        assert_eq!(kept.sessions, [(SessionId(9), [9; 32])]);
+        let of_seven = kept.files.iter().find(|(name, _)| *name == (7, 5)).unwrap();
+        assert_eq!(of_seven.1, [record(50)]);
     }
 
     // [LOCK-34]

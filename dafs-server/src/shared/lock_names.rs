@@ -33,6 +33,11 @@ impl LockNames {
         self.files.entry(*file).or_default().under_way.push_back(records.clone());
     }
 
+    /// One that was not written is going to be, before those that are under way.
+    pub(super) fn begin_again(&mut self, (file, records): &Changed) {
+        self.files.entry(*file).or_default().under_way.push_front(records.clone());
+    }
+
     /// The one that is longest under way is written, or is not.
     pub(super) fn end(&mut self, file: FileName, is_written: bool) {
         let Some(named) = self.files.get_mut(&file) else { return };
