@@ -14,6 +14,7 @@ use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{SessionId, Status, encode_message_pack};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -124,13 +125,18 @@ impl LockFile {
             error,
         };
         let file = open_file(path).map_err(|error| unusable(error.into()))?;
-        let found = file.metadata().map_err(|error| unusable(error.into()))?;
-        if is_of_others(&found) {
-            return Err(LockFileError::Open { path: path.to_owned() });
+        if let Some(file) = &file {
+            let found = file.metadata().map_err(|error| unusable(error.into()))?;
+            if is_of_others(&found) {
+                return Err(LockFileError::Open { path: path.to_owned() });
+            }
         }
         // What is damaged may be found anywhere in the reader, by a panic too.
         let read = silently(|| {
-            let database = Database::builder().create_file(file)?;
+            let database = match file {
+                Some(file) => Database::builder().create_file(file)?,
+                None => create(path)?,
+            };
             read(&database).map(|kept| (database, kept))
         });
         let read = read.unwrap_or_else(|_| Err("it is damaged".into()));
@@ -236,12 +242,36 @@ fn read(database: &Database) -> Result<Kept, AnyError> {
     Ok(kept)
 }
 
-/// It is made where there is none, and nothing is written to it before its name is durable.
-fn open_file(path: &Path) -> std::io::Result<std::fs::File> {
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?;
+/// Opens one that is there; `None` where there is none. Of what a crash has cut to nothing nobody knows what it said.
+fn open_file(path: &Path) -> std::io::Result<Option<std::fs::File>> {
+    let file: std::fs::File = match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file.into(),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match file.metadata()?.len() {
+        0 => Err(std::io::Error::other("it is empty")),
+        _ => Ok(Some(file)),
+    }
+}
+
+/// Makes a file that names nobody. It gets its name once that is durable.
+fn create(path: &Path) -> Result<Database, AnyError> {
+    let mut other = path.to_owned().into_os_string();
+    other.push(".new");
+    let other = PathBuf::from(other);
+    // A new file each time: what somebody else has put there might be a link to any other.
+    match std::fs::remove_file(&other) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&other, flags, Mode::from_raw_mode(0o600))?;
+    let database = Database::builder().create_file(file.into())?;
+    read(&database)?;
+    std::fs::rename(&other, path)?;
     sync_name(path)?;
-    Ok(file.into())
+    Ok(database)
 }
 
 /// What the thread has.
@@ -320,7 +350,8 @@ impl Keeper {
         let database = match &mut self.database {
             Some(database) => database,
             none => {
-                let file = open_file(&self.path).map_err(redb::Error::Io)?;
+                let file = open_file(&self.path).and_then(|file| file.ok_or_else(|| Errno::NOENT.into()));
+                let file = file.map_err(redb::Error::Io)?;
                 none.insert(Database::builder().create_file(file)?)
             }
         };
@@ -469,17 +500,32 @@ mod tests {
             changed[at] ^= 0x10;
             look(&changed, &format!("byte {at}"));
         }
-        for part in 1..16 {
+        for part in 0..16 {
             let len = good.len() * part / 16;
             look(&good[..len], &format!("{len} bytes"));
         }
         assert!(refused > 20, "{refused}");
+        fs::write(&path, []).unwrap();
+        let error = LockFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("it is empty; put a copy of it back, or remove it"), "{error}");
         fs::write(&path, b"dafs-fences 1\n").unwrap();
         let error = LockFile::open(&path).unwrap_err().to_string();
         assert!(error.contains("cannot use the lock file") && error.contains("remove it"), "{error}");
         fs::write(&path, &good).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
         assert!(matches!(LockFile::open(&path), Err(LockFileError::Open { .. })));
+    }
+
+    // [LOCK-34]
+    #[test]
+    fn file_whose_making_was_cut_off_is_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, target) = (directory.path().join("locks"), directory.path().join("target"));
+        fs::write(&target, b"another's").unwrap();
+        std::os::unix::fs::symlink(&target, directory.path().join("locks.new")).unwrap();
+        assert_eq!(filled(&path).files.len(), 39);
+        assert_eq!(fs::read(&target).unwrap(), b"another's");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
     }
 
     // [LOCK-60]
@@ -511,10 +557,13 @@ mod tests {
         fs::rename(&place, &away).unwrap();
         let asked = vec![session(2, None), file(7, Vec::new()), session(8, Some([8; 32]))];
         assert_eq!(write(asked, &[false, false, true]), (vec![Status::NOT_FOUND], 2));
+        fs::create_dir(&place).unwrap();
         let refused = write(vec![session(2, None), file(7, vec![record(50)])], &[false, false]);
         assert_eq!(refused, (vec![], 2), "of each the newest");
+        assert!(!path.exists(), "no other file is made in its place");
         assert!(lock(&names).may_name((7, 5), &(50..51), (7, 8)));
         assert!(lock(&names).may_name((7, 5), &(0..1), (7, 8)), "that is still in the file");
+        fs::remove_dir(&place).unwrap();
         fs::rename(&away, &place).unwrap();
         assert_eq!(write(vec![session(9, Some([9; 32]))], &[true]), (vec![Status::OK], 0));
         assert!(!lock(&names).may_name((7, 5), &(0..1), (7, 8)));
