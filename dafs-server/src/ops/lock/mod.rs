@@ -214,6 +214,8 @@ impl Worker {
             self.tell_of_lock(worker, told, status);
         }
         self.tell_of_locks(freed.granted);
+        // Nobody waits for that.
+        freed.to_write.into_iter().for_each(|file| self.shared.locks.keep(file, None));
     }
 
     /// Frees some of the locks of sessions that have ended; whether there are more.

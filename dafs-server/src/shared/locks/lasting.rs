@@ -111,7 +111,7 @@ impl LockTable {
         let Some(broken) = broken else { return Freed::default() };
         self.enter_holders(file, range);
         self.local.show(file, range, self.files.get(&file));
-        let mut freed = Freed { granted: self.serve(file, [range.clone()]), ended: Vec::new() };
+        let mut freed = Freed { granted: self.serve(file, [range.clone()]), ..Freed::default() };
         self.end_waits_for_broken(file, broken, &mut freed);
         self.forget_if_free(file);
         freed

@@ -270,6 +270,12 @@ mod tests {
         let mut lock = |held: Held, range: &Range<u64>, claim, waits: bool| {
             table.show(FILE, shown).unwrap();
             let _ = table.lock(FILE, range.clone(), held, claim, waits.then(|| waiting(number)));
+            // Of those that are to be written some are.
+            if let Some(written) = table.begin_writing(FILE, range, &held)
+                && number.is_multiple_of(2)
+            {
+                table.on_written(FILE, written);
+            }
         };
         match action {
             Action::Lock(id, range, kind, waits) => lock(held(*id, *kind), range, Claim::New, *waits),

@@ -51,6 +51,8 @@ pub(crate) struct Freed {
     pub(crate) granted: Vec<Waiting>,
     /// Those that wait no more, and have no lock, and why.
     pub(crate) ended: Vec<(Waiting, Status)>,
+    /// Of these files less lasts than may be written.
+    pub(crate) to_write: BTreeSet<LockKey>,
 }
 
 /// Names a request that waits for a lock of a file, in the order in which they are served. Whoever held a part of the range goes first, for
@@ -306,7 +308,7 @@ impl LockTable {
     ) -> Result<Freed, Status> {
         let is_repaired = |held: &Held| held.owner == owner && held.lasting == Lasting::Repairing;
         self.check_cut(file, range, owner.session, is_repaired, false)?;
-        Ok(self.end(file, range, is_repaired))
+        Ok(self.break_off(file, range, is_repaired))
     }
 
     /// Ends what was locked by a handle of a session, and what waits by it.
@@ -353,14 +355,26 @@ impl LockTable {
         Some(freed)
     }
 
-    /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on, and whoever waits for it is told.
+    /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on, and whoever waits for it is told. What
+    /// its owner has not asked for since it was granted is taken back before: he does not know of it.
     fn end(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
+        let mut freed = Freed::default();
+        let unasked = self.files.get(&file).map(|locks| locks.segments.unwritten.unasked(range, &is_meant));
+        for (number, granted) in unasked.unwrap_or_default() {
+            freed.add(self.put_back(file, &granted, number));
+            freed.to_write.insert(file);
+        }
+        freed.add(self.break_off(file, range, is_meant));
+        freed
+    }
+
+    fn break_off(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
         let broken = self.files.get_mut(&file).map_or_else(Vec::new, |locks| {
             locks.segments.unwritten.end(range, &is_meant);
             locks.segments.break_lasting(range, &is_meant, &mut self.counts)
         });
         let granted = self.release(file, range, |held| is_meant(held) && !held.is_broken());
-        let mut freed = Freed { granted, ended: Vec::new() };
+        let mut freed = Freed { granted, ..Freed::default() };
         self.end_waits_for_broken(file, broken, &mut freed);
         freed
     }
@@ -544,6 +558,7 @@ impl Freed {
     fn add(&mut self, other: Self) {
         self.granted.extend(other.granted);
         self.ended.extend(other.ended);
+        self.to_write.extend(other.to_write);
     }
 }
 

@@ -51,6 +51,12 @@ fn numbers(granted: &[Waiting]) -> BTreeSet<u64> {
     granted.iter().map(|waiting| operation_of(*waiting)).collect()
 }
 
+/// A lock that was asked for is written.
+fn write(table: &mut LockTable, range: Range<u64>, held: Held) {
+    let number = table.begin_writing(FILE, &range, &held).unwrap();
+    table.on_written(FILE, number);
+}
+
 /// Every offset by itself: who holds it, and how; and who waits, in order.
 #[derive(Default)]
 struct Model {
@@ -334,6 +340,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     let lasts = |id| Held { lasting: Lasting::Persistent, is_mandatory: true, ..held(id, Kind::Exclusive) };
     let repair = |table: &mut LockTable, range| table.lock(FILE, range, lasts(6), Claim::Repair, None);
     assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(2));
     let (name, records) = table.records_of(FILE);
     assert_eq!((name, records.len()), ((2, 3), 1));
     let wish = table.lock(FILE, 8..9, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
@@ -433,6 +440,7 @@ fn owner_that_closed_its_handle_has_to_repair_too() {
     table.restore([].into(), Vec::new());
     let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
     assert_eq!(table.lock(FILE, 0..10, lasts, Claim::New, None), Ok(NOW));
+    write(&mut table, 0..10, lasts);
     table.unlock_handle(FILE, lasts.owner.session, lasts.handle);
     assert_eq!(table.lock(FILE, 3..4, lasts, Claim::New, None), Err(Status::LOCK_BROKEN));
     table.unlock(FILE, &(0..10), lasts.owner);
@@ -460,6 +468,7 @@ fn repair_that_is_taken_back_has_repaired_nothing() {
     table.restore([].into(), Vec::new());
     let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
     assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(2));
     table.unlock_handle(FILE, lasts(2).owner.session, lasts(2).handle);
     for take_back in [true, false] {
         assert_eq!(table.lock(FILE, 0..12, lasts(6), Claim::Repair, None), Ok(NOW));

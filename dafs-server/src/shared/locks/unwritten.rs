@@ -51,6 +51,19 @@ impl Unwritten {
         Some(lock.number)
     }
 
+    /// Those in a range that are meant, were granted and are not asked for, with all of their ranges: the latest first.
+    pub(super) fn unasked(
+        &self,
+        range: &Range<u64>,
+        is_meant: impl Fn(&Held) -> bool,
+    ) -> Vec<(u64, Range<u64>)> {
+        let is_unasked = |lock: &&UnwrittenLock| {
+            lock.asked == 0 && !both(&lock.range, range).is_empty() && is_meant(&lock.held)
+        };
+        let unasked = self.locks.iter().rev().filter(is_unasked);
+        unasked.map(|lock| (lock.number, lock.range.clone())).collect()
+    }
+
     /// A lock is written.
     pub(super) fn on_written(&mut self, number: u64) {
         self.locks.retain(|lock| lock.number != number);

@@ -246,6 +246,7 @@ fn locks_that_last_are_cut_into_a_bounded_number_of_parts() {
         };
         lock(&mut table, 0..1 << 40, lasts, Claim::New).unwrap();
         if way == 3 {
+            write(&mut table, 0..1 << 40, lasts);
             table.unlock_handle(FILE, lasts.owner.session, lasts.handle);
             lock(&mut table, 0..1 << 40, lasts, Claim::Repair).unwrap();
         }

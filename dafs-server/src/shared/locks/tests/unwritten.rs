@@ -103,12 +103,6 @@ fn locks_of_one_range_that_are_written_or_not_at_different_times_leave_what_was_
     }
 }
 
-/// A lock that was asked for is written.
-fn write(table: &mut LockTable, range: Range<u64>, held: Held) {
-    let number = table.begin_writing(FILE, &range, &held).unwrap();
-    table.on_written(FILE, number);
-}
-
 /// It cannot be written.
 fn put_back(table: &mut LockTable, range: Range<u64>, held: Held) -> Freed {
     let number = table.begin_writing(FILE, &range, &held).unwrap();
@@ -163,4 +157,57 @@ fn session_that_gets_a_broken_lock_back_leaves_nothing_locked_there() {
     assert_eq!(table.lock(FILE, 0..10, lasts(6), Claim::Repair, None), Ok(NOW));
     table.unlock(FILE, &(0..10), owner_of(6));
     assert!(knows_no_file(&table) && !table.by_session.contains_key(&session));
+}
+
+// [LOCK-58] The files of a session that ended are seen to one by one, and meanwhile another gives back what it waits for.
+#[test]
+fn lock_that_is_granted_to_a_session_that_ended_is_not_broken() {
+    for repairs in [false, true] {
+        let mut table = LockTable::default();
+        table.restore([].into(), Vec::new());
+        let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+        let first = LockKey { file: FILE.file - 1, ..FILE };
+        if repairs {
+            assert_eq!(table.lock(FILE, 0..10, lasts(8), Claim::New, None), Ok(NOW));
+            write(&mut table, 0..10, lasts(8));
+            table.unlock_handle(FILE, owner_of(8).session, lasts(8).handle);
+        }
+        assert_eq!(table.lock(first, 0..10, held(2, Kind::Exclusive), Claim::New, None), Ok(NOW));
+        assert_eq!(table.lock(FILE, 10..20, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
+        let claim = if repairs { Claim::Repair } else { Claim::New };
+        let wish = table.lock(FILE, 0..20, lasts(2), claim, Some(waiting(2)));
+        assert!(matches!(wish, Ok(Outcome::Waits(_))));
+        table.end_some_of(owner_of(2).session).unwrap();
+        assert_eq!(numbers(&table.unlock(FILE, &(10..20), owner_of(4))), [2].into());
+        let wish = table.lock(FILE, 12..13, held(6, Kind::Shared), Claim::New, Some(waiting(6)));
+        assert!(matches!(wish, Ok(Outcome::Waits(_))));
+        let (mut granted, mut ended, mut to_write) = (Vec::new(), Vec::new(), BTreeSet::new());
+        while let Some(freed) = table.end_some_of(owner_of(2).session) {
+            granted.extend(freed.granted);
+            ended.extend(freed.ended);
+            to_write.extend(freed.to_write);
+        }
+        assert_eq!((numbers(&granted), ended), ([6].into(), Vec::new()), "{repairs}");
+        assert_eq!(to_write, [FILE].into(), "the file may name it");
+        let left = if repairs { "BBBBBBBBBB....." } else { "..............." };
+        assert_eq!(shown(&table, 0..15, owner_of(2)), left);
+        assert!(!table.by_session.contains_key(&owner_of(2).session));
+    }
+}
+
+// [LOCK-58]
+#[test]
+fn lock_whose_handle_is_closed_before_it_is_asked_for_again_is_not_broken() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
+    let other = Held { handle: lasts.handle + 1, ..held(2, Kind::Shared) };
+    assert_eq!(table.lock(FILE, 0..4, other, Claim::New, None), Ok(NOW));
+    assert_eq!(table.lock(FILE, 4..8, held(4, Kind::Exclusive), Claim::New, None), Ok(NOW));
+    let wish = table.lock(FILE, 2..8, lasts, Claim::New, Some(waiting(2)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(numbers(&table.unlock(FILE, &(4..8), owner_of(4))), [2].into());
+    assert_eq!(shown(&table, 0..9, owner_of(2)), "ssPPPPPP.");
+    table.unlock_handle(FILE, lasts.owner.session, lasts.handle);
+    assert_eq!(shown(&table, 0..9, owner_of(2)), "ssss.....", "what was locked by another handle stays");
 }
