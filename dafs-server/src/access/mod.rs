@@ -93,8 +93,8 @@ impl Access {
         ServerTerms { key_required: key_required(listener) }
     }
 
-    /// Whether all is known for [`Access::admit`]. If not, a thread asks the user database and calls `then`, after which it is; a client
-    /// that is admitted sooner has no groups.
+    /// Whether all is known for [`Access::admit`]. If not, a thread asks the user database and calls `then`, with whether it is after that.
+    /// A client that is admitted sooner is refused.
     ///
     /// # Errors
     /// [`Status::AGAIN`] where the user database cannot be asked now.
@@ -103,7 +103,7 @@ impl Access {
         listener: &Address,
         peer: &PeerIdentity,
         key: Option<&Key>,
-        then: impl FnOnce() + Send + 'static,
+        then: impl FnOnce(bool) + Send + 'static,
     ) -> Result<bool, Status> {
         let Address::Tcp(server) = listener else { return Ok(true) };
         let (None, Some(client)) = (&peer.credentials, peer.address) else { return Ok(true) };
@@ -127,8 +127,8 @@ impl Access {
     ///
     /// # Errors
     /// [`Status::AUTH_REQUIRED`] without a key where one is demanded; [`Status::AUTH_FAILED`] with one that was revoked or replaced since
-    /// its proof began; [`Status::INVALID`] when it claims a user or group that cannot exist; [`Status::AGAIN`] where the kernel would
-    /// know and cannot be asked now.
+    /// its proof began; [`Status::INVALID`] when it claims a user or group that cannot exist; [`Status::AGAIN`] where the kernel or the
+    /// user database would know and cannot be asked now.
     pub fn admit(
         &self,
         listener: &Address,
@@ -265,7 +265,7 @@ impl Access {
                 tracing::info!(peer = %client, "the owner of the connection is unknown");
                 Ok(None)
             }
-            Ok(Some(uid)) => Ok(Some(self.users.identity(uid))),
+            Ok(Some(uid)) => self.users.identity(uid).map(Some).ok_or(Status::AGAIN),
             // Whoever it is would act as another.
             Err(error) => {
                 tracing::warn!(peer = %client, %error, "cannot ask the kernel who owns a connection; the session is refused");

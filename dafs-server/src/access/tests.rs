@@ -24,6 +24,16 @@ fn access(privileged: bool) -> Access {
     })
 }
 
+/// The same, once the user database has answered about a client.
+fn access_that_knows(listener: &Address, peer: &PeerIdentity) -> Access {
+    let access = access(true);
+    let (tell, told) = std::sync::mpsc::channel();
+    if !access.ask(listener, peer, None, move |is_known| tell.send(is_known).unwrap()).unwrap() {
+        assert!(told.recv().unwrap());
+    }
+    access
+}
+
 fn hello(uid: u32, gid: u32, groups: &[u32]) -> Hello {
     Hello {
         version_min: PROTOCOL_VERSION,
@@ -133,7 +143,7 @@ fn admit_goes_by_the_best_evidence() {
     }
 }
 
-// [ACC-12]
+// [ACC-12] [ACC-19]
 #[test]
 fn admit_over_loopback_believes_the_kernel_not_the_client() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -141,11 +151,14 @@ fn admit_over_loopback_believes_the_kernel_not_the_client() {
     let address = Address::Tcp(listener.local_addr().unwrap());
     let peer = PeerIdentity { address: Some(connection.local_addr().unwrap()), credentials: None };
     let own = rustix::process::geteuid().as_raw();
-    let admitted = access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), None).unwrap();
+    let admitted = access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), None);
+    assert_eq!(admitted, Err(Status::AGAIN), "its groups are not known");
+    let access = access_that_knows(&address, &peer);
+    let admitted = access.admit(&address, &peer, &hello(own + 1, 7, &[8]), None).unwrap();
     assert_eq!((admitted.identity.uid, admitted.evidence), (own, Evidence::Kernel));
     // A connection that its process has closed has no owner any more; it is not root's.
     drop(connection);
-    let admitted = access(true).admit(&address, &peer, &hello(0, 0, &[]), None).unwrap();
+    let admitted = access.admit(&address, &peer, &hello(0, 0, &[]), None).unwrap();
     assert_eq!(admitted, client(id(NOBODY, NOBODY, &[]), Evidence::None, None));
 }
 
@@ -157,12 +170,12 @@ fn admit_over_loopback_believes_the_kernel_not_the_holder_of_a_key() {
     let address = Address::Tcp(listener.local_addr().unwrap());
     let peer = PeerIdentity { address: Some(connection.local_addr().unwrap()), credentials: None };
     let own = rustix::process::geteuid().as_raw();
-    let admitted =
-        access(true).admit(&address, &peer, &hello(own + 1, 7, &[8]), Some(&key("alpha"))).unwrap();
+    let access = access_that_knows(&address, &peer);
+    let admitted = access.admit(&address, &peer, &hello(own + 1, 7, &[8]), Some(&key("alpha"))).unwrap();
     assert_eq!((admitted.identity.uid, admitted.evidence), (own, Evidence::Kernel));
     assert_eq!(admitted.key_name.as_deref(), Some("alpha"));
     // What the operator wrote of the key is better evidence still.
-    let admitted = access(true).admit(&address, &peer, &hello(1, 1, &[]), Some(&key("backup"))).unwrap();
+    let admitted = access.admit(&address, &peer, &hello(1, 1, &[]), Some(&key("backup"))).unwrap();
     assert_eq!((admitted.identity.uid, admitted.evidence), (34, Evidence::KeyFile));
 }
 
@@ -180,7 +193,10 @@ fn admit_with_a_key_that_was_revoked_or_replaced_since_its_proof_began_is_refuse
         let (listener, peer) = (tcp("0.0.0.0:7"), peer("192.0.2.9:8"));
         let admitted = access(true).admit(&listener, &peer, &hello(77, 88, &[]), Some(&proven));
         assert_eq!(admitted.map(|client| client.evidence), expected, "{proven:?}");
-        assert_eq!(access(true).ask(&listener, &peer, Some(&proven), || panic!("nobody is asked")), Ok(true));
+        assert_eq!(
+            access(true).ask(&listener, &peer, Some(&proven), |_| panic!("nobody is asked")),
+            Ok(true)
+        );
     }
 }
 

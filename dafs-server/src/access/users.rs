@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::identity::NOBODY;
@@ -20,8 +21,8 @@ const ASKING_MAX: usize = 8;
 /// Whoever waits for the answer about one user, at most: as many as may be in a handshake, unless more are configured.
 const WAITING_MAX: usize = 1024;
 
-type LookUp = Box<dyn Fn(u32) -> Identity + Send + Sync>;
-type Then = Box<dyn FnOnce() + Send>;
+type LookUp = Box<dyn Fn(u32) -> io::Result<Identity> + Send + Sync>;
+type Then = Box<dyn FnOnce(bool) + Send>;
 
 /// The user database, with its answers kept for a minute.
 pub(super) struct Users {
@@ -56,15 +57,16 @@ impl std::fmt::Debug for Users {
 }
 
 impl Users {
-    fn new(look_up: impl Fn(u32) -> Identity + Send + Sync + 'static) -> Self {
+    fn new(look_up: impl Fn(u32) -> io::Result<Identity> + Send + Sync + 'static) -> Self {
         Self { inside: Arc::new(Inside { look_up: Box::new(look_up), state: Mutex::default() }) }
     }
 
-    /// Whether the user is known now. If not, a thread asks the database and calls `then`; of many, only the latest. Not blocking.
+    /// Whether the user is known now. If not, a thread asks the database and calls `then`, with whether it is then; of many, only the
+    /// latest. Not blocking.
     ///
     /// # Errors
     /// There is no thread to ask with.
-    pub(super) fn ask(&self, uid: u32, then: impl FnOnce() + Send + 'static) -> io::Result<bool> {
+    pub(super) fn ask(&self, uid: u32, then: impl FnOnce(bool) + Send + 'static) -> io::Result<bool> {
         let mut state = self.inside.lock();
         if state.known.get(&uid).is_some_and(|(since, _)| since.elapsed() < KEPT_FOR) {
             return Ok(true);
@@ -95,11 +97,10 @@ impl Users {
         Ok(false)
     }
 
-    /// The user with its groups, as last known. One that the database does not know, or was not asked about, has the group nobody and
-    /// no others. Not blocking.
-    pub(super) fn identity(&self, uid: u32) -> Identity {
-        let known = self.inside.lock().known.get(&uid).map(|(_, identity)| identity.clone());
-        known.unwrap_or_else(|| without_groups(uid))
+    /// The user with its groups, as last known. One that the database does not know has the group nobody and no others. `None` where
+    /// the database was not asked, or could not be. Not blocking.
+    pub(super) fn identity(&self, uid: u32) -> Option<Identity> {
+        self.inside.lock().known.get(&uid).map(|(_, identity)| identity.clone())
     }
 }
 
@@ -113,15 +114,23 @@ impl Inside {
         let mut state = self.lock();
         while let Some(uid) = state.queue.pop_front() {
             drop(state);
-            let identity = (self.look_up)(uid);
+            let found = (self.look_up)(uid);
             state = self.lock();
             if state.known.len() >= KEPT_MAX {
                 state.known.clear();
             }
-            state.known.insert(uid, (Instant::now(), identity));
+            let is_known = found.is_ok();
+            match found {
+                Ok(identity) => drop(state.known.insert(uid, (Instant::now(), identity))),
+                Err(error) => {
+                    tracing::warn!(uid, %error, "cannot look up a user in the user database; its session is refused");
+                    // What was known before is older than it may be.
+                    state.known.remove(&uid);
+                }
+            }
             let waiting = state.asked.remove(&uid).unwrap_or_default();
             drop(state);
-            waiting.into_iter().for_each(|then| then());
+            waiting.into_iter().for_each(|then| then(is_known));
             state = self.lock();
         }
         state.threads -= 1;
@@ -132,22 +141,21 @@ fn without_groups(uid: u32) -> Identity {
     Identity { uid, gid: NOBODY, groups: Arc::from([]) }
 }
 
-fn look_up(uid: u32) -> Identity {
+/// An error is no answer: whoever takes it for "no groups" lets a user in as another.
+fn look_up(uid: u32) -> io::Result<Identity> {
     let user = match User::from_uid(Uid::from_raw(uid)) {
-        Ok(user) => user,
-        Err(error) => {
-            tracing::warn!(uid, %error, "cannot look up a user in the user database; the client acts without groups");
-            None
-        }
+        // So says getpwuid_r(3) of a user who is not there, and of a database that is none.
+        Err(Errno::ENOENT | Errno::ESRCH) => None,
+        found => found?,
     };
-    let Some(user) = user else { return without_groups(uid) };
-    let groups = CString::new(user.name).ok().and_then(|name| getgrouplist(&name, user.gid).ok());
-    let groups = groups.unwrap_or_default().into_iter().map(Gid::as_raw);
-    Identity { uid, gid: user.gid.as_raw(), groups: groups.collect() }
+    let Some(user) = user else { return Ok(without_groups(uid)) };
+    let groups = getgrouplist(&CString::new(user.name)?, user.gid)?.into_iter().map(Gid::as_raw);
+    Ok(Identity { uid, gid: user.gid.as_raw(), groups: groups.collect() })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
     use super::*;
@@ -161,13 +169,13 @@ mod tests {
             begun.send(uid).unwrap();
             // Until all may go on.
             let _ = ends.lock().unwrap().recv();
-            without_groups(uid)
+            Ok(without_groups(uid))
         });
         let (tell, told) = channel();
         let count = 1025;
         for uid in 0..count {
             let tell = tell.clone();
-            assert!(!users.ask(uid, move || tell.send(uid).unwrap()).unwrap());
+            assert!(!users.ask(uid, move |_| tell.send(uid).unwrap()).unwrap());
         }
         let began: Vec<u32> = (0..8).map(|_| begins.recv().unwrap()).collect();
         assert_eq!(users.inside.lock().threads, 8, "{began:?}");
@@ -179,11 +187,11 @@ mod tests {
 
     fn asked(users: &Users, uid: u32) -> Identity {
         let (send, receive) = channel();
-        if !users.ask(uid, move || send.send(()).unwrap()).unwrap() {
-            receive.recv().unwrap();
+        if !users.ask(uid, move |is_known| send.send(is_known).unwrap()).unwrap() {
+            assert!(receive.recv().unwrap());
         }
-        assert!(users.ask(uid, || panic!("it is known")).unwrap());
-        users.identity(uid)
+        assert!(users.ask(uid, |_| panic!("it is known")).unwrap());
+        users.identity(uid).unwrap()
     }
 
     #[test]
@@ -197,7 +205,7 @@ mod tests {
     fn users_unknown_user_has_no_groups() {
         let users = Users::default();
         let expected = Identity { uid: 3_999_999_999, gid: NOBODY, groups: Arc::from([]) };
-        assert_eq!(users.identity(3_999_999_999), expected);
+        assert_eq!(users.identity(3_999_999_999), None, "nobody has asked");
         assert_eq!(asked(&users, 3_999_999_999), expected);
     }
 
@@ -210,20 +218,44 @@ mod tests {
             if uid == 7 {
                 let _ = held.lock().unwrap().recv();
             }
-            Identity { uid, gid: uid, groups: Arc::from([]) }
+            Ok(Identity { uid, gid: uid, groups: Arc::from([]) })
         });
         let (send, receive) = channel();
         for _ in 0..3 {
             let send = send.clone();
-            assert!(!users.ask(7, move || send.send(()).unwrap()).unwrap());
+            assert!(!users.ask(7, move |_| send.send(()).unwrap()).unwrap());
         }
         for uid in 100..120 {
             assert_eq!(asked(&users, uid).gid, uid);
         }
-        assert_eq!(users.identity(7).gid, NOBODY, "it is not known yet");
+        assert_eq!(users.identity(7), None, "it is not known yet");
         drop(release);
         (0..3).for_each(|_| receive.recv().unwrap());
         assert_eq!(asked(&users, 7).gid, 7);
+    }
+
+    // [ACC-19]
+    #[test]
+    fn error_of_the_database_is_no_answer_and_is_not_kept() {
+        let fails = Arc::new(AtomicBool::new(true));
+        let state = Arc::clone(&fails);
+        let users = Users::new(move |uid| match state.load(Ordering::Relaxed) {
+            true => Err(io::ErrorKind::ConnectionRefused.into()),
+            false => Ok(Identity { uid, gid: uid, groups: Arc::from([]) }),
+        });
+        let ask = |users: &Users| {
+            let (tell, told) = channel();
+            let is_known = users.ask(7, move |is_known| tell.send(is_known).unwrap()).unwrap();
+            is_known || told.recv().unwrap()
+        };
+        assert!(!ask(&users) && users.identity(7).is_none());
+        fails.store(false, Ordering::Relaxed);
+        assert_eq!(asked(&users, 7).gid, 7, "it is asked again at once");
+        // What was known once is not used for ever.
+        let long_ago = Instant::now().checked_sub(KEPT_FOR).unwrap();
+        users.inside.lock().known.get_mut(&7).unwrap().0 = long_ago;
+        fails.store(true, Ordering::Relaxed);
+        assert!(!ask(&users) && users.identity(7).is_none());
     }
 
     // [ACC-145]
@@ -233,12 +265,12 @@ mod tests {
         let held = Mutex::new(held);
         let users = Users::new(move |uid| {
             let _ = held.lock().unwrap().recv();
-            without_groups(uid)
+            Ok(without_groups(uid))
         });
         let (tell, told) = channel();
         for number in 0..WAITING_MAX + 1 {
             let tell = tell.clone();
-            assert!(!users.ask(7, move || tell.send(number).unwrap()).unwrap());
+            assert!(!users.ask(7, move |_| tell.send(number).unwrap()).unwrap());
         }
         drop((release, tell));
         assert_eq!(told.iter().collect::<Vec<_>>(), (1..=WAITING_MAX).collect::<Vec<_>>());
@@ -262,11 +294,11 @@ mod tests {
             assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
             return;
         }
-        let users = Users::new(without_groups);
+        let users = Users::new(|uid| Ok(without_groups(uid)));
         let maximum = getrlimit(Resource::As).maximum;
         // A thread has no room for its stack.
         setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum }).unwrap();
-        let refused = users.ask(7, || panic!("it was refused"));
+        let refused = users.ask(7, |_| panic!("it was refused"));
         setrlimit(Resource::As, Rlimit { current: maximum, maximum }).unwrap();
         assert!(refused.is_err(), "{refused:?}");
         assert_eq!(asked(&users, 7), without_groups(7));

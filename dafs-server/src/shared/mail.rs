@@ -22,10 +22,12 @@ pub enum Mail {
     },
     /// A connection whose client asks for a session that lives there.
     Resume(Box<Resume>),
-    /// The user database has answered about the client of this connection.
+    /// The user database was asked about the client of this connection.
     Known {
         /// The connection.
         connection: ConnectionKey,
+        /// It has answered.
+        is_known: bool,
     },
     /// An export's fence was replaced: answer [`Mail::Drained`] when no operation of a client behind it is in flight.
     Drain {

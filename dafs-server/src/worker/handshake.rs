@@ -153,7 +153,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(key.index) else { return };
         let (listener, peer) = (&connection.listener_address, &connection.endpoint.capabilities().peer);
         let rules = shared.rules();
-        let then = move || shared.send(id, Mail::Known { connection: key });
+        let then = move |is_known| shared.send(id, Mail::Known { connection: key, is_known });
         match rules.access.ask(listener, peer, introduction.proven.as_ref(), then) {
             Ok(true) => self.admit(key, &introduction),
             Ok(false) => connection.phase = Phase::Introduced(Box::new(introduction)),
@@ -163,15 +163,21 @@ impl Worker {
         }
     }
 
-    /// It is known who a client is.
-    pub(super) fn on_known(&mut self, key: ConnectionKey) {
+    /// It is known who a client is, or cannot be known now.
+    pub(super) fn on_known(&mut self, key: ConnectionKey, is_known: bool) {
         let Some(connection) = self.connection(key) else { return };
         if !matches!(connection.phase, Phase::Introduced(_)) {
             return;
         }
         if let Phase::Introduced(introduction) = std::mem::replace(&mut connection.phase, Phase::Connected) {
-            // The rules may have been read anew meanwhile, and know nobody yet.
-            self.welcome(key, *introduction);
+            match is_known {
+                // The rules may have been read anew meanwhile, and know nobody yet.
+                true => self.welcome(key, *introduction),
+                false => {
+                    let refused = Err(ServerRefusal::Status(Status::AGAIN));
+                    self.end_handshake(key, &introduction.request, refused);
+                }
+            }
             self.mark_dirty(key);
         }
     }

@@ -47,7 +47,7 @@ impl Worker {
                     self.welcome(key, introduction);
                     self.mark_dirty(key);
                 }
-                Mail::Known { connection } => self.on_known(connection),
+                Mail::Known { connection, is_known } => self.on_known(connection, is_known),
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
                 Mail::FencesKept { waiter, status } => self.on_fences_kept(waiter, status),
                 Mail::Drained { waiter } => self.on_drained(waiter),
