@@ -45,8 +45,8 @@ pub struct AccessConfig {
 #[derive(Debug)]
 pub struct Access {
     config: AccessConfig,
-    users: Users,
-    owners: SocketOwners,
+    users: Arc<Users>,
+    owners: Arc<SocketOwners>,
 }
 
 /// How it is known who a client is.
@@ -85,7 +85,12 @@ pub struct MountRights {
 impl Access {
     /// Decides by these keys and this server's identity.
     pub fn new(config: AccessConfig) -> Self {
-        Self { config, users: Users::default(), owners: SocketOwners::default() }
+        Self { config, users: Arc::default(), owners: Arc::default() }
+    }
+
+    /// The same with other keys. What asks the kernel and the user database goes on: there may be no descriptors to begin anew with.
+    pub(crate) fn with_config(&self, config: AccessConfig) -> Self {
+        Self { config, users: Arc::clone(&self.users), owners: Arc::clone(&self.owners) }
     }
 
     /// What is demanded of connections to this listener before anything else: a key, unless it can be reached from this host only.

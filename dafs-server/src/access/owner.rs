@@ -183,10 +183,11 @@ fn table_address(address: SocketAddr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use dafs_proto::transport::PeerIdentity;
     use dafs_proto::wire::Status;
 
-    use super::super::users::Users;
     use super::super::{Access, AccessConfig};
     use super::*;
 
@@ -251,7 +252,7 @@ mod tests {
         }
         let (_client, server) = pair("127.0.0.1:0");
         let (peer, local) = ends(&server);
-        let owners = SocketOwners::default();
+        let (owners, begun) = (SocketOwners::default(), Access::new(AccessConfig::default()));
         let maximum = getrlimit(Resource::Nofile).maximum;
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
         assert_eq!(owners.owner(peer, local).unwrap(), Some(own_uid()));
@@ -266,8 +267,11 @@ mod tests {
             let owner = unprepared(diagnoses).owner(peer, local);
             assert!(owner.is_err(), "it cannot be found out, which is no owner");
         }
-        let (config, users) = (AccessConfig::default(), Users::default());
-        let access = Access { config, users, owners: unprepared(true) };
+        // Nor does a server forget how to ask when it reads its settings anew.
+        let reloaded = begun.with_config(AccessConfig::default());
+        assert_eq!(reloaded.owners.owner(local, local).unwrap(), None);
+        let (config, users) = (AccessConfig::default(), Arc::default());
+        let access = Access { config, users, owners: Arc::new(unprepared(true)) };
         let peer = PeerIdentity { address: Some(peer), credentials: None };
         assert_eq!(access.owner(&peer, local), Err(Status::AGAIN));
     }

@@ -63,7 +63,8 @@ impl CurrentRules {
         needs_restart.extend(began.other_changes(new).into_iter().map(str::to_owned));
         let count = exports.iter().flatten().count();
         let keys = new.access.keys.len();
-        let rules = Rules { access: Access::new(new.access.clone()), exports };
+        let access = self.get().access.with_config(new.access.clone());
+        let rules = Rules { access, exports };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
         Reloaded { keys, exports: count, needs_restart }
     }
