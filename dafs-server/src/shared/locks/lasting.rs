@@ -1,15 +1,16 @@
 //! Locks that outlive their owners, and the server: what is to be kept of them, and what was kept.
 
 use std::collections::{HashMap, HashSet};
+use std::iter::successors;
 use std::ops::Range;
 
 use dafs_proto::wire::{LockKind, SessionId, Status};
 
 use super::held::{Held, Lasting, Owner};
 use super::restart::Restart;
-use super::{Freed, LockTable};
+use super::{FileLocks, Freed, LockTable};
 use crate::shared::lock_file::{Changed, FileName, Record};
-use crate::storage::LockKey;
+use crate::storage::{LockKey, work};
 
 /// What is in the file of locks alone.
 #[derive(Debug, Default)]
@@ -44,8 +45,18 @@ impl LockTable {
 
     /// A lock may outlive its owner here.
     pub(super) fn check_lasting(&self, file: LockKey, range: &Range<u64>, held: &Held) -> Result<(), Status> {
-        if held.lasting != Lasting::No && (!self.lasting.are_kept || file.generation == 0) {
-            return Err(Status::NOT_SUPPORTED);
+        if held.lasting != Lasting::No {
+            let is_of_another = |(key, locks): (LockKey, &FileLocks)| {
+                if key == file {
+                    return false;
+                }
+                work::add_looks(locks.waiters.len());
+                let is_awaited = locks.waiters.values().any(|waiter| waiter.held.lasting != Lasting::No);
+                is_awaited || locks.segments.lasting().next().is_some()
+            };
+            if !self.lasting.are_kept || file.generation == 0 || self.of_name(file).any(is_of_another) {
+                return Err(Status::NOT_SUPPORTED);
+            }
         }
         let Some(locks) = self.files.get(&file) else { return Ok(()) };
         // Whoever asks again for what he has, or waits for, takes no more.
@@ -77,6 +88,20 @@ impl LockTable {
         }
     }
 
+    /// The locks of those files that have the name of one in the file of locks: it, and what is the same in a clone of its file system.
+    fn of_name(&self, file: LockKey) -> impl Iterator<Item = (LockKey, &FileLocks)> {
+        let first_from = |fs: u64| {
+            let from = LockKey { fs, file: 0, generation: 0 };
+            self.files.range(from..).next().map(|(key, _)| key.fs)
+        };
+        let all_fs = successors(first_from(0), move |fs| first_from(fs.checked_add(1)?));
+        all_fs.filter_map(move |fs| {
+            work::add_looks(1);
+            let key = LockKey { fs, ..file };
+            Some((key, self.files.get(&key)?))
+        })
+    }
+
     /// What is to be written of a file.
     pub(crate) fn records_of(&self, file: LockKey) -> Changed {
         let record = |(range, held): (Range<u64>, &Held)| Record {
@@ -87,8 +112,8 @@ impl LockTable {
             client: held.client,
             is_mandatory: held.is_mandatory,
         };
-        let locks = self.files.get(&file);
-        let records = locks.map_or_else(Vec::new, |locks| locks.segments.lasting().map(record).collect());
+        let lasting = self.of_name(file).flat_map(|(_, locks)| locks.segments.lasting());
+        let records = lasting.map(record).collect();
         ((file.file, file.generation), records)
     }
 

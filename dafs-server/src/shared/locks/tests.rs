@@ -433,6 +433,38 @@ fn what_was_kept_is_broken_for_all_but_the_session_that_had_it() {
     assert_eq!(plain, Ok(NOW), "that is of a file that had the number before");
 }
 
+// [LOCK-61] A file system and its clone.
+#[test]
+fn files_of_one_number_and_birth_do_not_both_have_locks_that_last() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let (other, later) = (LockKey { fs: 7, ..FILE }, LockKey { generation: 4, fs: 7, ..FILE });
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    let lock = |table: &mut LockTable, file, held: Held| {
+        let outcome = table.lock(file, 0..10, held, Claim::New, Some(waiting(held.owner.id)));
+        outcome.map(|outcome| matches!(outcome, Outcome::Waits(_)))
+    };
+    for (first, second) in [(FILE, other), (other, FILE)] {
+        assert_eq!(lock(&mut table, first, lasts(2)), Ok(false));
+        assert_eq!(lock(&mut table, second, lasts(4)), Err(Status::NOT_SUPPORTED));
+        assert_eq!(lock(&mut table, later, lasts(4)), Ok(false), "that has another birth");
+        // Nor does the one write over what is kept of the other.
+        assert_eq!(lock(&mut table, second, held(2, Kind::Exclusive)), Ok(false));
+        assert_eq!(table.unlock(second, &(0..10), owner_of(2)), []);
+        assert_eq!((table.records_of(second), table.records_of(later).1.len()), (table.records_of(first), 1));
+        assert_eq!(table.records_of(first).1.len(), 1);
+        // Whoever waits for one counts.
+        assert_eq!(table.unlock(first, &(0..10), owner_of(2)), []);
+        assert_eq!(lock(&mut table, first, held(6, Kind::Exclusive)), Ok(false));
+        assert_eq!(lock(&mut table, first, lasts(2)), Ok(true));
+        assert_eq!(lock(&mut table, second, lasts(4)), Err(Status::NOT_SUPPORTED));
+        for (file, id) in [(first, 6), (first, 2), (later, 4)] {
+            table.unlock(file, &(0..10), owner_of(id));
+        }
+    }
+    assert!(knows_no_file(&table));
+}
+
 // [LOCK-40] [LOCK-41]
 #[test]
 fn owner_that_closed_its_handle_has_to_repair_too() {
