@@ -171,17 +171,21 @@ fn transfers_of_the_smallest_budget_are_chopped_and_whole(on: On) {
     // All of them wait for storage, and so for each other's buffers.
     faults.next(Kind::Read, Fault::Hold, 10_000);
     let reads: Vec<_> = files.iter().map(|file| file.submit_read_at(vec![0; 400_000], 0)).collect();
-    // It is answered when all of them have begun.
     session.ping().unwrap();
     faults.wait_for_held(3);
+    // A busy worker may begin with some of them later.
+    let zones = || watcher.statistics().unwrap().zones;
+    while zones().iter().all(|zone| zone.waits == 0) {
+        std::thread::yield_now();
+    }
     faults.release();
     for (n, read) in reads.into_iter().enumerate() {
         let read = read.wait();
         assert_eq!(read.result.unwrap(), 300_000 + n);
         assert_same(&read.buffer[..300_000 + n], &bytes(n as u64, 300_000 + n), "chopped");
     }
-    let zones = watcher.statistics().unwrap().zones;
-    assert!(zones.iter().any(|zone| zone.chops > 0) && zones.iter().any(|zone| zone.waits > 0), "{zones:?}");
+    let zones = zones();
+    assert!(zones.iter().any(|zone| zone.chops > 0), "{zones:?}");
     assert!(zones.iter().map(|zone| zone.size * zone.total).sum::<u64>() <= 256 << 10, "{zones:?}");
     all_come_back(&watcher);
 }
