@@ -347,8 +347,9 @@ fn failure_before_standard_output_is_closed_counts(on: On) {
     for (names, code) in [(&["large"][..], 0), (&["missing", "large"], 1)] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let urls = names.iter().map(|name| world.url(&format!("data/{name}")));
-        let output = command(["cat"]).args(urls).stdout(writer).output().unwrap();
+        let urls: Vec<String> = names.iter().map(|name| world.url(&format!("data/{name}"))).collect();
+        let words = [&["cat".to_owned()][..], &urls].concat();
+        let output = command(words).stdout(writer).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
