@@ -1,9 +1,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use rangemap::RangeSet;
+
 use crate::api::file::File;
 use crate::error::{Error, Result};
-use crate::handle::unstable::{RANGES_MAX, joined};
+use crate::handle::unstable::RANGES_MAX;
 
 /// How often lost data is written again before the writer gives up.
 const ROUNDS_MAX: u32 = 8;
@@ -24,13 +26,20 @@ pub struct DurableWriter<'a> {
     /// What is held is to be written again before it is committed: what of it was lost has been told.
     all_lost: bool,
     /// Lost, and not held: written by others, or before.
-    others_lost: Vec<Range<u64>>,
+    others_lost: RangeSet<u64>,
 }
 
 impl<'a> DurableWriter<'a> {
     /// Writes to `file`, holding copies of at most `limit` bytes (and of one write).
     pub fn new(file: &'a File, limit: usize) -> Self {
-        Self { file, held: VecDeque::new(), held_size: 0, limit, all_lost: false, others_lost: Vec::new() }
+        Self {
+            file,
+            held: VecDeque::new(),
+            held_size: 0,
+            limit,
+            all_lost: false,
+            others_lost: RangeSet::new(),
+        }
     }
 
     /// Writes all of `data` at `offset`. Blocks; commits first when too much is held. What is refused is not held, and not written again.
@@ -63,7 +72,7 @@ impl<'a> DurableWriter<'a> {
                 Ok(()) => {
                     self.held.clear();
                     self.held_size = 0;
-                    let ranges = joined(std::mem::take(&mut self.others_lost));
+                    let ranges: Vec<_> = std::mem::take(&mut self.others_lost).into_iter().collect();
                     let path = self.file.node.path.clone();
                     return match ranges.is_empty() {
                         true => Ok(()),
@@ -105,26 +114,14 @@ impl<'a> DurableWriter<'a> {
     }
 
     /// What of these ranges no held write covers. Nothing where so many are held apart that a loss may be told too large.
-    fn not_held(&self, lost: &[Range<u64>]) -> Vec<Range<u64>> {
-        let held = joined(self.held.iter().map(|(at, data)| *at..at + data.len() as u64).collect());
-        let mut found = Vec::new();
-        if held.len() >= EXACT_MAX {
-            return found;
+    fn not_held(&self, lost: &[Range<u64>]) -> RangeSet<u64> {
+        let held = self.held.iter().filter(|(_, data)| !data.is_empty());
+        let held: RangeSet<u64> = held.map(|(at, data)| *at..at + data.len() as u64).collect();
+        if held.iter().count() >= EXACT_MAX {
+            return RangeSet::new();
         }
-        for range in lost {
-            let mut at = range.start;
-            for covered in
-                held.iter().filter(|covered| covered.end > range.start && covered.start < range.end)
-            {
-                if covered.start > at {
-                    found.push(at..covered.start);
-                }
-                at = covered.end;
-            }
-            if at < range.end {
-                found.push(at..range.end);
-            }
-        }
+        let mut found: RangeSet<u64> = lost.iter().cloned().collect();
+        held.into_iter().for_each(|range| found.remove(range));
         found
     }
 }
