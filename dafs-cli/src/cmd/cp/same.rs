@@ -100,14 +100,13 @@ pub(super) fn refuse(
 pub(super) fn refuse_link(item: &Item) -> std::result::Result<(), Cause> {
     let roots = &item.roots;
     let in_the_way = || roots.destination.metadata(&item.path, false);
-    if item.meta.kind != FileKind::Symlink || in_the_way()?.kind != FileKind::File {
+    if item.meta.kind != FileKind::Symlink {
         return Ok(());
     }
+    let Some(there) = in_the_way().ok().filter(|there| there.kind == FileKind::File) else { return Ok(()) };
     // One that leads nowhere, as far as can be seen, leads to nothing that is lost.
-    match roots.source.metadata(&item.path, true) {
-        Ok(led_to) => refuse(&Item { follow: true, ..item.clone() }, &led_to, &in_the_way()?, in_the_way),
-        Err(_) => Ok(()),
-    }
+    let Ok(led_to) = roots.source.metadata(&item.path, true) else { return Ok(()) };
+    refuse(&Item { follow: true, ..item.clone() }, &led_to, &there, in_the_way)
 }
 
 /// Refuses a copy when another item is copied to that file, under another of its names.
