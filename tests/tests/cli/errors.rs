@@ -64,10 +64,10 @@ fn wrong_usage_exits_with_2_and_says_what_to_write() {
 
 #[test]
 fn server_that_is_not_there_is_reported_with_advice() {
-    // A port that was free a moment ago, and belongs to this process.
-    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = socket.local_addr().unwrap();
-    drop(socket);
+    // Bound, so that no other process takes it, and nobody listens there.
+    let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = closed.local_addr().unwrap().as_socket().unwrap();
     dafs(["ls", &format!("dafs+tcp://{address}/data")])
         .failed(1, &["dafs: cannot connect to", "onnection refused", "dafs-server is running"]);
     dafs(["ls", "dafs+shm:///nowhere/socket:/data"])

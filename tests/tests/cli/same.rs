@@ -260,8 +260,8 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
 
 #[test]
 fn server_that_cannot_listen_says_once_why_and_what_to_do() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let _taken = std::net::TcpListener::bind(&taken).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
     let serve = |arguments: &[&str]| {
         let output = Command::new(crate::programs::program("dafs-server"))
             .args(["--export", "data=mem:1M", "--no-calibrate"])

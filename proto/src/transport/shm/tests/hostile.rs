@@ -159,9 +159,11 @@ pub(super) fn lingering() -> (OwnedFd, std::net::TcpStream) {
     socket2::SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
     let mut lingers = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    socket2::SockRef::from(&lingers).set_send_buffer_size(4096).unwrap();
+    socket2::SockRef::from(&lingers).set_send_buffer_size(1 << 18).unwrap();
     lingers.set_nonblocking(true).unwrap();
-    while lingers.write(&[0; 65_536]).is_ok() {}
+    // More than the other end has room for: on a busy machine it receives much of this only later.
+    let sent = lingers.write(&[0; 1 << 16]).unwrap();
+    assert!(sent > 1 << 14, "{sent} bytes");
     socket2::SockRef::from(&lingers).set_linger(Some(Duration::from_secs(3600))).unwrap();
     (lingers.into(), other)
 }
