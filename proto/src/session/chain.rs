@@ -1,6 +1,8 @@
 //! Chains: requests that depend on the one before, in order; the first error aborts the rest. Each link keeps its own
 //! slot and reply (DAFS 1.0, request chaining).
 
+use smallvec::SmallVec;
+
 use crate::wire::{FileHandle, Flags, Header, Status};
 
 use super::SessionFault;
@@ -40,16 +42,23 @@ struct Chain {
     arrived: u16,
     answered: u16,
     closed: bool,
-    failed: bool,
+    // The first link that failed.
+    failed: Option<u16>,
     // A link will never be answered.
     given_up: bool,
-    saved: Option<FileHandle>,
+    // Which links saved which handle. One that is executed again goes by what was saved before it.
+    saves: SmallVec<[(u16, FileHandle); 1]>,
 }
 
 impl Chain {
     /// Nothing more comes for it or of it.
     fn is_over(&self) -> bool {
         self.closed && (self.given_up || self.answered == self.arrived)
+    }
+
+    /// The handle that is saved for a link.
+    fn saved_for(&self, position: u16) -> Option<FileHandle> {
+        self.saves.iter().rev().find(|(saved_by, _)| *saved_by < position).map(|(_, handle)| *handle)
     }
 }
 
@@ -76,9 +85,9 @@ impl Chains {
                 arrived: 0,
                 answered: 0,
                 closed: false,
-                failed: false,
+                failed: None,
                 given_up: false,
-                saved: None,
+                saves: SmallVec::new(),
             });
             self.next_id
         };
@@ -107,8 +116,8 @@ impl Chains {
         match self.active.iter().find(|chain| chain.id == link.chain) {
             Some(chain) if chain.given_up => ChainStep::Abort,
             Some(chain) if chain.answered < link.position => ChainStep::Wait,
-            Some(chain) if chain.failed => ChainStep::Abort,
-            Some(chain) => ChainStep::Execute(chain.saved),
+            Some(chain) if chain.failed.is_some_and(|failed| failed < link.position) => ChainStep::Abort,
+            Some(chain) => ChainStep::Execute(chain.saved_for(link.position)),
             None => ChainStep::Abort,
         }
     }
@@ -119,8 +128,10 @@ impl Chains {
         let first_time = |chain: &&mut Chain| chain.id == link.chain && chain.answered == link.position;
         if let Some(chain) = self.active.iter_mut().find(first_time) {
             chain.answered += 1;
-            chain.failed |= status != Status::OK;
-            chain.saved = handle.or(chain.saved);
+            if status != Status::OK {
+                chain.failed.get_or_insert(link.position);
+            }
+            chain.saves.extend(handle.map(|handle| (link.position, handle)));
         }
         self.forget_ended();
     }
@@ -187,6 +198,30 @@ mod tests {
         chains.on_reply(links[1], Status::OK, None);
         assert_eq!(chains.step(links[2]), ChainStep::Execute(None));
         chains.on_reply(links[2], Status::OK, None);
+        assert!(chains.active.is_empty());
+    }
+
+    // [SESS-31] [SESS-124]
+    #[test]
+    fn link_executed_again_goes_by_what_was_saved_and_failed_before_it() {
+        let mut chains = Chains::default();
+        let between = Flags::CHAIN_FORWARD | Flags::CHAIN_BACK;
+        let flags = [Flags::CHAIN_FORWARD, between, between, between, Flags::CHAIN_BACK];
+        let links = flags.map(|flags| chains.on_request(&header(flags), 8).unwrap().unwrap());
+        let (first, second) = (Some(FileHandle(1)), Some(FileHandle(2)));
+        for (link, saves) in links.iter().zip([first, None, second]) {
+            chains.on_reply(*link, Status::OK, saves);
+        }
+        let steps = |chains: &Chains| links.map(|link| chains.step(link));
+        let execute = ChainStep::Execute;
+        let before = [execute(None), execute(first), execute(first), execute(second)];
+        assert_eq!(steps(&chains)[..4], before);
+        assert_eq!(steps(&chains)[4], ChainStep::Wait);
+        chains.on_reply(links[1], Status::OK, None);
+        chains.on_reply(links[3], Status::IO, None);
+        assert_eq!(steps(&chains)[..4], before, "and none saved anything twice");
+        assert_eq!(steps(&chains)[4], ChainStep::Abort);
+        chains.on_reply(links[4], Status::CHAIN_ABORTED, None);
         assert!(chains.active.is_empty());
     }
 
