@@ -34,6 +34,9 @@ const VERBS_RECV_DEPTH: u16 = 44;
 const VERBS_WRITE_PART: u32 = 2;
 /// Messages that a connection may hold beside one for every slot: callbacks and what is on its way.
 const SPARE_RECEIVES: u16 = 16;
+/// Payload of the largest message that every peer takes.
+#[allow(clippy::cast_possible_truncation, reason = "a small constant")]
+const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
 
 /// Reads the settings again on SIGHUP, or returns what is wrong with them.
 pub type ReadAgain = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
@@ -233,6 +236,8 @@ fn listen(
     let params = ConnectParams {
         recv_payload_max: write_inline_max(config, address),
         recv_depth: recv_depth(config, address),
+        send_payload_max: config.inline_max.max(PAYLOAD_MIN),
+        send_depth_max: config.slots_max.saturating_add(SPARE_RECEIVES),
         rdma_depth: 256,
         wait: config.poll,
         ..ConnectParams::default()
@@ -270,6 +275,7 @@ fn cannot_listen(address: &Address, error: ConnectError) -> anyhow::Error {
             "let the server's user write to the directory of the socket"
         }
         ErrorKind::PermissionDenied => "choose a port from 1024",
+        ErrorKind::FileTooLarge => "let the server make larger files: ulimit -f unlimited",
         ErrorKind::AddrNotAvailable => "give an address of this host",
         _ => return anyhow::anyhow!("cannot listen on {place}: {source}"),
     };
@@ -290,8 +296,6 @@ fn recv_depth(config: &Config, address: &Address) -> u16 {
 /// RDMA costs hardly more than copying it. Over tcp a direct one costs a round trip more, in which the server asks for the data; and
 /// what is ready to receive inline data is one buffer, lent while data arrives, not one for each request.
 fn write_inline_max(config: &Config, address: &Address) -> u32 {
-    #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
-    const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
     let wanted = match address {
         Address::Tcp(_) => config.inline_max.saturating_mul(TCP_WRITE_FACTOR).min(tcp::PAYLOAD_MAX),
         Address::Verbs(_) => config.inline_max / VERBS_WRITE_PART,

@@ -105,6 +105,11 @@ pub struct ConnectParams {
     pub recv_payload_max: u32,
     /// Messages this side is ready to hold that its consumer has not yet taken: its posted receives.
     pub recv_depth: u16,
+    /// Largest payload of a message that this side will ever send, bytes, and messages that it will have sent and the peer not yet taken:
+    /// a provider that keeps memory for them keeps no more than for these, whatever the peer is ready to receive.
+    pub send_payload_max: u32,
+    /// See `send_payload_max`.
+    pub send_depth_max: u16,
     /// RDMA operations this side wants in flight at once.
     pub rdma_depth: u16,
     /// How this side waits.
@@ -118,6 +123,8 @@ impl Default for ConnectParams {
         Self {
             recv_payload_max: 16 * 1024,
             recv_depth: 128,
+            send_payload_max: u32::MAX,
+            send_depth_max: u16::MAX,
             rdma_depth: 128,
             wait: WaitPolicy::Adaptive,
             reach: Reach::Domain,

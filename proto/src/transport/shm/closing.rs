@@ -24,6 +24,8 @@ const FORGOTTEN_MAX: u32 = 64;
 pub(super) enum Left {
     Files(Files),
     Memory(Mapping),
+    /// Of several files. Who still uses one keeps it.
+    Mappings(Vec<Arc<Mapping>>),
 }
 
 /// Threads that close what peers have left: nobody else waits for that. A budget bounds them, and what one owner has of them; what they

@@ -1,12 +1,15 @@
 //! Cross-memory attach: copies between this process and the ordinary memory of another, by one system call and without its help.
-#![allow(unsafe_code, reason = "process_vm_readv, process_vm_writev, and a question of a pidfd")]
+#![allow(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::super::util::poll;
 use super::super::{LocalSegments, Span};
 
 /// Which way the bytes go.
@@ -36,16 +39,23 @@ impl Process {
     pub(super) fn read_word(&self, address: u64) -> io::Result<[u8; 16]> {
         let mut word = [0; 16];
         let local = LocalParts::one(Span::from_mut(&mut word));
-        match self.copy(Way::Read, &local, &[remote_part(address, word.len())?])? {
+        match self.copy(Way::Read, None, &local, &[remote_part(address, word.len())?])? {
             16 => Ok(word),
             _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
     }
 
     /// Copies between local memory and at most [`REMOTE_PARTS_MAX`] pieces of that process's; returns how many bytes moved, which is less
-    /// than there are when memory on either side is not there.
-    pub(super) fn copy(&self, way: Way, local: &LocalParts, remote: &[RemotePart]) -> io::Result<usize> {
-        if !self.is_alive() {
+    /// than there are when memory on either side is not there. `pipe`: whose other end that process closes when it executes another
+    /// program, whose memory is not the peer's.
+    pub(super) fn copy(
+        &self,
+        way: Way,
+        pipe: Option<BorrowedFd<'_>>,
+        local: &LocalParts,
+        remote: &[RemotePart],
+    ) -> io::Result<usize> {
+        if !self.is_there(pipe)? {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         let parts = libc::c_ulong::try_from(local.0.len()).unwrap_or(0);
@@ -62,13 +72,12 @@ impl Process {
         usize::try_from(moved).map_err(|_| io::Error::last_os_error())
     }
 
-    fn is_alive(&self) -> bool {
-        // SAFETY: signal 0 only asks.
-        unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), 0, std::ptr::null::<u8>(), 0)
-                == 0
-                || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
-        }
+    /// The process has not ended, and is the program that it was.
+    fn is_there(&self, pipe: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+        let pidfd = self.pidfd.as_fd();
+        let asked = [(pidfd, PollFlags::IN), (pipe.unwrap_or(pidfd), PollFlags::empty())];
+        let found = poll(asked, Some(Duration::ZERO))?;
+        Ok(found.iter().all(|found| found.is_empty()))
     }
 }
 
@@ -110,6 +119,7 @@ pub(super) fn remote_part(address: u64, len: usize) -> io::Result<RemotePart> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sock;
     use super::*;
 
     #[test]
@@ -128,5 +138,36 @@ mod tests {
         let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
         child.wait().unwrap();
         assert_eq!(process.read_word(4096).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        // The number may be another process's by then.
+        let process = Process { pid: i32::try_from(std::process::id()).unwrap(), ..process };
+        let word = Box::new(*b"sixteen bytes ok");
+        let answer = process.read_word(word.as_ptr() as u64);
+        assert_eq!(answer.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    // [SHM-77] Executing a program closes the pipe.
+    #[test]
+    fn copy_to_a_process_that_has_closed_its_pipe_is_refused() {
+        let me = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let (sleeper, ringer) = sock::pipe().unwrap();
+        let (mut into, from) = ([0; 16], Box::new(*b"sixteen bytes ok"));
+        let mut copy = || {
+            let local = LocalParts::one(Span::from_mut(&mut into));
+            me.copy(
+                Way::Read,
+                Some(ringer.as_fd()),
+                &local,
+                &[remote_part(from.as_ptr() as u64, 16).unwrap()],
+            )
+        };
+        assert_eq!(copy().unwrap(), 16);
+        drop(sleeper);
+        // A process that another test begins holds the end until it executes its program.
+        let refused = loop {
+            if let Err(error) = copy() {
+                break error;
+            }
+        };
+        assert_eq!(refused.raw_os_error(), Some(libc::ESRCH));
     }
 }

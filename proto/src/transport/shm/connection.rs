@@ -41,8 +41,10 @@ pub(super) struct Connection {
     /// Bit by bit: which of the last records have a region that this peer alone reaches. Changed under the registry's lock.
     own_records: AtomicU64,
     outbox: Mutex<VecDeque<Announcement>>,
-    /// Length of `outbox`, to be looked at without the lock.
+    /// Length of `outbox`, to be looked at without the lock; not 0 either once a message was lost.
     waiting: AtomicUsize,
+    /// A message about a region found no room: the peer knows other regions than there are.
+    has_lost: AtomicBool,
 }
 
 /// A message about a region, with the memory that keeps its descriptor open until it is sent.
@@ -73,6 +75,7 @@ impl Connection {
             own_records: AtomicU64::new(0),
             outbox: Mutex::new(VecDeque::new()),
             waiting: AtomicUsize::new(0),
+            has_lost: AtomicBool::new(false),
         }
     }
 
@@ -83,17 +86,21 @@ impl Connection {
         self.peer_reaches_us.store(claimed && credible, Ordering::Relaxed);
     }
 
-    /// Sends messages about regions, in order, as far as the socket takes them; the rest waits for [`Connection::send_waiting`].
-    pub(super) fn announce(&self, announcements: impl IntoIterator<Item = Announcement>) -> io::Result<()> {
+    /// Sends a message about a region behind those that wait, as far as the socket takes them; the rest waits for
+    /// [`Connection::send_waiting`]. Where too many wait, the connection is of no use any more: see [`Connection::has_lost`].
+    pub(super) fn announce(&self, announcement: Announcement) {
         let mut outbox = lock(&self.outbox);
-        for announcement in announcements {
-            if outbox.len() >= OUTBOX_MAX {
-                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-            }
+        if outbox.len() < OUTBOX_MAX {
             outbox.push_back(announcement);
+        } else {
+            self.has_lost.store(true, Ordering::Relaxed);
         }
         self.send_from(&mut outbox);
-        Ok(())
+    }
+
+    /// The peer was not told of all regions: it leaves them unread, or has no memory for them.
+    pub(super) fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::Relaxed)
     }
 
     /// Messages about regions wait for room in the socket: no message may overtake them.
@@ -115,11 +122,11 @@ impl Connection {
             let fd = next.memory.as_ref().and_then(shared_file);
             match sock::send(self.socket.as_fd(), &next.message.encode(), fd.as_slice()) {
                 Ok(()) => sent += 1,
-                // No room, or too many descriptors under way: later.
+                // No room or memory, or too many descriptors under way: later.
                 Err(error)
                     if matches!(
                         error.raw_os_error(),
-                        Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS | libc::ENOBUFS)
+                        Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS | libc::ENOBUFS | libc::ENOMEM)
                     ) =>
                 {
                     break;
@@ -131,7 +138,7 @@ impl Connection {
             }
             outbox.pop_front();
         }
-        self.waiting.store(outbox.len(), Ordering::Release);
+        self.waiting.store(outbox.len().max(usize::from(self.has_lost())), Ordering::Release);
         if sent > 0 {
             // Written under the outbox's lock by this process only.
             let count = self.segment.word(self.layout.control_sent(self.side));
@@ -152,11 +159,15 @@ impl Connection {
 
     /// The peer, and every loan it had of our memory, is gone.
     pub(super) fn peer_is_gone(&self) -> bool {
-        let pipe: BorrowedFd<'_> = match self.side {
+        sock::is_gone(self.pipe())
+    }
+
+    /// This side's end of the pipe, of which the peer holds the other as long as it is the program that connected.
+    pub(super) fn pipe(&self) -> BorrowedFd<'_> {
+        match self.side {
             Side::Client => self.bell_in.as_fd(),
             Side::Server => self.bell_out.as_fd(),
-        };
-        sock::is_gone(pipe)
+        }
     }
 
     /// Takes the key of the region in `slot` away from the peer. From now on the peer refuses the key; accesses that had begun go on: see

@@ -1,6 +1,7 @@
 //! One connection: messages through the rings, RDMA by copies, sleep and wake.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -177,6 +178,11 @@ impl ShmEndpoint {
     /// Takes what the peer sent over the socket, registrations or its end: at most so many messages.
     #[cold]
     pub(super) fn drain_control(&mut self, messages_max: u32) {
+        self.take_control(messages_max);
+        self.remote.unmap_ended();
+    }
+
+    fn take_control(&mut self, messages_max: u32) {
         let mut bytes = [0; MESSAGE_SIZE];
         self.counters.socket_looks += 1;
         self.control_left = false;
@@ -189,14 +195,23 @@ impl ShmEndpoint {
                         self.remote.close(fds);
                         return self.fail(malformed("seals of a region's memory file", 0, 1));
                     }
-                    let file = fds.first().filter(|_| fds.len() == 1);
-                    let result = Message::decode(&bytes, len).and_then(|message| match message {
-                        Message::Register { key, offset, len, access } if file.is_some() || cut => {
+                    let file = fds.first().filter(|_| fds.len() == 1 && !cut);
+                    let result = match (Message::decode(&bytes, len), file) {
+                        (Ok(Message::Register { key, offset, len, access }), Some(file)) => {
                             self.remote.register(key, (offset, len), access, file)
                         }
-                        Message::Unregister { key } if !cut => self.remote.unregister(key).map(|()| false),
+                        (Ok(Message::Register { .. }), None) if cut && fds.is_empty() => {
+                            // It is lost: on the next connection all regions are announced anew.
+                            let source = io::Error::from_raw_os_error(libc::EMFILE);
+                            return self
+                                .fail(TransportError::system("take a descriptor of the peer", source));
+                        }
+                        (Ok(Message::Unregister { key }), None) if !cut => {
+                            self.remote.unregister(key).map(|()| false)
+                        }
+                        (Err(fault), _) => Err(fault),
                         _ => Err(malformed("kind of a socket message", u64::from(bytes[0]), 4)),
-                    });
+                    };
                     if !fds.is_empty() && !matches!(result, Ok(true)) {
                         // It may be the last of much memory.
                         self.remote.close(fds);
@@ -254,11 +269,22 @@ impl ShmEndpoint {
         if !self.is_open() {
             return Err(PostError::Closed);
         }
-        if self.connection.has_waiting() && !self.connection.send_waiting() {
+        if self.connection.has_waiting() && !self.send_waiting() {
             self.starved = true;
-            return Err(PostError::Full);
+            return Err(if self.is_open() { PostError::Full } else { PostError::Closed });
         }
         Ok(())
+    }
+
+    /// Sends what waits of the messages about regions; `true` when nothing does any more.
+    #[cold]
+    fn send_waiting(&mut self) -> bool {
+        if self.connection.has_lost() {
+            let source = io::Error::from_raw_os_error(libc::ENOBUFS);
+            self.fail(TransportError::system("announce a region", source));
+            return false;
+        }
+        self.connection.send_waiting()
     }
 
     /// Room for one more message: looks at the shared word only when there seems to be none.
@@ -290,7 +316,7 @@ impl ShmEndpoint {
             self.socket_due = false;
             self.drain_control(CONTROL_PER_TURN);
             if self.connection.has_waiting() {
-                self.connection.send_waiting();
+                self.send_waiting();
             }
         }
         match self.state {
@@ -497,7 +523,7 @@ impl Endpoint for ShmEndpoint {
 
     fn flush(&mut self) -> Result<(), TransportError> {
         if self.connection.has_waiting() {
-            self.connection.send_waiting();
+            self.send_waiting();
         }
         self.wake_peer();
         match self.state {

@@ -139,6 +139,12 @@ pub(super) fn receives(params: &ConnectParams) -> RingTerms {
     RingTerms { depth: params.recv_depth.max(DEPTH_MIN), payload_max: params.recv_payload_max }
 }
 
+/// What this side will send to one that is ready to receive this.
+pub(super) fn sent(params: &ConnectParams, peer_receives: RingTerms) -> RingTerms {
+    let depth = peer_receives.depth.min(params.send_depth_max.max(DEPTH_MIN));
+    RingTerms { depth, payload_max: peer_receives.payload_max.min(params.send_payload_max) }
+}
+
 /// A peer fault out of line.
 #[cold]
 pub(super) fn malformed(what: &'static str, value: u64, limit: u64) -> PeerFault {

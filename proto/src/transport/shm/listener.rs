@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use slab::Slab;
 use socket2::Socket;
 
@@ -18,9 +20,9 @@ use super::closing::{Left, PeerSocket};
 use super::connection::Connection;
 use super::domain::{Parts, ShmDomain, socket_path};
 use super::endpoint::ShmEndpoint;
-use super::handshake::{MESSAGE_SIZE, Message, Nonce, malformed, receives};
-use super::layout::{Layout, Side};
-use super::map::{Mapping, create_memory_file};
+use super::handshake::{MESSAGE_SIZE, Message, Nonce, NonceClaim, malformed, receives, sent};
+use super::layout::{Layout, RingTerms, Side};
+use super::map::{Mapping, check_file_size, create_memory_file};
 use super::sock::{self, Epoll, Incoming, Next};
 use crate::budget::Owner;
 
@@ -38,6 +40,9 @@ const ACCEPTS_AT_ONCE: usize = 64;
 /// An accept ends when it has looked at so many connections and handshakes, whatever became of them.
 const STEPS_MAX: usize = 64;
 const BACKLOG: i32 = 4096;
+/// How often the lock of a directory is asked for at most, and between two of these.
+const DIRECTORY_LOCK_TRIES: u32 = 200;
+const DIRECTORY_LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// Token of the listening socket; handshakes use their place in the slab.
 const LISTENING: u64 = u64::MAX;
 /// Token of the timer.
@@ -62,7 +67,7 @@ pub struct ShmListener {
     paused: bool,
     /// As [`Listener::has_more`].
     has_more: bool,
-    /// No descriptors were left at the last accept: only time tells when there are some again.
+    /// No descriptors were left at the last accept, or handshake: only time tells when there are some again.
     out_of_descriptors: bool,
 }
 
@@ -78,14 +83,30 @@ struct Handshake {
 enum Stage {
     /// Connected; Hello comes next.
     Hello(PeerSocket),
+    /// This Hello came when there was no descriptor for its answer.
+    Owed(PeerSocket, Message),
     /// Welcomed; Ready comes next. The nonce stays where the client was told to look.
     Ready(Box<Connection>, Nonce),
+}
+
+/// What a connection is made of, beside its socket.
+struct Made {
+    file: OwnedFd,
+    segment: Mapping,
+    /// The client's end, and the server's.
+    pipe: (OwnedFd, OwnedFd),
+    eventfd: OwnedFd,
+}
+
+/// This process or the system has no more of something now.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
 impl Handshake {
     fn socket(&self) -> BorrowedFd<'_> {
         match &self.stage {
-            Stage::Hello(socket) => socket.as_fd(),
+            Stage::Hello(socket) | Stage::Owed(socket, _) => socket.as_fd(),
             Stage::Ready(connection, _) => connection.socket.as_fd(),
         }
     }
@@ -107,6 +128,9 @@ impl ShmListener {
     ) -> Result<Self, ConnectError> {
         let path = socket_path(address)?;
         let failed = |source| ConnectError::listening(address, source);
+        let most = RingTerms { depth: u16::MAX, payload_max: u32::MAX };
+        let largest = Layout::negotiate(sent(params, most), receives(params));
+        check_file_size(largest.size()).map_err(failed)?;
         let socket = PeerSocket::new(listen_replacing_stale(path).map_err(failed)?, domain.closers());
         let file = SocketFile::of(path, domain.socket_mode()).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;
@@ -178,6 +202,9 @@ impl ShmListener {
                     }
                     self.out_of_descriptors = false;
                     self.begin(socket);
+                    if self.out_of_descriptors {
+                        return Ok(taken + 1);
+                    }
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {
@@ -185,11 +212,8 @@ impl ShmListener {
                         return Ok(taken);
                     }
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
-                        if !std::mem::replace(&mut self.out_of_descriptors, true) {
-                            tracing::warn!(%error, address = %self.address, "cannot accept connections now; trying again every second");
-                        }
-                        self.pause();
+                    _ if is_shortage(&error) => {
+                        self.run_out(&error);
                         return Ok(taken);
                     }
                     _ => return Err(TransportError::system("accept a connection", error)),
@@ -198,6 +222,15 @@ impl ShmListener {
         }
         // More may wait: the socket stays readable.
         Ok(ACCEPTS_AT_ONCE)
+    }
+
+    /// Waits for descriptors.
+    #[cold]
+    fn run_out(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.out_of_descriptors, true) {
+            tracing::warn!(%error, address = %self.address, "cannot accept connections now; trying again every second");
+        }
+        self.pause();
     }
 
     /// Whoever waits now gets the first place whose handshake stays silent.
@@ -303,7 +336,7 @@ impl ShmListener {
         let Some(handshake) = self.unwatch(index) else { return };
         let outcome = outcome.and_then(|message| match (handshake.stage, message) {
             (Stage::Hello(socket), Message::Hello { .. }) => {
-                let stage = self.welcome(socket, &message)?;
+                let stage = self.answer(socket, message)?;
                 let (user, started) = (handshake.user, handshake.started);
                 self.watch(Handshake { stage, user, started, heard: Instant::now() });
                 Ok(())
@@ -316,31 +349,78 @@ impl ShmListener {
             _ => Err(malformed("kind of a socket message", bytes[0].into(), 3).into()),
         });
         if let Err(error) = outcome {
-            tracing::info!(%error, address = %self.address, "a connection failed in its handshake");
+            self.on_failed(&error);
         }
     }
 
-    /// Makes the segment and the doorbells, and sends them.
-    fn welcome(&self, socket: PeerSocket, hello: &Message) -> Result<Stage, TransportError> {
-        let Message::Hello { receives: client_receives, nonce: claim } = *hello else {
+    /// Answers a Hello, or leaves that for when there are descriptors.
+    fn answer(&mut self, socket: PeerSocket, message: Message) -> Result<Stage, TransportError> {
+        let Message::Hello { receives: client_receives, nonce: claim } = message else {
             return Err(malformed("kind of a socket message", 0, 1).into());
         };
-        let layout = Layout::negotiate(client_receives, receives(&self.params));
-        let make = || -> io::Result<Stage> {
-            let file = create_memory_file(c"dafs-segment", layout.size())?;
-            let segment = Mapping::new(file.as_fd(), 0, layout.size(), true)?;
-            let segment = segment.unmapped_by(file.as_fd(), self.domain.closers(), socket.peer());
-            let (pipe_client, pipe_server) = sock::pipe()?;
-            let eventfd = sock::eventfd()?;
-            let nonce = Nonce::new()?;
-            let parts = Parts { side: Side::Server, layout, segment, socket, bells: (eventfd, pipe_server) };
-            let connection = self.domain.connection(parts, claim)?;
-            let welcome = Message::welcome(&layout, connection.peer_process.is_some(), &nonce);
-            let fds = [file.as_fd(), pipe_client.as_fd(), connection.bell_in.as_fd()];
-            sock::send(connection.socket.as_fd(), &welcome.encode(), &fds)?;
-            Ok(Stage::Ready(Box::new(connection), nonce))
-        };
-        make().map_err(|error| TransportError::system("make the segment of a connection", error))
+        let layout = Layout::negotiate(sent(&self.params, client_receives), receives(&self.params));
+        let failed = |error| TransportError::system("make the segment of a connection", error);
+        match self.make_segment(&layout, &socket) {
+            Ok(made) => self.welcome(socket, layout, made, claim).map_err(failed),
+            Err(error) if is_shortage(&error) => {
+                self.run_out(&error);
+                Ok(Stage::Owed(socket, message))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn make_segment(&self, layout: &Layout, socket: &PeerSocket) -> io::Result<Made> {
+        let file = create_memory_file(c"dafs-segment", layout.size())?;
+        let segment = Mapping::new(file.as_fd(), 0, layout.size(), true)?;
+        let segment = segment.unmapped_by(file.as_fd(), self.domain.closers(), socket.peer());
+        Ok(Made { file, segment, pipe: sock::pipe()?, eventfd: sock::eventfd()? })
+    }
+
+    /// Sends the segment and the doorbells.
+    fn welcome(
+        &self,
+        socket: PeerSocket,
+        layout: Layout,
+        made: Made,
+        claim: NonceClaim,
+    ) -> io::Result<Stage> {
+        let Made { file, segment, pipe: (pipe_client, pipe_server), eventfd } = made;
+        let nonce = Nonce::new()?;
+        let parts = Parts { side: Side::Server, layout, segment, socket, bells: (eventfd, pipe_server) };
+        let connection = self.domain.connection(parts, claim)?;
+        let welcome = Message::welcome(&layout, connection.peer_process.is_some(), &nonce);
+        let fds = [file.as_fd(), pipe_client.as_fd(), connection.bell_in.as_fd()];
+        sock::send(connection.socket.as_fd(), &welcome.encode(), &fds)?;
+        Ok(Stage::Ready(Box::new(connection), nonce))
+    }
+
+    /// Answers the Hellos that had to wait; whether there were descriptors for all.
+    fn answer_owed(&mut self) -> bool {
+        let is_owed = |handshake: &Handshake| matches!(handshake.stage, Stage::Owed(..));
+        let owed: Vec<_> = self.handshakes.iter().filter(|(_, one)| is_owed(one)).map(|(at, _)| at).collect();
+        for index in owed {
+            let Some(Handshake { stage: Stage::Owed(socket, hello), user, started, .. }) =
+                self.unwatch(index)
+            else {
+                continue;
+            };
+            let answered = self.answer(socket, hello).map(|stage| {
+                let is_owed = matches!(stage, Stage::Owed(..));
+                self.watch(Handshake { stage, user, started, heard: Instant::now() });
+                is_owed
+            });
+            match answered {
+                Ok(true) => return false,
+                Ok(false) => {}
+                Err(error) => self.on_failed(&error),
+            }
+        }
+        true
+    }
+
+    fn on_failed(&self, error: &TransportError) {
+        tracing::info!(%error, address = %self.address, "a connection failed in its handshake");
     }
 
     fn abandon(&mut self, index: usize, limit: Duration) {
@@ -385,7 +465,9 @@ impl Listener for ShmListener {
         for index in late {
             self.abandon(index, self.handshake_time_max);
         }
-        self.resume();
+        if self.answer_owed() {
+            self.resume();
+        }
     }
 
     fn event_fds(&self) -> EventFds {
@@ -425,6 +507,7 @@ impl SocketFile {
 
 /// A dead server leaves its socket file behind; nobody answers there.
 fn listen_replacing_stale(path: &Path) -> io::Result<Socket> {
+    let _alone = lock_directory_of(path);
     match sock::listen(path, BACKLOG) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
         done => return done,
@@ -438,6 +521,19 @@ fn listen_replacing_stale(path: &Path) -> io::Result<Socket> {
     }
     std::fs::remove_file(path)?;
     sock::listen(path, BACKLOG)
+}
+
+/// Keeps other servers that start from taking what was bound a moment ago for left behind. Where it cannot be had soon they are not.
+fn lock_directory_of(path: &Path) -> Option<std::fs::File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = std::fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    for _ in 0..DIRECTORY_LOCK_TRIES {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(DIRECTORY_LOCK_PAUSE),
+            locked => return locked.is_ok().then_some(directory),
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 
 use super::super::{Memory, MemoryRef, SharedFd, Span};
 use super::closing::{Closers, Left};
@@ -18,11 +19,23 @@ use crate::budget::{Charge, Owner};
 const PAGE: u64 = 4096;
 
 /// Makes a memory file of `len` zero bytes that can never change its size.
+///
+/// Fails where files of this process may not become so large: the kernel holds that against memory files as well, and sends a signal that
+/// ends the process.
 pub(super) fn create_memory_file(name: &std::ffi::CStr, len: usize) -> io::Result<OwnedFd> {
+    check_file_size(len)?;
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+/// Files of this process may become so large.
+pub(super) fn check_file_size(len: usize) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(size_max) if len as u64 > size_max => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+        _ => Ok(()),
+    }
 }
 
 /// Why a descriptor from the peer is not mapped.
@@ -64,8 +77,8 @@ pub(super) fn sparse_size(file: BorrowedFd<'_>, len: u64) -> u64 {
     size.saturating_sub(blocks.saturating_mul(BLOCK)).min(len)
 }
 
-/// Memory files of peers of at least this size are unmapped by a thread: freeing one takes some 100 ms for each GiB. Bytes.
-const UNMAPPED_ELSEWHERE_MIN: u64 = 64 << 20;
+/// Memory files of peers that have at least this size together are unmapped by a thread: freeing them takes some 100 ms for each GiB. Bytes.
+pub(super) const UNMAPPED_ELSEWHERE_MIN: u64 = 64 << 20;
 
 /// A mapping of part of a memory file, shared with whoever else maps it.
 #[derive(Debug)]
@@ -80,6 +93,8 @@ pub(super) struct Mapping {
     charges: Vec<Charge>,
     /// Who unmaps it where that takes long, and for whom.
     closers: Option<(Arc<Closers>, Owner)>,
+    /// Bytes of its file, where its release was asked about: the last mapping frees all of them.
+    file_size: u64,
 }
 
 // SAFETY: an address and lengths; memory is reached through spans and atomics only.
@@ -98,7 +113,7 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped, protection, flags, file, from) }?;
-        Ok(Self { base: base.cast(), mapped, skip, len, charges: Vec::new(), closers: None })
+        Ok(Self { base: base.cast(), mapped, skip, len, charges: Vec::new(), closers: None, file_size: 0 })
     }
 
     /// Whoever asked for it pays until it is unmapped.
@@ -109,11 +124,16 @@ impl Mapping {
 
     /// It is unmapped elsewhere, on the account of an owner, where that takes long: the last mapping of a file frees all of it.
     pub(super) fn unmapped_by(mut self, file: BorrowedFd<'_>, closers: &Arc<Closers>, owner: &Owner) -> Self {
-        let size = fstat(file).map_or(u64::MAX, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-        if size >= UNMAPPED_ELSEWHERE_MIN {
+        self.file_size = fstat(file).map_or(u64::MAX, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        if self.file_size >= UNMAPPED_ELSEWHERE_MIN {
             self.closers = Some((Arc::clone(closers), owner.clone()));
         }
         self
+    }
+
+    /// Bytes that unmapping it may free.
+    pub(super) fn file_size(&self) -> u64 {
+        self.file_size
     }
 
     /// The bytes.

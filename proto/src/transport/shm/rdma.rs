@@ -166,7 +166,8 @@ impl ShmEndpoint {
         let not_permitted = || io::Error::from_raw_os_error(libc::EPERM);
         let process = self.connection.peer_process.as_ref().ok_or_else(not_permitted);
         let parts = LocalParts::of(local);
-        let result = process.and_then(|process| process.copy(way, &parts, remote));
+        let pipe = Some(self.connection.pipe());
+        let result = process.and_then(|process| process.copy(way, pipe, &parts, remote));
         let moved = match result {
             Ok(moved) => moved as u64,
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,

@@ -170,9 +170,8 @@ impl RegionOwner for Registry {
             state.connections.iter().chain(&state.draining).filter(uses).map(Arc::clone).collect();
         if !ordinary {
             for connection in &state.connections {
-                let end = Announcement { message: Message::Unregister { key: key.0 }, memory: None };
-                // Past its bound the peer keeps a mapping too many until it goes.
-                let _ = connection.announce([end]);
+                connection
+                    .announce(Announcement { message: Message::Unregister { key: key.0 }, memory: None });
             }
         }
         if users.is_empty() {
@@ -215,7 +214,7 @@ fn wait_for_end(connection: &Connection, slot: u16, key: RegionKey, wait_max: Du
     }
 }
 
-/// Writes a region's record, and sends its memory file. A peer that leaves thousands of registrations unread does not get this one.
+/// Writes a region's record, and sends its memory file.
 fn publish(connection: &Connection, region: &Registered) {
     let record = connection.layout.record(connection.side, key_slot(region.key));
     let (segment, memory) = (&connection.segment, &region.memory);
@@ -230,9 +229,7 @@ fn publish(connection: &Connection, region: &Registered) {
     let base = memory.memory().shared_fd().map_or(0, |shared| shared.offset);
     let offset = base + memory.offset() as u64;
     let message = Message::Register { key: region.key, offset, len, access: region.access };
-    if let Err(error) = connection.announce([Announcement { message, memory: Some(memory.clone()) }]) {
-        tracing::warn!(%error, "shm: a region was not announced");
-    }
+    connection.announce(Announcement { message, memory: Some(memory.clone()) });
 }
 
 impl State {
@@ -260,8 +257,7 @@ impl State {
         own.connection.revoke(key_slot(own.region.key));
         if own.region.key & KEY_ORDINARY == 0 {
             let message = Message::Unregister { key: own.region.key };
-            // Past its bound the peer keeps a mapping too many until it goes.
-            let _ = own.connection.announce([Announcement { message, memory: None }]);
+            own.connection.announce(Announcement { message, memory: None });
         }
         self.lingering.push(own);
         self.sweep();

@@ -10,7 +10,7 @@ use super::closing::{Closers, Left};
 use super::connection::Connection;
 use super::handshake::malformed;
 use super::layout::REGIONS_MAX;
-use super::map::{BadFile, Mapping, check_memory_file, sparse_size};
+use super::map::{BadFile, Mapping, UNMAPPED_ELSEWHERE_MIN, check_memory_file, sparse_size};
 use super::sock::Files;
 use crate::budget::{Budget, Charge, Owner};
 
@@ -72,6 +72,9 @@ pub(super) struct RemoteRegions {
     // Grows to the highest record in use: at most REGIONS_MAX.
     slots: Vec<Option<RemoteRegion>>,
     mapped_size: u64,
+    /// Mappings of regions that have ended, and bytes of their files. They are unmapped together.
+    ended: Vec<Arc<Mapping>>,
+    ended_size: u64,
     limits: ShmLimits,
     /// Whom they are charged to.
     owner: Owner,
@@ -119,7 +122,7 @@ impl Unreachable {
 
 impl RemoteRegions {
     pub(super) fn new(limits: ShmLimits, owner: Owner) -> Self {
-        Self { slots: Vec::new(), mapped_size: 0, limits, owner }
+        Self { slots: Vec::new(), mapped_size: 0, ended: Vec::new(), ended_size: 0, limits, owner }
     }
 
     /// The peer sent descriptors that are of no use here.
@@ -127,13 +130,13 @@ impl RemoteRegions {
         self.limits.closers.close(&self.owner, Left::Files(files));
     }
 
-    /// The peer registered a region in a memory file. `file` is `None` when this process had no descriptor left. Whether it is mapped.
+    /// The peer registered a region in a memory file. Whether it is mapped.
     pub(super) fn register(
         &mut self,
         key: u64,
         (offset, len): (u64, u64),
         access: Access,
-        file: Option<&OwnedFd>,
+        file: &OwnedFd,
     ) -> Result<bool, PeerFault> {
         let slot = usize::from(key_slot(key));
         let end = offset
@@ -163,22 +166,38 @@ impl RemoteRegions {
     pub(super) fn unregister(&mut self, key: u64) -> Result<(), PeerFault> {
         match self.slots.get_mut(usize::from(key_slot(key))) {
             Some(slot) if slot.as_ref().is_some_and(|region| region.key == key) => {
-                self.mapped_size -= slot.take().map_or(0, |region| region.len);
+                let Some(region) = slot.take() else { return Ok(()) };
+                self.mapped_size -= region.len;
+                self.end(region);
                 Ok(())
             }
             _ => Err(malformed("key of a region that ends", key, 0)),
         }
     }
 
+    fn end(&mut self, region: RemoteRegion) {
+        if let Ok(mapping) = region.mapping {
+            self.ended_size = self.ended_size.saturating_add(mapping.file_size());
+            self.ended.push(mapping);
+        }
+    }
+
+    /// Unmaps what has ended: elsewhere, where that takes long.
+    pub(super) fn unmap_ended(&mut self) {
+        let (ended, size) = (std::mem::take(&mut self.ended), std::mem::take(&mut self.ended_size));
+        if size >= UNMAPPED_ELSEWHERE_MIN {
+            self.limits.closers.close(&self.owner, Left::Mappings(ended));
+        }
+    }
+
     /// Maps a region, or says why this side cannot.
     fn map(
-        &self,
-        file: Option<&OwnedFd>,
+        &mut self,
+        file: &OwnedFd,
         offset: u64,
         end: u64,
         access: Access,
     ) -> Result<Result<Arc<Mapping>, i32>, PeerFault> {
-        let Some(file) = file else { return Ok(Err(libc::EMFILE)) };
         match check_memory_file(file.as_fd(), end) {
             Ok(()) => {}
             Err(BadFile::Unsealed) => return Err(malformed("seals of a region's memory file", 0, 1)),
@@ -188,9 +207,12 @@ impl RemoteRegions {
         }
         let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
         let sparse = sparse_size(file.as_fd(), end - offset);
-        let Some(charges) = self.limits.charge(&self.owner, end - offset, sparse) else {
-            return Ok(Err(libc::ENOMEM));
-        };
+        let mut charges = self.limits.charge(&self.owner, end - offset, sparse);
+        if charges.is_none() {
+            self.unmap_ended();
+            charges = self.limits.charge(&self.owner, end - offset, sparse);
+        }
+        let Some(charges) = charges else { return Ok(Err(libc::ENOMEM)) };
         match Mapping::new(file.as_fd(), offset, len, access.contains(Access::REMOTE_WRITE)) {
             Ok(mapping) => {
                 let mapping =
@@ -245,6 +267,15 @@ impl RemoteRegions {
         let mapping = self.mapping(range, access)?;
         // In bounds of a mapping that exists, so it fits.
         Ok(Resolved::Mapped(Arc::clone(mapping), usize::try_from(range.offset).unwrap_or(0)))
+    }
+}
+
+impl Drop for RemoteRegions {
+    fn drop(&mut self) {
+        for region in std::mem::take(&mut self.slots).into_iter().flatten() {
+            self.end(region);
+        }
+        self.unmap_ended();
     }
 }
 

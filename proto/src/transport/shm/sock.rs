@@ -57,11 +57,20 @@ pub(super) fn listen(path: &Path, backlog: i32) -> io::Result<Socket> {
 /// Connects; waits while the listener's backlog is full, until `timeout` has passed.
 pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
-    socket.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
-    socket.connect(&SockAddr::unix(path)?).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-        _ => error,
-    })?;
+    let (address, until) = (SockAddr::unix(path)?, Instant::now().checked_add(timeout));
+    loop {
+        let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
+        socket.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match socket.connect(&address) {
+            // A signal ends the wait, whatever its handler was installed with.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -331,6 +340,21 @@ mod tests {
         }
         send(one.as_fd(), b"at last", &[]).unwrap();
         assert!(waiting.join().unwrap());
+
+        // And so does one that waits for a place in the queue of a listener.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let full = listen(&path, 0).unwrap();
+        let first = connect(&path, Duration::from_secs(20)).unwrap();
+        let waiting = std::thread::spawn(move || connect(&path, Duration::from_secs(20)).map(drop));
+        for _ in 0..1000 {
+            // SAFETY: as above.
+            unsafe { libc::pthread_kill(waiting.as_pthread_t(), libc::SIGUSR2) };
+            std::thread::yield_now();
+        }
+        assert!(!waiting.is_finished(), "the queue is full");
+        drop((full.accept().unwrap(), first));
+        waiting.join().unwrap().unwrap();
     }
 
     #[test]

@@ -65,6 +65,23 @@ fn pair(params: ConnectParams) -> (ShmEndpoint, ShmEndpoint) {
     Bed::new(params).connect(&ShmDomain::new())
 }
 
+/// Runs a test in a process of its own: limits are the whole process's. `name`: of the test, below this module.
+fn in_own_process(name: &str, test: impl FnOnce()) {
+    const OWN_PROCESS: &str = "DAFS_SHM_TEST_OWN_PROCESS";
+    if std::env::var_os(OWN_PROCESS).is_some() {
+        hostile::end_process_in_a_minute();
+        return test();
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("transport::shm::tests::{name}"), "--nocapture"])
+        .env(OWN_PROCESS, "1")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let is_passed = output.status.success() && printed.contains("1 passed");
+    assert!(is_passed, "{:?} {printed} {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
 fn small() -> ConnectParams {
     ConnectParams {
         recv_payload_max: 8192,

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::super::closing::Closers;
+use super::super::closing::{Closers, Left};
 use super::super::handshake::{Message, Nonce};
 use super::super::sock;
 use super::hostile::lingering;
@@ -257,6 +257,41 @@ fn large_memory_of_a_peer_is_unmapped_elsewhere() {
     assert_eq!(closers.waiting(), 2);
     drop(busy);
     leave(LARGE, LARGE);
+    closed(&closers);
+    assert_eq!(limits.mapped.used(), 0);
+}
+
+// [SHM-76] Many smaller files take as long together.
+#[test]
+fn memory_of_many_files_that_ends_at_once_is_unmapped_elsewhere() {
+    let threads = Budget::new(Terms { limit: 1, share_percent: 100 }, Vec::new());
+    let busy = threads.count(&Owner::Unknown, 1);
+    let closers = Closers::new(threads);
+    let limits = ShmLimits { closers: Arc::clone(&closers), ..ShmLimits::default() };
+    let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits.clone()), small());
+    const FILE: usize = 2 << 20;
+    for (files, orderly, elsewhere) in [(31, false, 0), (32, false, 1), (31, true, 0), (32, true, 1)] {
+        let domain = ShmDomain::new();
+        let (client, mut server) = bed.connect(&domain);
+        let register = || domain.register(MemoryRef::new(domain.allocate(FILE).unwrap()), ALL).unwrap();
+        let regions: Vec<_> = (0..files).map(|_| register()).collect();
+        for region in &regions {
+            server.remote_memory(&region.range(), Access::REMOTE_READ).unwrap();
+        }
+        let before = closers.waiting();
+        if orderly {
+            drop(regions);
+            server.on_event(1, false);
+            assert!(server.recv().unwrap().is_none());
+        } else {
+            drop(server);
+        }
+        assert_eq!(closers.waiting() - before, elsewhere, "{files} files, {orderly}");
+        drop(client);
+    }
+    drop(busy);
+    // The one that comes next takes what waits.
+    closers.close(&Owner::Unknown, Left::Mappings(Vec::new()));
     closed(&closers);
     assert_eq!(limits.mapped.used(), 0);
 }

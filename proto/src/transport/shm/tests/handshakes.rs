@@ -106,3 +106,24 @@ fn handshake_that_makes_progress_keeps_its_place() {
     assert!(matches!(sock::receive(slow.as_fd(), &mut answer), Ok(sock::Incoming::Message { .. })));
     drop(silent);
 }
+
+// [SHM-78]
+#[test]
+fn client_that_wants_a_larger_ring_than_is_ever_sent_gets_no_such_ring() {
+    let params = ConnectParams { send_payload_max: 4096, send_depth_max: 6, ..small() };
+    let mut bed = Bed::new(params);
+    let address = bed.address.clone();
+    let greedy = ConnectParams { recv_payload_max: 1 << 20, recv_depth: 1024, ..params };
+    let (client, mut server) = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| ShmDomain::new().connect_endpoint(&address, &greedy, LONG).unwrap());
+        let server = bed.accept();
+        (connecting.join().unwrap(), server)
+    });
+    let (client, can_send) = (client.capabilities(), server.capabilities());
+    assert_eq!((can_send.send_depth, can_send.send_payload_max), (6, 4096));
+    assert_eq!(client.recv_payload_max, 4096);
+    for _ in 0..6 {
+        server.send_copy(b"reply", &[7; 4096]).unwrap();
+    }
+    assert!(matches!(server.reserve(1), Err(PostError::Full)));
+}

@@ -290,6 +290,21 @@ fn message_never_overtakes_a_registration() {
     }
 }
 
+// [SHM-80]
+#[test]
+fn peer_that_leaves_its_messages_about_regions_unread_loses_its_connection() {
+    let domain = ShmDomain::new();
+    let mut bed = Bed::new(small());
+    let (mut client, _server) = bed.connect(&domain);
+    let memory = MemoryRef::new(domain.allocate(4096).unwrap());
+    // A region and its end are two messages; the socket has room for some.
+    for _ in 0..8192 + 512 {
+        drop(domain.register(memory.clone(), ALL).unwrap());
+    }
+    assert!(matches!(client.reserve(1), Err(PostError::Closed)));
+    assert!(matches!(client.recv(), Err(TransportError::System { .. })));
+}
+
 // [SHM-26]
 #[test]
 fn ordinary_memory_that_is_not_there_ends_the_connection() {

@@ -1,6 +1,6 @@
 //! Handshakes: what breaks them, what stalls them, and what a listener leaves behind.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use super::super::handshake::{Message, Nonce};
 use super::super::sock;
@@ -91,27 +91,13 @@ fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
     assert_eq!(std::fs::read(&path).unwrap(), b"not a socket");
 }
 
-/// Set in a process of its own for a test: the limit of descriptors is the whole process's.
-const OWN_PROCESS: &str = "DAFS_SHM_TEST_DESCRIPTORS";
-
 // [SHM-48] without descriptors `accept` returns, and goes on when there are some.
 #[test]
 fn accept_without_descriptors_returns_and_recovers() {
-    if std::env::var_os(OWN_PROCESS).is_some() {
-        return accept_without_descriptors();
-    }
-    let name = "transport::shm::tests::listening::accept_without_descriptors_returns_and_recovers";
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(OWN_PROCESS, "1")
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && printed.contains("1 passed"), "{:?} {printed}", output.status);
+    in_own_process("listening::accept_without_descriptors_returns_and_recovers", accept_without_descriptors);
 }
 
 fn accept_without_descriptors() {
-    hostile::end_process_in_a_minute();
     let mut bed = Bed::new(small());
     let Address::Shm(path) = bed.address.clone() else { panic!() };
     let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
@@ -127,4 +113,53 @@ fn accept_without_descriptors() {
     bed.listener.expire_handshakes();
     assert!(bed.listener.accept_endpoint().unwrap().is_none());
     assert_eq!(bed.listener.handshake_count(), 3);
+}
+
+// [SHM-48] [SHM-81] with one descriptor a connection is taken, and there is none for its answer.
+#[test]
+fn hello_without_descriptors_for_its_answer_is_answered_once_there_are_some() {
+    let name = "listening::hello_without_descriptors_for_its_answer_is_answered_once_there_are_some";
+    in_own_process(name, || {
+        let mut bed = Bed::new(small());
+        let Address::Shm(path) = bed.address.clone() else { panic!() };
+        let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+        let clients: Vec<_> = (0..2).map(|_| sock::connect(&path, LONG).unwrap()).collect();
+        clients.iter().for_each(|client| sock::send(client.as_fd(), &hello, &[]).unwrap());
+        let first_free = u64::try_from(sock::eventfd().unwrap().as_raw_fd()).unwrap();
+        for free in 1..5 {
+            let before = hostile::limit_descriptors(first_free + free);
+            assert!(bed.listener.accept_endpoint().unwrap().is_none());
+            bed.listener.expire_handshakes();
+            hostile::limit_descriptors(before);
+            assert_eq!(bed.listener.handshake_count(), 1, "{free}: the other stays in the queue");
+            assert!(matches!(sock::look(clients[0].as_fd()), Ok(sock::Next::Nothing)), "{free}");
+        }
+        bed.listener.expire_handshakes();
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        assert_eq!(bed.listener.handshake_count(), 2);
+        for client in &clients {
+            assert!(matches!(sock::look(client.as_fd()), Ok(sock::Next::Descriptors)), "welcomed");
+        }
+    });
+}
+
+// [SHM-42] One that starts does not take what another has bound a moment ago for left behind.
+#[test]
+fn of_servers_that_start_at_once_one_listens_where_a_dead_one_did() {
+    for _ in 0..50 {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        drop(sock::listen(&path, 1).unwrap());
+        let start = std::sync::Barrier::new(4);
+        let listeners: Vec<_> = std::thread::scope(|scope| {
+            let starting = || {
+                start.wait();
+                ShmDomain::new().listen_at(&Address::Shm(path.clone()), &small()).ok()
+            };
+            let starting: Vec<_> = (0..4).map(|_| scope.spawn(starting)).collect();
+            starting.into_iter().map(|starting| starting.join().unwrap()).collect()
+        });
+        assert_eq!(listeners.iter().flatten().count(), 1);
+        sock::connect(&path, LONG).unwrap();
+    }
 }

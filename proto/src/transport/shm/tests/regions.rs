@@ -134,3 +134,41 @@ fn descriptor_of_a_file_system_that_never_answers_is_refused_at_once() {
     let refused = refused.expect("the server does not wait for the file system");
     assert!(matches!(refused, TransportError::Peer(PeerFault::Malformed { .. })), "{refused:?}");
 }
+
+// [SHM-79] [PROV-26]
+#[test]
+fn registration_whose_file_finds_no_descriptor_ends_the_connection_which_can_be_made_again() {
+    let name =
+        "regions::registration_whose_file_finds_no_descriptor_ends_the_connection_which_can_be_made_again";
+    in_own_process(name, || {
+        let domain = ShmDomain::new();
+        let mut bed = Bed::new(small());
+        let (_client, mut server) = bed.connect(&domain);
+        let region = domain.register(MemoryRef::new(domain.allocate(4096).unwrap()), ALL).unwrap();
+        let before = hostile::limit_descriptors(0);
+        server.on_event(1, false);
+        let end = server.recv();
+        hostile::limit_descriptors(before);
+        assert!(matches!(end, Err(TransportError::System { .. })), "{end:?}");
+        let (_client, mut server) = bed.connect(&domain);
+        assert!(server.remote_memory(&region.range(), ALL).unwrap().is_some());
+    });
+}
+
+// The kernel would end the process by a signal.
+#[test]
+fn memory_beyond_the_limit_of_file_sizes_is_refused() {
+    in_own_process("regions::memory_beyond_the_limit_of_file_sizes_is_refused", || {
+        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        // SAFETY: a valid structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        let domain = ShmDomain::new();
+        drop(domain.allocate(1 << 20).unwrap());
+        assert!(matches!(domain.allocate((1 << 20) + 1), Err(RegionError::System { .. })));
+        let directory = tempfile::tempdir().unwrap();
+        let address = Address::Shm(directory.path().join("socket"));
+        let large = ConnectParams { recv_payload_max: 1 << 20, ..small() };
+        let refused = domain.listen_at(&address, &large).err().unwrap();
+        assert!(refused.to_string().contains("File too large"), "{refused}");
+    });
+}

@@ -238,7 +238,7 @@ fn connect_to_a_silent_listener_times_out() {
 fn connect_to_a_closed_port_is_refused_at_once() {
     // Bound, so that no other process takes it, and nobody listens there.
     let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    closed.bind(&std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    closed.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
     let address = Address::Tcp(closed.local_addr().unwrap().as_socket().unwrap());
     let error = TcpDomain::new().connect_tcp(&address, &params(), HANG).err().unwrap();
     assert!(matches!(error, ConnectError::System { what: "connect to", .. }), "{error}");
