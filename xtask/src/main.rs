@@ -12,6 +12,7 @@ mod checks;
 mod dissector;
 mod guest;
 mod header;
+mod judge;
 mod libtest;
 mod mpi;
 mod packages;

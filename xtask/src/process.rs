@@ -279,22 +279,21 @@ mod tests {
         command
     }
 
-    fn run_script(name: &str, script: &str, time_max: Duration) -> (Outcome, Log) {
-        let directory = std::env::temp_dir().join(format!("dafs-xtask-{}-{name}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let log = Log::new(&directory, name);
+    /// What came of it, and what it has said: output and errors.
+    fn run_script(name: &str, script: &str, time_max: Duration) -> (Outcome, [String; 2]) {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::new(directory.path(), name);
         let outcome = run(shell(script), name, &log, time_max).unwrap();
-        (outcome, log)
+        (outcome, [log.stdout_text(), log.stderr_text()])
     }
 
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]
     fn run_exit_status_and_output_are_kept() {
-        let (outcome, log) = run_script("exit", "echo out; echo err >&2; exit 3", LONG);
+        let (outcome, said) = run_script("exit", "echo out; echo err >&2; exit 3", LONG);
         assert_eq!(outcome.end, End::Exit(3));
-        assert_eq!(log.stdout_text(), "out\n");
-        assert_eq!(log.stderr_text(), "err\n");
+        assert_eq!(said, ["out\n", "err\n"]);
         assert!(!outcome.end.is_success());
     }
 
@@ -306,10 +305,10 @@ mod tests {
 
     #[test]
     fn run_hang_is_killed_with_its_children() {
-        let (outcome, log) =
+        let (outcome, [said, _]) =
             run_script("hang", "sleep 1000 & echo $!; exec sleep 1000", Duration::from_millis(300));
         assert!(matches!(outcome.end, End::TimedOut(_)), "{:?}", outcome.end);
-        let child = log.stdout_text().trim().to_owned();
+        let child = said.trim();
         // A killed process takes a moment to die.
         while fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| is_live(&stat)) {
             std::thread::yield_now();
@@ -340,9 +339,8 @@ mod tests {
 
     #[test]
     fn commands_of_several_threads_run_beside_each_other() {
-        let directory = std::env::temp_dir().join(format!("dafs-xtask-{}-beside", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let [one, two] = ["one", "two"].map(|name| directory.join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| directory.path().join(name));
         // Each waits for what the other makes.
         let meet = |name: &'static str, own: &Path, other: &Path| {
             let script =
@@ -357,27 +355,27 @@ mod tests {
             [meet("beside-two", &two, &one), beside.join().unwrap()]
         });
         assert_eq!(ends, [End::Exit(0), End::Exit(0)]);
-        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn thread_that_yields_leaves_the_others_as_they_are() {
         let nice = || {
-            let (outcome, log) = run_script("nice", "nice", LONG);
+            let (outcome, [said, _]) = run_script("nice", "nice", LONG);
             assert_eq!(outcome.end, End::Exit(0));
-            log.stdout_text().trim().parse::<i32>().unwrap()
+            said.trim().parse::<i32>().unwrap()
         };
         let before = nice();
         let lowered = std::thread::spawn(move || {
             yield_to_others().unwrap();
-            run_script("nice-lowered", "nice", LONG).1.stdout_text().trim().parse::<i32>().unwrap()
+            run_script("nice-lowered", "nice", LONG).1[0].trim().parse::<i32>().unwrap()
         });
         assert_eq!((lowered.join().unwrap(), nice()), (LOWEST_PRIORITY, before));
     }
 
     #[test]
     fn run_missing_program_is_an_outcome_not_an_error() {
-        let log = Log::new(&std::env::temp_dir(), &format!("dafs-xtask-missing-{}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let log = Log::new(directory.path(), "missing");
         let outcome = run(Command::new("/nonexistent/program"), "missing", &log, LONG).unwrap();
         assert!(outcome.end.describe().contains("/nonexistent/program"), "{}", outcome.end.describe());
     }
