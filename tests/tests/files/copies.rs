@@ -11,6 +11,7 @@ use dafs_tests::suite::{EXPORTS, Numbers, assert_invalid, assert_same, assert_st
 on_each_provider_and_two_workers! {
     copy_between_files_brings_the_bytes_and_nothing_else,
     copy_within_a_file_may_touch_and_not_overlap,
+    copy_of_a_whole_file_behind_itself_ends,
     copy_of_what_ends_early_says_so,
     copy_goes_on_where_the_server_left_the_rest,
     copy_without_the_rights_is_refused,
@@ -76,6 +77,27 @@ fn copy_within_a_file_may_touch_and_not_overlap(on: On) {
         assert_eq!(file.copy_range(8, 0, &other, 10).unwrap(), 2);
         assert_eq!(content(&file), b"012340123434");
     }
+}
+
+// [STOR-140] The file grows while it is copied, and that is not copied.
+fn copy_of_a_whole_file_behind_itself_ends(on: On) {
+    const SIZE: u64 = (2 << 20) + 7;
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for export in ["mem", "data"] {
+        let root = session.mount(export).unwrap();
+        let data = bytes(4, SIZE as usize);
+        let file = make(&root, "f", &data);
+        let other = root.open_with("f", OpenOptions::new().write(true)).unwrap();
+        assert_eq!(file.copy_range(0, 0, &other, SIZE).unwrap(), SIZE, "{export}");
+        assert_same(&content(&file), &[&data[..], &data].concat(), export);
+    }
+    // More than one slice of a directory, and it does not begin where blocks can be shared.
+    const SPARSE: u64 = (65 << 20) + 3;
+    let file = session.mount("data").unwrap().create("sparse").unwrap();
+    file.write_all_at(b"end", SPARSE - 3).unwrap();
+    assert_eq!(file.copy_range(0, 0, &file, SPARSE).unwrap(), SPARSE);
+    assert_eq!(file.metadata().unwrap().size, 2 * SPARSE);
 }
 
 // [STOR-140] [STOR-143]

@@ -21,19 +21,21 @@ pub struct Copied {
 }
 
 impl File {
-    /// Copies `len` bytes (0: to the end of the file) from `offset` of this file to `target_offset` of `target`, and returns how many:
-    /// fewer only where this file ends. The data stays on the server, which shares the blocks of both files where its file system can.
+    /// Copies `len` bytes (0: to the end that the file has now) from `offset` of this file to `target_offset` of `target`, and returns how
+    /// many: fewer only where this file ends. The data stays on the server, which shares the blocks of both files where its file system
+    /// can.
     ///
     /// As durable as an unstable write. Both files belong to one session; the ranges of one file must not overlap. Fails with the status
     /// `CROSS_DEVICE` where the server cannot copy between the two, as from memory to a directory: the caller then reads and writes.
     pub fn copy_range(&self, offset: u64, len: u64, target: &File, target_offset: u64) -> Result<u64> {
+        // A copy within one file may move the end of it further and further.
+        let len = if len == 0 { self.metadata()?.size.saturating_sub(offset) } else { len };
         let mut done = 0;
         loop {
-            let left = if len == 0 { 0 } else { len - done };
-            let copied = self.copy_some(offset + done, left, target, target_offset + done)?;
+            let copied = self.copy_some(offset + done, len - done, target, target_offset + done)?;
             done += copied.count;
             // A server copies something, or says why not.
-            if copied.end || copied.count == 0 || done == len {
+            if copied.end || copied.count == 0 || done >= len {
                 return Ok(done);
             }
         }
