@@ -1,6 +1,6 @@
 //! Entries of a directory, as many as one reply takes.
 
-use dafs_proto::wire::{DirEntry, Status, encode_dir_entry};
+use dafs_proto::wire::{DirEntry, NAME_SIZE_MAX, Status, encode_dir_entry};
 
 use super::{FsReply, FsResult, work};
 
@@ -48,8 +48,12 @@ impl Listing {
             && self.entries.bytes.len() + ENTRY_OVERHEAD + entry.name.len() <= self.size_max
     }
 
-    /// Adds an entry; `false` where there is no room for it.
+    /// Adds an entry; `false` where there is no room for it. One whose name no request could carry is passed over.
     pub(super) fn push(&mut self, entry: &DirEntry) -> bool {
+        if entry.name.len() > NAME_SIZE_MAX {
+            tracing::warn!("cannot list a name of {} bytes: {NAME_SIZE_MAX} is the most", entry.name.len());
+            return true;
+        }
         if self.count >= self.count_max {
             return false;
         }
@@ -73,5 +77,28 @@ impl Listing {
             true => Err(Status::RANGE),
             false => Ok(FsReply::Entries(self.entries)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::wire::decode_dir_entries;
+
+    use super::*;
+
+    // [STOR-177]
+    #[test]
+    fn name_that_no_client_could_ask_for_is_passed_over() {
+        let mut listing = Listing::new(4096, 10);
+        for (cookie, len) in [(1, NAME_SIZE_MAX), (2, NAME_SIZE_MAX + 1), (3, 1), (4, 765)] {
+            assert!(listing.push(&DirEntry { cookie, name: vec![b'n'; len], attributes: None }));
+        }
+        let Ok(FsReply::Entries(found)) = listing.finish(true) else { panic!("it fits") };
+        let names = decode_dir_entries(&found.bytes).unwrap();
+        assert_eq!(names.iter().map(|entry| entry.cookie).collect::<Vec<_>>(), [1, 3]);
+        // A directory of such names alone is empty.
+        let mut listing = Listing::new(4096, 10);
+        assert!(listing.push(&DirEntry { cookie: 1, name: vec![b'n'; 300], attributes: None }));
+        assert!(matches!(listing.finish(true), Ok(FsReply::Entries(found)) if found.cookie.is_none()));
     }
 }

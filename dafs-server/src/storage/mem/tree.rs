@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dafs_proto::wire::{AccessMode, Attributes, FileKind, Status, Timestamp};
+use dafs_proto::wire::{AccessMode, Attributes, FileKind, NAME_SIZE_MAX, Status, Timestamp};
 use smallvec::SmallVec;
 
 use super::super::Identity;
@@ -282,6 +282,8 @@ impl Tree {
                 b"." => (None, Some(here)),
                 b".." if here == ROOT || inode.links == 0 => return Err(Status::CROSS_DEVICE),
                 b".." => (None, Some(directory.parent)),
+                // The client's path has none; what a link leads to may.
+                name if name.len() > NAME_SIZE_MAX => return Err(Status::NAME_TOO_LONG),
                 name => {
                     let next = directory.names.get(name).map(|(ino, _)| *ino);
                     match next.map(|ino| self.inode(ino)).transpose()?.map(|inode| &inode.content) {
