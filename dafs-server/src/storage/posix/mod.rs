@@ -174,7 +174,12 @@ impl Job for Task {
         // Whatever is mounted on a name of a directory is asked for its attributes with the others.
         let lists = matches!(self.op, FsOp::Readdir { attributes: true, .. });
         let listing = lists.then(|| Place::of(self.node.key()));
-        self.node.place().or_else(|| self.second.as_ref()?.place()).or(listing)
+        let source = match &self.op {
+            FsOp::CopyRange { source, .. } => source.0.downcast_ref::<Node>(),
+            _ => None,
+        };
+        let second = self.second.as_deref().or(source);
+        self.node.place().or_else(|| second?.place()).or(listing)
     }
 
     fn run(mut self: Box<Self>) -> Run {
@@ -508,5 +513,44 @@ impl FileSystem for PosixExport {
     fn another(&self) -> Box<dyn FileSystem> {
         let shared = Arc::clone(&self.shared);
         Box::new(Self::view(shared, self.nodes.root().export, self.loop_keeps_identity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CopySource;
+    use super::*;
+
+    // [STOR-34] [STOR-96]
+    #[test]
+    fn copy_from_a_file_that_may_hang_is_made_where_that_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let kind = super::super::ExportKind::Directory(directory.path().to_owned());
+        let config =
+            ExportConfig { name: "data".into(), kind, read_only: false, direct_io: false, local_locks: false };
+        let mut files = PosixExport::open(ExportId(0), directory.path(), &config, 1, false).unwrap();
+        let file_of = |local| {
+            let fd = OwnedFd::from(tempfile::tempfile_in(directory.path()).unwrap());
+            let attributes = sys::fstat(fd.as_fd()).unwrap();
+            let class = FsClass {
+                kernel: false,
+                memory: false,
+                local,
+                appends: true,
+                nowait_read: AtomicBool::new(true),
+                nowait_write: AtomicBool::new(true),
+            };
+            Arc::new(Node::new(fd, &attributes, Arc::new(class), true))
+        };
+        let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+        let elsewhere = file_of(false);
+        let place = Some(Place::of(elsewhere.dev));
+        let target = files.adopt(&(file_of(true) as SharedFile)).unwrap();
+        for (source, expected) in [(file_of(true), None), (elsewhere, place)] {
+            let source = CopySource(source as SharedFile);
+            let op = FsOp::CopyRange { node: target, offset: 0, source, source_offset: 0, len: 1 };
+            let Attempt::Job(job) = files.attempt(&identity, op) else { panic!("it may wait") };
+            assert_eq!(job.place(), expected);
+        }
     }
 }
