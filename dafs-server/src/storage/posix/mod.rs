@@ -337,7 +337,8 @@ impl PosixExport {
     /// Dropping it may take long: for another host, for the space of a file whose last name is gone, or for what a file system writes
     /// back when a writer closes.
     fn drops_slowly(node: &Node) -> bool {
-        let is_file = node.kind == FileKind::File && node.opened;
+        // Also one that only names it.
+        let is_file = node.kind == FileKind::File;
         let on_disk = !node.class.memory && node.writable;
         !node.class.local
             || is_file && (on_disk || sys::fstat(node.fd.as_fd()).is_ok_and(|found| found.links == 0))

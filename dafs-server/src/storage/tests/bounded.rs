@@ -256,6 +256,13 @@ fn last_close_of_a_file_without_a_name_is_left_to_a_thread() {
         f.run(FsOp::Remove { at, directory: false }).unwrap();
         assert!(slow(&mut f, nameless), "{kind:?}: of what may go with it");
         assert!(slow(&mut f, writer), "{kind:?}");
+        // A handle that only names a file keeps all of it, too.
+        f.open("g", RWC).unwrap();
+        let [named, nameless] = [(); 2].map(|()| f.lookup("g").unwrap());
+        assert!(!slow(&mut f, named), "{kind:?}: of what has a name");
+        let at = f.at("g");
+        f.run(FsOp::Remove { at, directory: false }).unwrap();
+        assert!(slow(&mut f, nameless), "{kind:?}: looked up");
     }
 }
 
