@@ -303,8 +303,13 @@ impl MemFs {
 
     /// Takes a name away, and what it named when that was all.
     fn unlink(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<(), Status> {
-        let now = self.clock.now();
         self.tree.directory_mut(parent)?.remove(name);
+        self.unname(parent, name, ino)
+    }
+
+    /// The same where the name is given to something else.
+    fn unname(&mut self, parent: Ino, name: &[u8], ino: Ino) -> Result<(), Status> {
+        let now = self.clock.now();
         self.space.give(name_size(name));
         let inode = self.tree.inode_mut(ino)?;
         let directory = inode.kind() == FileKind::Directory;
@@ -360,7 +365,7 @@ impl MemFs {
         self.space.take(new_size.saturating_sub(old_size))?;
         self.space.give(old_size.saturating_sub(new_size));
         if let Some(target) = target {
-            self.unlink(new_parent, &new_name, target)?;
+            self.unname(new_parent, &new_name, target)?;
         }
         self.tree.directory_mut(old_parent)?.remove(&old_name);
         self.tree.directory_mut(new_parent)?.insert(&new_name, ino);
@@ -416,7 +421,7 @@ impl MemFs {
         // Before the old one goes: there may be no room.
         self.space.take(name_size(&name))?;
         if let Some(existing) = existing {
-            self.unlink(parent, &name, existing)?;
+            self.unname(parent, &name, existing)?;
         }
         let now = self.clock.now();
         self.tree.directory_mut(parent)?.insert(&name, ino);

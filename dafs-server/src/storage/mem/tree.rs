@@ -56,7 +56,12 @@ impl Directory {
         Self { parent, ..Self::default() }
     }
 
+    /// A name that is there, and names something else now, keeps its place: whoever lists finds it once.
     pub(super) fn insert(&mut self, name: &[u8], ino: Ino) {
+        if let Some((there, _)) = self.names.get_mut(name) {
+            *there = ino;
+            return;
+        }
         self.next_cookie += 1;
         self.names.insert(name.to_vec(), (ino, self.next_cookie));
         self.order.insert(self.next_cookie, name.to_vec());

@@ -430,7 +430,7 @@ fn crash_in_memory_takes_what_was_not_durable() {
     assert!(!Fixture::new(Kind::Mem).storage.crash(ExportId(0)), "only where it is simulated");
 }
 
-// [STOR-18] [STOR-80]
+// [STOR-18] [STOR-80] [STOR-178]
 #[test]
 fn listing_resumed_while_names_come_and_go_sees_the_rest_once() {
     const NAMES: usize = 3000;
@@ -460,6 +460,13 @@ fn listing_resumed_while_names_come_and_go_sees_the_rest_once() {
             if turn < NAMES {
                 f.remove(format!("d/goes-{turn}"), false).unwrap();
                 fill(&mut f, format!("d/comes-{turn}"));
+                // A name that is replaced was there all the time. Linux gives it another place on tmpfs.
+                let (from, to) = (f.at(format!("d/comes-{turn}")), f.at(format!("d/stays-{turn}")));
+                match turn % 2 {
+                    _ if kind == Kind::Tmpfs => {}
+                    0 => drop(f.run(FsOp::Rename { from, to, replace: true }).unwrap()),
+                    _ => drop(f.run(FsOp::Link { from, to, replace: true }).unwrap()),
+                }
             }
             turn += 1;
         }
@@ -467,7 +474,7 @@ fn listing_resumed_while_names_come_and_go_sees_the_rest_once() {
         seen.sort();
         let mut expected: Vec<Vec<u8>> = (0..NAMES).map(|n| format!("stays-{n}").into_bytes()).collect();
         expected.sort();
-        assert_eq!(seen, expected, "{kind:?}");
+        assert!(seen == expected, "{kind:?}: {} of {NAMES} names", seen.len());
     }
 }
 
