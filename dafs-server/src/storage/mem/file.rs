@@ -208,7 +208,9 @@ impl FileData {
             return Err(Status::NO_SPACE);
         }
         let missing = wanted - self.chunks.charged(first, whole_end);
-        let tail = match end % CHUNK_SIZE {
+        // Nothing is to be done for one that is reserved.
+        let tail_len = if self.chunks.is_reserved(whole_end) { 0 } else { end % CHUNK_SIZE };
+        let tail = match tail_len {
             0 => 0,
             len => len.next_power_of_two().max(CHUNK_CAPACITY_MIN),
         };
@@ -217,8 +219,8 @@ impl FileData {
         space.give(missing + tail);
         self.before_change(space);
         // First what may fail.
-        if !end.is_multiple_of(CHUNK_SIZE) {
-            self.chunk_for_write(space, whole_end, (end % CHUNK_SIZE) as usize)?;
+        if tail_len > 0 {
+            self.chunk_for_write(space, whole_end, tail_len as usize)?;
         }
         let before = self.cost();
         self.chunks.reserve(first, whole_end);

@@ -73,6 +73,24 @@ fn space_that_was_reserved_is_there_when_it_is_written() {
     assert!(f.write(second, written as u64, &data[..192 << 10]).is_ok());
 }
 
+// [STOR-29] What is reserved is there already.
+#[test]
+fn space_that_was_reserved_can_be_allocated_again_when_none_is_left() {
+    let mut f = limited(1 << 20);
+    let (first, second) = (f.open("first", RWC).unwrap(), f.open("second", RWC).unwrap());
+    let allocate = |offset, len| FsOp::Allocate { node: first, offset, len };
+    f.run(allocate(0, 512 << 10)).unwrap();
+    let written = f.write(second, 0, &vec![7; 1 << 20]).unwrap();
+    let data = vec![7; 1 << 20];
+    assert_eq!(f.write(second, written as u64, &data), Err(Status::NO_SPACE));
+    for (offset, len) in [(0, 100 << 10), (1, 1), (70_000, 10), (5, (512 << 10) - 5)] {
+        let result = f.run(allocate(offset, len));
+        assert!(matches!(result, Ok(FsReply::Done)), "{len} at {offset}: {result:?}");
+        assert_eq!(allocated(&mut f, "first"), 512 << 10);
+    }
+    assert!(matches!(f.run(allocate(0, 600 << 10)), Err(Status::NO_SPACE)));
+}
+
 // [STOR-30] [STOR-78]
 #[test]
 fn memory_given_back_is_freed_a_part_at_a_time() {
