@@ -243,6 +243,7 @@ impl File {
     }
 
     /// Appends a slice to the file, whole and atomically, and returns its offset. At most [`crate::Agreed::transfer_size_max`] bytes.
+    /// A durable append that fails with `IO`, or for a lack of room, may be in the file, and not be durable.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let memory = SmallVec::from_buf([RawMemory::of(data)]);
         self.run(TransferKind::Append(self.stability), 0, memory)?.position()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dafs_proto::transport::{MemoryRef, Span};
 use dafs_proto::wire::{FileKind, SeekWhat, Stability, Status};
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync, fsync, ftruncate, seek};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync, fsync, ftruncate, seek, syncfs};
 use smallvec::SmallVec;
 
 use super::super::copy::CopyRange;
@@ -18,7 +18,6 @@ use super::super::pool::lock;
 use super::super::{FsOp, FsReply, LOSS, NowError};
 use super::copy::copy;
 use super::hint::advise;
-use super::namespace::sync_name;
 use super::resolve::Scope;
 use super::sys::{self, Errno, retry};
 use super::write_gate::{WriteGate, Writing};
@@ -279,7 +278,7 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
             };
             let result = write_all(fd, &mut segments, *offset, write_flags(*stability), noted);
             if *stability == Stability::FileSync && result.is_ok() {
-                sync_name(scope, node)?;
+                node.sync_name(scope)?;
             }
             Ok(FsReply::Count(result?))
         }
@@ -423,6 +422,10 @@ fn append(
         unsafe { sys::pwritev2(fd, &[], Some(0), 0) }?;
         return Ok(FsReply::Appended(sys::seek_end(fd)?, 0));
     }
+    // Before there is data: an error afterwards would say that nothing is there, and the caller would append it again.
+    if stability == Stability::FileSync {
+        node.sync_name(scope)?;
+    }
     let flags = write_flags(stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
     let is_durable = stability != Stability::Unstable;
     let (mut start, mut done, mut first) = (None, 0, 0);
@@ -450,9 +453,6 @@ fn append(
             }
         }
     }
-    if stability == Stability::FileSync {
-        sync_name(scope, node)?;
-    }
     Ok(FsReply::Appended(start.unwrap_or(0), done))
 }
 
@@ -468,7 +468,7 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
         sync_fd(scope, fd.as_fd(), stability != Stability::FileSync)?;
     }
     if stability == Stability::FileSync {
-        sync_name(scope, node)?;
+        node.sync_name(scope)?;
     }
     Ok(FsReply::Done)
 }
@@ -478,6 +478,17 @@ pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) ->
     #[cfg(test)]
     super::steps::before(super::steps::Call::Sync(sys::fstat(fd)?.file_id))?;
     let result = retry(|| if data_only { fdatasync(fd) } else { fsync(fd) }).map_err(Status::from);
+    if result.is_err_and(is_of_write_back) {
+        note_loss(scope.shared);
+    }
+    result
+}
+
+/// Syncs all of a file system.
+pub(super) fn sync_all(scope: &Scope<'_>, fd: BorrowedFd<'_>) -> Result<(), Status> {
+    #[cfg(test)]
+    super::steps::before(super::steps::Call::SyncAll)?;
+    let result = retry(|| syncfs(fd)).map_err(Status::from);
     if result.is_err_and(is_of_write_back) {
         note_loss(scope.shared);
     }

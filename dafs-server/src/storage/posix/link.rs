@@ -1,6 +1,7 @@
 //! Further names of files, and names for files that have none yet.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use dafs_proto::wire::{FileKind, Status};
 use rustix::fs::{self, AtFlags, CWD, OFlags};
@@ -8,6 +9,7 @@ use rustix::fs::{self, AtFlags, CWD, OFlags};
 use super::super::FsReply;
 use super::super::pool::lock;
 use super::Node;
+use super::data::{sync_all, sync_fd};
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, FdPath, retry};
 
@@ -25,53 +27,40 @@ pub(super) fn link(
     replace: bool,
 ) -> Result<FsReply, Status> {
     let (parent, name) = scope.parent(target, to, false)?;
-    let source = Source::find(scope, node, from)?;
-    match source.link(&parent, name) {
+    let source = match from {
+        [] => Place::Node(node),
+        _ => {
+            let (directory, own) = scope.parent(node, from, false)?;
+            Place::Opened(sys::open_named(directory.as_fd(), own)?)
+        }
+    };
+    // What may fail comes first: an error says that nothing has the name.
+    let named_in =
+        (node.unnamed && from.is_empty()).then(|| sys::reopen(parent.as_fd(), OFlags::PATH)).transpose()?;
+    match give_name(&source, &parent, name) {
         Err(Errno::EXIST) if replace => take_the_place(&source, &parent, name)?,
         linked => linked?,
     }
-    if node.unnamed && from.is_empty() {
-        // Its first full commit makes the name durable.
-        *lock(&node.named_in) = Some(sys::reopen(parent.as_fd(), OFlags::PATH)?);
-        node.name_unsynced.store(true, std::sync::atomic::Ordering::Release);
+    if let Some(directory) = named_in {
+        node.was_named_in(directory);
     }
-    Ok(FsReply::Attributes(sys::statx(parent.as_fd(), name)?))
+    Ok(FsReply::Attributes(sys::fstat(source.as_fd())?))
 }
 
-/// What gets another name.
-enum Source<'a> {
-    Node(&'a Node),
-    Named(Place<'a>, &'a [u8]),
-}
-
-impl<'a> Source<'a> {
-    fn find(scope: &Scope<'_>, node: &'a Node, from: &'a [u8]) -> Result<Self, Status> {
-        match from {
-            [] => Ok(Self::Node(node)),
-            _ => scope.parent(node, from, false).map(|(parent, name)| Self::Named(parent, name)),
-        }
-    }
-
-    fn link(&self, parent: &Place<'_>, name: &[u8]) -> Result<(), Errno> {
-        retry(|| match self {
-            Self::Node(node) => {
-                let source = FdPath::new(node.buffered_fd());
-                fs::linkat(CWD, source.as_c_str(), parent, name, AtFlags::SYMLINK_FOLLOW)
-            }
-            Self::Named(directory, own) => fs::linkat(directory, *own, parent, name, AtFlags::empty()),
-        })
-    }
+fn give_name(source: &Place<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), Errno> {
+    let source = FdPath::new(source.as_fd());
+    retry(|| fs::linkat(CWD, source.as_c_str(), parent, name, AtFlags::SYMLINK_FOLLOW))
 }
 
 /// The kernel replaces a name only by a rename: the file has another name for a moment. A server that ends in this moment leaves it.
-fn take_the_place(source: &Source<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), Status> {
+fn take_the_place(source: &Place<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), Status> {
     // A file without a name that has had one for a moment cannot get another: it gets none in vain.
     if sys::statx(parent.as_fd(), name).is_ok_and(|there| there.kind == FileKind::Directory) {
         return Err(Status::IS_DIRECTORY);
     }
     let chance = getrandom::u64().map_err(|_| Status::IO)?;
     let other = format!("{PREFIX}{chance:016x}");
-    source.link(parent, other.as_bytes())?;
+    give_name(source, parent, other.as_bytes())?;
     let renamed = retry(|| fs::renameat(parent, other.as_str(), parent, name));
     // Where both were names of one file already, the rename has done nothing.
     let removed = retry(|| fs::unlinkat(parent, other.as_str(), AtFlags::empty()));
@@ -83,8 +72,51 @@ fn take_the_place(source: &Source<'_>, parent: &Place<'_>, name: &[u8]) -> Resul
 }
 
 impl Node {
-    /// The directory in which a file without a name got one, until that is durable.
-    pub(super) fn take_named_in(&self) -> Option<OwnedFd> {
-        lock(&self.named_in).take()
+    /// A file without a name has one in this directory: its first full commit makes that durable. A further name is an ordinary link.
+    fn was_named_in(&self, directory: OwnedFd) {
+        let mut named_in = lock(&self.named_in);
+        named_in.get_or_insert(directory);
+        self.name_unsynced.store(true, Ordering::Release);
+    }
+
+    /// Makes a file's name durable, where the file was opened to be made or had none: its directory is synced. A name gone meanwhile has
+    /// nothing to sync.
+    pub(super) fn sync_name(&self, scope: &Scope<'_>) -> Result<(), Status> {
+        if !self.name_unsynced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Whoever comes meanwhile waits: this may fail.
+        let mut named_in = scope.lock(&self.named_in).ok_or(Status::AGAIN)?;
+        if !self.name_unsynced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match &*named_in {
+            Some(directory) => {
+                let fd = sys::reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+                sync_fd(scope, fd.as_fd(), false)?;
+            }
+            None => self.sync_directory(scope)?,
+        }
+        *named_in = None;
+        self.name_unsynced.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Syncs the directory that it is in now.
+    fn sync_directory(&self, scope: &Scope<'_>) -> Result<(), Status> {
+        let path = match scope.path_from_root(self) {
+            Ok(path) => path,
+            // The kernel tells no path that is so long.
+            Err(Errno::NAMETOOLONG) => return sync_all(scope, self.buffered_fd()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let Some(path) = path else { return Ok(()) };
+        let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        match scope.open(&scope.shared.root, directory, flags, 0) {
+            Ok(fd) => sync_fd(scope, fd.as_fd(), false),
+            Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => Ok(()),
+            Err(status) => Err(status),
+        }
     }
 }

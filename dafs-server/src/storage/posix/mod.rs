@@ -90,7 +90,7 @@ pub(super) struct Node {
     name_unsynced: AtomicBool,
     /// Made without a name.
     unnamed: bool,
-    /// The directory in which it got one, which is not durable yet.
+    /// The directory in which it got one, which is not durable yet. Held to make a name durable.
     named_in: Mutex<Option<OwnedFd>>,
     /// Windows of it may be mapped ([`HotWindows`]).
     hot: AtomicBool,

@@ -15,7 +15,7 @@ use super::link::link;
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, retry};
 use super::write_gate::WriteGate;
-use super::{DirectIo, Node, data};
+use super::{DirectIo, Node};
 
 /// Lookup, open, and attributes.
 pub(super) fn access(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<Outcome, Status> {
@@ -333,27 +333,4 @@ fn set_attributes(fd: BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes,
         sys::set_times(fd, set.atime, set.mtime)?;
     }
     Ok(sys::fstat(fd)?)
-}
-
-/// Makes a file's name durable, where the file was opened to be made: its directory is synced. A name gone meanwhile has nothing to sync.
-pub(super) fn sync_name(scope: &Scope<'_>, node: &Node) -> Result<(), Status> {
-    if !node.name_unsynced.load(Ordering::Acquire) {
-        return Ok(());
-    }
-    if let Some(directory) = node.take_named_in() {
-        let fd = sys::reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        data::sync_fd(scope, fd.as_fd(), false)?;
-        node.name_unsynced.store(false, Ordering::Release);
-        return Ok(());
-    }
-    let Some(path) = scope.path_from_root(node) else { return Ok(()) };
-    let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-    match scope.open(&scope.shared.root, directory, flags, 0) {
-        Ok(fd) => data::sync_fd(scope, fd.as_fd(), false)?,
-        Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => {}
-        Err(status) => return Err(status),
-    }
-    node.name_unsynced.store(false, Ordering::Release);
-    Ok(())
 }

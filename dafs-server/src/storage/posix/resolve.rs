@@ -162,7 +162,8 @@ impl Scope<'_> {
         if node.ino == root.ino && node.dev == root.dev {
             return Err(Status::CROSS_DEVICE);
         }
-        let Some(mut whole) = self.path_from_root(node) else { return Err(Status::CROSS_DEVICE) };
+        // Nor can one be resolved that is too long to be told.
+        let Ok(Some(mut whole)) = self.path_from_root(node) else { return Err(Status::CROSS_DEVICE) };
         // The node's path is only a hint that may be outdated: what it leads to must be the node.
         let there = self.open_beneath(root, &whole, OFlags::PATH | OFlags::NOFOLLOW, 0)?;
         let attributes = sys::fstat(there.as_fd())?;
@@ -174,16 +175,16 @@ impl Scope<'_> {
         Ok(self.open_beneath(root, &whole, flags, mode)?)
     }
 
-    /// The node's path below the root, as the kernel knows it now.
-    pub(super) fn path_from_root(&self, node: &Node) -> Option<Vec<u8>> {
+    /// The node's path below the root, as the kernel knows it now; `None` where it is not there.
+    pub(super) fn path_from_root(&self, node: &Node) -> Result<Option<Vec<u8>>, Errno> {
         let name_of = |fd: std::os::fd::BorrowedFd<'_>| {
-            sys::readlinkat(self.shared.root.fd.as_fd(), FdPath::new(fd).as_c_str()).ok()
+            sys::readlinkat(self.shared.root.fd.as_fd(), FdPath::new(fd).as_c_str())
         };
         let root = name_of(self.shared.root.fd.as_fd())?;
         let whole = name_of(node.fd.as_fd())?;
-        let below = whole.strip_prefix(root.as_slice())?;
-        let below = if root == b"/" { below } else { below.strip_prefix(b"/")? };
-        (!below.is_empty()).then(|| below.to_vec())
+        let below = whole.strip_prefix(root.as_slice());
+        let below = if root == b"/" { below } else { below.and_then(|below| below.strip_prefix(b"/")) };
+        Ok(below.filter(|below| !below.is_empty()).map(<[u8]>::to_vec))
     }
 }
 

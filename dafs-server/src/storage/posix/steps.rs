@@ -20,6 +20,8 @@ pub(in crate::storage) enum Call {
     Open,
     /// What has this number in its file system is made durable.
     Sync(u64),
+    /// All of a file system is.
+    SyncAll,
 }
 
 /// What becomes of it.

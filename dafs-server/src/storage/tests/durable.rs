@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::harness::*;
 use super::sieve_steps::{act, directories, serve};
-use crate::storage::file_system::{Attempt, FileSystem};
+use crate::storage::file_system::{Attempt, FileSystem, Run};
 use crate::storage::posix::RingNext;
 use crate::storage::posix::steps::{Call, Course, watched};
 use crate::storage::*;
@@ -90,6 +90,133 @@ fn full_commit_of_a_file_that_was_given_a_name_is_of_that_too() {
         let found = synced(|| commit(&mut f, node, Stability::FileSync));
         assert_eq!(found, [number_of(&f, name), directory], "{name}");
     }
+}
+
+/// A file that has no name, opened in the export's root, and what its `Link` is to be.
+fn nameless(f: &mut Fixture, to: &str) -> (NodeId, FsOp) {
+    let node = f.open("", OpenFlags::READ | OpenFlags::WRITE | OpenFlags::UNNAMED).unwrap();
+    f.write(node, 0, b"data").unwrap();
+    let from = At { node, path: Vec::new() };
+    (node, FsOp::Link { from, to: f.at(to), replace: false })
+}
+
+// [STOR-173]
+#[test]
+#[ignore = "needs dev-shm"]
+fn name_whose_directory_could_not_be_synced_is_not_durable_yet() {
+    let mut f = Fixture::new(Kind::Tmpfs);
+    f.mkdir("d").unwrap();
+    f.mkdir("e").unwrap();
+    let directory = number_of(&f, "d");
+    let (node, link) = nameless(&mut f, "d/f");
+    f.run(link).unwrap();
+    // A further name does not make one forget the first.
+    f.run(FsOp::Link { from: At { node, path: Vec::new() }, to: f.at("e/f"), replace: false }).unwrap();
+    let fails = move |call| match call {
+        Call::Sync(number) if number == directory => Course::Fail(Errno::IO),
+        _ => Course::Go,
+    };
+    let op = || FsOp::Commit { node, offset: 0, len: 0, stability: Stability::FileSync };
+    for _ in 0..2 {
+        let result = watched(fails, || f.run(op())).unwrap();
+        assert!(matches!(result, Err(Status::IO)), "{result:?}");
+    }
+    assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)), [number_of(&f, "d/f"), directory]);
+    assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)), [number_of(&f, "d/f")]);
+}
+
+// [STOR-173] The first of two full commits fails at the name: the second one, which came meanwhile, does not rely on it.
+#[test]
+fn full_commit_beside_another_that_fails_makes_the_name_durable_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let [(mut server, _), _] = serve(directory.path());
+    std::fs::create_dir(directory.path().join("d")).unwrap();
+    let at = |path: &str| At { node: server.root(), path: path.into() };
+    let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::UNNAMED;
+    let (unnamed, named, below) = (at(""), at("d/f"), directory.path().join("d"));
+    let opened = act(&mut *server, FsOp::Open { at: unnamed, flags, mode: 0o644, admission: None });
+    let node = match opened {
+        Ok(FsReply::Node(node, _)) => node,
+        other => panic!("{other:?}"),
+    };
+    let from = At { node, path: Vec::new() };
+    act(&mut *server, FsOp::Link { from, to: named, replace: false }).unwrap();
+    let [file, below] = [below.join("f"), below].map(|path| std::fs::metadata(path).unwrap().ino());
+    let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+    let [first, second] = [(); 2].map(|()| {
+        let op = FsOp::Commit { node, offset: 0, len: 0, stability: Stability::FileSync };
+        match server.attempt(&identity, op) {
+            Attempt::Job(job) => job,
+            _ => panic!("it waits"),
+        }
+    });
+    let (came, has_come) = std::sync::mpsc::channel();
+    let (mut second, beside) = (Some(second), Rc::new(RefCell::new(None)));
+    let started = Rc::clone(&beside);
+    let watch = move |call| match (call, second.take_if(|_| call == Call::Sync(below))) {
+        (_, Some(second)) => {
+            let came = came.clone();
+            let run = move || {
+                let found = synced(|| {
+                    // Its file is synced first, and then it asks for the name.
+                    came.send(()).unwrap();
+                    assert!(matches!(second.run(), Run::Done(Ok(_))));
+                });
+                assert_eq!(found, [file, below]);
+            };
+            started.replace(Some(std::thread::spawn(run)));
+            has_come.recv().unwrap();
+            Course::Fail(Errno::IO)
+        }
+        _ => Course::Go,
+    };
+    assert!(matches!(watched(watch, || first.run()).unwrap(), Run::Done(Err(Status::IO))));
+    beside.take().unwrap().join().unwrap();
+}
+
+// [STOR-179] An append that is answered with an error is not in the file because of its name.
+#[test]
+#[ignore = "needs dev-shm"]
+fn full_append_whose_name_cannot_be_made_durable_is_not_in_the_file() {
+    let mut f = Fixture::new(Kind::Tmpfs);
+    let node = f.open("log", RWC).unwrap();
+    let directory = number_of(&f, "");
+    let op = || FsOp::Append { node, from: vec![memory_of(b"record")], stability: Stability::FileSync };
+    let fails = move |call| match call {
+        Call::Sync(number) if number == directory => Course::Fail(Errno::IO),
+        _ => Course::Go,
+    };
+    let result = watched(fails, || f.run(op())).unwrap();
+    assert!(matches!(result, Err(Status::IO)), "{result:?}");
+    assert_eq!(f.stat("log").unwrap().size, 0);
+    assert_eq!(synced(|| drop(f.run(op()).unwrap())), [directory]);
+    assert_eq!(f.stat("log").unwrap().size, 6);
+}
+
+// [STOR-74] Its directory cannot be found by a path: all of the file system is made durable.
+#[test]
+#[ignore = "needs dev-shm"]
+fn name_of_a_file_below_a_path_that_is_too_long_is_made_durable_too() {
+    let mut f = Fixture::new(Kind::Tmpfs);
+    let mut node = f.root();
+    for _ in 0..20 {
+        let at = At { node, path: vec![b'd'; 250] };
+        f.run(FsOp::Mkdir { at: at.clone(), mode: 0o755 }).unwrap();
+        node = match f.run(FsOp::Lookup { at, follow: false }) {
+            Ok(FsReply::Node(node, _)) => node,
+            other => panic!("{other:?}"),
+        };
+    }
+    let node = f.open_at(At { node, path: b"f".to_vec() }, RWC).unwrap();
+    let calls = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&calls);
+    let watch = move |call| {
+        seen.borrow_mut().push(call);
+        Course::Go
+    };
+    watched(watch, || commit(&mut f, node, Stability::FileSync)).unwrap();
+    assert!(matches!(calls.take()[..], [Call::Sync(_), Call::SyncAll]));
+    assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)).len(), 1, "its name is durable");
 }
 
 const DURABLE: [Stability; 2] = [Stability::DataSync, Stability::FileSync];
