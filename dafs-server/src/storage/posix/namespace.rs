@@ -170,7 +170,7 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     // Off with O_NONBLOCK again.
     retry(|| fs::fcntl_setfl(&fd, OFlags::empty()))?;
     let direct = if scope.shared.direct_io || flags.contains(OpenFlags::DIRECT_IO) {
-        open_direct(scope, &fd, system)?
+        open_direct(scope, &fd, system)
     } else {
         None
     };
@@ -293,12 +293,8 @@ fn reopen(
     Ok(sys::reopen(node.fd.as_fd(), system)?)
 }
 
-/// The same file opened with O_DIRECT, and its alignment; `None` where the file system does not support that.
-fn open_direct(
-    scope: &Scope<'_>,
-    fd: &OwnedFd,
-    system: OFlags,
-) -> Result<Option<(OwnedFd, usize, u64)>, Status> {
+/// The same file opened with O_DIRECT, and its alignment; `None` where that cannot be had.
+fn open_direct(scope: &Scope<'_>, fd: &OwnedFd, system: OFlags) -> Option<(OwnedFd, usize, u64)> {
     let access = system & OFlags::ACCMODE;
     let direct = match sys::reopen(fd.as_fd(), access | OFlags::DIRECT) {
         Ok(direct) => direct,
@@ -306,14 +302,14 @@ fn open_direct(
             if !scope.shared.direct_io_noted.swap(true, Ordering::Relaxed) {
                 tracing::warn!("the export's file system does not support O_DIRECT; the page cache is used");
             }
-            return Ok(None);
+            return None;
         }
-        // The one who makes a file may forbid himself to write it, and has it open all the same.
-        Err(Errno::ACCESS | Errno::PERM) => return Ok(None),
-        Err(errno) => return Err(errno.into()),
+        // The one who makes a file may forbid himself to write it, and has it open all the same. Where there is no further descriptor, the
+        // file is made or cut already.
+        Err(_) => return None,
     };
     let (memory, offset) = sys::direct_io_alignment(direct.as_fd()).unwrap_or((4096, 4096));
-    Ok(Some((direct, memory.max(1) as usize, u64::from(offset.max(1)))))
+    Some((direct, memory.max(1) as usize, u64::from(offset.max(1))))
 }
 
 fn set_attributes(fd: BorrowedFd<'_>, set: &SetAttributes) -> Result<Attributes, Status> {

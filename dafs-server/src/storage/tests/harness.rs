@@ -325,6 +325,36 @@ fn uring_available() -> bool {
     Fixture::try_with(Kind::Disk(Engine::Uring), |_| {}, &StorageConfig::default()).is_ok()
 }
 
+/// Whether this is a process of its own for the test of this path, as one needs that changes what its whole process may do. The first
+/// time it is not: the test has passed there then.
+pub(super) fn in_own_process(test: &str) -> bool {
+    const OWN_PROCESS: &str = "DAFS_TEST_OWN_PROCESS";
+    if std::env::var_os(OWN_PROCESS).is_some() {
+        return true;
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(OWN_PROCESS, "1")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    false
+}
+
+/// Does something while this process can open no more than so many descriptors.
+pub(super) fn with_descriptors_left<T>(count: u64, work: impl FnOnce() -> T) -> T {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    // The lowest one that is free.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap());
+    let current = Some(u64::try_from(next).unwrap() + count);
+    setrlimit(Resource::Nofile, Rlimit { current, ..before }).unwrap();
+    let result = work();
+    setrlimit(Resource::Nofile, before).unwrap();
+    result
+}
+
 pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -3,6 +3,7 @@
 
 mod bounded;
 mod confinement;
+mod descriptors;
 mod direct;
 mod durable;
 mod harness;
