@@ -266,6 +266,10 @@ impl FileData {
             self.chunks.remove(number, number + 1, &mut space.garbage);
             self.charge(space, before);
         } else if from < to {
+            // What is being sent from it stays as it was. Where there is no memory for that, it is not.
+            if self.chunks.get(number).is_some_and(|chunk| Arc::strong_count(chunk) > 1) {
+                let _ = self.replace_chunk(space, number, held);
+            }
             let chunk = self.chunk_for_write(space, number, to as usize)?;
             if let Some(part) = chunk.span().slice(from as usize, (to - from) as usize) {
                 part.zero();

@@ -1,6 +1,6 @@
 //! Identity, durability, listings, and limits.
 
-use dafs_proto::transport::Span;
+use dafs_proto::transport::{MemoryRef, Span};
 use dafs_proto::wire::{OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode};
 
 use super::harness::*;
@@ -549,4 +549,30 @@ fn memory_export_that_is_full_says_so_and_recovers() {
     assert!(matches!(f.run(huge), Err(Status::NO_SPACE)));
     f.run(FsOp::Truncate { node, size: 0 }).unwrap();
     assert_eq!(f.write(node, 0, &data[..500_000]), Ok(500_000));
+}
+
+// [STOR-180] What is sent from memory is what the file had, though it is cut meanwhile.
+#[test]
+fn memory_that_is_sent_keeps_what_the_file_had_when_it_is_cut_or_punched() {
+    for keep in [1000, 70_000, 100_000] {
+        for cuts in [false, true] {
+            let mut f = Fixture::new(Kind::Mem);
+            let node = f.open("f", RWC).unwrap();
+            let data: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8 + 1).collect();
+            f.write(node, 0, &data).unwrap();
+            let sent = f.storage.map(node, 0, data.len(), 16);
+            assert_eq!(sent.iter().map(MemoryRef::len).sum::<usize>(), data.len());
+            f.run(match cuts {
+                true => FsOp::Truncate { node, size: keep },
+                false => FsOp::Punch { node, offset: keep, len: 100 },
+            })
+            .unwrap();
+            let bytes: Vec<u8> = sent.iter().flat_map(|part| part.span().to_vec()).collect();
+            assert!(bytes == data, "{keep} {cuts}");
+            let zeros =
+                if cuts { f.run(FsOp::Truncate { node, size: keep + 100 }) } else { Ok(FsReply::Done) };
+            zeros.unwrap();
+            assert_eq!(f.read(node, keep, 100).unwrap(), [0; 100]);
+        }
+    }
 }
