@@ -19,14 +19,14 @@ _IDS_BY_REASON = {
         STOR-16 STOR-17 STOR-76 STOR-41 STOR-13 STOR-69 STOR-68 LOCK-30 LOCK-31 LOCK-32 LOCK-33 LOCK-34 LOCK-43 LOCK-44
         LOCK-56""",
     "needs storage that fails, fills up, or is slow": """
-        SESS-98 SESS-54 STOR-62 STOR-25 STOR-29 STOR-30 STOR-175 LOCK-35""",
+        SESS-98 SESS-54 STOR-62 STOR-179 STOR-177 STOR-25 STOR-29 STOR-30 STOR-175 LOCK-35""",
     "needs a server that shuts down": "SESS-46 SESS-100 SESS-101 LOCK-21",
-    "needs an export in memory, which no message tells from a directory": "STOR-145",
+    "needs an export in memory, which no message tells from a directory": "STOR-145 STOR-178 STOR-180",
     "needs a process on the server's host that locks": """
         LIST-45 LOCK-50 LOCK-51 LOCK-52 LOCK-53 LOCK-54 LOCK-55 LOCK-57""",
     "needs many sessions, or a load that a test should not make": """
         SESS-95 SESS-96 SESS-61 SESS-104 LOCK-10 LIMIT-1 LIMIT-2 LIMIT-12 LIMIT-6 LIMIT-7 LIMIT-8 VIEW-15""",
-    "needs another user, or one that is not root": "ACC-31 ACC-90 ACC-91 ACC-32",
+    "needs another user, or one that is not root": "ACC-31 ACC-90 ACC-91 ACC-32 STOR-181",
     "needs a connection from another address": "ACC-17 ACC-34 ACC-35 ACC-94 ACC-133",
     "needs a race that a client cannot make": "SESS-92 TCP-24 TCP-25 TCP-26 TCP-12 TCP-27 STOR-21",
     "an operator's matter: settings, keys, metrics, log": """

@@ -105,6 +105,13 @@ impl Identities {
         (uid == 0 && set_effective(CAP_FSETID, CapabilitySet::empty()).is_ok()).then_some(SettingIds)
     }
 
+    /// This thread may take names out of a sticky directory that belong to one of these users.
+    pub(super) fn may_remove_of(&self, owners: &[u32]) -> bool {
+        let uid = CURRENT.with(|current| current.borrow().as_ref().map_or(self.own.uid, |acting| acting.uid));
+        owners.contains(&uid)
+            || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::FOWNER))
+    }
+
     fn restore(&self) {
         if CURRENT.with(|current| current.borrow().is_none()) {
             return;

@@ -38,7 +38,7 @@ pub(super) fn link(
     let named_in =
         (node.unnamed && from.is_empty()).then(|| sys::reopen(parent.as_fd(), OFlags::PATH)).transpose()?;
     match give_name(&source, &parent, name) {
-        Err(Errno::EXIST) if replace => take_the_place(&source, &parent, name)?,
+        Err(Errno::EXIST) if replace => take_the_place(scope, &source, &parent, name)?,
         linked => linked?,
     }
     if let Some(directory) = named_in {
@@ -53,10 +53,22 @@ fn give_name(source: &Place<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), 
 }
 
 /// The kernel replaces a name only by a rename: the file has another name for a moment. A server that ends in this moment leaves it.
-fn take_the_place(source: &Place<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), Status> {
+fn take_the_place(
+    scope: &Scope<'_>,
+    source: &Place<'_>,
+    parent: &Place<'_>,
+    name: &[u8],
+) -> Result<(), Status> {
     // A file without a name that has had one for a moment cannot get another: it gets none in vain.
-    if sys::statx(parent.as_fd(), name).is_ok_and(|there| there.kind == FileKind::Directory) {
-        return Err(Status::IS_DIRECTORY);
+    if let Ok(there) = sys::statx(parent.as_fd(), name) {
+        if there.kind == FileKind::Directory {
+            return Err(Status::IS_DIRECTORY);
+        }
+        let directory = sys::fstat(parent.as_fd())?;
+        let is_sticky = directory.mode & 0o1000 != 0;
+        if is_sticky && !scope.shared.identities.may_remove_of(&[there.uid, directory.uid]) {
+            return Err(Status::PERMISSION);
+        }
     }
     let chance = getrandom::u64().map_err(|_| Status::IO)?;
     let other = format!("{PREFIX}{chance:016x}");

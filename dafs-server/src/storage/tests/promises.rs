@@ -576,3 +576,26 @@ fn memory_that_is_sent_keeps_what_the_file_had_when_it_is_cut_or_punched() {
         }
     }
 }
+
+// [STOR-181] A file without a name gets it, though it could not take the place of another user's file.
+#[test]
+fn file_without_a_name_that_may_not_replace_another_can_get_a_name_still() {
+    for kind in identity_kinds() {
+        let mut f = Fixture::new(kind);
+        f.mkdir("d").unwrap();
+        set_mode(&mut f, "d", 0o1777);
+        f.open("d/f", RWC).unwrap();
+        f.identity = user(4444, 5555, &[]);
+        let node = f.open("d", OpenFlags::WRITE | OpenFlags::UNNAMED).unwrap();
+        let link = |f: &mut Fixture, to: &str| {
+            let (from, to) = (At { node, path: Vec::new() }, f.at(to));
+            attributes(f.run(FsOp::Link { from, to, replace: true })).map(|found| found.links)
+        };
+        assert_eq!(link(&mut f, "d/f"), Err(Status::PERMISSION), "{kind:?}");
+        assert_eq!(link(&mut f, "d/own"), Ok(1), "{kind:?}");
+        assert_eq!(link(&mut f, "d/f"), Err(Status::PERMISSION), "{kind:?}");
+        assert_eq!(link(&mut f, "d/own"), Ok(1), "{kind:?}");
+        let directory = f.open("d", OpenFlags::READ).unwrap();
+        assert_eq!(f.names(directory, 4096), [b"f".to_vec(), b"own".to_vec()], "{kind:?}");
+    }
+}
