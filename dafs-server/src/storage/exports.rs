@@ -13,7 +13,7 @@ use super::fair::Ticket;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::mem::{Clock, MemExport};
 use super::pool::{Pool, Ran, Wake, Work};
-use super::posix::{PosixExport, hold_back, overrides_permissions};
+use super::posix::{Losses, PosixExport, hold_back, overrides_permissions};
 use super::uring::Ring;
 use super::{
     ExportId, FsOp, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, Storage, Submitted, Traits,
@@ -184,6 +184,7 @@ impl Exports {
         if posix && !config.loop_keeps_identity {
             hold_back().map_err(StorageError::System)?;
         }
+        let losses = Losses::default();
         let mut made: Vec<Export> = Vec::with_capacity(exports.len());
         for (index, export) in exports.into_iter().enumerate() {
             let duplicate = || StorageError::Duplicate { name: export.name.clone() };
@@ -195,7 +196,7 @@ impl Exports {
             let files: Box<dyn FileSystem> = match &export.kind {
                 ExportKind::Directory(path) => {
                     let keeps_identity = config.loop_keeps_identity;
-                    Box::new(PosixExport::open(id, path, &export, verifier, keeps_identity)?)
+                    Box::new(PosixExport::open(id, path, &export, (verifier, &losses), keeps_identity)?)
                 }
                 ExportKind::Memory { size_max } => {
                     let clock = config.clock.clone().unwrap_or_else(Clock::system);

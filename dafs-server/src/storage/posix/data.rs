@@ -19,6 +19,8 @@ use super::super::{FsOp, FsReply, LOSS, NowError};
 use super::copy::copy;
 use super::hint::advise;
 use super::resolve::Scope;
+#[cfg(test)]
+use super::steps;
 use super::sys::{self, Errno, retry};
 use super::write_gate::{WriteGate, Writing};
 use super::{Node, Shared};
@@ -458,6 +460,8 @@ fn append(
 
 fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsReply, Status> {
     if node.opened {
+        // The kernel tells one of two of a loss: the other one ends when that is noted.
+        let _committing = scope.lock(&node.committing).ok_or(Status::AGAIN)?;
         sync_fd(scope, node.buffered_fd(), stability != Stability::FileSync)?;
     } else {
         // The node only names it.
@@ -475,20 +479,23 @@ fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsRepl
 
 /// Syncs, and notes when written data was lost: whatever the file system says of that, it says it once.
 pub(super) fn sync_fd(scope: &Scope<'_>, fd: BorrowedFd<'_>, data_only: bool) -> Result<(), Status> {
-    #[cfg(test)]
-    super::steps::before(super::steps::Call::Sync(sys::fstat(fd)?.file_id))?;
-    let result = retry(|| if data_only { fdatasync(fd) } else { fsync(fd) }).map_err(Status::from);
-    if result.is_err_and(is_of_write_back) {
-        note_loss(scope.shared);
-    }
-    result
+    let sync = || {
+        #[cfg(test)]
+        steps::before(steps::Call::Sync(sys::fstat(fd)?.file_id))?;
+        if data_only { fdatasync(fd) } else { fsync(fd) }
+    };
+    noting_loss(scope, retry(sync))
 }
 
 /// Syncs all of a file system.
 pub(super) fn sync_all(scope: &Scope<'_>, fd: BorrowedFd<'_>) -> Result<(), Status> {
     #[cfg(test)]
-    super::steps::before(super::steps::Call::SyncAll)?;
-    let result = retry(|| syncfs(fd)).map_err(Status::from);
+    steps::before(steps::Call::SyncAll)?;
+    noting_loss(scope, retry(|| syncfs(fd)))
+}
+
+fn noting_loss(scope: &Scope<'_>, synced: Result<(), Errno>) -> Result<(), Status> {
+    let result = synced.map_err(Status::from);
     if result.is_err_and(is_of_write_back) {
         note_loss(scope.shared);
     }
@@ -529,6 +536,6 @@ pub(super) fn note_refused(
 /// After a failed write-back, data of any file may be gone: the verifier changes, so that clients send it again.
 #[cold]
 pub(super) fn note_loss(shared: &Shared) {
-    shared.verifier.fetch_add(LOSS, Ordering::AcqRel);
+    shared.losses.0.fetch_add(LOSS, Ordering::AcqRel);
     tracing::error!("cannot write data back; a changed verifier tells the clients");
 }

@@ -57,6 +57,10 @@ pub(super) use resolve::Where;
 pub(super) use ring_op::{RingNext, RingOp};
 use write_gate::WriteGate;
 
+/// What failed write-backs add to the verifiers of all directories of a server: two exports may have one file.
+#[derive(Clone, Default)]
+pub(super) struct Losses(Arc<AtomicU64>);
+
 /// What all threads know of an export.
 pub(super) struct Shared {
     root: Arc<Node>,
@@ -64,6 +68,7 @@ pub(super) struct Shared {
     classes: Classes,
     busy: Arc<Busy>,
     verifier: AtomicU64,
+    losses: Losses,
     direct_io: bool,
     direct_io_noted: AtomicBool,
     /// Files that are open in it are locked for the host's processes.
@@ -92,6 +97,8 @@ pub(super) struct Node {
     unnamed: bool,
     /// The directory in which it got one, which is not durable yet. Held to make a name durable.
     named_in: Mutex<Option<OwnedFd>>,
+    /// Held to sync it.
+    committing: Mutex<()>,
     /// Windows of it may be mapped ([`HotWindows`]).
     hot: AtomicBool,
     /// Of a file that may be written by this, or is locked by it for the host's processes.
@@ -123,6 +130,7 @@ impl Node {
             name_unsynced: AtomicBool::new(false),
             unnamed: false,
             named_in: Mutex::new(None),
+            committing: Mutex::new(()),
             hot: AtomicBool::new(false),
             gate: None,
             position: Mutex::new(()),
@@ -288,7 +296,7 @@ impl PosixExport {
         id: ExportId,
         path: &Path,
         config: &ExportConfig,
-        verifier: u64,
+        (verifier, losses): (u64, &Losses),
         loop_keeps_identity: bool,
     ) -> Result<Self, StorageError> {
         let failed = |error: std::io::Error| StorageError::Root {
@@ -315,6 +323,7 @@ impl PosixExport {
             classes,
             busy: Arc::default(),
             verifier: AtomicU64::new(verifier),
+            losses: losses.clone(),
             direct_io: config.direct_io,
             direct_io_noted: AtomicBool::new(false),
             local_locks: config.local_locks,
@@ -351,7 +360,8 @@ impl FileSystem for PosixExport {
     }
 
     fn verifier(&self) -> u64 {
-        self.shared.verifier.load(Ordering::Acquire)
+        let losses = self.shared.losses.0.load(Ordering::Acquire);
+        self.shared.verifier.load(Ordering::Acquire).wrapping_add(losses)
     }
 
     #[cfg(test)]
@@ -527,9 +537,16 @@ mod tests {
     fn copy_from_a_file_that_may_hang_is_made_where_that_may() {
         let directory = tempfile::tempdir().unwrap();
         let kind = super::super::ExportKind::Directory(directory.path().to_owned());
-        let config =
-            ExportConfig { name: "data".into(), kind, read_only: false, direct_io: false, local_locks: false };
-        let mut files = PosixExport::open(ExportId(0), directory.path(), &config, 1, false).unwrap();
+        let config = ExportConfig {
+            name: "data".into(),
+            kind,
+            read_only: false,
+            direct_io: false,
+            local_locks: false,
+        };
+        let mut files =
+            PosixExport::open(ExportId(0), directory.path(), &config, (1, &Losses::default()), false)
+                .unwrap();
         let file_of = |local| {
             let fd = OwnedFd::from(tempfile::tempfile_in(directory.path()).unwrap());
             let attributes = sys::fstat(fd.as_fd()).unwrap();

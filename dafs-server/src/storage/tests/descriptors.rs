@@ -8,14 +8,14 @@ use dafs_proto::wire::{OpenFlags, Status};
 use super::harness::*;
 use super::sieve_steps::{act, directories};
 use crate::storage::file_system::FileSystem;
-use crate::storage::posix::PosixExport;
+use crate::storage::posix::{Losses, PosixExport};
 use crate::storage::*;
 
 /// An export of this directory, driven by this thread alone.
 fn export(directory: &Path, direct_io: bool) -> PosixExport {
     let kind = ExportKind::Directory(directory.to_owned());
     let config = ExportConfig { name: "data".into(), kind, read_only: false, direct_io, local_locks: false };
-    PosixExport::open(ExportId(0), directory, &config, 1, false).unwrap()
+    PosixExport::open(ExportId(0), directory, &config, (1, &Losses::default()), false).unwrap()
 }
 
 fn open(files: &mut PosixExport, path: &str, flags: OpenFlags) -> Result<NodeId, Status> {

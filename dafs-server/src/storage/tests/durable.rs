@@ -219,6 +219,56 @@ fn name_of_a_file_below_a_path_that_is_too_long_is_made_durable_too() {
     assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)).len(), 1, "its name is durable");
 }
 
+// [STOR-76] Whichever export the kernel tells, the data was written through another.
+#[test]
+#[ignore = "needs dev-shm"]
+fn write_back_that_failed_is_told_to_every_export_of_the_directory() {
+    let mut f = Fixture::new(Kind::Tmpfs).twice();
+    let verifiers = |f: &Fixture| [0, 1].map(|export| f.storage.verifier(ExportId(export)));
+    f.open("f", RWC).unwrap();
+    let node = f.open_again("f", RW);
+    let before = verifiers(&f);
+    let fails = |call| if matches!(call, Call::Sync(_)) { Course::Fail(Errno::IO) } else { Course::Go };
+    let op = FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync };
+    let result = watched(fails, || f.run(op)).unwrap();
+    assert!(matches!(result, Err(Status::IO)), "{result:?}");
+    for (before, now) in before.into_iter().zip(verifiers(&f)) {
+        assert!(was_lost(before, now), "{before:x} and {now:x}");
+    }
+}
+
+// [STOR-76] The kernel tells an open file once: another commit of it hears of nothing, and ends when the first has told.
+#[test]
+fn commit_beside_another_that_meets_a_loss_ends_when_that_is_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let [(mut server, node), (worker, _)] = serve(directory.path());
+    let before = server.verifier();
+    let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+    let [first, second] = [(); 2].map(|()| {
+        let op = FsOp::Commit { node, offset: 0, len: 0, stability: Stability::DataSync };
+        match server.attempt(&identity, op) {
+            Attempt::Job(job) => job,
+            _ => panic!("it waits"),
+        }
+    });
+    let mut others = Some((second, worker));
+    let beside = Rc::new(RefCell::new(None));
+    let started = Rc::clone(&beside);
+    let watch = move |call| {
+        if let (Call::Sync(_), Some((second, worker))) = (call, others.take()) {
+            started.replace(Some(std::thread::spawn(move || {
+                assert!(matches!(second.run(), Run::Done(Ok(_))));
+                assert!(was_lost(before, worker.verifier()), "it is answered as if all was kept");
+            })));
+            // It would be over by now.
+            (0..1000).for_each(|_| std::thread::yield_now());
+        }
+        Course::Fail(Errno::IO)
+    };
+    assert!(matches!(watched(watch, || first.run()).unwrap(), Run::Done(Err(Status::IO))));
+    beside.take().unwrap().join().unwrap();
+}
+
 const DURABLE: [Stability; 2] = [Stability::DataSync, Stability::FileSync];
 
 fn write_of(node: NodeId, stability: Stability) -> FsOp {

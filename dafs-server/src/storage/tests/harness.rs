@@ -106,6 +106,28 @@ impl Fixture {
         Ok(Self { storage, identity, directory, next: 0, finished: HashMap::new() })
     }
 
+    /// The same directory as two exports of one server, the second one as `ExportId(1)`. Nothing is open.
+    pub(super) fn twice(mut self) -> Self {
+        let directory = self.directory.as_ref().expect("a directory").path().join("root");
+        let export = |name: &str| ExportConfig {
+            name: name.into(),
+            kind: ExportKind::Directory(directory.clone()),
+            read_only: false,
+            direct_io: false,
+            local_locks: false,
+        };
+        let exports = vec![export("data"), export("again")];
+        self.storage =
+            Exports::new(exports, &StorageConfig { engine: Engine::Pool, ..Default::default() }).unwrap();
+        self
+    }
+
+    /// Opens what is in the second export of [`Fixture::twice`].
+    pub(super) fn open_again(&mut self, path: &str, flags: OpenFlags) -> NodeId {
+        let at = At { node: self.storage.root(ExportId(1)), path: path.into() };
+        self.open_at(at, flags).unwrap()
+    }
+
     /// The same files, for another loop.
     pub(super) fn another(&self) -> Self {
         let (storage, identity) = (self.storage.another().unwrap(), self.identity.clone());

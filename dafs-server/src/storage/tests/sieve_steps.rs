@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use super::harness::*;
 use super::sieve::{Numbers, parts, window_of};
 use crate::storage::file_system::{Attempt, FileSystem, Run};
-use crate::storage::posix::PosixExport;
 use crate::storage::posix::steps::{Call, Course, watched};
+use crate::storage::posix::{Losses, PosixExport};
 
 use crate::storage::*;
 
@@ -101,7 +101,7 @@ pub(super) fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
     let kind = ExportKind::Directory(directory.to_owned());
     let name = "data".into();
     let config = ExportConfig { name, kind, read_only: false, direct_io: false, local_locks: false };
-    let server = PosixExport::open(ExportId(0), directory, &config, 1, false).unwrap();
+    let server = PosixExport::open(ExportId(0), directory, &config, (1, &Losses::default()), false).unwrap();
     let worker = server.another();
     [Box::new(server), worker].map(|mut files: Box<dyn FileSystem>| {
         let node = open(&mut *files);
