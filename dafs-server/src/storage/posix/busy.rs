@@ -1,57 +1,78 @@
-//! Files that a thread works on for long while the kernel keeps others from them: the loop stays away meanwhile.
+//! Files that a thread works on for long while the kernel keeps others from them: the loops stay away meanwhile. Two exports may have one
+//! file, so that there is one table for all.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::super::pool::lock;
 
 /// A file, by device and inode.
 pub(super) type FileKey = (u64, u64);
 
-/// The files of an export that are busy, for all loops.
-#[derive(Default)]
-pub(super) struct Busy {
-    count: AtomicUsize,
-    files: Mutex<HashMap<FileKey, usize>>,
-}
+/// How many are busy, some several times.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static FILES: Mutex<BTreeMap<FileKey, usize>> = Mutex::new(BTreeMap::new());
+
+const CUTS: usize = 1024;
+
+/// How often files were cut or punched: some share a number.
+static CUT: [AtomicU64; CUTS] = [const { AtomicU64::new(0) }; CUTS];
 
 /// A file is busy until this is dropped.
 pub(super) struct Held {
-    busy: Arc<Busy>,
     file: FileKey,
+    cuts: bool,
 }
 
-impl Busy {
-    /// Some file is busy.
-    #[inline]
-    pub(super) fn any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
+/// Some file is busy.
+#[inline]
+pub(super) fn any() -> bool {
+    COUNT.load(Ordering::Acquire) > 0
+}
 
-    /// This one is.
-    #[inline]
-    pub(super) fn is(&self, file: FileKey) -> bool {
-        self.any() && lock(&self.files).contains_key(&file)
-    }
+/// This one is.
+#[inline]
+pub(super) fn is(file: FileKey) -> bool {
+    any() && lock(&FILES).contains_key(&file)
+}
 
-    /// This one is from now on.
-    pub(super) fn hold(self: &Arc<Self>, file: FileKey) -> Held {
-        *lock(&self.files).entry(file).or_default() += 1;
-        self.count.fetch_add(1, Ordering::AcqRel);
-        Held { busy: Arc::clone(self), file }
-    }
+/// This one is from now on.
+pub(super) fn hold(file: FileKey) -> Held {
+    hold_until(file, false)
+}
+
+/// The same, and it may have other holes afterwards.
+pub(super) fn hold_to_cut(file: FileKey) -> Held {
+    hold_until(file, true)
+}
+
+fn hold_until(file: FileKey, cuts: bool) -> Held {
+    *lock(&FILES).entry(file).or_default() += 1;
+    COUNT.fetch_add(1, Ordering::AcqRel);
+    Held { file, cuts }
+}
+
+/// What is another number once the file was cut or punched through the server.
+pub(super) fn cuts_of(file: FileKey) -> &'static AtomicU64 {
+    let (dev, ino) = file;
+    let place = (dev.rotate_left(32) ^ ino).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    // Less than CUTS.
+    &CUT[usize::try_from(place % CUTS as u64).unwrap_or(0)]
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut files = lock(&self.busy.files);
+        if self.cuts {
+            cuts_of(self.file).fetch_add(1, Ordering::Release);
+        }
+        let mut files = lock(&FILES);
         if let Some(count) = files.get_mut(&self.file) {
             *count -= 1;
             if *count == 0 {
                 files.remove(&self.file);
             }
         }
-        self.busy.count.fetch_sub(1, Ordering::AcqRel);
+        COUNT.fetch_sub(1, Ordering::AcqRel);
     }
 }

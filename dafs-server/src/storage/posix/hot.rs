@@ -17,13 +17,14 @@
 //! cut, and looked after now and then for what other processes do.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::transport::Span;
 use dafs_proto::wire::FileKind;
 use smallvec::SmallVec;
 
 use super::super::NodeId;
+use super::busy::{FileKey, cuts_of};
 use super::holes::held_from;
 use super::mapping::{Mapping, prepare};
 use super::{Node, sys};
@@ -80,7 +81,10 @@ struct Window {
     /// What was allocated to the file.
     allocated: u64,
     reads_until_look: u32,
-    file: (u64, u64),
+    file: FileKey,
+    /// How often the file was cut or punched through the server, and how often when it was mapped.
+    cuts: &'static AtomicU64,
+    cuts_before: u64,
 }
 
 impl HotWindows {
@@ -189,7 +193,7 @@ impl HotWindows {
 
     /// The file was punched or cut: its windows may have holes.
     pub(super) fn forget_file(&mut self, node: &Node) {
-        self.forget(|place| place.window.as_ref().is_some_and(|window| window.file == (node.dev, node.ino)));
+        self.forget(|place| place.window.as_ref().is_some_and(|window| window.file == node.key()));
     }
 
     /// Spans one after the other, as far as the file reaches; `None` when any of them has to be read otherwise.
@@ -285,6 +289,8 @@ impl Window {
             return None;
         }
         let fd = node.buffered_fd();
+        let cuts = cuts_of(node.key());
+        let cuts_before = cuts.load(Ordering::Acquire);
         let start = number.checked_mul(WINDOW_SIZE as u64)?;
         let file_size = node.end_now()?;
         let rest = file_size.checked_sub(start)?;
@@ -302,13 +308,18 @@ impl Window {
             to_end: held as u64 == rest,
             allocated: attributes.allocated,
             reads_until_look: READS_BETWEEN_LOOKS,
-            file: (node.dev, node.ino),
+            file: node.key(),
+            cuts,
+            cuts_before,
         })
     }
 
     /// Reads at `at` in the window; `None` when it cannot be told what the file has there.
     #[inline]
     fn read(&mut self, node: &Node, at: usize, into: Span<'_>) -> Option<usize> {
+        if self.may_have_holes() {
+            return None;
+        }
         self.reads_until_look -= 1;
         if self.reads_until_look == 0 && !self.still_whole(node) {
             return None;
@@ -327,6 +338,9 @@ impl Window {
         bulk: bool,
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
+        if self.may_have_holes() {
+            return 0;
+        }
         self.reads_until_look -= 1;
         if self.reads_until_look == 0 && !self.still_whole(node) || !self.mapping.has_byte(self.last_page) {
             return 0;
@@ -383,6 +397,12 @@ impl Window {
             && (count == 0
                 || self.mapping.copy_out(at, into.slice(0, count)?, count >= BULK_MIN) && unchanged()?);
         copied.then_some(count)
+    }
+
+    /// It was cut or punched since, by whichever worker or export: what was mapped before is not read any more.
+    #[inline]
+    fn may_have_holes(&self) -> bool {
+        self.cuts.load(Ordering::Acquire) != self.cuts_before
     }
 
     /// Nothing of the file was given back since it was mapped, as far as its allocation tells.

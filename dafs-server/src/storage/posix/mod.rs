@@ -43,7 +43,7 @@ use super::{
     ExportConfig, ExportId, FsOp, FsReply, Identity, LocalLocks, LockKey, NodeId, NowError, StorageError,
     Traits,
 };
-use busy::{Busy, FileKey, Held};
+use busy::{FileKey, Held};
 use class::{Classes, FsClass};
 use data::Throttle;
 use hot::HotWindows;
@@ -66,7 +66,6 @@ pub(super) struct Shared {
     root: Arc<Node>,
     identities: Identities,
     classes: Classes,
-    busy: Arc<Busy>,
     verifier: AtomicU64,
     losses: Losses,
     direct_io: bool,
@@ -321,7 +320,6 @@ impl PosixExport {
             root: Arc::clone(&root),
             identities: Identities::of_process(),
             classes,
-            busy: Arc::default(),
             verifier: AtomicU64::new(verifier),
             losses: losses.clone(),
             direct_io: config.direct_io,
@@ -375,7 +373,7 @@ impl FileSystem for PosixExport {
 
     fn read_now(&mut self, id: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError> {
         let Some(node) = self.nodes.get(id) else { return Err(NowError::Failed(Status::BAD_HANDLE)) };
-        if !node.class.local || self.shared.busy.is(node.key()) {
+        if !node.class.local || busy::is(node.key()) {
             return Err(NowError::WouldBlock);
         }
         if node.class.memory
@@ -393,7 +391,7 @@ impl FileSystem for PosixExport {
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
         match self.nodes.get(id) {
-            Some(node) if node.class.memory && !self.shared.busy.is(node.key()) => {
+            Some(node) if node.class.memory && !busy::is(node.key()) => {
                 self.hot.read_pieces(id, node, total, piece)
             }
             _ => 0,
@@ -402,7 +400,7 @@ impl FileSystem for PosixExport {
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
         match self.nodes.get(node) {
-            Some(node) if self.shared.busy.is(node.key()) => Err(NowError::WouldBlock),
+            Some(node) if busy::is(node.key()) => Err(NowError::WouldBlock),
             Some(node) => data::write_now(node, &mut self.throttle, offset, from),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
@@ -416,7 +414,7 @@ impl FileSystem for PosixExport {
         change: &mut dyn FnMut(),
     ) -> Result<Option<usize>, NowError> {
         match self.nodes.get(node) {
-            Some(node) if self.shared.busy.is(node.key()) => Err(NowError::WouldBlock),
+            Some(node) if busy::is(node.key()) => Err(NowError::WouldBlock),
             Some(node) => sieve::write_now(node, &mut self.throttle, offset, window, change),
             None => Err(NowError::Failed(Status::BAD_HANDLE)),
         }
@@ -427,7 +425,7 @@ impl FileSystem for PosixExport {
     }
 
     fn map(&mut self, id: NodeId, offset: u64, len: usize, _parts_max: usize) -> LocalSegments {
-        let node = self.nodes.get(id).filter(|node| node.class.local && !self.shared.busy.is(node.key()));
+        let node = self.nodes.get(id).filter(|node| node.class.local && !busy::is(node.key()));
         node.and_then(|node| self.windows.map(id, node, offset, len)).into_iter().collect()
     }
 
@@ -456,7 +454,9 @@ impl FileSystem for PosixExport {
         };
         let elsewhere = sets_ids(&task.op)
             || self.loop_keeps_identity && !on_data && self.shared.identities.would_change(identity);
-        let place = resolve::place(&task.node.class, &task.op, self.shared.busy.any()).filter(|_| !elsewhere);
+        // What a path leads to is not known yet.
+        let is_busy = if on_data { busy::is(task.node.key()) } else { busy::any() };
+        let place = resolve::place(&task.node.class, &task.op, is_busy).filter(|_| !elsewhere);
         if let Some(place) = place {
             let acting = (!on_data).then(|| self.shared.identities.act_as(identity)).transpose();
             let result = acting.and_then(|_acting| task.execute(place));
@@ -468,7 +468,9 @@ impl FileSystem for PosixExport {
             }
         }
         if task.op.holds_file() && task.node.class.local {
-            task.held = Some(self.shared.busy.hold(task.node.key()));
+            let cuts = matches!(task.op, FsOp::Truncate { .. } | FsOp::Punch { .. });
+            let hold = if cuts { busy::hold_to_cut } else { busy::hold };
+            task.held = Some(hold(task.node.key()));
         }
         match task.op {
             FsOp::Read { .. } | FsOp::Write { .. } if task.node.class.local => Attempt::Data(Box::new(task)),

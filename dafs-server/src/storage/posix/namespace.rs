@@ -10,7 +10,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{Admission, FsOp, FsReply, admit};
-use super::busy::Busy;
+use super::busy;
 use super::link::link;
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, retry};
@@ -156,7 +156,7 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
         let directory = if path.is_empty() { b"." } else { path };
         with_attributes(scope.open(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
     } else if path.is_empty() {
-        with_attributes(reopen(&scope.shared.busy, node, wish, system)?)?
+        with_attributes(reopen(node, wish, system)?)?
     } else {
         open_path(scope, node, path, wish, system)?
     };
@@ -218,7 +218,7 @@ fn open_path(
     admit(admission, &attributes)?;
     let cuts = flags.contains(OpenFlags::TRUNCATE);
     let file = (attributes.fs_id, attributes.file_id);
-    let _held = cuts.then(|| scope.shared.busy.hold(file));
+    let _held = cuts.then(|| busy::hold_to_cut(file));
     let gate = cuts.then(|| WriteGate::of(file));
     let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
     let fd = match is_open {
@@ -272,12 +272,7 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
 }
 
 /// Data access to what a node already names; permission is checked anew.
-fn reopen(
-    busy: &Arc<Busy>,
-    node: &Node,
-    Wish { flags, admission, .. }: Wish<'_>,
-    system: OFlags,
-) -> Result<OwnedFd, Status> {
+fn reopen(node: &Node, Wish { flags, admission, .. }: Wish<'_>, system: OFlags) -> Result<OwnedFd, Status> {
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
@@ -287,7 +282,7 @@ fn reopen(
         admit(admission, &sys::fstat(node.fd.as_fd())?)?;
     }
     let cuts = flags.contains(OpenFlags::TRUNCATE);
-    let _held = cuts.then(|| busy.hold(node.key()));
+    let _held = cuts.then(|| busy::hold_to_cut(node.key()));
     let gate = cuts.then(|| WriteGate::of(node.key()));
     let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
     Ok(sys::reopen(node.fd.as_fd(), system)?)

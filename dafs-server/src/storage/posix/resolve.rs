@@ -40,7 +40,7 @@ const LOOP_PARTS_MAX: usize = 64;
 const LOOP_SIZE_MAX: usize = 1 << 20;
 
 /// Where the loop may try the operation itself: where that costs no more than a few looks at the kernel's memory. `busy`: a thread works
-/// for long on a file of the export, which keeps others waiting that change it.
+/// for long on the file, or on one that it may turn out to be, which keeps others waiting that change it.
 pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
     let parts = |at: &At| at.path.iter().filter(|byte| **byte == b'/').take(LOOP_PARTS_MAX).count();
     let short = |at: &At| parts(at) < LOOP_PARTS_MAX;

@@ -1,8 +1,11 @@
 //! What the loop does itself costs no more because a client likes it to, and hangs with nothing.
 
+use dafs_proto::transport::Span;
 use dafs_proto::wire::{OpenFlags, SeekWhat, Stability, Status};
 
 use super::harness::*;
+use super::sieve_steps::serve;
+use crate::storage::file_system::Attempt;
 use crate::storage::*;
 
 /// Steps of one operation at most: all of a long path, or all nodes on both edges of a range.
@@ -254,6 +257,29 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
             }
         }
     }
+}
+
+// [STOR-20] The kernel keeps everybody from a file while it is cut, by whichever export.
+#[test]
+#[ignore = "needs dev-shm"]
+fn loop_leaves_a_file_alone_that_a_thread_works_on_for_another_export() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let [(mut here, node), _] = serve(directory.path());
+    let [(mut there, other), _] = serve(directory.path());
+    here.write_now(node, 0, &[Span::from_mut(&mut [7; 5000])]).unwrap();
+    let mut now = || {
+        let written = there.write_now(other, 0, &[Span::from_mut(&mut [7; 10])]);
+        (written, there.read_now(other, 0, &[Span::from_mut(&mut [0; 10])]))
+    };
+    assert_eq!(now(), (Ok(10), Ok(10)));
+    // While there is the job, it may run.
+    let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+    let Attempt::Job(job) = here.attempt(&identity, FsOp::Punch { node, offset: 0, len: 4096 }) else {
+        panic!("it may take long")
+    };
+    assert_eq!(now(), (Err(NowError::WouldBlock), Err(NowError::WouldBlock)));
+    drop(job);
+    assert_eq!(now(), (Ok(10), Ok(10)));
 }
 
 #[test]

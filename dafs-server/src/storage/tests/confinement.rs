@@ -118,7 +118,9 @@ fn name_that_is_no_plain_name_is_refused() {
         assert_eq!(f.stat("d\0").err(), Some(Status::INVALID));
         // What a link leads to has no longer names.
         let (fits, beyond) = ("x".repeat(255), "y".repeat(256));
-        for (index, target) in [beyond.clone(), format!("d/{beyond}"), format!("{beyond}/f")].iter().enumerate() {
+        for (index, target) in
+            [beyond.clone(), format!("d/{beyond}"), format!("{beyond}/f")].iter().enumerate()
+        {
             let link = format!("link{index}");
             f.symlink(target, &link).unwrap();
             assert_eq!(f.open(&link, RWC), Err(Status::NAME_TOO_LONG), "{kind:?} {target}");

@@ -202,6 +202,56 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
 // [STOR-22]
 #[test]
 #[ignore = "needs hot-windows"]
+fn hot_file_punched_or_cut_by_another_worker_or_export_is_not_filled_by_reading() {
+    let size = 4 * WINDOW;
+    for (by_export, cuts) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut hot = Hot::new(size);
+        if by_export {
+            hot.fixture = hot.fixture.twice();
+            hot.node = hot.fixture.open("f", RW).unwrap();
+        }
+        (0..4).for_each(|window| hot.activate(window * WINDOW));
+        assert_eq!(hot.windows(), 4);
+        let mut worker = hot.fixture.another();
+        let mut change = |op: &dyn Fn(NodeId) -> FsOp| match by_export {
+            true => {
+                let node = hot.fixture.open_again("f", RW);
+                drop(hot.fixture.run(op(node)).unwrap());
+            }
+            false => {
+                let node = worker.open("f", RW).unwrap();
+                drop(worker.run(op(node)).unwrap());
+            }
+        };
+        if cuts {
+            change(&|node| FsOp::Truncate { node, size: WINDOW });
+            change(&|node| FsOp::Truncate { node, size });
+        } else {
+            change(&|node| FsOp::Punch { node, offset: WINDOW, len: 3 * WINDOW });
+        }
+        assert_eq!(hot.allocated(), WINDOW);
+        for offset in (0..size - PAGE).step_by(PAGE as usize + 1) {
+            hot.check(offset, 64);
+        }
+        assert_eq!(hot.allocated(), WINDOW, "by an export: {by_export}, cut: {cuts}");
+        // What has no hole is hot again.
+        (0..2).for_each(|_| hot.activate(0));
+        assert!(hot.windows() > 0);
+        let (flags, node) = (RW | OpenFlags::TRUNCATE, hot.node);
+        if by_export {
+            hot.fixture.open_again("f", flags);
+        } else {
+            worker.open("f", flags).unwrap();
+        }
+        hot.fixture.run(FsOp::Allocate { node, offset: size, len: PAGE }).unwrap();
+        hot.check_edges(&[0, PAGE, WINDOW]);
+        assert_eq!(hot.allocated(), PAGE, "cut by an open");
+    }
+}
+
+// [STOR-22]
+#[test]
+#[ignore = "needs hot-windows"]
 fn sparse_file_read_again_and_again_stays_sparse() {
     let mut hot = Hot::new(0);
     let size = 3 * WINDOW;
