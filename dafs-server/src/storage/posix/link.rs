@@ -1,13 +1,12 @@
 //! Further names of files, and names for files that have none yet.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use dafs_proto::wire::{FileKind, Status};
 use rustix::fs::{self, AtFlags, CWD, OFlags};
 
 use super::super::FsReply;
-use super::super::pool::lock;
 use super::Node;
 use super::data::{sync_all, sync_fd};
 use super::resolve::{Place, Scope};
@@ -35,14 +34,17 @@ pub(super) fn link(
         }
     };
     // What may fail comes first: an error says that nothing has the name.
-    let named_in =
-        (node.unnamed && from.is_empty()).then(|| sys::reopen(parent.as_fd(), OFlags::PATH)).transpose()?;
+    let named = node.unnamed && from.is_empty();
+    let named_in = named.then(|| scope.lock(&node.named_in).ok_or(Status::AGAIN)).transpose()?;
+    let directory = named.then(|| sys::reopen(parent.as_fd(), OFlags::PATH)).transpose()?;
     match give_name(&source, &parent, name) {
         Err(Errno::EXIST) if replace => take_the_place(scope, &source, &parent, name)?,
         linked => linked?,
     }
-    if let Some(directory) = named_in {
-        node.was_named_in(directory);
+    if let (Some(mut named_in), Some(directory)) = (named_in, directory) {
+        // Its first full commit makes the name durable. A further name is an ordinary link.
+        named_in.get_or_insert(directory);
+        node.name_unsynced.store(true, Ordering::Release);
     }
     Ok(FsReply::Attributes(sys::fstat(source.as_fd())?))
 }
@@ -84,13 +86,6 @@ fn take_the_place(
 }
 
 impl Node {
-    /// A file without a name has one in this directory: its first full commit makes that durable. A further name is an ordinary link.
-    fn was_named_in(&self, directory: OwnedFd) {
-        let mut named_in = lock(&self.named_in);
-        named_in.get_or_insert(directory);
-        self.name_unsynced.store(true, Ordering::Release);
-    }
-
     /// Makes a file's name durable, where the file was opened to be made or had none: its directory is synced. A name gone meanwhile has
     /// nothing to sync.
     pub(super) fn sync_name(&self, scope: &Scope<'_>) -> Result<(), Status> {
@@ -102,32 +97,35 @@ impl Node {
         if !self.name_unsynced.load(Ordering::Acquire) {
             return Ok(());
         }
-        match &*named_in {
+        let is_there = match &*named_in {
             Some(directory) => {
                 let fd = sys::reopen(directory.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                 sync_fd(scope, fd.as_fd(), false)?;
+                true
             }
             None => self.sync_directory(scope)?,
+        };
+        if is_there {
+            *named_in = None;
+            self.name_unsynced.store(false, Ordering::Release);
         }
-        *named_in = None;
-        self.name_unsynced.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Syncs the directory that it is in now.
-    fn sync_directory(&self, scope: &Scope<'_>) -> Result<(), Status> {
+    /// Syncs the directory that it is in now; whether that is in the export.
+    fn sync_directory(&self, scope: &Scope<'_>) -> Result<bool, Status> {
         let path = match scope.path_from_root(self) {
             Ok(path) => path,
             // The kernel tells no path that is so long.
-            Err(Errno::NAMETOOLONG) => return sync_all(scope, self.buffered_fd()),
+            Err(Errno::NAMETOOLONG) => return sync_all(scope, self.buffered_fd()).map(|()| true),
             Err(errno) => return Err(errno.into()),
         };
-        let Some(path) = path else { return Ok(()) };
+        let Some(path) = path else { return Ok(false) };
         let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         match scope.open(&scope.shared.root, directory, flags, 0) {
-            Ok(fd) => sync_fd(scope, fd.as_fd(), false),
-            Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => Ok(()),
+            Ok(fd) => sync_fd(scope, fd.as_fd(), false).map(|()| true),
+            Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => Ok(true),
             Err(status) => Err(status),
         }
     }
