@@ -2,6 +2,8 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::abi::adio_dafs_status;
 use crate::error::{Class, Error, Result};
@@ -9,6 +11,9 @@ use crate::error::{Class, Error, Result};
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
+
+/// The same where a thread's own is gone: when functions of `atexit` run, what the main thread had is.
+static LATE_ERROR: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
 
 /// Runs the body of a function: its status for C. A panic becomes `ADIO_DAFS_ERR_INTERNAL`.
 pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> c_int {
@@ -22,9 +27,17 @@ pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> c_int {
         Err(error) => {
             // Words with a zero byte would be cut by C in any case.
             let words = error.message.replace('\0', " ");
-            LAST_ERROR.with_borrow_mut(|last| *last = CString::new(words).unwrap_or_default());
+            keep(CString::new(words).unwrap_or_default());
             adio_dafs_status::from(error.class) as c_int
         }
+    }
+}
+
+fn keep(mut words: CString) {
+    let is_kept = LAST_ERROR.try_with(|last| std::mem::swap(&mut *last.borrow_mut(), &mut words));
+    if is_kept.is_err() {
+        // Whoever has asked for those before may still read them, so they stay.
+        LATE_ERROR.store(words.into_raw(), Ordering::Release);
     }
 }
 
@@ -38,7 +51,10 @@ fn words_of(panic: &(dyn Any + Send)) -> &str {
 
 /// The words of the last error on this thread.
 pub(super) fn last_error() -> *const c_char {
-    LAST_ERROR.with_borrow(|last| last.as_ptr())
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or_else(|_| {
+        let late = LATE_ERROR.load(Ordering::Acquire);
+        if late.is_null() { c"".as_ptr() } else { late }
+    })
 }
 
 pub(super) fn argument(what: impl Into<String>) -> Error {

@@ -41,7 +41,6 @@ impl Server {
         // Not under the lock: other servers answer meanwhile. Of two sessions that threads made at once, the second ends.
         let session = Session::connect_url(url, &config()?)?;
         session.set_registrations_max(Settings::of_process().cache_entries.unwrap_or(CACHE_ENTRIES));
-        exit::at_exit();
         let made = Arc::new(Self { session, exports: Mutex::default() });
         Ok(Arc::clone(table().entry(url.clone()).or_insert(made)))
     }
@@ -81,6 +80,9 @@ fn table() -> MutexGuard<'static, HashMap<Url, Arc<Server>>> {
 
 /// Ends all sessions. Blocks for a second at most where requests are in flight.
 fn end_all() {
+    if SERVERS.get().is_none() {
+        return;
+    }
     let all = std::mem::take(&mut *table());
     all.values().for_each(|server| server.session.close());
 }

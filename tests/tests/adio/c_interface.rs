@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "calls of a C interface")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::process::Command;
 use std::ptr::{null, null_mut};
 
 use adio_dafs::ffi::{
@@ -236,5 +237,34 @@ fn calls_without_what_they_need_are_errors(file: *mut adio_dafs_file) {
         let mut empty = segments_transfer(0, &[]);
         (empty.segments, empty.segment_count) = (null(), 3);
         assert_eq!(adio_dafs_transfer_run(file, &empty, &mut count), ARGUMENT);
+    }
+}
+
+/// Set in the process that ends.
+const ENDS: &str = "DAFS_TEST_ENDS";
+
+#[test]
+fn last_error_is_there_for_a_function_that_runs_at_exit() {
+    if std::env::var_os(ENDS).is_some() {
+        // SAFETY: see above; the function stays.
+        unsafe {
+            assert_eq!((adio_dafs_close(null_mut()), libc::atexit(at_exit)), (ARGUMENT, 0));
+        }
+        std::process::exit(0);
+    }
+    let name = "c_interface::last_error_is_there_for_a_function_that_runs_at_exit";
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let ran = command.args(["--exact", name, "--nocapture"]).env(ENDS, "1").output().unwrap();
+    assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+}
+
+/// What belonged to the thread is gone.
+extern "C" fn at_exit() {
+    let before = last_error();
+    // SAFETY: see above.
+    unsafe {
+        let closed = adio_dafs_close(null_mut());
+        let is_told = before.is_empty() && closed == ARGUMENT && !last_error().is_empty();
+        libc::_exit(if is_told { 7 } else { 1 });
     }
 }

@@ -17,6 +17,7 @@ on_each_way! {
     storage_that_is_full_is_an_error_on_every_rank,
     count_of_a_short_read_comes_from_the_read,
     rank_that_dies_ends_the_run,
+    file_is_closed_and_mpi_ended_by_a_function_that_runs_at_exit,
     requests_of_bt_io_are_as_many_as_the_method_says,
     view_is_described_when_it_is_set_and_named_by_one_request,
 }
@@ -132,6 +133,25 @@ fn rank_that_dies_ends_the_run(way: Way, on: On) {
     }
     // The server is none the worse for it.
     Run::new(way, 2, "collective").arg("equal").arg(file(&harness, on)).run().passed();
+}
+
+// [MPI-31]
+fn file_is_closed_and_mpi_ended_by_a_function_that_runs_at_exit(way: Way, on: On) {
+    for how in ["close", "leave"] {
+        let harness = Harness::start_with(on, |config| config.lease_ms = 3_600_000);
+        let session = harness.session();
+        Run::new(way, 2, "late").arg(how).arg(file(&harness, on)).run().passed();
+        let data = std::fs::read(harness.data().join("f")).unwrap();
+        assert!(data == [[b'a'; 2000], [b'b'; 2000]].concat(), "{how}");
+        // ROMIO does not close what is left open.
+        if how == "close" || way == Way::Ompio {
+            assert_eq!(requests(&session, &["Commit"]), 2, "{how}");
+        }
+        // The server is told that the sessions are over: it would keep those whose connections break.
+        while session.statistics().unwrap().sessions > 1 {
+            std::thread::yield_now();
+        }
+    }
 }
 
 // [MPI-11] [MPI-16] BT-IO, class A, on 4 ranks: 10 dumps written and read, 2,048 pieces of 1,280 bytes each a rank.
