@@ -142,6 +142,9 @@ static void together(ADIO_File fd, int direction, void *buf, int count, MPI_Data
     kept = dafs_take_error(file);
     *error = dafs_agree(file, fd->comm, *error != MPI_SUCCESS ? *error : kept, &end);
     keep_for_conversion(fd, direction, *error);
+    /* ROMIO takes a split call that fails here for one under way, and refuses the next. */
+    if (*error != MPI_SUCCESS)
+        fd->split_coll_count = 0;
     if (*error != MPI_SUCCESS)
         dafs_set_status(status, 0);
     else if (exchanges && direction == ADIO_DAFS_READ && end != DAFS_NO_END)
