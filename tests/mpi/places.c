@@ -26,40 +26,63 @@ static void close_unchanged(MPI_File fh)
     CHECK_PATTERN(memory, 1, 0, 1000);
 }
 
-static int split_write(MPI_File fh, MPI_Offset at, const int *memory, MPI_Status *status)
+static int split_write(MPI_File fh, MPI_Offset at, const void *memory, MPI_Datatype type, MPI_Status *status)
 {
-    int error = MPI_File_write_at_all_begin(fh, at, memory, 1, MPI_INT);
+    int error = MPI_File_write_at_all_begin(fh, at, memory, 1, type);
     return error == MPI_SUCCESS ? MPI_File_write_at_all_end(fh, memory, status) : error;
 }
 
-static int split_read(MPI_File fh, MPI_Offset at, int *memory, MPI_Status *status)
+static int split_read(MPI_File fh, MPI_Offset at, void *memory, MPI_Datatype type, MPI_Status *status)
 {
-    int error = MPI_File_read_at_all_begin(fh, at, memory, 1, MPI_INT);
+    int error = MPI_File_read_at_all_begin(fh, at, memory, 1, type);
     return error == MPI_SUCCESS ? MPI_File_read_at_all_end(fh, memory, status) : error;
 }
 
-/* Offsets that name no place in a view: before it, or behind all numbers. Nothing is moved elsewhere. */
+/* Nothing is moved to or from an offset that names no place in the view. */
+static void check_outside(MPI_File fh, MPI_Offset at, MPI_Datatype type)
+{
+    MPI_Request request;
+    MPI_Status status;
+    MPI_Offset byte;
+    double memory = 0;
+    int error;
+    CHECK_CLASS(MPI_File_get_byte_offset(fh, at, &byte), MPI_ERR_ARG);
+    CHECK_CLASS(MPI_File_write_at(fh, at, &memory, 1, type, &status), MPI_ERR_ARG);
+    CHECK_CLASS(MPI_File_read_at(fh, at, &memory, 1, type, &status), MPI_ERR_ARG);
+    error = MPI_File_iwrite_at(fh, at, &memory, 1, type, &request);
+    CHECK_CLASS(wait_error(error, &request), MPI_ERR_ARG);
+    error = MPI_File_iread_at(fh, at, &memory, 1, type, &request);
+    CHECK_CLASS(wait_error(error, &request), MPI_ERR_ARG);
+    CHECK_CLASS(MPI_File_write_at_all(fh, at, &memory, 1, type, &status), MPI_ERR_ARG);
+    CHECK_CLASS(MPI_File_read_at_all(fh, at, &memory, 1, type, &status), MPI_ERR_ARG);
+    CHECK_CLASS(split_write(fh, at, &memory, type, &status), MPI_ERR_ARG);
+    CHECK_CLASS(split_read(fh, at, &memory, type, &status), MPI_ERR_ARG);
+}
+
+/* Offsets that name no place in a view with gaps: before it, or behind all numbers. */
 static void run_offset_outside_view(void)
 {
     static const MPI_Offset outside[] = {-1, -25, (MPI_Offset)1 << 60, (MPI_Offset)1 << 62};
     MPI_File fh = open_with_gaps();
-    MPI_Request request;
-    MPI_Status status;
-    MPI_Offset byte;
-    int memory = 0, error;
-    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++) {
-        MPI_Offset at = outside[i];
-        CHECK_CLASS(MPI_File_get_byte_offset(fh, at, &byte), MPI_ERR_ARG);
-        CHECK_CLASS(MPI_File_write_at(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
-        CHECK_CLASS(MPI_File_read_at(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
-        error = MPI_File_iwrite_at(fh, at, &memory, 1, MPI_INT, &request);
-        CHECK_CLASS(wait_error(error, &request), MPI_ERR_ARG);
-        if (at > 0)
-            continue;
-        CHECK_CLASS(MPI_File_write_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
-        CHECK_CLASS(MPI_File_read_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
-        CHECK_CLASS(split_write(fh, at, &memory, &status), MPI_ERR_ARG);
-        CHECK_CLASS(split_read(fh, at, &memory, &status), MPI_ERR_ARG);
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
+        check_outside(fh, outside[i], MPI_INT);
+    close_unchanged(fh);
+}
+
+/* The same in views without gaps. Where numbers go round, some of these come to a byte near the beginning. */
+static void run_offset_outside_whole_view(void)
+{
+    static const MPI_Offset outside[] = {-1, (MPI_Offset)1 << 61, ((MPI_Offset)1 << 61) + 3, (MPI_Offset)1 << 62,
+                                         ((MPI_Offset)1 << 62) + 3, INT64_MAX};
+    static const MPI_Offset displacements[] = {0, 100};
+    MPI_File fh;
+    check_make(check.file, 1, 1000);
+    fh = CHECK_OPEN(MPI_MODE_RDWR);
+    for (int view = 0; view < 4; view++) {
+        MPI_Datatype type = view < 2 ? MPI_INT : MPI_DOUBLE;
+        CHECK_MPI(MPI_File_set_view(fh, displacements[view % 2], type, type, "native", MPI_INFO_NULL));
+        for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
+            check_outside(fh, outside[i], type);
     }
     close_unchanged(fh);
 }
@@ -72,11 +95,11 @@ static void run_offset_of_one(void)
     MPI_Status status;
     int memory = 0;
     CHECK_CLASS(MPI_File_read_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
-    CHECK_CLASS(split_read(fh, at, &memory, &status), MPI_ERR_ARG);
+    CHECK_CLASS(split_read(fh, at, &memory, MPI_INT, &status), MPI_ERR_ARG);
     /* Each writes what is there. */
     pattern_fill(&memory, 1, 400 + 16 * (uint64_t)check.rank, 4);
     CHECK_CLASS(MPI_File_write_at_all(fh, at, &memory, 1, MPI_INT, &status), MPI_ERR_ARG);
-    CHECK_CLASS(split_write(fh, at, &memory, &status), MPI_ERR_ARG);
+    CHECK_CLASS(split_write(fh, at, &memory, MPI_INT, &status), MPI_ERR_ARG);
     CHECK_MPI(MPI_File_write_at_all(fh, check.rank, &memory, 1, MPI_INT, &status));
     close_unchanged(fh);
 }
@@ -169,6 +192,7 @@ int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
         {"offset_outside_view", 1, run_offset_outside_view, "MPI_ERR_ARG for offsets through a view with gaps"},
+        {"offset_outside_whole_view", 1, run_offset_outside_whole_view, "the same without gaps"},
         {"offset_of_one", 2, run_offset_of_one, "one rank names such an offset in a collective call"},
         {"seek_outside_view", 1, run_seek_outside_view, "a pointer cannot be where a view has no place"},
         {"pointer_leaves_view", 1, run_pointer_leaves_view, "a pointer that has moved beyond all numbers"},

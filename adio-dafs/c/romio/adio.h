@@ -57,6 +57,9 @@ typedef int adio_ordered_begin_fn(ADIO_File, void *, int, MPI_Datatype);
 /* MPI_File_read_shared() and MPI_File_iread_shared() and their like. */
 typedef int adio_shared_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Status *);
 typedef int adio_ishared_fn(ADIO_File, void *, int, MPI_Datatype, MPI_Request *);
+/* MPI_File_read_at() and MPI_File_iread_at() and their like. */
+typedef int adio_at_fn(ADIO_File, MPI_Offset, void *, int, MPI_Datatype, MPI_Status *);
+typedef int adio_iat_fn(ADIO_File, MPI_Offset, void *, int, MPI_Datatype, MPI_Request *);
 typedef int adio_seek_fn(ADIO_File, MPI_Offset, int);
 typedef int adio_set_atomicity_fn(ADIO_File, int);
 typedef int adio_get_atomicity_fn(ADIO_File, int *);

@@ -144,6 +144,7 @@ void dafs_advance(ADIO_File fd, uint64_t bytes);
 bool dafs_get_position(ADIO_File fd, ADIO_Offset *etypes);
 bool dafs_get_end(ADIO_File fd, ADIO_Offset *etypes);
 bool dafs_get_byte_offset(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte);
+bool dafs_is_outside_by_etypes(ADIO_File fd, ADIO_Offset etypes);
 bool dafs_is_sequential(ADIO_File fd);
 
 /* flatten.c: see driver.h. */

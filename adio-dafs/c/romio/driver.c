@@ -102,6 +102,7 @@ __attribute__((visibility("default"))) const struct dafs_driver *dafs_adio_drive
         .get_position = dafs_get_position,
         .get_end = dafs_get_end,
         .get_byte_offset = dafs_get_byte_offset,
+        .is_outside = dafs_is_outside_by_etypes,
         .is_sequential = dafs_is_sequential,
     };
 

@@ -45,6 +45,8 @@ struct dafs_driver {
     bool (*get_position)(ADIO_File fd, ADIO_Offset *etypes);
     bool (*get_end)(ADIO_File fd, ADIO_Offset *etypes);
     bool (*get_byte_offset)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *byte);
+    /* The file is ours, and its view has no such place, which ROMIO would take for another. */
+    bool (*is_outside)(ADIO_File fd, ADIO_Offset etypes);
     /* The file is ours, and has its shared pointer alone. */
     bool (*is_sequential)(ADIO_File fd);
 };

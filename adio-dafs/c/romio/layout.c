@@ -104,6 +104,21 @@ bool dafs_is_outside_view(ADIO_File fd, uint64_t position, uint64_t bytes)
     return bytes && (__builtin_add_overflow(position, bytes - 1, &last) || last > INT64_MAX || dafs_is_outside(&view, 1, (int64_t)last));
 }
 
+/* Where the numbers are large enough, whoever moves the data looks. */
+bool dafs_is_outside_by_etypes(ADIO_File fd, ADIO_Offset etypes)
+{
+    int64_t byte, whole[2];
+    adio_dafs_view view;
+
+    if (!dafs_ours(fd))
+        return false;
+    byte = position_of(fd, etypes);
+    if (byte >= 0 && !__builtin_add_overflow(byte, fd->disp, &byte))
+        return false;
+    view = dafs_view_of(fd, whole);
+    return dafs_is_outside(&view, (uint64_t)fd->etype_size, etypes);
+}
+
 /* In ROMIO's numbers a place that there is not goes round, and comes to another; a view without bytes has them search without an end.
  * MPI_File_seek() tells of no error of ours; the pointer stays. */
 ADIO_Offset dafs_adio_seek(ADIO_File fd, ADIO_Offset offset, int whence, int *error)

@@ -7,7 +7,9 @@
  * takes memory that begins before its address for memory that begins there; hence two more, for all file systems. Another
  * makes it safe for threads to open files at a time.
  *
- * Files of dafs keep their individual pointers themselves, and know the places of a view: hence three more.
+ * Files of dafs keep their individual pointers themselves, and know the places of a view: hence three more. ROMIO itself multiplies an
+ * explicit offset by the size of an etype, and comes to another place where that is too large: hence those of MPI_File_read_at() and its
+ * like.
  *
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
  * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view or a size on one rank
@@ -52,6 +54,8 @@ static struct {
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
     adio_shared_fn *read_shared, *write_shared;
     adio_ishared_fn *iread_shared, *iwrite_shared;
+    adio_at_fn *read_at, *write_at;
+    adio_iat_fn *iread_at, *iwrite_at;
     adio_seek_fn *seek_shared;
     adio_set_atomicity_fn *set_atomicity;
     adio_get_atomicity_fn *get_atomicity;
@@ -99,6 +103,10 @@ static void find_originals(void *component)
     *(void **)&romio.write_shared = dlsym(component, "mca_io_romio_dist_MPI_File_write_shared");
     *(void **)&romio.iread_shared = dlsym(component, "mca_io_romio_dist_MPI_File_iread_shared");
     *(void **)&romio.iwrite_shared = dlsym(component, "mca_io_romio_dist_MPI_File_iwrite_shared");
+    *(void **)&romio.read_at = dlsym(component, "mca_io_romio_dist_MPI_File_read_at");
+    *(void **)&romio.write_at = dlsym(component, "mca_io_romio_dist_MPI_File_write_at");
+    *(void **)&romio.iread_at = dlsym(component, "mca_io_romio_dist_MPI_File_iread_at");
+    *(void **)&romio.iwrite_at = dlsym(component, "mca_io_romio_dist_MPI_File_iwrite_at");
     *(void **)&romio.seek_shared = dlsym(component, "mca_io_romio_dist_MPI_File_seek_shared");
     *(void **)&romio.set_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_set_atomicity");
     *(void **)&romio.get_atomicity = dlsym(component, "mca_io_romio_dist_MPI_File_get_atomicity");
@@ -230,6 +238,49 @@ EXPORT int mca_io_romio_dist_MPI_File_get_byte_offset(ADIO_File fd, MPI_Offset e
     if (driver && driver->get_byte_offset(fd, etypes, byte))
         return *byte < 0 ? MPI_ERR_ARG : MPI_SUCCESS;
     return romio.file_get_byte_offset ? romio.file_get_byte_offset(fd, etypes, byte) : MPI_ERR_INTERN;
+}
+
+/* A place that there is not would come to ROMIO's driver as another. */
+static int at(adio_at_fn *original, ADIO_File fd, MPI_Offset etypes, void *buf, int count, MPI_Datatype type, MPI_Status *status)
+{
+    if (driver && driver->is_outside(fd, etypes))
+        return MPI_ERR_ARG;
+    return original ? original(fd, etypes, buf, count, type, status) : MPI_ERR_INTERN;
+}
+
+static int iat(adio_iat_fn *original, ADIO_File fd, MPI_Offset etypes, void *buf, int count, MPI_Datatype type, MPI_Request *request)
+{
+    if (driver && driver->is_outside(fd, etypes))
+        return MPI_ERR_ARG;
+    return original ? original(fd, etypes, buf, count, type, request) : MPI_ERR_INTERN;
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_read_at(ADIO_File fd, MPI_Offset etypes, void *buf, int count, MPI_Datatype type,
+                                              MPI_Status *status)
+{
+    START();
+    return at(romio.read_at, fd, etypes, buf, count, type, status);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_write_at(ADIO_File fd, MPI_Offset etypes, void *buf, int count, MPI_Datatype type,
+                                               MPI_Status *status)
+{
+    START();
+    return at(romio.write_at, fd, etypes, buf, count, type, status);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_iread_at(ADIO_File fd, MPI_Offset etypes, void *buf, int count, MPI_Datatype type,
+                                               MPI_Request *request)
+{
+    START();
+    return iat(romio.iread_at, fd, etypes, buf, count, type, request);
+}
+
+EXPORT int mca_io_romio_dist_MPI_File_iwrite_at(ADIO_File fd, MPI_Offset etypes, void *buf, int count, MPI_Datatype type,
+                                                MPI_Request *request)
+{
+    START();
+    return iat(romio.iwrite_at, fd, etypes, buf, count, type, request);
 }
 
 /* In ROMIO's a rank whose size cannot be returns alone, and the others wait for it. */

@@ -262,7 +262,7 @@ fn errors(way: Way, on: On) {
     run_all(way, on, "errors", if way == Way::Ompio { "long_name,long_path" } else { "" });
 }
 
-// [MPI-7]
+// [MPI-7] [MPI-83]
 fn places(way: Way, on: On) {
     // ROMIO refuses an offset on one rank alone.
     run_all(way, on, "places", if way == Way::Romio { "offset_of_one" } else { "" });
