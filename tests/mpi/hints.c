@@ -319,25 +319,36 @@ static void run_dafs_view(void)
     free(want);
 }
 
+/* A view of ints, each of this rank in turn with those of the others. */
+static void set_view_of_ints(MPI_File fh)
+{
+    MPI_Datatype type;
+    MPI_Type_create_resized(MPI_INT, 0, (MPI_Aint)sizeof(int) * check.ranks, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, (MPI_Offset)sizeof(int) * check.rank, MPI_INT, type, "native", MPI_INFO_NULL));
+    MPI_Type_free(&type);
+}
+
 /* Ranks that ask for different collective calls agree on the exchange, and stay with it whatever hint comes later. */
 static void run_dafs_collective_differs(void)
 {
     const char *mine = check.rank == 0 ? "independent" : "two_phase";
-    unsigned char memory[1000], got[1000];
-    MPI_Offset at = (MPI_Offset)sizeof memory * check.rank;
+    unsigned char memory[4000], got[4000];
     MPI_File fh = open_with("dafs_collective", mine);
     MPI_Status status;
     need_dafs(&fh);
-    for (uint64_t round = 0; round < 2; round++) {
-        set_info(fh, "dafs_memory", "dafs");
-        pattern_fill(memory, round, (uint64_t)at, sizeof memory);
-        CHECK_MPI(MPI_File_write_at_all(fh, at, memory, sizeof memory, MPI_BYTE, &status));
-        CHECK_MPI(MPI_File_read_at_all(fh, at, got, sizeof got, MPI_BYTE, &status));
-        CHECK_BYTES(got, memory, (uint64_t)at, sizeof got);
-        /* They agree again with the next view. */
-        set_info(fh, "dafs_collective", mine);
-        move(fh, round);
+    set_view_of_ints(fh);
+    for (uint64_t round = 0; round < 4; round++) {
+        set_info(fh, round % 2 ? "dafs_memory" : "dafs_collective", round % 2 ? "dafs" : mine);
+        pattern_fill(memory, round, (uint64_t)check.rank * sizeof memory, sizeof memory);
+        CHECK_MPI(MPI_File_write_at_all(fh, 0, memory, sizeof memory, MPI_BYTE, &status));
+        check_publish(fh);
+        CHECK_MPI(MPI_File_read_at_all(fh, 0, got, sizeof got, MPI_BYTE, &status));
+        CHECK_BYTES(got, memory, 0, sizeof got);
+        MPI_Barrier(MPI_COMM_WORLD);
     }
+    /* They agree again with the next view. */
+    move(fh, 1);
     CHECK_MPI(MPI_File_close(&fh));
 }
 

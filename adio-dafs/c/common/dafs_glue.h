@@ -113,10 +113,7 @@ void dafs_refuse(const char *why);
 void dafs_hints_add(struct dafs_hints *hints, const char *key, const char *value);
 void dafs_hints_free(struct dafs_hints *hints);
 
-/* Hands hints to the file. What the ranks agreed on changes where the hint of it is among them, by all ranks then. */
-void dafs_set_hints(struct dafs_file *file, const adio_dafs_hint *hints, size_t count);
-
-/* This rank's hints ask for collective calls of each rank by itself. */
+/* This rank's hints ask for collective calls of each rank by itself. It does so when the ranks next agree on it. */
 bool dafs_asks_for_independent(struct dafs_file *file);
 
 /* The value that is in force for a key; false where there is none. */

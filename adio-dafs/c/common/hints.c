@@ -56,12 +56,3 @@ bool dafs_asks_for_independent(struct dafs_file *file)
 
     return dafs_hint_value(file, "dafs_collective", value) && strcmp(value, "two_phase") != 0;
 }
-
-void dafs_set_hints(struct dafs_file *file, const adio_dafs_hint *hints, size_t count)
-{
-    adio_dafs_set_hints(file->handle, hints, count);
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(hints[i].key, "dafs_collective") == 0)
-            file->independent = dafs_asks_for_independent(file);
-    }
-}

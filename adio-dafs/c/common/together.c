@@ -418,7 +418,7 @@ int dafs_set_view(struct dafs_file *file, MPI_Comm comm, const adio_dafs_view *v
         class = dafs_class(status);
     }
     values[CLASS] = class;
-    values[TWO_PHASE] = !file->independent;
+    values[TWO_PHASE] = !dafs_asks_for_independent(file);
     values[DISORDERED] = view && !is_ordered(&view->type);
     talk = dafs_max(comm, values, VALUES);
     if (talk != MPI_SUCCESS)

@@ -422,7 +422,7 @@ static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype
         return code;
     dafs_hints_of_info(&hints, info);
     if (hints.count) {
-        dafs_set_hints(&file->common, hints.list, hints.count);
+        adio_dafs_set_hints(file->common.handle, hints.list, hints.count);
         atomic_store(&file->info_stale, true);
     }
     dafs_hints_free(&hints);

@@ -197,7 +197,7 @@ static char *hint_changed(opal_infosubscriber_t *object, char *key, char *value)
     if (!file || !value || !file->info_started)
         return value;
     if (!stat)
-        dafs_set_hints(&file->common, &hint, 1);
+        adio_dafs_set_hints(file->common.handle, &hint, 1);
     atomic_store(&file->info_stale, true);
     if (!dafs_hint_value(&file->common, key, in_force))
         return NULL;

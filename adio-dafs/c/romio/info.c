@@ -30,7 +30,7 @@ void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error)
         struct dafs_romio_file *file = dafs_file_of(fd);
 
         if (file->common.handle)
-            dafs_set_hints(&file->common, hints.list, hints.count);
+            adio_dafs_set_hints(file->common.handle, hints.list, hints.count);
         for (size_t i = 0; !file->common.handle && i < hints.count; i++)
             dafs_hints_add(&file->hints, hints.list[i].key, hints.list[i].value);
     }

@@ -287,7 +287,7 @@ fn datarep(way: Way, on: On) {
     run_all(way, on, "datarep", if way == Way::Romio { "internal" } else { "" });
 }
 
-// [MPI-20] [MPI-51]
+// [MPI-7] [MPI-20] [MPI-51] [MPI-52]
 fn hints(way: Way, on: On) {
     // Open MPI shows what the program set until the next call on the file.
     run_all(way, on, "hints", if way == Way::Ompio { "dafs_memory_unknown" } else { "" });
