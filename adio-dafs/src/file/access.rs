@@ -35,7 +35,7 @@ impl File {
 
     /// The same, of a transfer that has begun.
     #[inline]
-    pub(super) fn run_begun(&self, transfer: Transfer<'_>) -> Moved {
+    fn run_begun(&self, transfer: Transfer<'_>) -> Moved {
         let direction = transfer.direction();
         let moved = match (self.is_atomic(), self.collective_group(&transfer)) {
             (true, _) => self.run_atomic(transfer),
@@ -47,6 +47,18 @@ impl File {
                 Err(error) => (0, Err(error)),
             },
         };
+        self.counted(direction, moved)
+    }
+
+    /// The same, of one that has begun in atomic mode, whether that goes on or not.
+    pub(super) fn run_begun_atomic(&self, transfer: Transfer<'_>) -> Moved {
+        let direction = transfer.direction();
+        let moved = self.run_atomic(transfer);
+        self.counted(direction, moved)
+    }
+
+    #[inline]
+    fn counted(&self, direction: Direction, moved: Moved) -> Moved {
         self.on_moved(direction);
         self.counters.on_moved(direction, moved.0);
         if moved.1.is_err() {

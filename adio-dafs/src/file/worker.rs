@@ -61,7 +61,7 @@ impl Job {
         let Self { file, transfer, given_up, outcome } = self;
         let moved = match given_up.load(Ordering::Acquire) {
             true => (0, Ok(())),
-            false => file.run_begun(transfer),
+            false => file.run_begun_atomic(transfer),
         };
         // First the file: whoever learns of the end may close it.
         drop(file);

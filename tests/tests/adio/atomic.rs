@@ -16,6 +16,7 @@ on_sockets! {
     atomic_transfer_waits_for_whoever_has_locked_a_part,
     atomic_request_does_not_hold_up_the_program,
     atomic_request_that_is_given_up_leaves_no_lock,
+    requests_of_atomic_mode_stay_atomic_when_it_ends,
     small_atomic_transfer_is_one_chain,
     atomic_transfer_locks_what_it_covers_and_nothing_else,
     atomic_mode_needs_a_server_that_knows_locks,
@@ -90,6 +91,24 @@ fn atomic_request_that_is_given_up_leaves_no_lock(on: On) {
     drop(waits);
     drop(begun);
     other.lock(0..u64::MAX, LockKind::Exclusive).unwrap();
+}
+
+// [MPI-60] A transfer is what it was begun as, also one whose turn comes later.
+fn requests_of_atomic_mode_stay_atomic_when_it_ends(on: On) {
+    let harness = Harness::start(on);
+    let file = open_atomic(&harness, on);
+    let (_session, other) = open_plain(&harness);
+    let (mut first, mut second) = (bytes(1, 1000), bytes(2, 1000));
+    let lock = other.hold(0..1, LockKind::Exclusive).unwrap();
+    let requests =
+        [&mut first, &mut second].map(|data| submit(&file, Direction::Write, &[segment(data, 0)]).unwrap());
+    file.set_atomic(false).unwrap();
+    lock.unlock().unwrap();
+    for mut request in requests {
+        request.wait();
+        assert_eq!(request.outcome(), (1000, Ok(())));
+    }
+    assert_eq!(counter(&file, "locks"), 2);
 }
 
 // [MPI-61]
