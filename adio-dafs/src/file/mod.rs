@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use dafs_client::{Direction, RegistrationCounters};
+use dafs_client::{Direction, Expected, RegistrationCounters, Status};
 
 use access::Collectives;
 pub use account::Account;
@@ -104,14 +104,26 @@ impl File {
         if size == 0 {
             return Ok(());
         }
-        let allocated = self.inner.allocate(0, size);
-        self.unstable.store(true, Ordering::Release);
-        match allocated {
-            Err(error) if error.status() == Some(dafs_client::Status::NOT_SUPPORTED) => {
-                let now = self.size()?;
-                if now < size { self.resize(size) } else { Ok(()) }
-            }
+        let allocated = match self.inner.allocate(0, size) {
+            Err(error) if error.status() == Some(Status::NOT_SUPPORTED) => self.grow(size),
             outcome => outcome.map_err(|error| self.cannot("preallocate", error)),
+        };
+        self.unstable.store(true, Ordering::Release);
+        allocated
+    }
+
+    /// Has the file grow to a size by a hole. Others may have it grow meanwhile, by what they write: it is not cut then. Blocks.
+    fn grow(&self, size: u64) -> Result<()> {
+        loop {
+            let now = self.size()?;
+            if now >= size {
+                return Ok(());
+            }
+            match self.inner.chain().verify(&Expected::new().size(now)).truncate(size).run() {
+                Err(dafs_client::Error::InDoubt { .. }) => {}
+                Err(error) if error.status() == Some(Status::NOT_SAME) => {}
+                outcome => return outcome.map(drop).map_err(|error| self.cannot("preallocate", error)),
+            }
         }
     }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessPattern, Attributes, CommitReply, HintRequest, Opcode, OpenFlags, Stability, UnlockRequest,
-    decode_message_pack,
+    AccessPattern, AllocateRequest, Attributes, CommitReply, HintRequest, Opcode, OpenFlags, Stability,
+    UnlockRequest, decode_message_pack,
 };
 use smallvec::SmallVec;
 
@@ -175,6 +175,13 @@ impl<'a> Chain<'a> {
     fn push_verify(mut self, expected: &Expected, differ: bool) -> Self {
         let request = self.checked(expected.named(Path::new(""), true, differ)).unwrap_or_default();
         self.push(Link::new(Opcode::Verify, request))
+    }
+
+    /// Sets the size of the file that was opened: truncates it, or extends it by a hole. Behind [`Chain::verify`] with the size that the
+    /// file is to have, it cuts nothing that others write before that.
+    pub fn truncate(self, size: u64) -> Self {
+        let request = AllocateRequest { offset: size, len: 0 };
+        self.push(Link::new(Opcode::Truncate, Named::of(&request.bytes())))
     }
 
     /// Makes all that was written before durable; the chain fails with [`Error::WritesLost`] where the server may have lost some of it.

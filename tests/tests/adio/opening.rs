@@ -5,7 +5,8 @@ use std::sync::Arc;
 use adio_dafs::error::Class;
 use adio_dafs::file::{AccessMode, delete};
 use adio_dafs::layout::Type;
-use dafs_client::Direction;
+use dafs_client::{Direction, Status};
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
@@ -21,6 +22,7 @@ on_sockets! {
     errors_have_their_classes,
     file_is_used_as_its_access_mode_says,
     sizes_are_set_and_preallocated,
+    preallocation_where_space_cannot_be_set_aside_cuts_nothing,
     hints_are_shown_with_counters,
     session_that_ended_is_replaced_at_the_next_open,
     view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers,
@@ -147,6 +149,35 @@ fn sizes_are_set_and_preallocated(on: On) {
     file.preallocate(5).unwrap();
     assert_eq!(file.size().unwrap(), 100_000);
     file.sync().unwrap();
+}
+
+/// As on a file system without fallocate().
+fn preallocation_where_space_cannot_be_set_aside_cuts_nothing(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let file = open(&name(&harness, on, "f"), &[]);
+    let other = open(&name(&harness, on, "f"), &[]);
+    let unsupported = || faults.next(Kind::Other, Fault::Fail(Status::NOT_SUPPORTED), 1);
+    for size in [5000, 4000] {
+        unsupported();
+        file.preallocate(size).unwrap();
+        assert_eq!(file.size().unwrap(), 5000);
+    }
+    // Its size was looked at, and then the file grows beyond what it is to be.
+    unsupported();
+    faults.next(Kind::Other, Fault::Pass, 1);
+    faults.next(Kind::Other, Fault::Hold, 1);
+    std::thread::scope(|scope| {
+        let preallocated = scope.spawn(|| file.preallocate(10_000));
+        faults.wait_for_held(1);
+        let mut data = bytes(1, 11_000);
+        assert_eq!(run(&other, Direction::Write, &[segment(&mut data, 0)]).unwrap(), 11_000);
+        faults.release();
+        assert_eq!(preallocated.join().unwrap(), Ok(()));
+    });
+    assert_eq!(file.size().unwrap(), 11_000);
+    unsupported();
+    file.preallocate(12_000).unwrap();
+    assert_eq!(file.size().unwrap(), 12_000);
 }
 
 // [MPI-50] [MPI-51]

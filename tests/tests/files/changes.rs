@@ -12,6 +12,7 @@ on_each_provider_and_two_workers! {
     verify_compares_what_it_is_told_and_nothing_else,
     verify_of_a_path_follows_a_link_where_it_is_told,
     chain_goes_on_behind_a_verify_that_holds_and_ends_with_one_that_does_not,
+    chain_sets_a_size_only_where_the_file_has_the_expected_one,
     chain_of_a_file_that_cannot_be_is_refused_before_it_is_sent,
     change_of_memory_differs_after_each_change,
 }
@@ -151,6 +152,25 @@ fn chain_goes_on_behind_a_verify_that_holds_and_ends_with_one_that_does_not(on: 
         }
         session.probe().unwrap();
         assert_eq!(session.statistics().unwrap().handles, before, "{export}: nothing stays open");
+    }
+}
+
+fn chain_sets_a_size_only_where_the_file_has_the_expected_one(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    for export in EXPORTS {
+        let root = session.mount(export).unwrap();
+        let file = root.create("f").unwrap();
+        file.write_all_at(b"data", 0).unwrap();
+        file.chain().verify(&Expected::new().size(4)).truncate(9).run().unwrap();
+        assert_status(
+            file.chain().verify(&Expected::new().size(4)).truncate(5).run(),
+            Status::NOT_SAME,
+            export,
+        );
+        assert_eq!(file.metadata().unwrap().size, 9, "{export}");
+        root.chain().open("f", OpenOptions::new().write(true)).truncate(2).close().run().unwrap();
+        assert_eq!(file.metadata().unwrap().size, 2, "{export}");
     }
 }
 
