@@ -329,6 +329,67 @@ static void set_view_of_ints(MPI_File fh)
     MPI_Type_free(&type);
 }
 
+/* In force is what a hint for one direction says, or else that for both, whatever their order and whether they come together. */
+static void run_dafs_method(void)
+{
+    static const char *const orders[][2] = {{"dafs_read_method", "dafs_method"}, {"dafs_method", "dafs_read_method"}};
+    static const char *const keys[] = {"dafs_method", "dafs_read_method", "dafs_write_method"};
+    static const char *const values[] = {"list", "multiple", "list"};
+    for (int way = 0; way < 6; way++) {
+        const char *const *order = orders[way % 2];
+        MPI_File fh = open_with(NULL, NULL);
+        MPI_Info info;
+        need_dafs(&fh);
+        MPI_Info_create(&info);
+        for (int i = 0; i < 2; i++)
+            MPI_Info_set(info, order[i], strcmp(order[i], "dafs_method") == 0 ? "list" : "multiple");
+        if (way / 2 == 0) {
+            CHECK_MPI(MPI_File_close(&fh));
+            CHECK_MPI(MPI_File_open(MPI_COMM_WORLD, check.file, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &fh));
+        } else if (way / 2 == 1) {
+            CHECK_MPI(MPI_File_set_info(fh, info));
+        } else {
+            set_info(fh, order[0], strcmp(order[0], "dafs_method") == 0 ? "list" : "multiple");
+            set_info(fh, order[1], strcmp(order[1], "dafs_method") == 0 ? "list" : "multiple");
+        }
+        MPI_Info_free(&info);
+        /* At once, and after a call. */
+        for (int moved = 0; moved < 2; moved++) {
+            for (int i = 0; i < 3; i++) {
+                const char *told = hint_of(fh, keys[i]);
+                CHECK(told != NULL && strcmp(told, values[i]) == 0, "way %d: %s: expected %s, got %s", way, keys[i], values[i],
+                      told ? told : "nothing");
+            }
+            move(fh, 1);
+        }
+        CHECK_MPI(MPI_File_close(&fh));
+    }
+}
+
+/* All hints are told, whatever is set. */
+static void run_dafs_all_told(void)
+{
+    static const char *const hints[][2] = {
+        {"dafs_memory", "adio_cache"},    {"dafs_cache_entries", "7"},     {"dafs_method", "multiple"},
+        {"dafs_read_method", "list"},     {"dafs_write_method", "view"},   {"dafs_list_max", "128"},
+        {"dafs_list_bounds", "true"},     {"dafs_sieve", "off"},           {"dafs_explain", "false"},
+        {"dafs_commit_on_close", "true"}, {"dafs_collective", "server"},   {"romio_ds_read", "enable"},
+        {"romio_ds_write", "enable"},     {"ind_rd_buffer_size", "65536"}, {"striping_factor", "2"},
+        {"striping_unit", "4096"},
+    };
+    MPI_File fh = open_with(NULL, NULL);
+    need_dafs(&fh);
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
+        set_info(fh, hints[i][0], hints[i][1]);
+        for (size_t k = 0; k < sizeof hints / sizeof hints[0]; k++) {
+            const char *told = hint_of(fh, hints[k][0]);
+            CHECK(told != NULL, "%s is not told after %s was set", hints[k][0], hints[i][0]);
+            CHECK(k != i || (told != NULL && strcmp(told, hints[k][1]) == 0), "%s: %s is told", hints[k][0], told ? told : "nothing");
+        }
+    }
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
 /* Ranks that ask for different collective calls agree on the exchange, and stay with it whatever hint comes later. */
 static void run_dafs_collective_differs(void)
 {
@@ -365,6 +426,8 @@ int main(int argc, char **argv)
         {"dafs_memory_unknown", 1, run_dafs_memory_unknown, "a memory mode that does not exist"},
         {"dafs_counters", 1, run_dafs_counters, "counters of a dafs driver"},
         {"dafs_view", 1, run_dafs_view, "a view of a dafs driver is described by MPI_File_set_view, once"},
+        {"dafs_method", 1, run_dafs_method, "hints for one direction and for both"},
+        {"dafs_all_told", 1, run_dafs_all_told, "all hints of a dafs driver are told after each one"},
         {"dafs_collective_differs", 2, run_dafs_collective_differs, "ranks that ask for different collective calls of a dafs driver"},
         {NULL, 0, NULL, NULL},
     };

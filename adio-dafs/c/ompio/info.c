@@ -184,6 +184,24 @@ void dafs_info_refresh(ompi_file_t *fp, struct dafs_ompio_file *file)
     pthread_mutex_unlock(&file->info_lock);
 }
 
+/* One hint may change what is in force for others. The one that changes is the MPI library's to show. */
+static void show_others(opal_info_t *info, struct dafs_ompio_file *file, const char *changed)
+{
+    char key[DAFS_KEY_SIZE], value[DAFS_VALUE_SIZE];
+    int found = 1;
+
+    pthread_mutex_lock(&file->info_lock);
+    for (size_t i = 0;; i++) {
+        int status = adio_dafs_hint_at(file->common.handle, i, key, sizeof key, value, sizeof value, &found);
+
+        if (status != ADIO_DAFS_OK || !found || is_stat(key))
+            break;
+        if (strcmp(key, changed) != 0)
+            show(info, key, value);
+    }
+    pthread_mutex_unlock(&file->info_lock);
+}
+
 /* MPI_File_set_info() set a key that we know. What is returned goes into the info under this key; nothing hides it, until the
  * next call shows what is in force instead. An entry of a counter stays. */
 static char *hint_changed(opal_infosubscriber_t *object, char *key, char *value)
@@ -196,8 +214,10 @@ static char *hint_changed(opal_infosubscriber_t *object, char *key, char *value)
     /* Subscribing calls this too, with what is in force. */
     if (!file || !value || !file->info_started)
         return value;
-    if (!stat)
+    if (!stat) {
         adio_dafs_set_hints(file->common.handle, &hint, 1);
+        show_others(object->s_info, file, key);
+    }
     atomic_store(&file->info_stale, true);
     if (!dafs_hint_value(&file->common, key, in_force))
         return NULL;

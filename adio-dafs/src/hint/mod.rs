@@ -53,8 +53,10 @@ pub struct Settings {
     pub memory: MemoryMode,
     /// `dafs_cache_entries`, where the hints that were taken say it. The session has what is in force, for all files.
     pub cache_entries: Option<usize>,
-    /// `dafs_read_method`, `dafs_write_method`, or both by `dafs_method`; `None` where ROMIO's hints decide.
-    methods: [Option<Method>; 2],
+    /// `dafs_method`; `None` for `auto`.
+    method: Option<Method>,
+    /// `dafs_read_method`, `dafs_write_method`: they count more than `dafs_method`, whichever was asked for first. `Some(None)` for `auto`.
+    methods: [Option<Option<Method>>; 2],
     /// `romio_ds_read`, `romio_ds_write`: data sieving was asked for.
     sieves: [Switch; 2],
     /// `dafs_list_max`: segments in a request at most; 0 for as many as a message describes.
@@ -91,6 +93,7 @@ impl Default for Settings {
         Self {
             memory: MemoryMode::default(),
             cache_entries: None,
+            method: None,
             methods: [None; 2],
             sieves: [Switch::default(); 2],
             list_max: 0,
@@ -135,26 +138,19 @@ const ROWS: &[Row] = &[
         set: |s, v| put(&mut s.cache_entries, v.parse().ok().filter(|n| *n <= 1 << 20).map(Some)),
         show: |s| s.cache_entries.unwrap_or(CACHE_ENTRIES).to_string(),
     },
-    // Before those of one direction, which count more.
     Row {
         key: "dafs_method",
-        set: |s, v| put(&mut s.methods, parse_method(v).map(|method| [method; 2])),
-        show: |s| {
-            if s.method(Direction::Read) == s.method(Direction::Write) {
-                s.method(Direction::Read).to_string()
-            } else {
-                String::new()
-            }
-        },
+        set: |s, v| put(&mut s.method, parse_method(v)),
+        show: |s| s.method.map_or("auto", Named::name).to_owned(),
     },
     Row {
         key: "dafs_read_method",
-        set: |s, v| put(&mut s.methods[READ], parse_method(v)),
+        set: |s, v| put(&mut s.methods[READ], parse_method(v).map(Some)),
         show: |s| s.method(Direction::Read).to_string(),
     },
     Row {
         key: "dafs_write_method",
-        set: |s, v| put(&mut s.methods[WRITE], parse_method(v)),
+        set: |s, v| put(&mut s.methods[WRITE], parse_method(v).map(Some)),
         show: |s| s.method(Direction::Write).to_string(),
     },
     Row {
@@ -240,12 +236,8 @@ impl Settings {
 
     /// Takes hints over; keys that are not known, and values that cannot be, are passed over, as MPI demands.
     pub fn take<'a>(&mut self, hints: impl IntoIterator<Item = (&'a str, &'a str)>) {
-        let hints: Vec<(&str, &str)> = hints.into_iter().collect();
-        // In the table's order: a hint for one direction counts more than one for both, wherever it stands.
-        for row in ROWS {
-            for (_, value) in hints.iter().filter(|(key, _)| *key == row.key) {
-                self.set(row.key, value);
-            }
+        for (key, value) in hints {
+            self.set(key, value);
         }
     }
 
@@ -256,7 +248,7 @@ impl Settings {
 
     /// All hints and their values, as a program may read them.
     pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
-        ROWS.iter().map(|row| (row.key, (row.show)(self))).filter(|(_, value)| !value.is_empty())
+        ROWS.iter().map(|row| (row.key, (row.show)(self)))
     }
 
     /// How segments become requests.
@@ -267,7 +259,7 @@ impl Settings {
             Collective::TwoPhase | Collective::Independent if sieves => Method::Sieve,
             Collective::TwoPhase | Collective::Independent => Method::List,
         };
-        self.methods[place(direction)].unwrap_or(default)
+        self.methods[place(direction)].unwrap_or(self.method).unwrap_or(default)
     }
 }
 
@@ -372,6 +364,9 @@ mod tests {
         ] {
             let settings = with(&[(key, value)]);
             assert_ne!(settings, Settings::default(), "{key}");
+            // [MPI-52] The others are shown as well.
+            assert!(settings.shown().map(|(key, _)| key).eq(ROWS.iter().map(|row| row.key)), "{key}");
+            assert!(settings.shown().all(|(_, value)| !value.is_empty()), "{key}");
             assert!(settings.shown().any(|shown| shown == (key, value.to_owned())), "{key}");
             for bad in ["", "nonsense", "-1", "99999999999999999999"] {
                 assert_eq!(with(&[(key, bad)]), Settings::default(), "{key}={bad}");
@@ -395,10 +390,16 @@ mod tests {
         assert_eq!(methods(with(&[("romio_ds_read", "enable")])), [Method::Sieve, Method::List]);
         let both = ("dafs_method", "list");
         assert_eq!(methods(with(&[("romio_ds_read", "enable"), both])), [Method::List; 2]);
-        assert_eq!(
-            methods(with(&[("dafs_write_method", "multiple"), both])),
-            [Method::List, Method::Multiple]
-        );
+        // In either order, also where the one comes later by itself.
+        let write = ("dafs_write_method", "multiple");
+        let mut by_and_by = with(&[write]);
+        by_and_by.take([both]);
+        for settings in [with(&[write, both]), with(&[both, write]), by_and_by] {
+            let shown: Vec<_> = settings.shown().filter(|(key, _)| key.ends_with("_method")).collect();
+            let [method, read, write] = [0, 1, 2].map(|place| shown[place].1.as_str());
+            assert_eq!((method, read, write), ("list", "list", "multiple"));
+            assert_eq!(methods(settings), [Method::List, Method::Multiple]);
+        }
         let auto = [("dafs_method", "multiple"), ("dafs_write_method", "auto")];
         assert_eq!(methods(with(&auto)), [Method::Multiple, Method::List]);
     }

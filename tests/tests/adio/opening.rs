@@ -229,7 +229,7 @@ fn view_is_described_once_refused_without_an_error_and_an_error_where_nobody_ans
     file.describe(&of(1)).unwrap();
     assert_eq!(described(), 0, "no method names views");
     for hint in ["dafs_read_method", "dafs_write_method"] {
-        file.take_hints([("dafs_method", "list"), (hint, "view")]);
+        file.take_hints([("dafs_read_method", "list"), ("dafs_write_method", "list"), (hint, "view")]);
         // The third has no room.
         for len in [1, 2, 3, 2, 3] {
             file.describe(&of(len)).unwrap();
