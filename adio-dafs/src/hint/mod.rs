@@ -170,7 +170,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         key: "dafs_sieve",
-        set: |s, v| put(&mut s.sieve, parse_named(v)),
+        set: |s, v| put(&mut s.sieve, parse_switch(v, [Sieve::Off, Sieve::On])),
         show: |s| s.sieve.name().to_owned(),
     },
     Row {
@@ -185,12 +185,12 @@ const ROWS: &[Row] = &[
     },
     Row {
         key: "romio_ds_read",
-        set: |s, v| put(&mut s.sieves[READ], parse_named(v)),
+        set: |s, v| put(&mut s.sieves[READ], parse_switch(v, [Switch::Disable, Switch::Enable])),
         show: |s| s.sieves[READ].to_string(),
     },
     Row {
         key: "romio_ds_write",
-        set: |s, v| put(&mut s.sieves[WRITE], parse_named(v)),
+        set: |s, v| put(&mut s.sieves[WRITE], parse_switch(v, [Switch::Disable, Switch::Enable])),
         show: |s| s.sieves[WRITE].to_string(),
     },
     Row {
@@ -224,11 +224,7 @@ impl Settings {
             if let Some(value) = variable(&name)
                 && !settings.set(row.key, &value)
             {
-                let key = row.key;
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "adio-dafs: cannot use {name}={value}: not a value of the hint {key}; ignored"
-                );
+                say_unusable(&name, &value, &format!("not a value of the hint {}", row.key));
             }
         }
         settings
@@ -263,6 +259,11 @@ impl Settings {
     }
 }
 
+/// Tells of a variable of the environment that changes nothing.
+pub fn say_unusable(name: &str, value: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "adio-dafs: cannot use {name}={value}: {why}; ignored");
+}
+
 fn place(direction: Direction) -> usize {
     match direction {
         Direction::Read => READ,
@@ -280,12 +281,18 @@ fn put<T>(target: &mut T, value: Option<T>) -> bool {
     }
 }
 
-fn parse_bool(value: &str) -> Option<bool> {
+/// Whether something is asked for: the words of hints, and of variables that are none.
+pub fn parse_bool(value: &str) -> Option<bool> {
     match value {
         "true" | "enable" | "1" | "yes" | "on" => Some(true),
         "false" | "disable" | "0" | "no" | "off" => Some(false),
         _ => None,
     }
+}
+
+/// A hint that says on, off, or by a name of its own what is neither.
+fn parse_switch<T: Named>(value: &str, off_and_on: [T; 2]) -> Option<T> {
+    parse_named(value).or_else(|| parse_bool(value).map(|is_on| off_and_on[usize::from(is_on)]))
 }
 
 /// `Some(None)` for `auto`.
@@ -402,6 +409,24 @@ mod tests {
         }
         let auto = [("dafs_method", "multiple"), ("dafs_write_method", "auto")];
         assert_eq!(methods(with(&auto)), [Method::Multiple, Method::List]);
+    }
+
+    #[test]
+    fn words_for_on_and_off_are_the_same_in_all_hints() {
+        for key in ["dafs_list_bounds", "dafs_explain", "dafs_commit_on_close", "dafs_sieve", "romio_ds_read"]
+        {
+            for words in [["true", "enable", "yes", "on", "1"], ["false", "disable", "no", "off", "0"]] {
+                let shown = words.map(|word| {
+                    let settings = with(&[(key, word)]);
+                    settings.shown().find(|(own, _)| *own == key).map(|(_, value)| value)
+                });
+                assert!(
+                    shown[0].is_some() && shown.iter().all(|value| *value == shown[0]),
+                    "{key}: {shown:?}"
+                );
+            }
+            assert_ne!(with(&[(key, "yes")]), with(&[(key, "no")]), "{key}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use dafs_client::{Background, Config, Export, ReconnectPolicy, Session, Url, load_key};
 
 use crate::error::{Class, Error, Result};
-use crate::hint::{CACHE_ENTRIES, Settings};
+use crate::hint::{CACHE_ENTRIES, Settings, parse_bool, say_unusable};
 use crate::name::Place;
 
 /// A session, and what was mounted in it.
@@ -29,7 +29,7 @@ static SERVERS: OnceLock<Mutex<HashMap<Url, Arc<Server>>>> = OnceLock::new();
 const KEY_VARIABLE: &str = "DAFS_KEY_FILE";
 /// Time for connecting again after a break, milliseconds.
 const RECONNECT_VARIABLE: &str = "DAFS_MPI_RECONNECT_TIME_MS";
-/// `true`: a thread moves nonblocking operations along.
+/// Whether a thread moves nonblocking operations along.
 const PROGRESS_VARIABLE: &str = "DAFS_MPI_PROGRESS_THREAD";
 
 impl Server {
@@ -103,11 +103,19 @@ fn config() -> Result<Config> {
         reconnect.time_max = Duration::from_millis(time_ms);
         reconnect.attempts_max = u32::MAX;
     }
-    let background = match std::env::var(PROGRESS_VARIABLE).as_deref() {
-        Ok("true" | "1" | "on") => Background::Progress,
-        _ => Background::KeepAlive,
+    let background = match has_progress_thread() {
+        true => Background::Progress,
+        false => Background::KeepAlive,
     };
     Ok(Config { key, reconnect, background, client_name: Some(client_name()), ..Config::default() })
+}
+
+fn has_progress_thread() -> bool {
+    let Ok(value) = std::env::var(PROGRESS_VARIABLE) else { return false };
+    parse_bool(value.trim()).unwrap_or_else(|| {
+        say_unusable(PROGRESS_VARIABLE, &value, "write true or false");
+        false
+    })
 }
 
 fn number(variable: &str) -> Result<Option<u64>> {
