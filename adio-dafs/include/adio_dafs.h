@@ -177,7 +177,7 @@ int adio_dafs_place_remove(struct adio_dafs_place *place);
 int adio_dafs_transfer_run(struct adio_dafs_file *file, const struct adio_dafs_transfer *transfer, uint64_t *count);
 
 // Starts to move data. The lists of the transfer may go when this returns; the memory belongs to the request until that has
-// ended. Does not block.
+// ended. Does not block, but of a file in atomic mode where no thread can be started.
 int adio_dafs_transfer_submit(struct adio_dafs_file *file, const struct adio_dafs_transfer *transfer, struct adio_dafs_request **request);
 
 // Sets done to 1 when the request has ended, and then count and the status; else done to 0 and returns ADIO_DAFS_OK. Moves data

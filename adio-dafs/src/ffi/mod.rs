@@ -211,7 +211,7 @@ pub unsafe extern "C" fn adio_dafs_transfer_run(
 }
 
 /// Starts to move data. The lists of the transfer may go when this returns; the memory belongs to the request until that has
-/// ended. Does not block.
+/// ended. Does not block, but of a file in atomic mode where no thread can be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adio_dafs_transfer_submit(
     file: *mut adio_dafs_file,

@@ -68,7 +68,8 @@ enum Rest {
 }
 
 impl File {
-    /// Starts to move data. Does not block, but where a file type is described to the server for the first time.
+    /// Starts to move data. Does not block: a file type that was not described to the server goes by lists. In atomic mode it blocks where
+    /// there can be no thread.
     pub fn submit(self: &Arc<Self>, transfer: Transfer<'_>) -> Result<Request> {
         self.counters.add(Count::Nonblocking, 1);
         let direction = transfer.direction();
@@ -108,7 +109,7 @@ impl File {
             None => {
                 let source = transfer.into_owned().into_source();
                 let by_view = self.method(&request.settings, direction).0 == Method::View;
-                let viewed = if by_view { self.viewed(&source, None).ok() } else { None };
+                let viewed = if by_view { self.viewed_at_once(&source).ok() } else { None };
                 request.rest = Some(match viewed {
                     Some(viewed) => {
                         request.shown = Some(source);

@@ -1,7 +1,7 @@
 //! Views in the server: the file type is described once, and each transfer names it (Hong, You and Chung, "An Efficient MPI-IO for
 //! Noncontiguous Data Access over InfiniBand", §4). Nobody exchanges data, and no list of segments travels.
 
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 use dafs_client::{Direction, Status};
 
@@ -19,6 +19,15 @@ const VIEWS_MAX: usize = 8;
 /// The file types that were described to the server, the latest first; `None` where it would not have one.
 #[derive(Default)]
 pub(super) struct Views(Vec<(Type<'static>, Option<dafs_client::View>)>);
+
+impl Views {
+    /// What is known of a file type, which becomes the latest.
+    fn known(&mut self, of: &Type<'_>) -> Option<Option<dafs_client::View>> {
+        let index = self.0.iter().position(|(known, _)| known.is_same(of))?;
+        self.0[..=index].rotate_right(1);
+        self.0.first().map(|(_, described)| described.clone())
+    }
+}
 
 /// A transfer through a view, cut into calls of the client library.
 pub(super) struct Viewed<'a> {
@@ -49,11 +58,26 @@ impl File {
         source: &Source<'a>,
         group: Option<(u64, u32)>,
     ) -> std::result::Result<Viewed<'a>, Why> {
-        let Source::Typed { memory, view, position } = source else { return Err(Why::ViewNeedsTypes) };
-        let pieces = Pieces::new(memory.clone()).map_err(|_| Why::ViewNeedsTypes)?;
+        let Source::Typed { view, .. } = source else { return Err(Why::ViewNeedsTypes) };
         let described = self.view_of(&view.of).ok().flatten().ok_or(Why::ViewRefused)?;
-        let (displacement, position) = (view.displacement, *position);
-        Ok(Viewed { view: described, displacement, position, pieces, group, begun: false })
+        Viewed::new(described, source, group)
+    }
+
+    /// The same where the server knows the file type, and nobody has to wait to find that out: another thread that has the views may
+    /// describe one. Does not block.
+    pub(super) fn viewed_at_once<'a>(&self, source: &Source<'a>) -> std::result::Result<Viewed<'a>, Why> {
+        let Source::Typed { view, .. } = source else { return Err(Why::ViewNeedsTypes) };
+        let described = self.views_now().and_then(|mut views| views.known(&view.of));
+        Viewed::new(described.flatten().ok_or(Why::ViewRefused)?, source, None)
+    }
+
+    /// The views, unless another thread has them.
+    fn views_now(&self) -> Option<MutexGuard<'_, Views>> {
+        match self.views.try_lock() {
+            Ok(views) => Some(views),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The process sees the file by instances of this type from now on: they are described to the server, where transfers will name them.
@@ -74,34 +98,28 @@ impl File {
     /// The server's view of a file type, which is described where it is new; `None` where the server does not take it. Blocks then.
     fn view_of(&self, of: &Type<'_>) -> Result<Option<dafs_client::View>> {
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = views.0.iter().position(|(known, _)| known.is_same(of)) {
-            let found = views.0.remove(index);
-            views.0.insert(0, found);
-        } else {
-            self.counters.add(Count::ViewDescriptions, 1);
-            let described = match self.server.session.view(&of.datatype()) {
-                Ok(view) => Some(view),
-                Err(error @ (dafs_client::Error::Invalid(_) | dafs_client::Error::Status { .. })) => {
-                    tracing::debug!(file = %self.place.shown, "no view in the server: {error}");
-                    None
-                }
-                Err(error) => return Err(self.cannot("describe a view of", error)),
-            };
-            views.0.truncate(VIEWS_MAX - 1);
-            views.0.insert(0, (of.clone().into_owned(), described));
+        if let Some(known) = views.known(of) {
+            return Ok(known);
         }
-        Ok(views.0.first().and_then(|(_, view)| view.clone()))
+        self.counters.add(Count::ViewDescriptions, 1);
+        let described = match self.server.session.view(&of.datatype()) {
+            Ok(view) => Some(view),
+            Err(error @ (dafs_client::Error::Invalid(_) | dafs_client::Error::Status { .. })) => {
+                tracing::debug!(file = %self.place.shown, "no view in the server: {error}");
+                None
+            }
+            Err(error) => return Err(self.cannot("describe a view of", error)),
+        };
+        views.0.truncate(VIEWS_MAX - 1);
+        views.0.insert(0, (of.clone().into_owned(), described.clone()));
+        Ok(described)
     }
 
     /// Transfers with the file type of this one go by lists from now on. Does not block: while another thread has the views, maybe to
     /// describe one, this type stays, and the next transfer that names it finds that it is forgotten.
     pub(super) fn forget(&self, source: &Source<'_>) {
         let Source::Typed { view, .. } = source else { return };
-        let mut views = match self.views.try_lock() {
-            Ok(views) => views,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut views) = self.views_now() else { return };
         if let Some((_, described)) = views.0.iter_mut().find(|(known, _)| known.is_same(&view.of)) {
             *described = None;
         }
@@ -152,7 +170,18 @@ impl File {
     }
 }
 
-impl Viewed<'_> {
+impl<'a> Viewed<'a> {
+    fn new(
+        described: dafs_client::View,
+        source: &Source<'a>,
+        group: Option<(u64, u32)>,
+    ) -> std::result::Result<Self, Why> {
+        let Source::Typed { memory, view, position } = source else { return Err(Why::ViewNeedsTypes) };
+        let pieces = Pieces::new(memory.clone()).map_err(|_| Why::ViewNeedsTypes)?;
+        let (displacement, position) = (view.displacement, *position);
+        Ok(Self { view: described, displacement, position, pieces, group, begun: false })
+    }
+
     /// The memory of the next call of the client library.
     pub(super) fn next_group(&mut self) -> Option<Result<PieceGroup>> {
         if !std::mem::replace(&mut self.begun, true) && self.pieces.size() == 0 && self.group.is_some() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use adio_dafs::error::Class;
-use adio_dafs::file::{AccessMode, delete};
+use adio_dafs::file::{AccessMode, Request, delete};
 use adio_dafs::layout::Type;
 use dafs_client::{Direction, Status};
 use dafs_tests::faulty::{Fault, Kind};
@@ -28,6 +28,7 @@ on_sockets! {
     view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers,
     view_that_a_restarted_server_has_no_room_for_goes_by_lists,
     test_beside_a_thread_that_describes_a_view_does_not_wait_for_it,
+    submit_describes_no_view_and_waits_for_nobody_who_does,
     file_is_opened_by_a_session_from_before_a_restart,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
@@ -291,6 +292,38 @@ fn test_beside_a_thread_that_describes_a_view_does_not_wait_for_it(on: On) {
     assert_eq!(describing.join().unwrap(), Ok(()));
     while !request.test() {}
     assert_eq!(request.outcome(), (900, Ok(())));
+}
+
+// [MPI-84]
+fn submit_describes_no_view_and_waits_for_nobody_who_does(on: On) {
+    let mut harness = Harness::start(on);
+    let file = open(&name(&harness, on, "f"), &[("dafs_method", "view")]);
+    let mut data = bytes(1, 1000);
+    let end = |mut request: Request| {
+        request.wait();
+        request.outcome()
+    };
+    let write = |data: &mut [u8]| file.submit(by_view(Direction::Write, data, 2)).unwrap();
+    let counts = || ["view_descriptions", "views", "lists"].map(|name| counter(&file, name));
+    assert_eq!(end(write(&mut data)), (1000, Ok(())));
+    assert_eq!(counts(), [0, 0, 1]);
+    // Whoever may wait describes it, and it is used.
+    file.describe(&Type::new(vec![0], vec![1], 2).unwrap()).unwrap();
+    assert_eq!(end(write(&mut data)), (1000, Ok(())));
+    assert_eq!(counts(), [1, 1, 1]);
+    // While another thread waits for the server to know another.
+    harness.stop();
+    let describing = Arc::clone(&file);
+    let describing =
+        std::thread::spawn(move || describing.describe(&Type::new(vec![0], vec![1], 100).unwrap()));
+    while counter(&file, "view_descriptions") < 2 {
+        std::thread::yield_now();
+    }
+    let request = write(&mut data);
+    assert_eq!(counts(), [2, 1, 2]);
+    harness.restart();
+    assert_eq!(describing.join().unwrap(), Ok(()));
+    assert_eq!(end(request), (1000, Ok(())));
 }
 
 fn file_is_opened_by_a_session_from_before_a_restart(on: On) {

@@ -7,7 +7,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::bytes;
 
-use crate::support::{counter, in_blocks, name, open, requests};
+use crate::support::{counter, describe_rows, in_blocks, name, open, requests};
 
 on_sockets! {
     write_that_comes_short_fails_for_the_reason_of_the_storage,
@@ -28,6 +28,7 @@ fn write_that_comes_short_fails_for_the_reason_of_the_storage(on: On) {
                 let (harness, faults) = Harness::start_faulty(on, |_| {});
                 let file =
                     open(&name(&harness, on, "f"), &[("dafs_method", method), ("dafs_list_max", limit)]);
+                describe_rows(&file, BLOCK, 2 * BLOCK as i64);
                 let mut memory = bytes(1, 100 * BLOCK);
                 faults.next(Kind::Write, Fault::Short, 1);
                 faults.next(Kind::Write, Fault::Fail(status), 10_000);
@@ -53,6 +54,7 @@ fn write_goes_on_by_lists_where_a_server_has_forgotten_its_view_in_the_middle(on
     let mut harness = Harness::start_with(on, |config| config.transfer_size_max = 64 << 10);
     let session = harness.session();
     let file = open(&name(&harness, on, "f"), &[("dafs_method", "view")]);
+    describe_rows(&file, BLOCK, 2 * BLOCK as i64);
     let mut memory = bytes(2, 32 << 20);
     let path = harness.data().join("f");
     let mut request = file.submit(in_blocks(Direction::Write, &mut memory, BLOCK)).unwrap();

@@ -80,6 +80,11 @@ pub(crate) fn rows<'a>(
     unsafe { Transfer::new(direction, false, Source::Typed { memory, view, position: 0 }) }
 }
 
+/// Has the server know the view of such rows, where it is to have views: submitting would not wait for that.
+pub(crate) fn describe_rows(file: &File, len: usize, distance: i64) {
+    file.describe(&Type::new(vec![0], vec![len as i64], distance).unwrap()).unwrap();
+}
+
 /// A counter of the file.
 pub(crate) fn counter(file: &File, name: &str) -> u64 {
     let place = COUNTERS.iter().position(|other| *other == name).unwrap();

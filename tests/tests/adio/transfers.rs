@@ -9,7 +9,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 use dafs_tests::suite::{Numbers, bytes};
 
-use crate::support::{RDWR_CREATE, counter, name, open, opening, rows, run, segment, submit};
+use crate::support::{RDWR_CREATE, counter, describe_rows, name, open, opening, rows, run, segment, submit};
 
 on_sockets! {
     segments_are_moved_as_by_a_plain_loop_in_every_method_and_mode,
@@ -143,6 +143,7 @@ fn nonblocking_transfers_are_as_blocking_ones(on: On) {
     let harness = Harness::start(on);
     for (method, limit) in [("list", "0"), ("list", "7"), ("multiple", "0"), ("sieve", "0"), ("view", "0")] {
         let file = open(&name(&harness, on, "f"), &[("dafs_method", method), ("dafs_list_max", limit)]);
+        describe_rows(&file, 50, 1000);
         let mut data: Vec<Vec<u8>> = (0..20).map(|n| bytes(n, 5000 + 100 * n as usize)).collect();
         let many: Vec<Vec<Segment>> = data
             .iter_mut()
