@@ -24,12 +24,17 @@ impl File {
     /// Turns atomic mode on or off, for transfers that begin after this. Fails where the server knows no locks. Blocks.
     pub fn set_atomic(&self, atomic: bool) -> Result<()> {
         if atomic {
-            // What is found does not matter, only that the server can say.
-            let kind = if self.mode.reads() { LockKind::Shared } else { LockKind::Exclusive };
-            self.inner.test_lock(0..1, kind).map_err(|error| self.cannot("set atomic mode of", error))?;
+            self.check_locks().map_err(|error| self.cannot("set atomic mode of", error))?;
         }
         self.atomic.store(atomic, Ordering::Release);
         Ok(())
+    }
+
+    /// The server knows locks. Blocks.
+    pub(super) fn check_locks(&self) -> dafs_client::Result<()> {
+        // What is found does not matter, only that it can say.
+        let kind = if self.mode.reads() { LockKind::Shared } else { LockKind::Exclusive };
+        self.inner.test_lock(0..1, kind).map(drop)
     }
 
     #[inline]

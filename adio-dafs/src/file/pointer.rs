@@ -156,13 +156,14 @@ impl File {
         // A pointer that was there and is not any more would begin anew, and data would be overwritten.
         options.read(true).write(true).create(!state.used).mode(0o600);
         let name = name_of(&self.place, self.key);
-        let opened = self.server.export(&self.place.export).and_then(|export| {
+        // Before anything is made that would stay.
+        let opened = self.check_locks().and_then(|()| {
+            let export = self.server.export(&self.place.export)?;
             match export.open_with(&name, &options) {
                 Err(dafs_client::Error::InDoubt { .. }) => export.open_with(&name, &options),
                 result => result,
             }
         });
-        let opened = opened.and_then(|file| file.test_lock(RECORD, LockKind::Exclusive).map(|_| file));
         let file = Arc::new(opened.map_err(|error| self.cannot("make the shared file pointer of", error))?);
         state.used = true;
         state.file = Some(Arc::clone(&file));

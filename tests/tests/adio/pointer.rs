@@ -6,6 +6,7 @@ use std::sync::Arc;
 use adio_dafs::error::Class;
 use adio_dafs::file::File;
 use dafs_client::{LockKind, OpenOptions};
+use dafs_proto::wire::Features;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
 
@@ -21,6 +22,7 @@ on_sockets! {
     pointer_that_was_cut_by_others_is_an_error,
     lock_of_the_pointer_ends_with_whoever_died,
     pointer_that_cannot_be_made_says_why,
+    pointer_that_nobody_can_lock_is_not_made,
 }
 
 /// A file that two processes have open.
@@ -177,4 +179,14 @@ fn pointer_that_cannot_be_made_says_why(on: On) {
     assert_eq!(error.class, Class::ReadOnly, "{error}");
     assert!(error.message.contains("cannot make the shared file pointer of"), "{error}");
     assert!(!file.uses_pointer());
+}
+
+// [MPI-68] [MPI-71]
+fn pointer_that_nobody_can_lock_is_not_made(on: On) {
+    let harness = Harness::start_with(on, |config| config.features = Features::all() - Features::LOCKS);
+    let [a, b] = open_together(&harness, on);
+    assert_eq!(a.open_pointer().unwrap_err().class, Class::Unsupported);
+    assert_eq!(b.add_to_pointer(1).unwrap_err().class, Class::Unsupported);
+    assert!(!a.uses_pointer() && !b.uses_pointer());
+    assert_eq!(pointers(&harness), Vec::<PathBuf>::new());
 }
