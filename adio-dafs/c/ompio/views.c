@@ -97,9 +97,18 @@ static bool take_position(ompi_file_t *fp, MPI_Offset at, uint64_t bytes, uint64
     return true;
 }
 
-/* False where the hints do not ask for views, or where OMPIO is to see to it: what the amode forbids, data of another representation,
- * what is no whole number of etypes, and data of a view that has none. A collective call takes part without data too: others may wait
- * for it. */
+/* Whether the hints ask for views. Data of another representation, and what the amode forbids, is OMPIO's. */
+static bool goes_by_view(ompi_file_t *fp, int direction)
+{
+    const ompio_file_t *fh = dafs_handle_of(fp);
+    int allowed = direction == ADIO_DAFS_READ ? dafs_readable(fp) : dafs_writable(fp);
+
+    return allowed == MPI_SUCCESS && (fh->f_flags & OMPIO_DATAREP_NATIVE) &&
+           adio_dafs_view_used(dafs_file_of_mpi(fp)->common.handle, direction);
+}
+
+/* False where OMPIO is to see to what this rank asks for: what is no whole number of etypes, and data of a view that has none. A collective
+ * call takes part without data too: others may wait for it. */
 static bool describe(ompi_file_t *fp, int direction, bool collective, MPI_Offset at, const void *buf, int count,
                      ompi_datatype_t *type, struct typed *typed)
 {
@@ -107,10 +116,7 @@ static bool describe(ompi_file_t *fp, int direction, bool collective, MPI_Offset
     uint64_t position = 0;
 
     *typed = (struct typed){.bytes = bytes_of(count, type)};
-    if ((direction == ADIO_DAFS_READ ? dafs_readable(fp) : dafs_writable(fp)) != MPI_SUCCESS)
-        return false;
-    if (!adio_dafs_view_used(dafs_file_of_mpi(fp)->common.handle, direction) || !(fh->f_flags & OMPIO_DATAREP_NATIVE) || count < 0 ||
-        fh->f_etype_size == 0 || typed->bytes % fh->f_etype_size != 0 || (typed->bytes == 0 && !collective) ||
+    if (count < 0 || fh->f_etype_size == 0 || typed->bytes % fh->f_etype_size != 0 || (typed->bytes == 0 && !collective) ||
         (typed->bytes != 0 && fh->f_view_size == 0))
         return false;
     typed->transfer = (adio_dafs_transfer){.direction = direction, .collective = collective, .view = dafs_view_of(fp)};
@@ -125,6 +131,19 @@ static bool describe(ompi_file_t *fp, int direction, bool collective, MPI_Offset
     return true;
 }
 
+/* In a collective call of which this rank moves nothing by its view: the others wait for it there, and count their calls. */
+static void take_part(ompi_file_t *fp, int direction)
+{
+    const int64_t none[2] = {0, 0};
+    adio_dafs_memory memory = {NULL, 0, {&none[0], &none[1], 1, 0}};
+    adio_dafs_transfer transfer = {.direction = direction, .collective = true, .memory = &memory, .view = dafs_view_of(fp)};
+    uint64_t moved;
+
+    /* What it fails of this rank's own transfer meets too. */
+    if (transfer.view)
+        adio_dafs_transfer_run(dafs_file_of_mpi(fp)->common.handle, &transfer, &moved);
+}
+
 bool dafs_move_by_view(ompi_file_t *fp, int direction, bool collective, MPI_Offset at, const void *buf, int count,
                        ompi_datatype_t *type, ompi_status_public_t *status, int *error)
 {
@@ -132,8 +151,13 @@ bool dafs_move_by_view(ompi_file_t *fp, int direction, bool collective, MPI_Offs
     struct typed typed;
     uint64_t moved = 0;
 
-    if (!describe(fp, direction, collective, at, buf, count, type, &typed))
+    if (!goes_by_view(fp, direction))
         return false;
+    if (!describe(fp, direction, collective, at, buf, count, type, &typed)) {
+        if (collective)
+            take_part(fp, direction);
+        return false;
+    }
     *error = dafs_class(adio_dafs_transfer_run(file->common.handle, &typed.transfer, &moved));
     free(typed.numbers);
     if (status != MPI_STATUS_IGNORE)
@@ -149,7 +173,7 @@ bool dafs_begin_by_view(ompi_file_t *fp, int direction, MPI_Offset at, const voi
     mca_ompio_request_t *request = NULL;
     struct typed typed;
 
-    if (!describe(fp, direction, false, at, buf, count, type, &typed))
+    if (!goes_by_view(fp, direction) || !describe(fp, direction, false, at, buf, count, type, &typed))
         return false;
     dafs_list_lock();
     mca_common_ompio_request_alloc(&request, direction == ADIO_DAFS_READ ? MCA_OMPIO_REQUEST_READ : MCA_OMPIO_REQUEST_WRITE);
