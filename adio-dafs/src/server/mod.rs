@@ -45,7 +45,8 @@ impl Server {
         Ok(Arc::clone(table().entry(url.clone()).or_insert(made)))
     }
 
-    /// Does something on the export of a place, in the session of its server; when that has ended, in another. Blocks.
+    /// Does something on the export of a place, in the session of its server; when that has ended, in another. An export that has another
+    /// directory since the server was restarted is mounted again. Blocks.
     pub fn on_export<T>(
         place: &Place,
         act: impl Fn(&Arc<Self>, &Export) -> dafs_client::Result<T>,
@@ -58,19 +59,31 @@ impl Server {
                 let server = Self::connected(&place.server)?;
                 Ok(server.export(&place.export).and_then(|export| act(&server, &export))?)
             }
+            Err(dafs_client::Error::Stale { .. }) => {
+                server.forget_export(&place.export);
+                Ok(server.export(&place.export).and_then(|export| act(&server, &export))?)
+            }
             outcome => Ok(outcome?),
         }
     }
 
     /// An export of this session, mounted once. Blocks.
     pub fn export(&self, name: &str) -> dafs_client::Result<Export> {
-        let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exports = self.exports();
         if let Some(export) = exports.get(name) {
             return Ok(export.clone());
         }
         let export = self.session.mount(name)?;
         exports.insert(name.to_owned(), export.clone());
         Ok(export)
+    }
+
+    fn forget_export(&self, name: &str) {
+        self.exports().remove(name);
+    }
+
+    fn exports(&self) -> MutexGuard<'_, HashMap<String, Export>> {
+        self.exports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -30,6 +30,7 @@ on_sockets! {
     test_beside_a_thread_that_describes_a_view_does_not_wait_for_it,
     submit_describes_no_view_and_waits_for_nobody_who_does,
     file_is_opened_by_a_session_from_before_a_restart,
+    file_is_opened_in_an_export_that_a_restart_has_given_another_directory,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
 
@@ -334,6 +335,20 @@ fn file_is_opened_by_a_session_from_before_a_restart(on: On) {
     // It learns of the restart by this request.
     let again = open(&name, &[]);
     assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
+}
+
+fn file_is_opened_in_an_export_that_a_restart_has_given_another_directory(on: On) {
+    let mut harness = Harness::start(on);
+    let name = name(&harness, on, "f");
+    drop(open(&name, &[]));
+    harness.stop();
+    std::fs::rename(harness.data(), harness.scratch().join("before")).unwrap();
+    std::fs::create_dir(harness.data()).unwrap();
+    harness.restart();
+    for _ in 0..2 {
+        open(&name, &[]);
+    }
+    assert!(harness.data().join("f").exists());
 }
 
 fn file_that_is_closed_is_closed_at_the_server_at_once(on: On) {
