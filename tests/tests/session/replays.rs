@@ -10,17 +10,19 @@ use dafs_proto::wire::{
     AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, CopyRequest,
     EXTENT_SIZE, FileHandle, Flags, HEADER_SIZE, Header, ListFlags, ListReadReply, ListRequest, Lists,
     Method, NameRequest, Opcode, ReadReply, Resume, Sieve, Stability, Status, ViewRequest, ViewSetRequest,
-    Welcome, WriteReply, encode_datatype, encode_lists, encode_message_pack, lists_size,
+    Welcome, WriteReply, decode_batch_results, encode_datatype, encode_lists, encode_message_pack,
+    lists_size,
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Message, Raw, introduction, read_body, request, stable_write_body, write_body};
-use dafs_tests::suite::{EXPORTS, assert_same, bytes};
+use dafs_tests::suite::{EXPORTS, assert_same, bytes, wait_for};
 
 on_each_provider_and_two_workers! {
     what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_again,
     batch_sent_again_writes_nothing_twice_and_reads_anew,
+    stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_made_durable,
     reply_that_is_too_large_for_the_next_connection_is_refused,
 }
 
@@ -206,6 +208,66 @@ fn what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_ag
     }
 }
 
+/// An operation of a batch, of 10 bytes.
+fn inline(handle: FileHandle, write: bool, offset: u64, stability: Stability) -> BatchOperation {
+    let lists = Lists { extents: vec![Extent::new(offset, 10)], segments: Vec::new() };
+    BatchOperation { handle, write, method: Method::Inline, stability, lists: lists.into() }
+}
+
+/// A batch of such operations.
+fn batch(operations: &[BatchOperation]) -> Request {
+    let mut payload = Vec::new();
+    operations.iter().for_each(|operation| operation.encode(&mut payload));
+    let written = 10 * operations.iter().filter(|operation| operation.write).count();
+    payload.extend(bytes(1, written));
+    let mut body = vec![0; BatchRequest::HEAD_SIZE - HEADER_SIZE];
+    let (operations, data) = (operations.len() as u32, written as u32);
+    BatchRequest { operations, data, ..BatchRequest::default() }.encode(&mut body);
+    Request { opcode: Opcode::Batch, body, payload }
+}
+
+// [BATCH-20] Storage lets go of them while their session has no connection.
+fn stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_made_durable(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let other = harness.session();
+    let cases =
+        [Stability::DataSync, Stability::FileSync].map(|stability| [1, 3].map(|count| (stability, count)));
+    for (export, (stability, count)) in
+        EXPORTS.into_iter().flat_map(|export| cases.into_iter().flatten().map(move |case| (export, case)))
+    {
+        let (mut raw, welcome) = Raw::session(harness.address(), 16);
+        let root = raw.mount(export);
+        let handle = raw.create(root, b"f");
+        let operations: Vec<_> =
+            (0..count).map(|index| inline(handle, true, 20 * index, stability)).collect();
+        let request = batch(&operations);
+        faults.next(Kind::Write, Fault::Hold, count as usize);
+        let mut header = Header::request(Opcode::Batch, FileHandle(0));
+        raw.begin(&mut header);
+        raw.send(header, &request.body, &request.payload);
+        faults.wait_for_held(1);
+        let domain = Arc::clone(&raw.domain);
+        drop(raw);
+        wait_for("its connection is gone", || other.statistics().unwrap().connections == 1);
+        faults.release();
+        wait_for("storage has let go", || other.statistics().unwrap().in_flight == 0);
+        faults.next(Kind::Commit, Fault::Fail(Status::IO), usize::MAX);
+        let mut raw = Raw::connect_from(domain, harness.address());
+        let resume = Resume { session: welcome.session, secret: welcome.secret };
+        assert!(raw.shake(&introduction(harness.address(), 16, Some(resume))).unwrap().resumed);
+        let reply = again(&mut raw, header, &request);
+        assert_eq!(reply.header.status, Status::OK);
+        for result in decode_batch_results(&reply.payload, operations.len()).unwrap() {
+            assert_eq!(
+                result.status,
+                Status::IO,
+                "{export}, {stability:?}: told as durable without a commit"
+            );
+        }
+        faults.release();
+    }
+}
+
 // [BATCH-8] [BATCH-19]
 fn batch_sent_again_writes_nothing_twice_and_reads_anew(on: On) {
     let harness = Harness::start(on);
@@ -216,23 +278,11 @@ fn batch_sent_again_writes_nothing_twice_and_reads_anew(on: On) {
             let (mut raw, welcome) = Raw::session(harness.address(), 16);
             let root = raw.mount(export);
             let handle = raw.create(root, b"f");
-            let inline = |write, offset| BatchOperation {
-                handle,
-                write,
-                method: Method::Inline,
-                stability: Stability::Unstable,
-                lists: Lists { extents: vec![Extent::new(offset, 10)], segments: Vec::new() }.into(),
-            };
+            let inline = |write, offset| inline(handle, write, offset, Stability::Unstable);
             let reads = u64::from(writes == 2);
             let operations = (0..writes).map(|index| inline(true, index * 10));
             let operations: Vec<_> = operations.chain((0..reads).map(|_| inline(false, 0))).collect();
-            let mut payload = Vec::new();
-            operations.iter().for_each(|operation| operation.encode(&mut payload));
-            payload.extend(bytes(1, 10 * writes as usize));
-            let mut body = vec![0; BatchRequest::HEAD_SIZE - HEADER_SIZE];
-            let (operations, data) = (operations.len() as u32, 10 * writes as u32);
-            BatchRequest { operations, data, ..BatchRequest::default() }.encode(&mut body);
-            let request = Request { opcode: Opcode::Batch, body, payload };
+            let request = batch(&operations);
             let mut header = Header::request(Opcode::Batch, FileHandle(0));
             raw.begin(&mut header);
             let first = raw.ask(header, &request.body, &request.payload);

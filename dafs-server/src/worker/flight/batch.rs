@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_proto::session::{Effect, Moment};
 use dafs_proto::transport::{MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    BatchFlags, BatchOperation, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle, Lists, Status,
+    BatchFlags, BatchOperation, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle, Lists, Stability, Status,
 };
 
 use super::layout::pack_behind;
@@ -228,10 +228,14 @@ impl Batch {
         }
     }
 
-    /// The list that some operations were ended without an answer, with what it has written: those of which that is all have ended.
+    /// The list that some operations were ended without an answer, with what it has written: those of which that is all have ended, unless
+    /// it was still to be made durable.
     pub(crate) fn end_in_part(&mut self, place: BatchPlace, written: Option<Effect>, now: Moment) {
+        let first = self.operations.get(place.index as usize);
+        let is_over = first.is_some_and(|first| first.write && first.stability == Stability::Unstable);
         match written {
-            Some(Effect::Bytes(count, verifier)) if self.writes(place) => {
+            // [BATCH-20]
+            Some(Effect::Bytes(count, verifier)) if is_over => {
                 let (count, value) = (u32::try_from(count).unwrap_or(u32::MAX), verifier.0);
                 self.end_group(place, &BatchResult { status: Status::OK, count, value }, now);
             }
