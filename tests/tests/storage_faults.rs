@@ -47,11 +47,13 @@ mod told {
     use super::{
         commit_of_a_chain_names_what_was_lost_before_it_and_in_it,
         stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
+        stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_own,
     };
 
     dafs_tests::on_sockets! {
         commit_of_a_chain_names_what_was_lost_before_it_and_in_it,
         stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
+        stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_own,
     }
 }
 
@@ -333,6 +335,38 @@ fn stable_write_beside_a_commit_that_fails_is_not_told_as_durable(on: On) {
             scene.faults.release();
             assert_status(written.wait().result, Status::IO, "stable write");
             file.write_all_at(&bytes(7, size), 0).unwrap();
+        }
+    });
+}
+
+// [STOR-72] [BATCH-4] [WIRE-43]
+fn stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_own(on: On) {
+    each_export(on, |scene| {
+        let other = scene.file(b"committed");
+        let durable =
+            scene.root.open_with("f", OpenOptions::new().write(true).stability(Stability::DataSync));
+        let durable = durable.unwrap();
+        for size in SIZES {
+            for count in [1, 2] {
+                let data = bytes(7, size);
+                scene.faults.next(Kind::Commit, Fault::Hold, 1);
+                let mut batch = scene.session.owned_batch();
+                for index in 0..count {
+                    batch.write_at(&durable, data.clone(), index * (6 << 20));
+                }
+                let pending = batch.submit(None);
+                scene.session.flush();
+                wait_for("it is made durable", || scene.session.ping().is_ok() && scene.faults.held() == 1);
+                scene.faults.next(Kind::Commit, Fault::Fail(Status::IO), 1);
+                assert_status(other.commit(), Status::IO, "commit");
+                scene.faults.release();
+                let results = pending.wait().results.unwrap();
+                if count == 1 {
+                    let result = results.into_iter().next().unwrap();
+                    assert_status(result, Status::IO, "stable write");
+                }
+                other.write_all_at(&data, 0).unwrap();
+            }
         }
     });
 }

@@ -154,9 +154,8 @@ impl Worker {
         if stability != Stability::Unstable && was_lost(verifier.0, self.storage.verifier(node.export)) {
             // Data was lost meanwhile, and the kernel says so once for an open file: to whoever asked first.
             return match call.batch {
-                Some(place) => {
-                    self.end_part(place, BatchResult { status: Status::IO, count: 0, value: verifier.0 });
-                }
+                // [WIRE-43]
+                Some(place) => self.end_part(place, BatchResult::failed(Status::IO)),
                 None => self.reply_status(call, Status::IO),
             };
         }
