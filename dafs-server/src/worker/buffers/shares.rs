@@ -3,7 +3,7 @@
 //! A session *claims* a share while it has buffers or waits for some; shares are equal parts of the budget. While nobody waits, a session
 //! may have all but a reserve, which is for those that have nothing. While another waits, nobody goes above its share. Sessions that
 //! wait are served in turn, and each one's operations in their order. What wants many buffers at once and was passed over often has
-//! what comes back earmarked for it.
+//! what comes back earmarked for it, and gets that however much its share is.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -96,8 +96,10 @@ impl Shares {
             0 if self.lent_size > 0 => unlent,
             _ => unlent.saturating_sub(reserve),
         };
+        // [BUF-37] What is earmarked for an operation may be more than its session's share; it is the first that waits there.
+        let is_earmarked = self.earmark.is_some_and(|(owner, _)| owner.session == session);
         let others_wait = self.turns.iter().any(|waiting| *waiting != session);
-        if others_wait {
+        if others_wait && !is_earmarked {
             let claims = self.accounts.len() + usize::from(!self.accounts.contains_key(&session));
             room = room.min((budget / claims).saturating_sub(held));
         }

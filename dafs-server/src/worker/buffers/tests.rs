@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use proptest::prelude::*;
 
@@ -133,6 +133,29 @@ fn operation_that_wants_many_at_once_gets_them_however_busy_the_others_are() {
         others.extend(pool.acquire(owner(3 + round, 1), MIB));
         if others.is_empty() {
             break;
+        }
+    }
+    panic!("passed over for ever");
+}
+
+// [BUF-4] [BUF-5] [BUF-37]
+#[test]
+fn operation_that_wants_more_than_a_share_is_served_among_sessions_that_always_wait() {
+    const OTHERS: usize = 6;
+    let mut pool = pool(16 * MIB);
+    let mut lent: VecDeque<_> = (0..14).map(|_| pool.acquire(owner(1, 1), MIB).unwrap()).collect();
+    (0..OTHERS).for_each(|other| pool.wait(owner(other + 2, 1), MIB));
+    pool.wait_for_all(owner(1, 2), vec![MIB; 4]);
+    for round in 0..1000 {
+        pool.release(lent.pop_front().unwrap());
+        while let Some(Grant { owner: Owner { session, .. }, buffers }) = pool.serve() {
+            if session == SessionKey(1) {
+                assert_eq!(buffers.len(), 4);
+                return;
+            }
+            assert!(pool.held_by(session) <= 16 * MIB / (OTHERS + 1), "above its share while others wait");
+            pool.wait(owner(session.0, round), MIB);
+            lent.extend(buffers);
         }
     }
     panic!("passed over for ever");
