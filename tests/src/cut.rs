@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dafs_client::{Config, Result, Session};
 use dafs_proto::transport::Address;
@@ -45,7 +45,8 @@ struct Shared {
     connections: Mutex<Vec<(TcpStream, TcpStream)>>,
     accepted: AtomicU64,
     passed: [AtomicU64; 2],
-    stalled: Mutex<bool>,
+    /// Bytes that may still go to the client, where that is bounded.
+    stalled: Mutex<Option<u64>>,
     moved: Condvar,
     stopping: AtomicBool,
 }
@@ -62,7 +63,7 @@ impl Relay {
             connections: Mutex::default(),
             accepted: AtomicU64::new(0),
             passed: Default::default(),
-            stalled: Mutex::new(false),
+            stalled: Mutex::new(None),
             moved: Condvar::new(),
             stopping: AtomicBool::new(false),
         });
@@ -88,7 +89,21 @@ impl Relay {
 
     /// Lets nothing through to the client until the next [`Relay::cut`].
     pub fn stall(&self) {
-        *self.shared.stalled.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.shared.stalled() = Some(0);
+    }
+
+    /// Lets so many bytes more through to the client, of a stalled connection.
+    pub fn let_through(&self, bytes: u64) {
+        if let Some(left) = &mut *self.shared.stalled() {
+            *left += bytes;
+        }
+        self.shared.moved.notify_all();
+    }
+
+    /// Lets everything through again.
+    pub fn go_on(&self) {
+        *self.shared.stalled() = None;
+        self.shared.moved.notify_all();
     }
 
     /// Cuts the connections that there are.
@@ -96,8 +111,7 @@ impl Relay {
         for (client, server) in self.shared.connections().drain(..) {
             sever(&client, &server);
         }
-        *self.shared.stalled.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.shared.moved.notify_all();
+        self.go_on();
     }
 }
 
@@ -115,8 +129,20 @@ impl Drop for Relay {
 }
 
 impl Shared {
-    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
+    fn connections(&self) -> MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stalled(&self) -> MutexGuard<'_, Option<u64>> {
+        self.stalled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until so many bytes may go to the client.
+    fn pass_to_client(&self, bytes: u64) {
+        let stalled = self.moved.wait_while(self.stalled(), |left| left.is_some_and(|left| left < bytes));
+        if let Some(left) = &mut *stalled.unwrap_or_else(PoisonError::into_inner) {
+            *left -= bytes;
+        }
     }
 }
 
@@ -152,8 +178,7 @@ fn pump(shared: &Shared, way: Way, client: &TcpStream, server: &TcpStream, mut l
             Ok(count) => count,
         };
         if way == Way::ToClient {
-            let stalled = shared.stalled.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(shared.moved.wait_while(stalled, |stalled| *stalled));
+            shared.pass_to_client(count as u64);
         }
         let pass = count.min(usize::try_from(left).unwrap_or(usize::MAX));
         shared.passed[way as usize].fetch_add(pass as u64, Ordering::AcqRel);

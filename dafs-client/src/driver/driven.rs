@@ -122,6 +122,9 @@ impl Driven {
     /// is silent for too long.
     pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
         let is_connected = self.endpoint.is_some();
+        if let Some(endpoint) = &self.endpoint {
+            self.core.signs.on_received(endpoint.bytes_received());
+        }
         self.core.handle_time(now, is_connected)?;
         if !self.core.queue.is_empty() {
             self.send_some()?;

@@ -445,6 +445,7 @@ impl Core {
     /// RDMA of this side has ended. What failed is asked for again on the next connection.
     pub(crate) fn handle_completion(&mut self, completion: Completion) -> Result<(), Broken> {
         completion.result?;
+        self.signs.heard = true;
         self.end_move(usize::try_from(completion.token.0).unwrap_or(usize::MAX));
         Ok(())
     }

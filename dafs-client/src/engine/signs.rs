@@ -17,6 +17,8 @@ pub(crate) struct Signs {
     // Noted where no clock is read, dated by the next who reads one.
     pub(crate) heard: bool,
     pub(crate) spoke: bool,
+    // Bytes of the connection that had come when this was last asked.
+    received: u64,
 }
 
 impl Signs {
@@ -28,7 +30,12 @@ impl Signs {
 
     fn with(keep_alive: Duration, lease: Duration, now: Moment) -> Self {
         let alive = KeepAlive::new(keep_alive, lease, now);
-        Self { alive, unseen_max: lease / 2, looked: now, heard: false, spoke: false }
+        Self { alive, unseen_max: lease / 2, looked: now, heard: false, spoke: false, received: 0 }
+    }
+
+    /// So many bytes have come over the connection: also those of a transfer in which no message comes.
+    pub(crate) fn on_received(&mut self, bytes: u64) {
+        self.heard |= std::mem::replace(&mut self.received, bytes) != bytes;
     }
 
     /// What was noted gets its date.

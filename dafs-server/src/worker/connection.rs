@@ -49,6 +49,10 @@ pub struct Connection {
     pub(crate) eager_buffers: EagerBuffers,
     /// RDMA operations posted and not completed.
     pub rdma_pending: u32,
+    /// RDMA operations that have completed.
+    pub(crate) rdma_completed: u64,
+    /// What was known of its RDMA at the last tick.
+    progress: Progress,
     /// Transfers that went out of their turn, in order.
     pub(crate) runnable: VecDeque<OpToken>,
     /// What [`Endpoint::bytes_sent`] said last.
@@ -61,6 +65,15 @@ pub struct Connection {
     pub dirty: bool,
     /// What its replies that nobody takes are charged with, as of the last tick.
     pub(crate) unsent: Option<Charge>,
+}
+
+/// How far RDMA of a connection has come.
+struct Progress {
+    /// Bytes that went either way, and completions.
+    moved: u64,
+    completed: u64,
+    /// When an operation completed last, or none was posted, as of some tick.
+    at: Moment,
 }
 
 impl Connection {
@@ -84,6 +97,8 @@ impl Connection {
             post_waiters: VecDeque::new(),
             eager_buffers: EagerBuffers::default(),
             rdma_pending: 0,
+            rdma_completed: 0,
+            progress: Progress { moved: 0, completed: 0, at: now },
             runnable: VecDeque::new(),
             sent: 0,
             debt: 0,
@@ -169,6 +184,22 @@ impl Connection {
         let sent = self.endpoint.bytes_sent();
         let before = std::mem::replace(&mut self.sent, sent);
         usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
+    }
+
+    /// Once each tick: whether its client has taken or sent anything since the last, data that RDMA moves included.
+    pub(crate) fn has_moved(&mut self, now: Moment) -> bool {
+        let completed = std::mem::replace(&mut self.progress.completed, self.rdma_completed);
+        if self.rdma_pending == 0 || completed != self.rdma_completed {
+            self.progress.at = now;
+        }
+        let moved = self.rdma_completed + self.endpoint.bytes_sent() + self.endpoint.bytes_received();
+        std::mem::replace(&mut self.progress.moved, moved) != moved
+    }
+
+    /// For so long this server did not run.
+    pub(crate) fn on_stall(&mut self, later: impl Fn(Moment) -> Moment) {
+        self.since = later(self.since);
+        self.progress.at = later(self.progress.at);
     }
 
     fn makes_room(&mut self) -> bool {

@@ -312,6 +312,7 @@ impl Worker {
             let Some(completion) = connection.endpoint.poll_completion() else { break };
             freed = true;
             connection.rdma_pending = connection.rdma_pending.saturating_sub(1);
+            connection.rdma_completed += u64::from(completion.result.is_ok());
             self.on_rdma(completion.token, completion.result);
         }
         let Some(connection) = self.connection(key) else { return };

@@ -41,7 +41,9 @@ impl Worker {
             self.close(key, &"the handshake was not finished in time");
         }
         self.charge_unsent();
+        self.hear_of_those_who_move_data();
         self.hear_of_those_in_storage();
+        self.hear_of_those_who_wait_for_buffers();
         self.hear_of_those_who_wait_for_locks();
         let expired = self.sessions.expired(now, millis(self.shared.settings.lease_ms));
         for session in expired.iter().take(ENDED_AT_ONCE) {
@@ -76,7 +78,7 @@ impl Worker {
         );
         let later = |moment: Moment| moment.after(duration).min(now);
         self.sessions.iter_mut().for_each(|session| session.last_heard = later(session.last_heard));
-        self.connections.iter_mut().for_each(|(_, connection)| connection.since = later(connection.since));
+        self.connections.iter_mut().for_each(|(_, connection)| connection.on_stall(later));
     }
 
     /// Closes connections whose clients leave more replies untaken than they may: kept replies are there when they come back.
@@ -115,6 +117,35 @@ impl Worker {
     pub(crate) fn publish(&self) {
         if self.shared.has_others() {
             self.shared.publish(self.id, self.own_statistics());
+        }
+    }
+
+    /// A request of a client may be far behind data on its way, and one whose credits are all in use by transfers can send none.
+    fn hear_of_those_who_move_data(&mut self) {
+        let now = self.now;
+        for (_, connection) in &mut self.connections {
+            // [SESS-129]
+            if connection.has_moved(now)
+                && let Phase::Live(session) = connection.phase
+                && let Some(session) = self.sessions.find_mut(session)
+            {
+                session.last_heard = now;
+            }
+        }
+    }
+
+    /// A client whose requests wait for buffers of the server may have no credit for a keep-alive.
+    fn hear_of_those_who_wait_for_buffers(&mut self) {
+        if !self.buffers.has_waiters() {
+            return;
+        }
+        let (now, buffers) = (self.now, &self.buffers);
+        for (key, session) in self.sessions.iter_mut_with_keys() {
+            let is_full = session.core.credits().executing() >= session.core.credits().limit();
+            // [SESS-98]
+            if is_full && session.connection.is_some() && buffers.has_waiting(key) {
+                session.last_heard = now;
+            }
         }
     }
 

@@ -582,6 +582,12 @@ pub trait Endpoint: Send {
         0
     }
 
+    /// Bytes that have come from the peer so far, those of RDMA that it does included, where they come in calls of this side: a sign that
+    /// the peer is there, while no message may come. 0 where they come otherwise.
+    fn bytes_received(&self) -> u64 {
+        0
+    }
+
     /// Whether the peer reaches all memory of the domain from now on, or only what was registered for this connection: see
     /// [`Endpoint::register`]. What the peer was given already it may keep; where regions of a domain are open to all of its connections
     /// anyway, nothing changes.

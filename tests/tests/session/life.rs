@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
+use dafs_proto::transport::Access;
+use dafs_proto::wire::{Header, Opcode, Status};
+use dafs_tests::cut::Relay;
 use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::program::Program;
-use dafs_tests::raw::{Raw, domain, introduction};
+use dafs_tests::raw::{Raw, domain, introduction, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
@@ -27,6 +30,21 @@ on_each_provider_and_two_workers! {
     buffers_that_cannot_be_registered_are_ordinary_memory,
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
     chain_asks_for_as_many_credits_as_it_has_requests,
+}
+
+/// What passes through buffers of one worker, by a stream.
+mod buffered {
+    pub(super) mod tcp {
+        #[test]
+        fn session_whose_operation_waits_for_buffers_outlives_its_lease() {
+            super::super::waiting_for_buffers();
+        }
+
+        #[test]
+        fn session_whose_data_is_on_its_way_outlives_its_lease() {
+            super::super::data_on_its_way();
+        }
+    }
 }
 
 // [SESS-20] [SESS-21] [SESS-119] [CLI-108]
@@ -101,6 +119,83 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     faults.release();
     assert_eq!(write.wait().result.unwrap(), 4);
     assert_eq!(session.reconnects(), 0);
+}
+
+// [SESS-98] It has one credit, and others have all buffers.
+fn waiting_for_buffers() {
+    const LEN: u32 = 256 << 10;
+    let (harness, faults) = Harness::start_faulty(On::Tcp, |config| {
+        [config.lease_ms, config.keep_alive_ms] = [300, 100];
+        config.buffers_size_max = 4 * u64::from(LEN);
+    });
+    let watcher = harness.session();
+    let others = [3, 1].map(|count| {
+        let session = harness.session();
+        let file = session.mount("mem").unwrap().create("other").unwrap();
+        faults.next(Kind::Append, Fault::Hold, count);
+        let appends: Vec<_> = (0..count).map(|_| file.submit_append(bytes(1, LEN as usize))).collect();
+        wait_for(|| session.ping().is_ok() && faults.left() == 0);
+        (session, appends)
+    });
+    let (mut raw, _) = Raw::session(harness.address(), 1);
+    let root = raw.mount("mem");
+    let handle = raw.create(root, b"f");
+    let region = raw.region(LEN as usize, Access::all());
+    let segment = [region.range().key.0, region.range().offset, LEN.into()];
+    let mut append = Header::request(Opcode::Append, handle);
+    raw.begin(&mut append);
+    raw.send(append, &write_body(0, LEN, Some(segment)), &[]);
+    for _ in 0..2 {
+        let silent = silent(&harness);
+        wait_for(|| watcher.statistics().unwrap().sessions == 4);
+        drop(silent);
+    }
+    faults.release();
+    assert_eq!(raw.receive().expect("its session goes on").header.status, Status::OK);
+    for (_, appends) in others {
+        appends.into_iter().for_each(|append| assert!(append.wait().is_ok()));
+    }
+}
+
+// [SESS-129] With one credit neither side says anything while the data is on its way.
+fn data_on_its_way() {
+    const LEN: usize = 64 << 20;
+    const AT_ONCE: u64 = 2 << 20;
+    let lease = |lease_ms, keep_alive_ms| {
+        Harness::start_with(On::Tcp, |config| {
+            [config.lease_ms, config.keep_alive_ms] = [lease_ms, keep_alive_ms];
+        })
+    };
+    let (harness, clock) = (lease(1200, 400), lease(100, 30));
+    let (relay, watcher) = (Relay::start(harness.address(), vec![]), clock.session());
+    std::fs::write(harness.data().join("f"), bytes(1, LEN)).unwrap();
+    let config = Config { background: Background::None, credits: 1, ..Config::default() };
+    let session = Session::connect(relay.url(), &config).unwrap();
+    let file = session.mount("data").unwrap().open("f").unwrap();
+    let first = session.agreed().session;
+    let mut found = vec![0; LEN];
+    relay.stall();
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| file.read_at(&mut found, 0));
+        // Those that are silent elsewhere end, one after the other: several leases of the session.
+        for _ in 0..24 {
+            relay.let_through(AT_ONCE);
+            let silent = silent(&clock);
+            wait_for(|| watcher.statistics().unwrap().sessions == 1);
+            drop(silent);
+        }
+        relay.go_on();
+        assert_eq!(read.join().unwrap().unwrap(), LEN);
+    });
+    assert_eq!((session.reconnects(), session.agreed().session), (0, first));
+    assert_same(&found, &bytes(1, LEN), "what was read");
+}
+
+/// A session that says nothing any more.
+fn silent(harness: &Harness) -> Session {
+    let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });
+    silent.ping().unwrap();
+    silent
 }
 
 // [SESS-43] [SESS-52]

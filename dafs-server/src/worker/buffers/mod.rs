@@ -227,6 +227,11 @@ impl BufferPool {
         self.shares.has_waiters()
     }
 
+    /// An operation of the session waits.
+    pub fn has_waiting(&self, session: SessionKey) -> bool {
+        self.shares.has_waiting(session)
+    }
+
     /// The next operation that can be given what it waits for, sessions in turn; it is taken out of the queue.
     pub fn serve(&mut self) -> Option<Grant> {
         for _ in 0..self.shares.waiting_sessions() {

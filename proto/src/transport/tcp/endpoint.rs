@@ -604,6 +604,10 @@ impl Endpoint for TcpEndpoint {
         self.link.counters.bytes_sent
     }
 
+    fn bytes_received(&self) -> u64 {
+        self.link.counters.bytes_received
+    }
+
     fn event_fds(&self) -> EventFds {
         smallvec![self.link.socket.as_raw_fd()]
     }
