@@ -196,6 +196,11 @@ impl Connection {
         std::mem::replace(&mut self.progress.moved, moved) != moved
     }
 
+    /// RDMA is posted, and none has completed since; as of the last tick.
+    pub(crate) fn rdma_rests_since(&self) -> Option<Moment> {
+        (self.rdma_pending > 0).then_some(self.progress.at)
+    }
+
     /// For so long this server did not run.
     pub(crate) fn on_stall(&mut self, later: impl Fn(Moment) -> Moment) {
         self.since = later(self.since);

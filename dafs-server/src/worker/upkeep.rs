@@ -12,7 +12,7 @@ use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
 use crate::storage::work;
-use crate::worker::connection::Phase;
+use crate::worker::connection::{Connection, Phase};
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::State;
 
@@ -42,6 +42,7 @@ impl Worker {
         }
         self.charge_unsent();
         self.hear_of_those_who_move_data();
+        self.disconnect_those_who_keep_buffers();
         self.hear_of_those_in_storage();
         self.hear_of_those_who_wait_for_buffers();
         self.hear_of_those_who_wait_for_locks();
@@ -131,6 +132,29 @@ impl Worker {
             {
                 session.last_heard = now;
             }
+        }
+    }
+
+    /// A client that serves none of the server's reads and writes would keep buffers from others for ever. Its requests come again on its
+    /// next connection, behind those that wait now.
+    fn disconnect_those_who_keep_buffers(&mut self) {
+        if !self.buffers.has_waiters() {
+            return;
+        }
+        let (now, lease) = (self.now, millis(self.shared.settings.lease_ms));
+        let rests = |connection: &Connection| {
+            connection.rdma_rests_since().is_some_and(|since| now >= since.after(lease))
+        };
+        let live = self.connections.iter().filter_map(|(_, connection)| match connection.phase {
+            Phase::Live(session) => Some((connection, session)),
+            _ => None,
+        });
+        // [LIMIT-23]
+        let keeping = live
+            .filter(|(connection, session)| self.buffers.keeps_from_others(*session) && rests(connection));
+        let keeping: Vec<_> = keeping.map(|(connection, _)| connection.key).collect();
+        for key in keeping {
+            self.close(key, &"its client lets none of its data move, and others wait for the buffers");
         }
     }
 

@@ -232,6 +232,11 @@ impl BufferPool {
         self.shares.has_waiting(session)
     }
 
+    /// The session has some of what another waits for.
+    pub fn keeps_from_others(&self, session: SessionKey) -> bool {
+        self.shares.held_by(session) > 0 && self.shares.others_wait(session)
+    }
+
     /// The next operation that can be given what it waits for, sessions in turn; it is taken out of the queue.
     pub fn serve(&mut self) -> Option<Grant> {
         for _ in 0..self.shares.waiting_sessions() {

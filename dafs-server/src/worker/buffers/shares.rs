@@ -76,6 +76,11 @@ impl Shares {
         self.has_waiters() && self.accounts.get(&session).is_some_and(|account| !account.waiting.is_empty())
     }
 
+    /// A session other than this one waits.
+    pub(super) fn others_wait(&self, session: SessionKey) -> bool {
+        self.turns.iter().any(|waiting| *waiting != session)
+    }
+
     pub(super) fn held_by(&self, session: SessionKey) -> usize {
         self.accounts.get(&session).map_or(0, |account| account.size)
     }
@@ -98,8 +103,7 @@ impl Shares {
         };
         // [BUF-37] What is earmarked for an operation may be more than its session's share; it is the first that waits there.
         let is_earmarked = self.earmark.is_some_and(|(owner, _)| owner.session == session);
-        let others_wait = self.turns.iter().any(|waiting| *waiting != session);
-        if others_wait && !is_earmarked {
+        if self.others_wait(session) && !is_earmarked {
             let claims = self.accounts.len() + usize::from(!self.accounts.contains_key(&session));
             room = room.min((budget / claims).saturating_sub(held));
         }
