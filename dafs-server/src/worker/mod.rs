@@ -146,6 +146,7 @@ impl Worker {
     /// Makes a worker without connections.
     pub fn new(parts: Parts, now: Moment) -> Self {
         let shared = parts.shared;
+        let transfer_size_max = usize::try_from(shared.settings.transfer_size_max).unwrap_or(usize::MAX);
         Self {
             buffers: BufferPool::new(shared.settings.buffers().part(|whole| shared.part_of(whole))),
             domains: Vec::new(),
@@ -160,7 +161,7 @@ impl Worker {
             operations: Slab::new(),
             links: HashMap::new(),
             wakeups: VecDeque::new(),
-            turns: Turns::default(),
+            turns: Turns::new(transfer_size_max),
             read_costs: SieveCosts::of_reads(),
             write_costs: SieveCosts::of_writes(),
             runnable: Vec::new(),

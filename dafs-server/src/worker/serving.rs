@@ -37,6 +37,8 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(key.index).filter(|c| c.key == key) else {
             return Served::Closed;
         };
+        // [BUF-25] What another's end led to is not this one's to pay.
+        work::take();
         self.turns.begin_with(self.now, &mut connection.debt);
         if self.turns.is_over() {
             // It moved too much in earlier ones.
@@ -78,6 +80,7 @@ impl Worker {
         self.poll_rdma(key);
         self.run_wakeups();
         self.flush(key);
+        self.turns.on_steps(work::take());
         let (over, overdraft) = (self.turns.is_over(), self.turns.overdraft());
         if let Some(connection) = self.connection(key) {
             connection.debt += overdraft;
@@ -162,6 +165,7 @@ impl Worker {
                 return;
             };
             self.resume_in_turn(token);
+            self.turns.on_steps(work::take());
         }
     }
 

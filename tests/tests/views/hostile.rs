@@ -22,7 +22,7 @@ on_each_provider! {
     session_that_ends_with_a_view_in_flight_leaves_the_server_whole,
 }
 
-fn set(raw: &mut Raw, request: ViewSetRequest, part: &[u8]) -> Message {
+pub(super) fn set(raw: &mut Raw, request: ViewSetRequest, part: &[u8]) -> Message {
     let mut body = [0; ViewSetRequest::HEAD_SIZE - HEADER_SIZE];
     request.encode(&mut body);
     raw.call(Header::request(Opcode::ViewSet, FileHandle(0)), &body, part)

@@ -5,20 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::Datatype;
 use dafs_proto::transport::{Access, Region};
-use dafs_proto::view::VIEW_SEGMENTS_MAX;
+use dafs_proto::view::{VIEW_ENTRIES_MAX, VIEW_SEGMENTS_MAX};
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, Method, Opcode, OpenFlags, Status, ViewRequest, encode_segments,
+    FileHandle, HEADER_SIZE, Header, Method, Opcode, OpenFlags, Status, ViewRequest, ViewSetRequest,
+    encode_datatype, encode_segments,
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
-use dafs_tests::raw::Raw;
-use dafs_tests::suite::resident_size;
+use dafs_tests::raw::{Raw, introduction, write_body};
+use dafs_tests::suite::{assert_same, bytes, resident_size};
 
-use super::hostile::{GOOD, set_all};
+use super::hostile::{GOOD, set, set_all};
 
 on_sockets! {
     views_that_take_long_to_plan_leave_turns_to_others,
+    inline_view_without_order_takes_no_more_steps_than_a_turn_has,
     views_that_wait_keep_a_bounded_number_of_plans,
 }
 
@@ -95,6 +97,45 @@ fn views_that_take_long_to_plan_leave_turns_to_others(on: On) {
         let (plans, count) = (u32::from(COUNT) * 16, u32::from(COUNT));
         let least = if opcode == Opcode::WriteView { 2 * plans } else { count };
         assert!(answers > least, "{opcode:?}: {answers} answers while {plans} plans were made");
+    }
+}
+
+// [BUF-25] [BUF-56] Debug builds panic where a turn takes more. One entry less than a description may have,
+// and as many segments as a view; the file ends before the highest.
+fn inline_view_without_order_takes_no_more_steps_than_a_turn_has(on: On) {
+    let displacements: Vec<i64> =
+        (0..VIEW_ENTRIES_MAX as i64 - 1).map(|index| 3 * index + index * index % 2).collect();
+    let tile = Datatype::bytes(1).hindexed_block(1, &displacements);
+    let description = encode_datatype(&tile);
+    let (len, size) = (VIEW_SEGMENTS_MAX as u32, 4000);
+    let harness = Harness::start(on);
+    let [mut raw, mut other] = [(); 2].map(|()| {
+        let mut raw = Raw::connect_taking(harness.address(), 1 << 20);
+        raw.shake(&introduction(harness.address(), COUNT, None)).unwrap();
+        raw
+    });
+    for raw in [&mut raw, &mut other] {
+        let root = raw.mount("mem");
+        let file = raw.create(root, b"f");
+        raw.call(Header::request(Opcode::Write, file), &write_body(0, size, None), &bytes(1, size as usize));
+        let mut offset = 0;
+        for piece in description.chunks(4000) {
+            let description_len = description.len() as u32;
+            let reply = set(raw, ViewSetRequest { view: 1, description_len, offset }, piece);
+            assert_eq!(reply.header.status, Status::OK);
+            offset += piece.len() as u32;
+        }
+        for _ in 0..3 {
+            let request = ViewRequest { displacement: 0, len, ..GOOD };
+            let mut body = [0; ViewRequest::HEAD_SIZE - HEADER_SIZE];
+            request.encode(&mut body);
+            let reply = raw.call(Header::request(Opcode::ReadView, file), &body, &[]);
+            assert_eq!(reply.header.status, Status::OK);
+            let before: Vec<_> = displacements.iter().take_while(|at| **at < size.into()).collect();
+            let expected: Vec<u8> =
+                before.into_iter().map(|at| bytes(1, size as usize)[*at as usize]).collect();
+            assert_same(&reply.payload, &expected, "what lies before the end");
+        }
     }
 }
 

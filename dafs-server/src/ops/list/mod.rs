@@ -16,10 +16,9 @@ mod fetch;
 mod joint;
 mod scattered;
 
-use dafs_proto::extent::Extent;
+use dafs_proto::extent::{Extent, OFFSET_MAX};
 use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
-use dafs_proto::view::VIEW_SEGMENTS_MAX;
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
     Sieve, Stability, Status, decode_lists,
@@ -530,12 +529,16 @@ impl List {
     }
 
     fn reply_read(&self, at: &mut Context<'_>) -> Fate {
-        let (export, got, call) = (self.node.export, self.got(), at.call);
+        let (export, call, method) = (self.node.export, at.call, self.method());
+        let is_packed =
+            method == Method::Inline && call.header.opcode != Opcode::Read && call.batch.is_none();
+        let data = is_packed.then(|| self.packed());
+        let got = data.map_or_else(|| self.got(), |data| data.len() as u64);
         if call.header.opcode == Opcode::Read {
             at.worker.reply_read(&call, export, got as usize, self.len as u32);
             return Fate::Answered;
         }
-        let (end, method) = ((got < self.len).then_some(self.end), self.method());
+        let end = (got < self.len).then_some(self.end);
         at.worker.count_moved(&call, false, export, method, got as usize);
         if let Some(place) = call.batch {
             // What it reads inline stays where it is until all of the batch has ended.
@@ -545,18 +548,12 @@ impl List {
         }
         let body = self.read_reply(got);
         let account = self.account.as_ref().map(|account| account.bytes());
-        if method == Method::Direct {
+        let Some(data) = data else {
             let payload: &[u8] = account.as_ref().map_or(&[], |bytes| bytes);
             let answer = Answer { body: &body, payload, keep: Keep::Never, ..Answer::default() };
             at.worker.reply(&call, Status::OK, answer);
             return Fate::Answered;
-        }
-        let memory = self.memory.first();
-        let extents = self.layout.slice(0, self.len);
-        let data = memory.map_or(Span::EMPTY, |memory| pack(memory.span(), extents, self.end));
-        if self.layout.is_view() {
-            work::add(data.len().min(VIEW_SEGMENTS_MAX as usize) / WALKED_IN_A_STEP);
-        }
+        };
         let room = at.worker.reply_payload_max(&call).saturating_sub(data.len());
         if let Some(account) = account.filter(|account| account.len() <= room) {
             let payload = [&data.to_vec(), &account[..]].concat();
@@ -569,5 +566,18 @@ impl List {
         }
         at.worker.reply_span(&call, &body, &[], data);
         Fate::Answered
+    }
+
+    /// What was read inline, without gaps. One walk finds also how much that is: a second would be as much work again.
+    fn packed(&self) -> Span<'_> {
+        let Some(memory) = self.memory.first() else { return Span::EMPTY };
+        if self.end > OFFSET_MAX {
+            return memory.span().slice(0, self.len as usize).unwrap_or(Span::EMPTY);
+        }
+        let mut walked = 0;
+        let extents = self.layout.slice(0, self.len).inspect(|_| walked += 1);
+        let data = pack(memory.span(), extents, self.end);
+        work::add(walked / WALKED_IN_A_STEP);
+        data
     }
 }

@@ -60,5 +60,5 @@ const STEP_SIZE: usize = 64;
 const STORAGE_STEPS_MAX: usize = 2048;
 /// More than this no turn does, whatever a client asks for; a turn that does panics in debug builds.
 const TURN_STEPS_MAX: usize = 1 << 16;
-/// The same of bytes: twice the largest transfer of the default configuration.
+/// The same of bytes: twice the largest transfer of the default configuration, where the largest is no larger.
 const TURN_SIZE_MAX: usize = 128 << 20;

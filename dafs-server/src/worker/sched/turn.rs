@@ -11,7 +11,7 @@ use crate::worker::ids::ConnectionKey;
 const CONTENDED_FOR: Duration = Duration::from_millis(10);
 
 /// The turn of a connection, and whether there are others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turns {
     last: Option<ConnectionKey>,
     contended_until: Moment,
@@ -20,9 +20,31 @@ pub(crate) struct Turns {
     moved: usize,
     size_max: usize,
     steps: usize,
+    /// More than this no turn moves, whatever a client asks for.
+    possible_size: usize,
+}
+
+#[cfg(test)]
+impl Default for Turns {
+    fn default() -> Self {
+        Self::new(0)
+    }
 }
 
 impl Turns {
+    /// Of a server whose clients may move so many bytes with a request.
+    pub(crate) fn new(transfer_size_max: usize) -> Self {
+        Self {
+            last: None,
+            contended_until: Moment::default(),
+            waiting_sessions: 0,
+            moved: 0,
+            size_max: 0,
+            steps: 0,
+            possible_size: TURN_SIZE_MAX.max(transfer_size_max.saturating_mul(2)),
+        }
+    }
+
     /// A turn begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Moment) {
@@ -90,7 +112,7 @@ impl Turns {
     pub(crate) fn on_moved(&mut self, bytes: usize) {
         self.moved = self.moved.saturating_add(bytes);
         // What a client sends cannot ask for more at once.
-        debug_assert!(self.moved <= TURN_SIZE_MAX, "{} bytes in one turn", self.moved);
+        debug_assert!(self.moved <= self.possible_size, "{} bytes in one turn", self.moved);
     }
 
     /// So many steps were done that moved nothing: see [`crate::storage::work`].
@@ -219,6 +241,15 @@ mod tests {
         turns.begin(Moment::default());
         turns.on_moved(TURN_SIZE_MAX);
         turns.on_moved(1);
+    }
+
+    // [BUF-56]
+    #[test]
+    fn turn_moves_what_a_client_may_ask_for_at_once() {
+        let mut turns = Turns::new(4 * TURN_SIZE_MAX);
+        turns.begin(Moment::default());
+        turns.on_moved(4 * TURN_SIZE_MAX);
+        assert!(turns.is_over());
     }
 
     // [BUF-22]
