@@ -187,7 +187,11 @@ impl Compiler {
             }
             Node::Vector { count, block_len, stride, in_bytes, of } => {
                 let of = self.child(*of)?;
-                let stride = if *in_bytes { *stride } else { self.times(*stride, of.extent())? };
+                let stride = match (*in_bytes, *count > 1 && *block_len > 0) {
+                    (_, false) => 0,
+                    (true, true) => *stride,
+                    (false, true) => self.times(*stride, of.extent())?,
+                };
                 self.blocks_apart(of, *count, *block_len, stride)
             }
             Node::Indexed { blocks, in_bytes, of } => self.indexed(blocks.iter().copied(), *in_bytes, *of),
@@ -476,8 +480,10 @@ impl Compiler {
 
     /// The elements of one dimension that a process has.
     fn dealt(&mut self, dealt: &darray::Dealt, of: Laid, stride: i64) -> Result<Laid, ViewError> {
-        let block = self.repeat(of, dealt.block_len, stride)?;
-        let blocks = self.repeat(block, dealt.blocks, self.scaled(dealt.distance, stride)?)?;
+        // Without blocks their length is no matter, nor is their distance with one.
+        let block = self.repeat(of, if dealt.blocks > 0 { dealt.block_len } else { 0 }, stride)?;
+        let distance = if dealt.blocks > 1 { self.scaled(dealt.distance, stride)? } else { 0 };
+        let blocks = self.repeat(block, dealt.blocks, distance)?;
         let shift = i128::from(blocks.shift) + i128::from(self.scaled(dealt.start, stride)?);
         let whole = Laid { shift: self.fit(shift)?, ..blocks };
         if dealt.rest_len == 0 {

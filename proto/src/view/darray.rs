@@ -58,7 +58,7 @@ fn of_dimension(dimension: &DarrayDimension, coordinate: u64) -> Result<Dealt, &
         }
         Distribution::Cyclic(len) => {
             let len = len.map_or(1, NonZeroU64::get);
-            let distance = len.checked_mul(processes).ok_or("a round of blocks is longer than any file")?;
+            let distance = len.saturating_mul(processes);
             let start = len.saturating_mul(coordinate).min(size);
             let behind = size - start;
             let blocks = if behind < len { 0 } else { (behind - len) / distance + 1 };

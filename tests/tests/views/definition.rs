@@ -204,6 +204,38 @@ fn view_is_the_list_that_its_definition_tells() {
     assert!(with_data > cases() / 4, "{with_data} of {} had data", cases());
 }
 
+// [VIEW-3] Distances between blocks are as large as their programs like, where there are no two blocks.
+#[test]
+fn distance_that_is_never_gone_is_not_looked_at() {
+    let int = || Datatype::bytes(4);
+    for count in [0, 1] {
+        for stride in [i64::MAX, i64::MIN] {
+            for datatype in [int().vector(count, 3, stride), int().hvector(count, 3, stride)] {
+                let view = View::new(&datatype).unwrap_or_else(|error| panic!("{datatype:?}: {error}"));
+                assert_eq!((view.size(), view.extent()), (12 * count, 12 * count as i64), "{datatype:?}");
+            }
+        }
+    }
+    let empty = int().vector(9, 0, i64::MAX);
+    assert_eq!(View::new(&empty).unwrap().size(), 0);
+    // All of an array in one block, in rows of a GiB: the first process has it.
+    for len in [1 << 31, u64::MAX] {
+        for (rank, size) in [(0, 10 << 30), (3, 0)] {
+            let rows = DarrayDimension {
+                size: 10,
+                distribution: Distribution::Cyclic(NonZeroU64::new(len)),
+                processes: 4,
+            };
+            let dealt = Datatype::bytes(1 << 30).darray(4, rank, ArrayOrder::C, &[rows]);
+            let view = View::new(&dealt).unwrap_or_else(|error| panic!("{dealt:?}: {error}"));
+            assert_eq!((view.size(), view.extent()), (size, 10 << 30), "{dealt:?}");
+            if size > 0 {
+                assert_eq!(view.segments(7, 0, size).collect::<Vec<_>>(), [Extent::new(7, size)]);
+            }
+        }
+    }
+}
+
 // [MPI-73]
 #[test]
 fn file_type_that_an_mpi_library_flattened_is_described_as_it_is() {
