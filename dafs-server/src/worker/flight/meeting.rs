@@ -1,6 +1,6 @@
 //! Requests of one group that wait for each other, to be moved together: who has come, and what each learns of what is done for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -162,7 +162,10 @@ pub(crate) struct Meetings {
     open: HashMap<Group, Meeting>,
     /// Members that another moves.
     moved: Vec<(OpToken, Arc<Progress>)>,
+    /// So many groups are not waited for.
     not_awaited: u32,
+    /// Those that lately were not, and how many members of each are still to come. Never more than [`GROUPS_NOT_AWAITED`].
+    let_by: VecDeque<(Group, u32)>,
 }
 
 impl Meetings {
@@ -177,12 +180,31 @@ impl Meetings {
         let is_one = |share: &Share| share.identity == *identity;
         match self.open.get(group) {
             Some(meeting) => meeting.shares.first().is_none_or(is_one),
-            None if self.not_awaited == 0 => true,
-            None => {
-                self.not_awaited -= 1;
-                false
-            }
+            None => !self.lets_by(group),
         }
+    }
+
+    /// After a group that stayed incomplete whole groups go alone: with some of its members gone the others would wait in vain.
+    fn lets_by(&mut self, group: &Group) -> bool {
+        if let Some(place) = self.let_by.iter().position(|(known, _)| known == group) {
+            let (_, to_come) = &mut self.let_by[place];
+            *to_come -= 1;
+            if *to_come == 0 {
+                self.let_by.remove(place);
+            }
+            return true;
+        }
+        if self.not_awaited == 0 {
+            return false;
+        }
+        self.not_awaited -= 1;
+        if self.let_by.len() == GROUPS_NOT_AWAITED as usize {
+            self.let_by.pop_front();
+        }
+        if group.size > 1 {
+            self.let_by.push_back((group.clone(), group.size - 1));
+        }
+        true
     }
 
     /// Those who wait, with those taken out of whom nobody is there any more.
@@ -219,7 +241,7 @@ impl Meetings {
         self.open.retain(|group, meeting| {
             let is_over = meeting.until <= now || meeting.shares.is_empty();
             if is_over && !meeting.shares.is_empty() {
-                *not_awaited = GROUPS_NOT_AWAITED * group.size;
+                *not_awaited = GROUPS_NOT_AWAITED;
                 tracing::debug!(
                     group.number,
                     group.size,
@@ -239,5 +261,31 @@ impl Meetings {
     pub(crate) fn parted(&mut self) -> Vec<OpToken> {
         let gone = self.moved.extract_if(.., |(_, progress)| progress.has_parted());
         gone.map(|(token, _)| token).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // [VIEW-13] Sizes of the first are not multiples of each other.
+    #[test]
+    fn whole_groups_go_alone_after_one_that_stayed_incomplete() {
+        let identity = Identity { uid: 1, gid: 1, groups: Arc::new([]) };
+        for size in [1, 2, 3, 5, 64] {
+            let mut meetings = Meetings { not_awaited: GROUPS_NOT_AWAITED, ..Meetings::default() };
+            let file = LockKey { fs: 1, file: 1, generation: 0 };
+            let group = |number: u32| Group { number: number.into(), size, file, writes: true };
+            let mut awaited = |number| meetings.awaits(&group(number), &identity);
+            // Their members come one after the other, and those of two groups in turn.
+            for number in (0..GROUPS_NOT_AWAITED).step_by(2) {
+                for member in 0..size {
+                    assert!(!awaited(number) && !awaited(number + 1), "member {member} of {number}, {size}");
+                }
+            }
+            for number in [GROUPS_NOT_AWAITED, GROUPS_NOT_AWAITED + 1, 0] {
+                assert!(awaited(number), "group {number} of {size}");
+            }
+        }
     }
 }
