@@ -77,7 +77,7 @@ pub(super) fn sparse_size(file: BorrowedFd<'_>, len: u64) -> u64 {
     size.saturating_sub(blocks.saturating_mul(BLOCK)).min(len)
 }
 
-/// Memory files of peers that have at least this size together are unmapped by a thread: freeing them takes some 100 ms for each GiB. Bytes.
+/// Memory files of peers of at least this size together are unmapped by a thread: freeing them takes some 100 ms for each GiB. Bytes.
 pub(super) const UNMAPPED_ELSEWHERE_MIN: u64 = 64 << 20;
 
 /// A mapping of part of a memory file, shared with whoever else maps it.
