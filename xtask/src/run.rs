@@ -15,8 +15,8 @@ use crate::judge::{explains_no_tests, judge, judge_job, leave_out};
 use crate::libtest;
 use crate::packages::{self, NEEDS, Supplier};
 use crate::places::Places;
-use crate::process::{self, Log, Outcome};
-use crate::report::{Cell, Report, Row};
+use crate::process::{self, Log};
+use crate::report::{Report, Row};
 use crate::suite::{self, Column, PROVIDERS, Suite, TargetId, Workspace};
 
 /// Bound on one test program. Generous: it is there to end a hang, not to judge speed.

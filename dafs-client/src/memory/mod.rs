@@ -82,7 +82,7 @@ impl RawMemory {
     /// For RDMA that this side posts, which is over before the operation ends.
     pub(crate) fn lend(&self) -> MemoryRef {
         // SAFETY: as in `register`: an operation does not end before what it posted is done, or its endpoint is gone.
-        MemoryRef::new(Arc::new(unsafe { BorrowedMemory::new(self.pointer, self.len) }))
+        MemoryRef::new(Arc::new(unsafe { BorrowedMemory::lent(self.pointer, self.len) }))
     }
 }
 

@@ -193,6 +193,11 @@ pub unsafe trait Memory: Send + Sync {
         true
     }
 
+    /// It is somebody else's again once the operation that uses it has ended: nothing that is kept for it may outlive that.
+    fn is_lent(&self) -> bool {
+        false
+    }
+
     /// The descriptor behind it, where another process can map the same memory.
     fn shared_fd(&self) -> Option<SharedFd> {
         None
@@ -271,10 +276,11 @@ unsafe impl Memory for HeapMemory {
     }
 }
 
-/// Memory that somebody else owns, lent for the time of an operation.
+/// Memory that somebody else owns.
 pub struct BorrowedMemory {
     pointer: *mut u8,
     len: usize,
+    lent: bool,
 }
 
 // SAFETY: only an address; the lender promised validity in `new`.
@@ -287,7 +293,15 @@ impl BorrowedMemory {
     /// The memory must stay valid, for reads and (where a peer or provider may write it) for writes, and must not be
     /// used through Rust references, until this value has been dropped.
     pub unsafe fn new(pointer: *mut u8, len: usize) -> Self {
-        Self { pointer, len }
+        Self { pointer, len, lent: false }
+    }
+
+    /// Such memory for one operation: see [`Memory::is_lent`].
+    ///
+    /// # Safety
+    /// As for [`BorrowedMemory::new`].
+    pub unsafe fn lent(pointer: *mut u8, len: usize) -> Self {
+        Self { pointer, len, lent: true }
     }
 }
 
@@ -296,6 +310,10 @@ unsafe impl Memory for BorrowedMemory {
     fn span(&self) -> Span<'_> {
         // SAFETY: promised by the lender in `new`.
         unsafe { Span::from_raw(self.pointer, self.len) }
+    }
+
+    fn is_lent(&self) -> bool {
+        self.lent
     }
 }
 

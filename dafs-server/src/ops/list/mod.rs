@@ -18,7 +18,9 @@ mod scattered;
 
 use dafs_proto::extent::{Extent, OFFSET_MAX};
 use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
-use dafs_proto::transport::{Access, MemoryRef, PostError, RemoteRange, SendSlot, Span, TransportError};
+use dafs_proto::transport::{
+    Access, MemoryRef, PostError, Provider, RemoteRange, SendSlot, Span, TransportError,
+};
 use dafs_proto::wire::{
     BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
     Sieve, Stability, Status, decode_lists,
@@ -434,9 +436,15 @@ impl List {
         Progress::Continue
     }
 
-    /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand.
+    /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand. A device sends from memory
+    /// that is locked: such a window would be copied.
     fn map_chunk(&mut self, at: &mut Context<'_>, size_max: usize) -> bool {
-        if !at.worker.trusts_mapped_files(at.call.session) || at.worker.shared.locks.are_mandatory() {
+        let copies_mapped =
+            at.connection().is_none_or(|c| c.endpoint.capabilities().provider == Provider::Verbs);
+        if copies_mapped
+            || !at.worker.trusts_mapped_files(at.call.session)
+            || at.worker.shared.locks.are_mandatory()
+        {
             return false;
         }
         self.chunk = self.done..self.len.min(self.done + size_max as u64);

@@ -124,8 +124,8 @@ impl Device {
     }
 
     /// Registers all of `memory` for this side's own work requests, without keeping it: whoever posts a request keeps both until it is
-    /// done. Nobody else can reach it by this registration, so it may outlive the memory.
-    pub(super) fn register_lent(
+    /// done. It may outlive the memory: nobody else can reach that by it, but on iWARP a peer that was given it to answer a read.
+    pub(super) fn register_unkept(
         self: &Arc<Self>,
         memory: &Arc<dyn Memory>,
     ) -> Result<MemoryRegion, RegistrationError> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::super::util::{RandomNumbers, lock};
@@ -11,16 +11,13 @@ use super::super::{
     RemoteRange, Span,
 };
 use super::buffers::BufferPool;
-use super::device::{Device, MemoryRegion, Rights};
+use super::device::{Device, MemoryRegion, RegistrationError, Rights};
 
 /// Regions of one domain.
 const REGIONS_MAX: usize = 1 << 18;
 
 /// Memory smaller than this is copied rather than registered for this side's own use, bytes.
 const PINNED_SIZE_MIN: usize = 16 << 10;
-
-/// Pinned memory that is looked through for what nobody has any more, entries.
-const PINNED_SWEEP_MIN: usize = 64;
 
 /// Smallest bounce buffer, bytes.
 const BOUNCE_SIZE_MIN: usize = 16 << 10;
@@ -110,14 +107,13 @@ impl RegionOwner for Registry {
     }
 }
 
-/// Registrations of memory that this side's own work requests name, kept while the memory lives.
+/// Registrations of memory that this side's own work requests name, kept while the memory lives. One of lent memory ends with its use.
 ///
 /// They are found by the address of the memory's owner. A weak reference keeps that address from being given to another, so an
-/// entry either is of the memory that is asked for, or of one that is gone; then it is taken out with the next sweep.
+/// entry either is of the memory that is asked for, or of one that is gone; then it is taken out with the next registration.
 #[derive(Default)]
 pub(super) struct PinCache {
     pinned: Mutex<HashMap<usize, Pinned>>,
-    sweep_at: AtomicUsize,
 }
 
 struct Pinned {
@@ -132,41 +128,24 @@ impl PinCache {
     /// The registration of the memory that `part` belongs to; `None` where copying is better, or all there is.
     pub(super) fn pin(&self, device: &Arc<Device>, part: &MemoryRef) -> Option<Pin> {
         let memory = part.memory();
-        if memory.may_fault() || memory.span().len() < PINNED_SIZE_MIN {
+        let len = if memory.is_lent() { part.len() } else { memory.span().len() };
+        if memory.may_fault() || len < PINNED_SIZE_MIN {
             return None;
+        }
+        if memory.is_lent() {
+            let registered = device.register(part.clone(), Rights::Destination, None);
+            return registered.inspect_err(copied_instead).ok().map(Arc::new);
         }
         let place = Arc::as_ptr(memory).cast::<()>() as usize;
         let mut pinned = lock(&self.pinned);
         if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > 0) {
             return Some(Arc::clone(&found.region));
         }
-        let mut gone = Vec::new();
-        let mut registered = device.register_lent(memory);
-        let is_full = pinned.len() >= self.sweep_at.load(Ordering::Relaxed).max(PINNED_SWEEP_MIN);
-        if is_full || registered.is_err() {
-            gone.extend(pinned.extract_if(|_, pinned| pinned.owner.strong_count() == 0));
-            self.sweep_at.store(pinned.len() * 2, Ordering::Relaxed);
-        }
-        if registered.is_err() && !gone.is_empty() {
-            // Memory that nobody has any more may stand in the way.
-            gone.clear();
-            registered = device.register_lent(memory);
-        }
-        let region = match registered {
-            Ok(region) => Arc::new(region),
-            Err(error) => {
-                drop(pinned);
-                tracing::debug!(%error, "memory is copied instead");
-                return None;
-            }
-        };
-        gone.extend(
-            pinned
-                .insert(place, Pinned { owner: Arc::downgrade(memory), region: Arc::clone(&region) })
-                .map(|old| (place, old)),
-        );
-        drop(pinned);
-        drop(gone);
+        // First what nobody has any more: its pages stay locked until then, and it may stand in the way.
+        pinned.retain(|_, pinned| pinned.owner.strong_count() > 0);
+        let registered = device.register_unkept(memory).inspect_err(copied_instead);
+        let region = Arc::new(registered.ok()?);
+        pinned.insert(place, Pinned { owner: Arc::downgrade(memory), region: Arc::clone(&region) });
         Some(region)
     }
 
@@ -177,6 +156,10 @@ impl PinCache {
         drop(pinned);
         !idle.is_empty()
     }
+}
+
+fn copied_instead(error: &RegistrationError) {
+    tracing::debug!(%error, "memory is copied instead");
 }
 
 /// A registered buffer that data passes through when its own memory is not registered.

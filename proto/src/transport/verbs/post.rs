@@ -179,7 +179,7 @@ impl Core {
             // Lists usually lie in one memory.
             let owner = Arc::as_ptr(segment.memory()).cast::<()>();
             let key = match before {
-                Some((last, key)) if std::ptr::eq(last, owner) => key,
+                Some((last, key)) if std::ptr::eq(last, owner) && !segment.memory().is_lent() => key,
                 _ => self.shared.pins.pin(&self.device, segment).map(|pin| {
                     let key = pin.local_key();
                     gathered.pins.push(pin);

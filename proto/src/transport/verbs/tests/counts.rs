@@ -1,4 +1,5 @@
 //! How many requests, doorbells, completions, copies and registrations an operation costs.
+#![allow(unsafe_code, reason = "lends memory for an operation")]
 
 use super::*;
 
@@ -107,6 +108,33 @@ fn local_memory_is_inlined_copied_or_registered_by_its_size() {
         assert_eq!(deltas, (inline + 1, copied, registered), "{part} of {size}");
         assert!(region.memory().span().slice(0, part).unwrap().to_vec() == expected[..part]);
     }
+}
+
+/// [VERBS-22] [VERBS-72]
+#[test]
+#[ignore = "needs rdma-device"]
+fn registrations_of_memory_that_is_gone_or_was_lent_end() {
+    let mut pair = Pair::new();
+    let region = pair.region(65_536);
+    pair.message();
+    let remote = region.range().slice(0, 16_384).unwrap();
+    let mut counts = |local: MemoryRef| {
+        let before = pair.server.counters();
+        pair.write([local.slice(0, 16_384).unwrap()].into_iter().collect(), remote);
+        drop(local);
+        pair.message_and_completion();
+        deltas!(before, pair.server.counters(), registrations, deregistrations, bytes_copied)
+    };
+    assert_eq!(counts(memory(65_536)), (1, 0, 0));
+    assert_eq!(counts(memory(65_536)), (1, 1, 0), "the one before is gone");
+    let mut bytes = vec![5; 65_536];
+    let mut lend = || {
+        // SAFETY: it lives longer, and is not touched meanwhile.
+        MemoryRef::new(Arc::new(unsafe { BorrowedMemory::lent(bytes.as_mut_ptr(), bytes.len()) }))
+    };
+    assert_eq!(counts(lend()), (1, 1, 0));
+    assert_eq!(counts(lend()), (1, 1, 0));
+    assert_eq!(region.memory().span().slice(0, 16_384).unwrap().to_vec(), [5; 16_384]);
 }
 
 /// [VERBS-15]

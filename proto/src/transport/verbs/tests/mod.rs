@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::{
-    Access, Address, Completion, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory, Listener,
-    LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, Received, Region, RegionError,
+    Access, Address, BorrowedMemory, Completion, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory,
+    Listener, LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, Received, Region, RegionError,
     RegionFault, RegionKey, RemoteRange, TransportError, WaitPolicy,
 };
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
