@@ -212,7 +212,7 @@ pub(crate) struct Cp {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Sources, and last the destination: paths and URLs
-    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    #[arg(required = true, num_args = 1.., value_name = "PATH")]
     pub(crate) operands: Vec<OsString>,
 }
 
@@ -257,7 +257,7 @@ pub(crate) struct Mv {
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
     /// Sources, and last the destination
-    #[arg(required = true, num_args = 2.., value_name = "URL")]
+    #[arg(required = true, num_args = 1.., value_name = "URL")]
     pub(crate) operands: Vec<OsString>,
 }
 
@@ -401,7 +401,8 @@ pub(crate) enum FenceCommand {
         #[arg(value_name = "URL")]
         url: OsString,
     },
-    /// Fence clients off an export; with --allow, fence off everybody else
+    /// Fence clients off an export; with --allow, fence off everybody else. Who is fenced off by name or address cannot lift that: only
+    /// another client can
     Add {
         #[command(flatten)]
         entries: FenceEntries,

@@ -44,12 +44,16 @@ pub(crate) enum Patience {
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C (or SIGTERM, or SIGHUP) only sets this. The second ends the program when `last_words` have been said,
-    /// and so does silence after the first; one more ends it at once.
+    /// From now on the first Ctrl-C (or SIGTERM, or SIGHUP) only sets this. One more Ctrl-C ends the program when `last_words` have been
+    /// said, and so does silence after the first; another signal then ends it at once. Programs that end this one, such as timeout(1), send
+    /// SIGTERM to it and to its group: that is not the impatience of a user.
     pub(crate) fn catch(last_words: impl FnOnce(Patience) + Send + 'static) -> Self {
         let flag = Arc::new(AtomicBool::new(false));
-        let (pressed, press) = match UnixStream::pair() {
-            Ok((pressed, press)) => (Some(pressed), Some(press)),
+        let pairs = UnixStream::pair().and_then(|any| Ok([any, UnixStream::pair()?]));
+        let (pressed, press) = match pairs {
+            Ok([(any, any_press), (again, again_press)]) => {
+                (Some([any, again]), Some([any_press, again_press]))
+            }
             Err(_) => (None, None),
         };
         let last_words_begin = Arc::new(AtomicBool::new(false));
@@ -69,9 +73,16 @@ impl Interrupt {
                 Arc::clone(&shutdown),
             )
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .and_then(|_| match press.as_ref().map(UnixStream::try_clone) {
-                Some(press) => signal_hook::low_level::pipe::register(signal, press?).map(drop),
-                None => Ok(()),
+            .and_then(|_| {
+                let tell = |press: &UnixStream| {
+                    signal_hook::low_level::pipe::register(signal, press.try_clone()?).map(drop)
+                };
+                let Some([any, again]) = &press else { return Ok(()) };
+                // So that the first is known for a Ctrl-C when it is heard of.
+                if signal == SIGINT {
+                    tell(again)?;
+                }
+                tell(any)
             });
             if let Err(error) = caught {
                 tracing::debug!("signal {signal}: {error}");
@@ -94,12 +105,19 @@ pub(crate) fn heeded<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = 
     signals.into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0)
 }
 
-/// Waits for the first signal, and then for the second, or for the program to end or to get on no more.
-fn end_in_silence(mut pressed: UnixStream, last_words_begin: &AtomicBool, last_words: impl FnOnce(Patience)) {
-    if pressed.read_exact(&mut [0]).is_err() {
+/// Waits for the first signal, and then for a Ctrl-C, or for the program to end or to get on no more.
+fn end_in_silence(
+    [mut any, mut pressed]: [UnixStream; 2],
+    last_words_begin: &AtomicBool,
+    last_words: impl FnOnce(Patience),
+) {
+    if any.read_exact(&mut [0]).is_err() {
         return;
     }
-    // Without a limit it would only be the second signal that ends the program.
+    // The first may be one, and is not the second.
+    let _ = pressed.set_nonblocking(true).and_then(|()| pressed.read(&mut [0]).map(drop));
+    let _ = pressed.set_nonblocking(false);
+    // Without a limit it would only be a second signal that ends the program.
     let _ = pressed.set_read_timeout(Some(LOOK_INTERVAL));
     let (mut known, mut since) = (PROGRESS.load(Ordering::Relaxed), Instant::now());
     let (why, patience) = loop {

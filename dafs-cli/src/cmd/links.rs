@@ -20,7 +20,12 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
         false => {
             let first = remotes.target(&flags.target)?;
             let one_session = first.session.agreed().session == link.session.agreed().session;
-            if !one_session || first.export.name() != link.export.name() {
+            if !one_session && first.export.name() == link.export.name() {
+                return Err(Failure::text(
+                    "cannot make the link: the addresses differ; if both are of one server, write the same in both",
+                ));
+            }
+            if first.export.name() != link.export.name() {
                 return Err(Failure::text(
                     "cannot make the link: the file is in another export; a symbolic link, with -s, may point anywhere",
                 ));

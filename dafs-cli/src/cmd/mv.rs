@@ -14,7 +14,7 @@ use crate::remote::{
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
-    let Some((destination, sources)) = flags.operands.split_last() else {
+    let Some((destination, sources @ [_, ..])) = flags.operands.split_last() else {
         return Err(Failure::usage("give what to move and where to"));
     };
     check_paths(&flags.operands)?;
@@ -70,7 +70,14 @@ fn strip_slashes(from: &mut Target, to: &mut Target) {
 fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
     let failed = |error: &Error| not_moved(from, to, &crate::report::explain(error));
     let one_session = from.session.agreed().session == to.session.agreed().session;
-    if !one_session || from.export.name() != to.export.name() {
+    if !one_session && from.export.name() == to.export.name() {
+        return Err(not_moved(
+            from,
+            to,
+            "their addresses differ: if both are of one server, write the same in both; else copy it with `dafs cp -r`",
+        ));
+    }
+    if from.export.name() != to.export.name() {
         return Err(not_moved(
             from,
             to,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use dafs_client::{Dir, Error, FileKind, Pending, ReadDir};
+use dafs_client::{Dir, Error, FileKind, Pending, ReadDir, Status};
 
 use crate::flags::Rm;
 use crate::remote::{
@@ -80,7 +80,13 @@ impl Remover<'_> {
         let (had_slash, target) = (ends_with_slash(&target.path), &target.at(without_slashes(&target.path)));
         let failed = |error| target.failed("remove", &error);
         let attributes = match target.export.symlink_metadata(&target.path) {
-            Err(error) if error.is_not_found() && self.flags.force => return Ok(()),
+            // As good as missing is what would lie below a file.
+            Err(error)
+                if self.flags.force
+                    && (error.is_not_found() || error.status() == Some(Status::NOT_DIRECTORY)) =>
+            {
+                return Ok(());
+            }
             result => result.map_err(failed)?,
         };
         if attributes.kind != FileKind::Directory && had_slash {

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use dafs_proto::wire::{FenceList, FenceMode};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::shared::file_owner::{is_of_others, sync_name};
 
@@ -23,6 +25,8 @@ pub(crate) struct FenceFile {
     path: PathBuf,
     /// By the exports' names, those too that the server does not have now.
     lists: BTreeMap<String, FenceList>,
+    /// The file, which no other server may have meanwhile: each would write its own lists over the other's.
+    held: Option<File>,
 }
 
 /// Why the lists cannot be kept.
@@ -47,6 +51,12 @@ pub enum FenceFileError {
         /// The file.
         path: PathBuf,
     },
+    /// Another server has it.
+    #[error("cannot use the fence file {}: another server uses it; give each one of its own", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// The system says no.
     #[error("cannot {action} the fence file {}: {error}", path.display())]
     System {
@@ -62,14 +72,23 @@ pub enum FenceFileError {
 impl FenceFile {
     /// Reads it; where there is none yet nobody is fenced off.
     pub(crate) fn open(path: &Path) -> Result<Self, FenceFileError> {
-        let mut own = Self { path: path.to_owned(), lists: BTreeMap::new() };
-        let mut file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Where it cannot be made, that is to be known now.
-                own.write()?;
-                return Ok(own);
+        let mut own = Self { path: path.to_owned(), lists: BTreeMap::new(), held: None };
+        let mut file = loop {
+            match File::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // Where it cannot be made, that is to be known now.
+                    own.write()?;
+                    own.held = None;
+                }
+                file => {
+                    let file = file.map_err(|error| own.failed("read", error))?;
+                    own.hold(&file)?;
+                    // It may have been replaced before it was held.
+                    if own.is_current(&file).map_err(|error| own.failed("read", error))? {
+                        break file;
+                    }
+                }
             }
-            file => file.map_err(|error| own.failed("read", error))?,
         };
         let found = file.metadata().map_err(|error| own.failed("read", error))?;
         if is_of_others(&found) {
@@ -81,7 +100,21 @@ impl FenceFile {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| own.failed("read", error))?;
         own.lists = parse(&bytes).map_err(|problem| own.corrupt(&problem))?;
+        own.held = Some(file);
         Ok(own)
+    }
+
+    /// Keeps other servers from a file for as long as it is open. A file system that cannot lock does not.
+    fn hold(&self, file: &File) -> Result<(), FenceFileError> {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Err(FenceFileError::InUse { path: self.path.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_current(&self, file: &File) -> io::Result<bool> {
+        let own = file.metadata()?;
+        Ok(fs::metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())))
     }
 
     /// The list of an export, where it has one.
@@ -98,7 +131,7 @@ impl FenceFile {
     }
 
     /// Writes it anew, durable and all of it, or leaves it as it was. Blocks.
-    pub(crate) fn write(&self) -> Result<(), FenceFileError> {
+    pub(crate) fn write(&mut self) -> Result<(), FenceFileError> {
         let mut other = self.path.clone().into_os_string();
         other.push(".new");
         let other = PathBuf::from(other);
@@ -107,13 +140,15 @@ impl FenceFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => File::options().write(true).create_new(true).mode(0o600).open(&other),
         };
-        let written = made.and_then(|mut file| {
-            file.write_all(&self.text())?;
-            file.sync_all()?;
-            fs::rename(&other, &self.path)?;
-            sync_name(&self.path)
-        });
-        written.map_err(|error| self.failed("write", error))
+        let mut file = made.map_err(|error| self.failed("write", error))?;
+        self.hold(&file)?;
+        let written = file
+            .write_all(&self.text())
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&other, &self.path));
+        written.map_err(|error| self.failed("write", error))?;
+        self.held = Some(file);
+        sync_name(&self.path).map_err(|error| self.failed("write", error))
     }
 
     /// It is not what was written.
@@ -219,6 +254,7 @@ mod tests {
         file.set("gone", FenceList::default());
         file.set("nobody", FenceList { mode: FenceMode::Allow, ..FenceList::default() });
         file.write().unwrap();
+        drop(file);
         let again = FenceFile::open(&path).unwrap();
         assert_eq!(again.list("data"), Some(&list(FenceMode::Deny)));
         assert_eq!(again.list("name with spaces"), Some(&list(FenceMode::Allow)));
@@ -237,6 +273,7 @@ mod tests {
         let mut file = FenceFile::open(&path).unwrap();
         file.set("data", list(FenceMode::Deny));
         file.write().unwrap();
+        drop(file);
         let good = fs::read(&path).unwrap();
         let opens = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
@@ -282,6 +319,23 @@ mod tests {
         assert!(FenceFile::open(&path).is_ok());
     }
 
+    // [ACC-152]
+    #[test]
+    fn file_of_a_server_is_refused_to_another_until_that_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fences");
+        let mut file = FenceFile::open(&path).unwrap();
+        let is_in_use = || matches!(FenceFile::open(&path), Err(FenceFileError::InUse { .. }));
+        assert!(is_in_use());
+        file.set("data", list(FenceMode::Deny));
+        file.write().unwrap();
+        assert!(is_in_use(), "it is another file now");
+        drop(file);
+        let again = FenceFile::open(&path).unwrap();
+        assert_eq!(again.list("data"), Some(&list(FenceMode::Deny)));
+        assert!(is_in_use());
+    }
+
     // [ACC-150]
     #[test]
     fn link_in_the_place_of_the_new_file_leads_nowhere() {
@@ -293,6 +347,7 @@ mod tests {
         let mut file = FenceFile::open(&path).unwrap();
         file.set("data", list(FenceMode::Deny));
         file.write().unwrap();
+        drop(file);
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         assert_eq!(FenceFile::open(&path).unwrap().list("data"), Some(&list(FenceMode::Deny)));

@@ -300,6 +300,9 @@ fn rm_removes_trees_and_never_follows_links(on: On) {
     assert!(!tree.exists() && world.data().join("kept/file").exists());
     dafs(["rm", &url]).failed(1, &["cannot remove", "no such file or directory"]);
     dafs(["rm", "-f", &url]).succeeded();
+    let below_a_file = world.url("data/kept/file/x");
+    dafs(["rm", &below_a_file]).failed(1, &["not a directory"]);
+    dafs(["rm", "-f", &below_a_file]).succeeded();
     dafs(["rm", "-rf", &world.url("data")]).failed(2, &["the root of an export"]);
     dafs(["rm", "-rf", &world.url("data/.")]).failed(2, &["the root of an export"]);
     assert!(world.data().join("kept/file").exists());
@@ -314,6 +317,9 @@ fn mv_renames_and_replaces_within_an_export_only(on: On) {
     let url = |name: &str| world.url(&format!("data/{name}"));
     dafs(["mv", &url("one"), &url("new")]).succeeded();
     dafs(["mv", "-n", &url("new"), &url("two")]).failed(1, &["cannot move", "file exists"]);
+    // Options may stand anywhere.
+    dafs(["mv", &url("new"), "-n", &url("two")]).failed(1, &["cannot move", "file exists"]);
+    dafs(["mv", &url("new")]).failed(2, &["where to"]);
     dafs(["mv", &url("new"), &url("two")]).succeeded();
     assert_eq!(fs::read(world.data().join("two")).unwrap(), b"one");
     dafs(["mv", &url("two"), &url("three"), &url("dir")]).succeeded();

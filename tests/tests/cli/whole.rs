@@ -23,6 +23,7 @@ on_sockets! {
     copy_of_a_silent_pipe_that_is_interrupted_leaves_nothing_behind,
     copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
+    copy_that_is_terminated_twice_cleans_up_as_one_that_is_once,
     copy_whose_source_goes_away_gives_directories_their_modes,
     copy_that_is_begun_again_gives_directories_of_the_first_their_modes,
     copy_that_finds_no_room_leaves_what_was_there,
@@ -239,6 +240,23 @@ fn copy_that_is_interrupted_twice_removes_its_name_or_tells_it(on: On) {
     let left = names(&harness.data()).into_iter().find(|name| name.starts_with(".dafs-cp-")).unwrap();
     assert_eq!(code, Some(130), "{said}");
     assert!(said.contains(&format!("{left}' is left behind: remove it")), "{said}");
+}
+
+// [CMD-2] [CMD-96] timeout(1) sends SIGTERM to the program, and then to its group.
+fn copy_that_is_terminated_twice_cleans_up_as_one_that_is_once(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let source = harness.scratch().join("source");
+    fs::write(&source, bytes(1, SIZES[1])).unwrap();
+    faults.next(Kind::Write, Fault::Hold, usize::MAX);
+    let copy = begin(["cp", text(&source), &url(&harness, "data/g")]);
+    faults.wait_for_held(1);
+    for name in [Signal::TERM, Signal::TERM, Signal::HUP] {
+        signal(copy.id(), name).unwrap();
+        while is_signal_waiting(&copy) {}
+    }
+    faults.release();
+    let (code, said) = ended(copy);
+    assert_eq!((code, names(&harness.data()).len()), (Some(130), 0), "{said}");
 }
 
 // [CMD-34]

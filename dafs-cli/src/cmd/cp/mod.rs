@@ -39,7 +39,7 @@ use crate::report::{Failure, Failures, INTERRUPTED, Result, say};
 use crate::signals::Interrupt;
 
 pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCode> {
-    let Some((destination, sources)) = flags.operands.split_last() else {
+    let Some((destination, sources @ [_, ..])) = flags.operands.split_last() else {
         return Err(Failure::usage("give what to copy and where to"));
     };
     if !flags.operands.iter().any(|operand| is_remote(operand)) {
