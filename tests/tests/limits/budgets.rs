@@ -126,7 +126,7 @@ fn memory_beyond_a_budget_is_refused_to_the_one_who_asks() {
         let (mut raw, _) = Raw::session(harness.address(), 4);
         let root = raw.mount("mem");
         let file = raw.create(root, b"f");
-        let written = raw.call(write(file), &dafs_tests::raw::write_body(0, 5, None), b"hello");
+        let written = raw.call(write(file), &write_body(0, 5, None), b"hello");
         assert_eq!(written.header.status, Status::OK);
         let regions: Vec<_> = (0..3).map(|_| raw.region(1 << 20, Access::REMOTE_WRITE)).collect();
         let mut ask = |place: usize| {
