@@ -88,9 +88,11 @@ fn class_of(error: &dafs_client::Error) -> Class {
 
 fn class_of_status(status: Status) -> Class {
     match status {
-        Status::NOT_FOUND | Status::NO_EXPORT | Status::STALE => Class::NoSuchFile,
+        Status::NOT_FOUND | Status::STALE => Class::NoSuchFile,
         Status::EXISTS => Class::FileExists,
-        Status::IS_DIRECTORY
+        // Not for the lack of a file: a program that makes one would be told that there is none.
+        Status::NO_EXPORT
+        | Status::IS_DIRECTORY
         | Status::NOT_DIRECTORY
         | Status::NAME_TOO_LONG
         | Status::LOOP

@@ -158,7 +158,10 @@ static int fs_get_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE *size)
 
 int dafs_fs_sync(ompio_file_t *fh)
 {
-    return dafs_max_class(fh->f_comm, dafs_class(adio_dafs_sync(dafs_file_of(fh)->common.handle)));
+    int status = adio_dafs_sync(dafs_file_of(fh)->common.handle);
+
+    dafs_report(status);
+    return dafs_max_class(fh->f_comm, dafs_class(status));
 }
 
 /* After the queries: another component's may have written there. Those of sharedfp come next, and try files beside the file by

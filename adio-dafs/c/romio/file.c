@@ -191,7 +191,10 @@ void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error
 
 void dafs_adio_flush(ADIO_File fd, int *error)
 {
-    *error = dafs_max_class(fd->comm, dafs_class(adio_dafs_sync(dafs_file_of(fd)->common.handle)));
+    int status = adio_dafs_sync(dafs_file_of(fd)->common.handle);
+
+    dafs_report(status);
+    *error = dafs_max_class(fd->comm, dafs_class(status));
 }
 
 /* ROMIO's refuses a file that is only read. */
