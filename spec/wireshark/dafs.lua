@@ -379,8 +379,15 @@ local SPEC = {
         },
         ["list read reply"] = {
             { 0, 4, "count", about = "bytes read of all extents together" },
-            { 4, 4, "end of file", min = 0, max = 1, about = "1 if the file ended within an extent" },
-            { 8, 8, "end", about = "offset at which the file ended" },
+            {
+                4,
+                4,
+                "end of file",
+                min = 0,
+                max = 1,
+                about = "1 if the file ended within an extent or before one",
+            },
+            { 8, 8, "end", about = "offset at which the file ended: LIST-5" },
         },
         explanation = {
             { 0, 4, "parts", about = "parts: contiguous in the file and in memory" },
@@ -814,8 +821,8 @@ local SPEC = {
                 8,
                 "value",
                 about =
-                    "of a read the offset at which the file ended, 2⁶⁴−1 where it did not; of a write the " ..
-                    "verifier",
+                    "of a read the offset at which the file ended (LIST-5), 2⁶⁴−1 where it did not; of a " ..
+                    "write the verifier",
             },
         },
         ["noticed results"] = {

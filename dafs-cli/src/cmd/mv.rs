@@ -15,7 +15,7 @@ use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mv, remotes: &Remotes) -> Result<ExitCode> {
     let Some((destination, sources @ [_, ..])) = flags.operands.split_last() else {
-        return Err(Failure::usage("give what to move and where to"));
+        return Err(Failure::usage("give what to move, and where to: dafs mv SOURCE... DESTINATION"));
     };
     check_paths(&flags.operands)?;
     let failures = Failures::default();

@@ -113,7 +113,7 @@ fn errors_have_their_classes(on: On) {
     assert_eq!(class("dir", RDWR), Class::BadFile);
     assert_eq!(class(&"n".repeat(300), RDWR_CREATE), Class::BadFile);
     let no_export = format!("{}/none/f", name(&harness, on, "f").trim_end_matches("/data/f"));
-    assert_eq!(opening(&no_export, RDWR, &[]).open().unwrap_err().class, Class::NoSuchFile);
+    assert_eq!(opening(&no_export, RDWR_CREATE, &[]).open().unwrap_err().class, Class::BadFile);
     assert_eq!(delete(name(&harness, on, "missing").as_ref()).unwrap_err().class, Class::NoSuchFile);
     delete(name(&harness, on, "there").as_ref()).unwrap();
     assert_eq!(class("there", RDWR), Class::NoSuchFile);

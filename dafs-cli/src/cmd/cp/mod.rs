@@ -40,7 +40,7 @@ use crate::signals::Interrupt;
 
 pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCode> {
     let Some((destination, sources @ [_, ..])) = flags.operands.split_last() else {
-        return Err(Failure::usage("give what to copy and where to"));
+        return Err(Failure::usage("give what to copy, and where to: dafs cp SOURCE... DESTINATION"));
     };
     if !flags.operands.iter().any(|operand| is_remote(operand)) {
         return Err(Failure::usage(
