@@ -108,7 +108,7 @@ fn inline_view_without_order_takes_no_more_steps_than_a_turn_has(on: On) {
     let tile = Datatype::bytes(1).hindexed_block(1, &displacements);
     let description = encode_datatype(&tile);
     let (len, size) = (VIEW_SEGMENTS_MAX as u32, 4000);
-    let harness = Harness::start(on);
+    let harness = Harness::start_with(on, |config| config.inline_max = len);
     let [mut raw, mut other] = [(); 2].map(|()| {
         let mut raw = Raw::connect_taking(harness.address(), 1 << 20);
         raw.shake(&introduction(harness.address(), COUNT, None)).unwrap();
