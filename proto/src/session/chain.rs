@@ -132,8 +132,10 @@ impl Chains {
                 chain.failed.get_or_insert(link.position);
             }
             chain.saves.extend(handle.map(|handle| (link.position, handle)));
+            if chain.is_over() {
+                self.forget_ended();
+            }
         }
-        self.forget_ended();
     }
 
     /// A link that was abandoned does not come again. Returns the chain that ends with it, whose links need not wait any more.

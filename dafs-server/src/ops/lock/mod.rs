@@ -14,7 +14,7 @@ use dafs_proto::wire::{
 use self::turns::is_notified;
 use super::Worker;
 use crate::shared::WorkerId;
-use crate::shared::locks::{Freed, Held, Lasting, LockTable, Outcome, Owner, Told, WaiterId, Waiting};
+use crate::shared::locks::{Claim, Freed, Held, Lasting, LockTable, Outcome, Owner, Told, WaiterId, Waiting};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId, work};
 use crate::worker::flight::Call;
@@ -115,6 +115,9 @@ impl Worker {
         let Asked { file, request, held, .. } = *asked;
         let (range, claim) = (request.range(), self.claim_of(call, request));
         let node = self.node_shown_locally(asked.node);
+        if node.is_none() && claim == Claim::New && self.shared.locks.lock_alone(file, &range, &held) {
+            return Ok(Outcome::Granted(Vec::new()));
+        }
         self.shared.locks.with(|table| {
             if let Some(node) = node {
                 table.show(file, || self.storage.local_locks(node))?;
@@ -146,11 +149,15 @@ impl Worker {
         if !session.lock_turns.is_empty() {
             self.claim_unlocked_turns(call, file, &range, request.owner);
         }
-        let (lasts, granted) = self.shared.locks.with(|table| {
-            let lasts = are_kept && table.has_lasting(file, &range, owner);
-            (lasts, table.give_back(file, &range, owner))
-        });
-        let granted = granted?;
+        let (lasts, granted) = if self.shared.locks.unlock_alone(file, &range, owner) {
+            (false, Vec::new())
+        } else {
+            let (lasts, granted) = self.shared.locks.with(|table| {
+                let lasts = are_kept && table.has_lasting(file, &range, owner);
+                (lasts, table.give_back(file, &range, owner))
+            });
+            (lasts, granted?)
+        };
         // It may have been given back before, and that may not be written.
         match lasts || self.shared.locks.may_be_kept(file, &range, owner) {
             true => self.reply_once_kept(call, file, AfterKept::Unlocked),
@@ -235,7 +242,15 @@ impl Worker {
     }
 
     /// Tells those whose turn has come.
+    #[inline]
     fn tell_of_locks(&mut self, granted: Vec<Waiting>) {
+        if !granted.is_empty() || self.shared.locks.has_overfull() {
+            self.tell_each(granted);
+        }
+    }
+
+    #[cold]
+    fn tell_each(&mut self, granted: Vec<Waiting>) {
         for Waiting { worker, told } in granted {
             self.tell_of_lock(worker, told, Status::OK);
         }

@@ -3,18 +3,47 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dafs_proto::wire::SessionId;
 
-use super::{LockLimits, LockTable, Owner, Waiting};
+use super::{Held, LockLimits, LockTable, Owner, Waiting};
 use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
 use crate::storage::LockKey;
+
+/// The table, and a lock that it does not know of yet.
+#[derive(Debug, Default)]
+struct Guarded {
+    table: LockTable,
+    /// The last lock, where the table need not be looked at for it: most are given back before anybody does.
+    alone: Option<Alone>,
+}
+
+#[derive(Debug)]
+struct Alone {
+    file: LockKey,
+    range: Range<u64>,
+    held: Held,
+}
+
+impl Guarded {
+    fn of(table: LockTable) -> Mutex<Self> {
+        Mutex::new(Self { table, alone: None })
+    }
+
+    /// The table knows of every lock.
+    fn settle(&mut self) -> &mut LockTable {
+        if let Some(Alone { file, range, held }) = self.alone.take() {
+            self.table.put_alone(file, &range, held);
+        }
+        &mut self.table
+    }
+}
 
 /// The table, and what is asked of it so often that nobody should wait for its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    table: Mutex<LockTable>,
+    guarded: Mutex<Guarded>,
     /// Somebody has asked for a lock since the server began, or before.
     used: AtomicBool,
     mandatory: AtomicBool,
@@ -30,7 +59,7 @@ pub(crate) struct Locks {
 impl Locks {
     /// Without locks, for so many.
     pub(crate) fn new(limits: LockLimits) -> Self {
-        Self { table: Mutex::new(LockTable::new(limits)), ..Self::default() }
+        Self { guarded: Guarded::of(LockTable::new(limits)), ..Self::default() }
     }
 
     /// With a file, and what it has kept.
@@ -44,21 +73,46 @@ impl Locks {
             restart_over: AtomicBool::new(false),
             awaits_local: AtomicBool::new(false),
             has_overfull: AtomicBool::new(false),
-            table: Mutex::new(table),
+            guarded: Guarded::of(table),
             file: Some(file),
             before: kept.sessions.into_iter().collect(),
         }
     }
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut LockTable) -> T) -> T {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = act(&mut table);
+        let mut guarded = self.guard();
+        let table = guarded.settle();
+        let outcome = act(table);
         self.mandatory.store(table.has_mandatory(), Ordering::Release);
         self.mandatory_version.store(table.mandatory_version(), Ordering::Release);
         self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
         self.awaits_local.store(table.awaits_local(), Ordering::Relaxed);
         self.has_overfull.store(table.has_overfull(), Ordering::Relaxed);
         outcome
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Guarded> {
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks a range that no lock or wait touches; whether it was such a one. The table is told when anybody looks at it.
+    pub(crate) fn lock_alone(&self, file: LockKey, range: &Range<u64>, held: &Held) -> bool {
+        let mut guarded = self.guard();
+        let table = guarded.settle();
+        let is_alone = !held.is_mandatory && !range.is_empty() && table.stands_alone(file, range, held);
+        if is_alone {
+            table.note(file, range, held.kind);
+            self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
+            guarded.alone = Some(Alone { file, range: range.clone(), held: *held });
+        }
+        is_alone
+    }
+
+    /// Gives back the last lock, if it is this one and the table has not been told of it; whether it was.
+    pub(crate) fn unlock_alone(&self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let is_this =
+            |alone: &mut Alone| alone.file == file && alone.range == *range && alone.held.owner == owner;
+        self.guard().alone.take_if(is_this).is_some()
     }
 
     /// Somebody has asked for a lock since the server began.
@@ -88,9 +142,15 @@ impl Locks {
         self.awaits_local.load(Ordering::Relaxed)
     }
 
+    /// There may be some of those that [`Locks::take_overfull`] takes.
+    #[inline]
+    pub(crate) fn has_overfull(&self) -> bool {
+        self.has_overfull.load(Ordering::Relaxed)
+    }
+
     /// Those that waited and are to be told that they get nothing: they would make too many parts.
     pub(crate) fn take_overfull(&self) -> Vec<Waiting> {
-        match self.has_overfull.load(Ordering::Relaxed) {
+        match self.has_overfull() {
             true => self.with(LockTable::take_overfull),
             false => Vec::new(),
         }

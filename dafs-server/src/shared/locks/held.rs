@@ -1,7 +1,6 @@
 //! Who holds a lock, how, and how many there are.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{LockKind, LockTurn, SessionId};
@@ -90,13 +89,60 @@ pub enum Told {
     Session(SessionId, LockTurn, LockKind),
 }
 
-/// Parts that are held or waited for: by session, and of all. Clients choose the keys, so they are ordered: hashing them safely takes
-/// longer for the few that there mostly are.
+/// How many of something each has. Clients choose the keys, so they are ordered: hashing them safely takes longer for the few that there
+/// mostly are. Who has nothing is forgotten, except the last: he mostly takes something again.
+#[derive(Debug)]
+pub(super) struct Tally<K> {
+    counts: BTreeMap<K, usize>,
+    /// He may have nothing.
+    last: Option<K>,
+}
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Self { counts: BTreeMap::new(), last: None }
+    }
+}
+
+impl<K: Copy + Ord> Tally<K> {
+    pub(super) fn of(&self, key: K) -> usize {
+        self.counts.get(&key).copied().unwrap_or(0)
+    }
+
+    fn one_more(&mut self, key: K) {
+        *self.counts.entry(key).or_default() += 1;
+    }
+
+    fn one_less(&mut self, key: K) {
+        if let Some(count) = self.counts.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 && self.last != Some(key) {
+                self.forget_last_for(key);
+            }
+        }
+    }
+
+    #[cold]
+    fn forget_last_for(&mut self, key: K) {
+        if let Some(last) = self.last.replace(key)
+            && self.of(last) == 0
+        {
+            self.counts.remove(&last);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.counts.len()
+    }
+}
+
+/// Parts that are held or waited for: by session, and of all.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    pub(super) by_session: BTreeMap<SessionId, usize>,
+    pub(super) by_session: Tally<SessionId>,
     /// Those that are held.
-    pub(super) by_owner: BTreeMap<Owner, usize>,
+    pub(super) by_owner: Tally<Owner>,
     pub(super) all: usize,
     /// Those that are mandatory.
     pub(super) mandatory: usize,
@@ -108,35 +154,25 @@ impl Counts {
     pub(super) fn add(&mut self, held: &Held) {
         self.mandatory += usize::from(held.is_mandatory);
         self.mandatory_changes += u64::from(held.is_mandatory);
-        *self.by_owner.entry(held.owner).or_default() += 1;
+        self.by_owner.one_more(held.owner);
         self.add_waiter(held.owner);
     }
 
     pub(super) fn remove(&mut self, held: &Held) {
         self.mandatory -= usize::from(held.is_mandatory);
         self.mandatory_changes += u64::from(held.is_mandatory);
-        one_less(&mut self.by_owner, held.owner);
+        self.by_owner.one_less(held.owner);
         self.remove_waiter(held.owner);
     }
 
     pub(super) fn add_waiter(&mut self, owner: Owner) {
         self.all += 1;
-        *self.by_session.entry(owner.session).or_default() += 1;
+        self.by_session.one_more(owner.session);
     }
 
     pub(super) fn remove_waiter(&mut self, owner: Owner) {
         self.all -= 1;
-        one_less(&mut self.by_session, owner.session);
-    }
-}
-
-/// Counts one down, and forgets what is nought.
-fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
-    if let Entry::Occupied(mut count) = counts.entry(key) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
+        self.by_session.one_less(owner.session);
     }
 }
 

@@ -168,6 +168,6 @@ impl LockTable {
 
     /// A session holds or awaits something.
     pub(crate) fn has_any(&self, session: SessionId) -> bool {
-        self.counts.by_session.contains_key(&session)
+        self.counts.by_session.of(session) > 0
     }
 }

@@ -42,7 +42,7 @@ impl LockLimits {
             return Ok(());
         }
         let (own, all) = segments.map_or((1, 1), |segments| segments.added(range, owner));
-        let held = counts.by_session.get(&owner.session).copied().unwrap_or(0);
+        let held = counts.by_session.of(owner.session);
         let is_over = |found: usize, added: usize, max: usize| found + added.max(1) > max + waits;
         match (is_over(held, own, self.session), is_over(counts.all, all, self.all)) {
             (true, _) => Err(Over::Session),
@@ -130,7 +130,7 @@ impl LockTable {
         let is_over = |before: usize, added: usize, gone: usize, max: usize| {
             added > gone && before + added > max + gone
         };
-        let own = self.counts.by_session.get(&session).copied().unwrap_or(0);
+        let own = self.counts.by_session.of(session);
         if is_over(own, added.own, gone.own, self.limits.session) {
             return Err(self.refused.count(Over::Session));
         }
@@ -164,7 +164,7 @@ impl LockTable {
     }
 
     pub(super) fn is_full_for(&self, session: SessionId) -> bool {
-        self.counts.by_session.get(&session).is_some_and(|own| *own >= self.limits.session)
+        self.counts.by_session.of(session) >= self.limits.session
     }
 
     pub(super) fn is_full(&self) -> bool {

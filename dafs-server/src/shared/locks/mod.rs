@@ -144,29 +144,43 @@ impl LockTable {
         outcome
     }
 
-    /// Locks a range as [`LockTable::lock`] does, in the most frequent case: of a known file for which nobody waits, and a range of which
-    /// nobody has anything. Whether it was that.
+    /// Locks a range as [`LockTable::lock`] does, in the most frequent case; whether it was that.
     fn lock_alone(&mut self, file: LockKey, range: &Range<u64>, held: Held) -> bool {
-        let session = held.owner.session;
+        let stands_alone = self.stands_alone(file, range, &held);
+        if stands_alone {
+            self.note(file, range, held.kind);
+            self.put_alone(file, range, held);
+        }
+        stands_alone
+    }
+
+    /// Nothing has to be looked at to lock this: the file is known and nobody waits for it, nobody has anything of the range, or of what
+    /// touches it, and nothing lasts.
+    fn stands_alone(&self, file: LockKey, range: &Range<u64>, held: &Held) -> bool {
         let is_special = held.lasting != Lasting::No
             || self.restart.is_grace()
             || self.lasting.has_kept()
             || self.local.is_shown(file)
-            || self.is_full_for(session)
+            || self.is_full_for(held.owner.session)
             || self.is_full();
-        let Some(locks) = self.files.get_mut(&file).filter(|locks| !is_special && locks.waiters.is_empty())
-        else {
-            return false;
-        };
-        let is_known = locks.segments.sessions.knows(session);
-        if !locks.segments.lock_alone(range, held, &mut self.counts) {
-            return false;
-        }
-        self.restart.note(file, range, held.kind);
+        let locks = self.files.get(&file).filter(|locks| !is_special && locks.waiters.is_empty());
+        locks.is_some_and(|locks| locks.segments.stands_alone(range))
+    }
+
+    /// Somebody locks a range who did not hold it before a restart.
+    fn note(&mut self, file: LockKey, range: &Range<u64>, kind: Kind) {
+        self.restart.note(file, range, kind);
+    }
+
+    /// Locks what [`LockTable::stands_alone`].
+    fn put_alone(&mut self, file: LockKey, range: &Range<u64>, held: Held) {
+        let session = held.owner.session;
+        let segments = &mut self.files.entry(file).or_default().segments;
+        let is_known = segments.sessions.knows(session);
+        segments.put_alone(range, held, &mut self.counts);
         if !is_known {
             self.by_session.entry(session).or_default().insert(file, 0);
         }
-        true
     }
 
     /// A lock may be asked for, whoever has it now.

@@ -18,12 +18,15 @@ const TOUCHED_MAX: usize = 1 << 18;
 #[derive(Debug)]
 pub(super) enum Restart {
     /// Nobody knows who held what: all that was locked since.
-    Open { touched: BTreeMap<LockKey, Touched>, noted: usize },
+    Open { touched: BTreeMap<LockKey, Touched>, noted: usize, last: Option<Noted> },
     /// These sessions may take theirs again; the second have not done so yet. Others wait.
     Grace { sessions: HashSet<SessionId>, awaited: HashSet<SessionId> },
     /// It is over. In these files somebody may wait for that.
     Over { to_serve: Vec<LockKey> },
 }
+
+/// What was noted last: who locks the same again and again finds it here.
+type Noted = (LockKey, Range<u64>, LockKind);
 
 /// What was locked of a file since the server began.
 #[derive(Debug, Default)]
@@ -34,7 +37,7 @@ pub(super) struct Touched {
 
 impl Default for Restart {
     fn default() -> Self {
-        Self::Open { touched: BTreeMap::new(), noted: 0 }
+        Self::Open { touched: BTreeMap::new(), noted: 0, last: None }
     }
 }
 
@@ -80,7 +83,12 @@ impl Restart {
 
     /// Somebody has locked a range who did not hold it before.
     pub(super) fn note(&mut self, file: LockKey, range: &Range<u64>, kind: LockKind) {
-        let Self::Open { touched, noted } = self else { return };
+        let Self::Open { touched, noted, last } = self else { return };
+        let is_last = |(of, at, by): &Noted| (*of, at, *by) == (file, range, kind);
+        if last.as_ref().is_some_and(is_last) {
+            return;
+        }
+        *last = Some((file, range.clone(), kind));
         let touched = touched.entry(file).or_default();
         let ranges = match kind {
             LockKind::Shared => &mut touched.shared,

@@ -327,19 +327,20 @@ impl Segments {
         self.lock(range, held, counts);
     }
 
-    /// Locks a range of which nobody has a part, and which becomes one with no other; whether it was that.
-    pub(super) fn lock_alone(&mut self, range: &Range<u64>, held: Held, counts: &mut Counts) -> bool {
+    /// Nobody has a part of a range, nor of what touches it.
+    pub(super) fn stands_alone(&self, range: &Range<u64>) -> bool {
         let last = self.by_start.range(..=range.end).next_back();
-        if last.is_some_and(|(_, segment)| segment.end >= range.start) {
-            return false;
-        }
+        last.is_none_or(|(_, segment)| segment.end < range.start)
+    }
+
+    /// Locks a range which [`Segments::stands_alone`].
+    pub(super) fn put_alone(&mut self, range: &Range<u64>, held: Held, counts: &mut Counts) {
         self.by_start.insert(range.start, Segment { end: range.end, holders: SmallVec::from_buf([held]) });
         if held.is_mandatory {
             self.mandatory.insert(range.start);
         }
         counts.add(&held);
         self.sessions.add(held.owner.session);
-        true
     }
 
     /// Ends a lock of this very range that its owner shares with nobody, and that lasts no longer than he does; whether it was that.

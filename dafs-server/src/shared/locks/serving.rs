@@ -121,9 +121,7 @@ impl LockTable {
     /// Somebody whom an owner waits for waits for it, directly or by others.
     pub(super) fn closes_circle(&self, owner: Owner) -> bool {
         // Its last wait is behind all others, so nobody waits for that one.
-        if !self.counts.by_owner.contains_key(&owner)
-            && self.waits.get(&owner).is_none_or(|own| own.len() < 2)
-        {
+        if self.counts.by_owner.of(owner) == 0 && self.waits.get(&owner).is_none_or(|own| own.len() < 2) {
             return false;
         }
         let mut steps_left = CIRCLE_STEPS_MAX;

@@ -63,7 +63,7 @@ fn lock_that_would_make_too_many_parts_is_refused_whole() {
     assert_eq!(shared(&mut table, 3, 0..22, false), Err(Status::TOO_MANY_LOCKS));
     assert_eq!((table.counts.all, table.session_limit_state().refused), (all, 1));
     assert_eq!(shared(&mut table, 3, 0..18, false), Ok(NOW));
-    assert_eq!(table.counts.by_session[&SessionId(1)], 19);
+    assert_eq!(table.counts.by_session.of(SessionId(1)), 19);
     table.unlock(FILE, &(0..100), owner_of(3));
     assert_eq!(table.counts.all, all, "as before");
     // What is locked while it waits counts when its turn comes.
@@ -75,7 +75,7 @@ fn lock_that_would_make_too_many_parts_is_refused_whole() {
     }
     assert_eq!(table.unlock(FILE, &(99..100), owner_of(4)), []);
     assert_eq!(table.take_overfull(), [waiting(3)]);
-    assert_eq!(table.counts.by_session[&SessionId(1)], 10);
+    assert_eq!(table.counts.by_session.of(SessionId(1)), 10);
 }
 
 // [LOCK-10] [LOCK-5] Of one pass each counts once, as one that waits or as one that holds.
@@ -95,7 +95,7 @@ fn waiters_that_fit_are_all_granted_at_once() {
         assert_eq!(numbers(&granted), (0..COUNT).collect(), "{kind:?} {width}");
         assert_eq!(table.take_overfull(), []);
         assert_eq!(table.counts.all as u64, COUNT);
-        assert_eq!(table.counts.by_session[&SessionId(7)] as u64, COUNT);
+        assert_eq!(table.counts.by_session.of(SessionId(7)) as u64, COUNT);
     }
 }
 
@@ -112,7 +112,7 @@ fn lock_that_is_asked_for_again_at_the_limit_is_not_refused() {
         assert_eq!(lock(&mut table, range), Ok(NOW));
     }
     let Ok(Outcome::Waits(first)) = lock(&mut table, 0..1) else { panic!("it waits") };
-    assert_eq!(table.counts.by_session[&SessionId(1)], 3);
+    assert_eq!(table.counts.by_session.of(SessionId(1)), 3);
     assert_eq!(lock(&mut table, 0..1), Ok(Outcome::Waits(first)), "it waits already");
     assert_eq!(lock(&mut table, 0..2), Err(Status::TOO_MANY_LOCKS), "this it does not");
     assert_eq!(table.unlock(FILE, &(0..1), owner_of(4)), [told]);
@@ -122,7 +122,7 @@ fn lock_that_is_asked_for_again_at_the_limit_is_not_refused() {
     for range in [25..31, 30..31, 40..41] {
         assert_eq!(lock(&mut table, range), Err(Status::TOO_MANY_LOCKS));
     }
-    assert_eq!(table.counts.by_session[&SessionId(1)], 3);
+    assert_eq!(table.counts.by_session.of(SessionId(1)), 3);
     assert_eq!(table.session_limit_state().refused, 4);
 }
 
