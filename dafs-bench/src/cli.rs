@@ -168,12 +168,12 @@ pub enum Benchmark {
         /// Run this many sessions at once instead of the two clients, 1 to 10000.
         #[arg(long, value_parser = parse_sessions, value_name = "COUNT")]
         sessions: Option<usize>,
-        /// Keep this many large reads in flight, 1 to 4096.
+        /// Keep this many large reads in flight, 1 to 1024.
         #[arg(
             long,
             default_value_t = 1000,
             conflicts_with = "sessions",
-            value_parser = clap::value_parser!(u32).range(1..=4096),
+            value_parser = clap::value_parser!(u32).range(1..=1024),
             value_name = "COUNT"
         )]
         outstanding: u32,
@@ -486,8 +486,8 @@ fn parse_file_size(text: &str) -> Result<u64, String> {
     };
     let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     bytes
-        .filter(|bytes| (16 << 20..=1 << 40).contains(bytes))
-        .ok_or_else(|| "from 16 MiB to 1 TiB".to_owned())
+        .filter(|bytes| (16 << 20..=1 << 40).contains(bytes) && bytes.is_multiple_of(1 << 20))
+        .ok_or_else(|| "from 16 MiB to 1 TiB, whole MiB".to_owned())
 }
 
 fn parse_depth(text: &str) -> Result<usize, String> {
@@ -554,6 +554,7 @@ mod tests {
             assert_eq!(parse_file_size(text), Ok(bytes), "{text}");
         }
         assert!(parse_file_size("15M").is_err() && parse_file_size("2T").is_err());
+        assert!(parse_file_size("20000000").is_err() && parse_file_size("20971520").is_ok());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Ctrl-C: the first asks the benchmark to stop and clean up, the second ends the process at once.
+//! Ctrl-C: the first asks the benchmark to stop and clean up, the second ends the process at once. Other signals ask, however often: one
+//! `timeout` sends SIGTERM twice, and a terminal that closes SIGHUP.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -14,14 +15,19 @@ pub const EXIT_INTERRUPTED: i32 = 130;
 /// Installs the handlers for SIGINT, SIGTERM and SIGHUP. Call it once, before any child is started.
 pub fn install() -> anyhow::Result<()> {
     let stop = STOP.get_or_init(Default::default);
+    let interrupted = Arc::<AtomicBool>::default();
     // nohup(1) has SIGHUP ignored, and so it stays.
     for signal in
         [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !is_ignored(*signal))
     {
-        // The order matters: the second signal finds the flag that the first one set.
-        signal_hook::flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)))
-            .with_context(|| format!("cannot install a handler for signal {signal}"))?;
+        let asks = || signal_hook::flag::register(signal, Arc::clone(stop));
+        // The order matters: the second Ctrl-C finds the flag that the first one set.
+        let ends = |flag: &Arc<AtomicBool>| {
+            signal_hook::flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(flag))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(flag)))
+        };
+        let installed = if signal == libc::SIGINT { ends(&interrupted).and_then(|_| asks()) } else { asks() };
+        installed.with_context(|| format!("cannot install a handler for signal {signal}"))?;
     }
     Ok(())
 }

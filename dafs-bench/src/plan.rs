@@ -203,8 +203,8 @@ impl Plan {
             peers: options.peer,
             mounts: options.peer_mount,
             ops: options.op.unwrap_or(defaults.ops),
-            sizes: options.sizes.unwrap_or(defaults.sizes),
-            queue_depths: options.queue_depth.unwrap_or(defaults.depths),
+            sizes: ascending(options.sizes.unwrap_or(defaults.sizes)),
+            queue_depths: ascending(options.queue_depth.unwrap_or(defaults.depths)),
             methods: options.method.filter(|methods| !methods.is_empty()).unwrap_or(defaults.methods),
             registered: options.registered.unwrap_or(defaults.registered).values(),
             pattern: options.pattern.unwrap_or(defaults.pattern),
@@ -265,6 +265,13 @@ const SEGMENTS: usize = 128;
 
 /// A shorter look at an idle process sees little more than its own start.
 const IDLE_MIN: Duration = Duration::from_secs(1);
+
+/// Each once: where a curve crosses another is looked for between neighbours.
+fn ascending(mut values: Vec<usize>) -> Vec<usize> {
+    values.sort_unstable();
+    values.dedup();
+    values
+}
 
 struct Defaults {
     transports: Vec<Transport>,

@@ -66,7 +66,8 @@ pub enum Method {
 }
 
 /// Which way a figure is compared with its limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Microseconds for one operation: less is better.
     Us,
@@ -191,8 +192,8 @@ pub struct Row {
     /// What only MPI programs have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<MpiRow>,
-    /// Unit of `limit_value`, for reports that name it.
-    #[serde(skip)]
+    /// Unit of `limit_value`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_unit: Option<Unit>,
 }
 

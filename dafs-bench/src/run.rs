@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::check::{check_options, settings};
@@ -20,13 +21,14 @@ use crate::report;
 use crate::subject::bulk::{BULK_FILE, Bulk, BulkSetup};
 use crate::subject::dafs::{Dafs, Target};
 use crate::subject::list::Lists;
-use crate::subject::server::{self, Server, ServerOptions};
+use crate::subject::server::{self, Room, Server, ServerOptions};
 use crate::subject::{Crowd, Pair, Subject, Subjects};
 use crate::{interrupt, rdma, sys, workload};
 
 /// Runs what `cli` asks for and reports it. Children and files are gone when it returns, however it returns.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     interrupt::install()?;
+    raise_open_files_limit();
     let options = cli.benchmark.options();
     let pins = Pins::choose(options.pin)?;
     let plan = Plan { same_cpu: pins.same_cpu(), ..Plan::of(&cli.benchmark) };
@@ -60,6 +62,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
             pins: &pins,
             directory: directory.path(),
             disk: disk.as_deref(),
+            room: room(&cli.benchmark, &plan),
             verbs,
             progress: &progress,
             sockets: scratch_directory(None)?,
@@ -77,6 +80,23 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     interrupt::check()?;
     outcome.mark_disturbed();
     publish(&outcome, &machine, options)
+}
+
+/// Each session takes files, here and at the server that is started. Where the limit stays as it was, errors say so.
+fn raise_open_files_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// What the servers of our own are to have room for.
+fn room(benchmark: &Benchmark, plan: &Plan) -> Room {
+    let deepest = plan.queue_depths.iter().copied().max().unwrap_or(1);
+    match benchmark {
+        Benchmark::Fairness { outstanding, sessions, .. } => {
+            Room { slots: deepest.max(*outstanding as usize), sessions: sessions.unwrap_or(1) }
+        }
+        _ => Room { slots: deepest, sessions: plan.sessions },
+    }
 }
 
 impl Benchmark {
@@ -137,6 +157,7 @@ struct Fleet<'a> {
     directory: &'a Path,
     /// Where the file on the disk goes, where there are two.
     disk: Option<&'a Path>,
+    room: Room,
     verbs: Option<IpAddr>,
     progress: &'a Progress,
     /// Where sockets go: the address of one has room for a hundred bytes, fewer than the name of a --dir may have.
@@ -161,6 +182,7 @@ impl Fleet<'_> {
             disk: None,
             coalescing: true,
             pipeline: None,
+            room: self.room,
             verbs: self.verbs,
             cpus: self.pins.server.clone(),
         }
@@ -392,16 +414,23 @@ fn has_room(directory: &Path, bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Files go first: they are there, whoever reads standard output.
+/// Files go first: they are there, whoever reads standard output. Where one cannot be written the rest is not lost.
 fn publish(outcome: &Outcome, machine: &Machine, options: &Options) -> anyhow::Result<()> {
     let json_on_stdout = options.json.as_deref().is_some_and(is_stdout);
-    if let Some(path) = options.json.as_deref().filter(|_| !json_on_stdout) {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        report::json::write(outcome, machine, BufWriter::new(file))?;
-    }
-    if let (Some(path), Some(chart)) = (&options.plot, &outcome.chart) {
-        report::plot::write(chart, path)?;
-    }
+    let json = options.json.as_deref().filter(|_| !json_on_stdout).map_or(Ok(()), |path| {
+        let written =
+            File::create(path).and_then(|file| report::json::write(outcome, machine, BufWriter::new(file)));
+        written.with_context(|| format!("cannot write {}", path.display()))
+    });
+    let plot = match (&options.plot, &outcome.chart) {
+        (Some(path), Some(chart)) => report::plot::write(chart, path),
+        _ => Ok(()),
+    };
+    show(outcome, machine, json_on_stdout)?;
+    json.and(plot)
+}
+
+fn show(outcome: &Outcome, machine: &Machine, json_on_stdout: bool) -> anyhow::Result<()> {
     if json_on_stdout {
         unless_closed(report::json::write(outcome, machine, io::stdout().lock()))?;
         for note in &outcome.notes {

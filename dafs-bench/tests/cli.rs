@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn dafs_bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_dafs-bench")).args(arguments).output().unwrap()
@@ -80,6 +82,40 @@ fn results_are_in_their_file_when_nobody_reads_standard_output() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document: serde_json::Value = serde_json::from_slice(&std::fs::read(results).unwrap()).unwrap();
     assert_eq!(document["benchmark"], "limits");
+}
+
+#[test]
+fn results_are_shown_where_their_file_has_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = limits(directory.path(), &["--json", "/dev/full"]);
+    assert!(text(&output.stdout).contains("pread"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write /dev/full"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn benchmark_that_is_terminated_twice_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dafs-bench"));
+    command.args(["limits", "--seconds", "60", "--dir"]).arg(directory.path());
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // Its file is there once signals are caught.
+    while std::fs::read_dir(directory.path()).unwrap().count() == 0 {}
+    let pid = Pid::from_child(&running);
+    for signal in [Signal::TERM, Signal::TERM, Signal::HUP] {
+        kill_process(pid, signal).unwrap();
+        // Two that wait are one.
+        while is_waiting(running.id()) {}
+    }
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// A signal to a process waits to be taken.
+fn is_waiting(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
+    mask.trim().contains(|digit| digit != '0') && !status.contains("State:\tZ")
 }
 
 #[test]

@@ -29,6 +29,12 @@ impl Command {
         self
     }
 
+    /// How long a measurement of it is to take.
+    pub fn seconds(&self) -> f64 {
+        let word = self.words.iter().find(|(key, _)| key == "seconds");
+        word.and_then(|(_, seconds)| seconds.parse().ok()).unwrap_or(0.0)
+    }
+
     /// Adds a hint for the file.
     #[must_use]
     pub fn hint(self, key: &str, value: impl Display) -> Self {
@@ -131,6 +137,7 @@ mod tests {
     #[test]
     fn command_has_one_word_for_a_key_the_last_that_was_given() {
         let command = Command::new("pattern").with("seconds", 0.02).with("n", 1).hint("dafs_method", "list");
+        assert_eq!((command.seconds(), Command::new("overlap").seconds()), (0.02, 0.0));
         let command = command.with("seconds", 0).hint("dafs_method", "view");
         assert_eq!(command.line().unwrap(), "pattern\tseconds=0\tn=1\thint.dafs_method=view\n");
     }

@@ -15,8 +15,10 @@ use crate::cli::Way;
 use crate::subject::server::stop_child;
 use crate::{interrupt, sys};
 
-/// An answer may take so long: it is there to end a hang, not to judge speed.
+/// An answer may take so long, and so many times what a measurement is to take, of which there are several to one answer: that is there to
+/// end a hang, not to judge speed.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
+const ANSWER_MEASUREMENTS_MAX: f64 = 25.0;
 /// How long the ranks may take to end once their input has.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 /// Lines kept of what a job says to standard error.
@@ -47,6 +49,10 @@ pub struct Job {
     input: Option<ChildStdin>,
     answers: Receiver<String>,
     last_words: Arc<Mutex<VecDeque<String>>>,
+}
+
+fn answer_time_max(command: &Command) -> Duration {
+    ANSWER_TIME_MAX + Duration::from_secs_f64(command.seconds()).mul_f64(ANSWER_MEASUREMENTS_MAX)
 }
 
 impl Job {
@@ -83,7 +89,7 @@ impl Job {
         if input.write_all(line.as_bytes()).and_then(|()| input.flush()).is_err() {
             return self.ended();
         }
-        let began = Instant::now();
+        let (began, time_max) = (Instant::now(), answer_time_max(command));
         loop {
             interrupt::check()?;
             match self.answers.recv_timeout(Duration::from_millis(100)) {
@@ -93,8 +99,8 @@ impl Job {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return self.ended(),
-                Err(RecvTimeoutError::Timeout) if began.elapsed() > ANSWER_TIME_MAX => {
-                    bail!("cannot go on: no reply from mpirun for {ANSWER_TIME_MAX:?}{}", self.words());
+                Err(RecvTimeoutError::Timeout) if began.elapsed() > time_max => {
+                    bail!("cannot go on: no reply from mpirun for {time_max:?}{}", self.words());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }

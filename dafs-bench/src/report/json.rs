@@ -38,7 +38,7 @@ pub fn write(outcome: &Outcome, machine: &Machine, mut to: impl Write) -> std::i
 mod tests {
     use super::*;
     use crate::machine::Pins;
-    use crate::record::{Method, Op};
+    use crate::record::{Method, Op, Unit};
 
     fn written(outcome: &Outcome) -> serde_json::Value {
         let machine = Machine::describe(&Pins::default(), &[std::path::Path::new("/")]);
@@ -55,6 +55,7 @@ mod tests {
             method: Some(Method::Inline),
             registered: Some(true),
             ratio: Some(1.23456),
+            limit_unit: Some(Unit::MibPerS),
             ..Row::default()
         };
         let notes = vec!["a word".to_owned()];
@@ -74,6 +75,7 @@ mod tests {
             "ops_per_s",
             "limit",
             "limit_value",
+            "limit_unit",
             "ratio",
             "ratio_min",
             "ratio_max",
@@ -83,6 +85,7 @@ mod tests {
         assert_eq!(keys, expected);
         assert_eq!(value["rows"][0]["method"], "inline");
         assert_eq!(value["rows"][0]["ratio"], 1.235);
+        assert_eq!(value["rows"][0]["limit_unit"], "mib_per_s");
         assert!(value["rows"][0]["p50_us"].is_null());
         assert!(value.get("crossings").is_none());
         assert_eq!(value["notes"], serde_json::json!(["a word"]));

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use dafs_client::{
-    Background, Config, File, IoBuffer, Key, MethodOverride, OpenOptions, Pending, Provider, RegisteredBuf,
-    RegistrationConfig, Session, Transferred, Url, WaitPolicy, wait_any,
+    Background, Config, File, IoBuffer, Key, MethodOverride, Noncontiguous, OpenOptions, Pending, Provider,
+    RegisteredBuf, RegistrationConfig, Session, Transferred, Url, WaitPolicy, wait_any,
 };
 
 use crate::cli::{Poll, Transport};
@@ -99,7 +99,9 @@ impl Dafs {
     /// A session of its own, with the file open: always Direct, memory registered as `registration` says.
     pub(crate) fn registering(&self, registration: RegistrationConfig) -> anyhow::Result<(Session, File)> {
         let setup = Setup { method: Method::Direct, progress_thread: false, credits: CREDITS_MIN };
-        connect(&self.target, &Config { registration, ..Link::config(&self.target, setup) })
+        // Also of memory in pieces, where copies may be quicker.
+        let noncontiguous = Noncontiguous::Gather;
+        connect(&self.target, &Config { registration, noncontiguous, ..Link::config(&self.target, setup) })
     }
 
     /// A session of its own as a program gets it, with the file open.

@@ -37,10 +37,39 @@ pub struct ServerOptions {
     pub disk: Option<PathBuf>,
     /// Bytes of a chunk of large transfers, and chunks in progress at once, where not its own choice.
     pub pipeline: Option<(usize, usize)>,
+    /// What it has to have room for.
+    pub room: Room,
     /// Address of the RDMA device on which it listens too.
     pub verbs: Option<IpAddr>,
     /// CPUs that it runs on; anywhere when empty.
     pub cpus: Vec<usize>,
+}
+
+/// What a server is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Room {
+    /// Operations of one session at once.
+    pub slots: usize,
+    /// Sessions of the benchmark's clients.
+    pub sessions: usize,
+}
+
+impl Room {
+    /// What of it a server has by itself.
+    const DEFAULT: Self = Self { slots: 64, sessions: 4000 };
+    /// Sessions that are there beside: limits, probes, and those of other rounds that end.
+    const OTHERS: usize = 96;
+
+    fn arguments(self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if self.slots > Self::DEFAULT.slots {
+            arguments.extend(["--slots-max".to_owned(), self.slots.to_string()]);
+        }
+        if self.sessions > Self::DEFAULT.sessions {
+            arguments.extend(["--sessions-max".to_owned(), (self.sessions + Self::OTHERS).to_string()]);
+        }
+        arguments
+    }
 }
 
 /// A running `dafs-server`; stopped when dropped, and killed when the thread that started it ends otherwise.
@@ -93,6 +122,7 @@ impl Server {
         }
         // What it tells operators of every session would be noise beside results.
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
+        command.args(options.room.arguments());
         if !options.coalescing {
             command.arg("--no-coalescing");
         }
@@ -277,9 +307,17 @@ mod tests {
             coalescing: true,
             disk: None,
             pipeline: None,
+            room: Room::default(),
             verbs: None,
             cpus: Vec::new(),
         }
+    }
+
+    #[test]
+    fn server_is_asked_for_room_where_it_has_less_by_itself() {
+        assert_eq!(Room { slots: 64, sessions: 1 }.arguments(), Vec::<String>::new());
+        let arguments = Room { slots: 1000, sessions: 10_000 }.arguments();
+        assert_eq!(arguments, ["--slots-max", "1000", "--sessions-max", "10096"]);
     }
 
     #[test]
