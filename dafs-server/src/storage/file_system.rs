@@ -44,6 +44,14 @@ pub(super) trait FileSystem: Send {
     /// See [`super::Storage::map`].
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
 
+    /// See [`super::Storage::is_absent`].
+    fn is_absent(&self, _node: NodeId, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
+    /// See [`super::Storage::read_ahead`].
+    fn read_ahead(&self, _node: NodeId, _offset: u64, _len: u64) {}
+
     /// See [`super::Storage::is_direct`].
     fn is_direct(&self, _node: NodeId) -> bool {
         false

@@ -498,6 +498,14 @@ pub trait Storage: Send {
         Ok(None)
     }
 
+    /// The page cache has nothing of a range of a file. `false` also where that cannot be told at once.
+    fn is_absent(&self, _node: NodeId, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
+    /// Has the kernel begin to read a range of a file, and does not wait for it.
+    fn read_ahead(&self, _node: NodeId, _offset: u64, _len: u64) {}
+
     /// A file is open for direct I/O.
     fn is_direct(&self, _node: NodeId) -> bool {
         false

@@ -13,6 +13,9 @@ use crate::worker::flight::transfer::TransferKind;
 use crate::worker::requests::work::Context;
 use crate::worker::sched::costs::{SieveCosts, has_gaps};
 
+/// So much of a chunk is looked for in the page cache, and read ahead of, bytes.
+const READ_AHEAD_MAX: u64 = 1 << 20;
+
 /// Fewer parts are written each by itself.
 const SIEVED_PARTS_MIN: usize = 4;
 
@@ -40,7 +43,10 @@ impl List {
             }
             at.worker.stats.counted.sieved_windows += u64::from(std::mem::take(&mut self.calls.windows));
             let first = self.next;
-            let result = self.move_now(&mut *at.worker.storage, at.worker.turns.left());
+            let result = match self.is_absent(at) {
+                true => self.move_nothing(),
+                false => self.move_now(&mut *at.worker.storage, at.worker.turns.left()),
+            };
             if let Some(mut account) = self.account.take() {
                 let moved = self.next - first;
                 let costs = self.costs.unwrap_or_else(|| self.costs_in(at.worker).costs(self.node.export));
@@ -92,6 +98,31 @@ impl List {
         }
     }
 
+    /// Nothing of the chunk is in the page cache, and it is read in windows: the kernel begins to at once. Looks part by part would have it
+    /// read ahead of each, and what the windows read would come in pieces then. It is asked only where the last list had to wait.
+    fn is_absent(&mut self, at: &mut Context<'_>) -> bool {
+        if let Some(is_absent) = self.calls.is_absent {
+            return is_absent;
+        }
+        self.calls.is_absent = Some(false);
+        if self.kind != TransferKind::Read || !self.costs_in(at.worker).waiting.expects(self.node.export) {
+            return false;
+        }
+        let parts = self.parts.as_slice();
+        let Some((first, last)) = parts.first().zip(parts.last()) else { return false };
+        let (offset, len) = (first.offset, (last.end() - first.offset).min(READ_AHEAD_MAX));
+        if !at.worker.storage.is_absent(self.node, offset, len) {
+            return false;
+        }
+        self.choose_gap(at);
+        let is_window = self.next_call_waiting().is_some_and(|call| call.parts.len() > 1);
+        if is_window {
+            at.worker.storage.read_ahead(self.node, offset, len);
+        }
+        self.calls.is_absent = Some(is_window);
+        is_window
+    }
+
     fn wait_in(&mut self, step: Step) -> Progress {
         self.step = step;
         Progress::Wait
@@ -105,8 +136,8 @@ impl List {
         }
     }
 
-    /// Leaves the next call to storage.
-    fn submit_call(&mut self, at: &mut Context<'_>) {
+    /// Decides how large the gaps are that calls take in which have to wait.
+    fn choose_gap(&mut self, at: &mut Context<'_>) {
         let may_sieve = self.kind == TransferKind::Read || self.costs.is_some();
         if self.sieve != Sieve::Auto {
             self.gap_max_waiting = if self.sieve == Sieve::On { WAITING_GAP_MAX } else { 0 };
@@ -118,6 +149,11 @@ impl List {
             self.gap_max_waiting = gap_max;
             self.calls.trial = Some((at.worker.now, trial));
         }
+    }
+
+    /// Leaves the next call to storage.
+    fn submit_call(&mut self, at: &mut Context<'_>) {
+        self.choose_gap(at);
         let Some(call) = self.next_call_waiting() else { return };
         let (op, len, parts) = (self.op_of(&call), call.len, call.parts.len());
         self.next = call.parts.end;
@@ -165,6 +201,7 @@ impl List {
     /// Storage has moved all parts of the chunk.
     fn chunk_moved(&mut self, at: &mut Context<'_>) -> Progress {
         let calls = std::mem::take(&mut self.calls);
+        self.costs_in(at.worker).waiting.note(self.node.export, calls.waited_parts > 0);
         if let Some((began, trial)) = calls.trial
             && 2 * calls.waited_parts >= self.parts.as_slice().len()
         {

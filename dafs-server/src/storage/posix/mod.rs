@@ -420,6 +420,17 @@ impl FileSystem for PosixExport {
         }
     }
 
+    fn is_absent(&self, node: NodeId, offset: u64, len: u64) -> bool {
+        let node = self.nodes.get(node).filter(|node| node.class.local && node.direct_io.is_none());
+        node.is_some_and(|node| sys::cached_pages(node.buffered_fd(), offset, len) == Ok(0))
+    }
+
+    fn read_ahead(&self, node: NodeId, offset: u64, len: u64) {
+        if let Some(node) = self.nodes.get(node) {
+            hint::read_ahead(node.buffered_fd(), offset, len);
+        }
+    }
+
     fn is_direct(&self, node: NodeId) -> bool {
         self.nodes.get(node).is_some_and(|node| node.direct_io.is_some())
     }

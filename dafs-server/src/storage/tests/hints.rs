@@ -35,10 +35,18 @@ fn data_that_is_not_needed_is_written_out_and_dropped_and_read_ahead_where_it_is
         assert_eq!(cached(&f), PAGES / 2, "{kind:?}: none of the second half, also not what was dirty");
         hint(&mut f, node, 0, 0, Some(AccessPattern::WillNotNeed));
         assert_eq!(cached(&f), 0, "{kind:?}");
+        assert!(f.storage.is_absent(node, 0, SIZE));
+        // As a list that has to wait does it.
+        f.storage.read_ahead(node, SIZE / 2, 4096);
+        while cached(&f) == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!f.storage.is_absent(node, SIZE / 2, SIZE / 2), "{kind:?}");
         hint(&mut f, node, 0, 0, Some(AccessPattern::WillNeed));
         while cached(&f) != PAGES {
             std::thread::yield_now();
         }
+        assert!(!f.storage.is_absent(node, 0, 4096), "{kind:?}");
         assert!(f.read(node, 0, data.len()).unwrap() == data, "{kind:?}");
     }
 }

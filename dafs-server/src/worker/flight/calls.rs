@@ -26,6 +26,8 @@ pub(crate) struct Calls {
     /// Parts that storage had to be waited for, when the first was, and what is tried out with them.
     pub(crate) waited_parts: usize,
     pub(crate) trial: Option<(Moment, Trial)>,
+    /// Nothing of a read was in the page cache when it began; not looked for yet.
+    pub(crate) is_absent: Option<bool>,
     /// Windows that storage has written and that are not counted yet.
     pub(crate) windows: u32,
 }

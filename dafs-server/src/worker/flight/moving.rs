@@ -28,6 +28,12 @@ impl List {
         result
     }
 
+    /// As [`List::move_now`], where nothing is at hand.
+    pub(crate) fn move_nothing(&mut self) -> Result<(), NowError> {
+        (self.moved, self.tally) = (0, Tally::default());
+        if self.has_next() { Err(NowError::WouldBlock) } else { Ok(()) }
+    }
+
     fn move_each(
         &mut self,
         storage: &mut dyn Storage,

@@ -46,10 +46,17 @@ const IN_VAIN_MAX: u32 = 12;
 pub(crate) struct LearnedGaps {
     /// Gaps up to this are passed over in either way.
     gap_apart: u64,
-    exports: Vec<Cells>,
+    exports: Vec<Export>,
 }
 
-/// Of files that are in the page cache, and of those that are open for direct I/O.
+#[derive(Debug, Default)]
+struct Export {
+    /// Of files that are in the page cache, and of those that are open for direct I/O.
+    cells: Cells,
+    /// The last list had to wait.
+    has_waited: bool,
+}
+
 type Cells = [[Cell; GAP_CLASSES * PART_CLASSES]; 2];
 
 /// Times of a kind of list: apart, and with the gaps.
@@ -96,25 +103,43 @@ impl LearnedGaps {
     /// The largest gap that is to be moved with the parts from `from` on, bytes. `file`: of which export, and whether it is open for
     /// direct I/O.
     pub(crate) fn choose(&mut self, file: (ExportId, bool), parts: &[Part], from: usize) -> (u64, Trial) {
-        let export = usize::from(file.0.0).min(EXPORTS_MAX - 1);
+        let export = place_of(file.0);
         let parts = parts.get(from..).unwrap_or_default();
         let (gap, part) = averages(parts);
         let index =
             class(gap, READ_GAP_MAX, 2, GAP_CLASSES) * PART_CLASSES + class(part, PART_MIN, 8, PART_CLASSES);
         let place = (usize::from(file.1), index);
-        if self.exports.len() <= export {
-            self.exports.resize_with(export + 1, Default::default);
-        }
-        let cell = &mut self.exports[export][place.0][place.1];
+        let gap_apart = self.gap_apart;
+        let cell = &mut self.export(export).cells[place.0][place.1];
         let sieves = cell.choose(gap <= PRIOR_GAP_MAX, part * parts.len() as u64);
-        let gap_max = if sieves { (2 * gap).clamp(READ_GAP_MAX, WAITING_GAP_MAX) } else { self.gap_apart };
+        let gap_max = if sieves { (2 * gap).clamp(READ_GAP_MAX, WAITING_GAP_MAX) } else { gap_apart };
         (gap_max, cell.begin(export, place, sieves))
+    }
+
+    fn export(&mut self, place: usize) -> &mut Export {
+        if self.exports.len() <= place {
+            self.exports.resize_with(place + 1, Default::default);
+        }
+        &mut self.exports[place]
+    }
+
+    /// Some of a list's data was not at hand, or all of it was.
+    pub(crate) fn note(&mut self, export: ExportId, has_waited: bool) {
+        let place = place_of(export);
+        if has_waited || self.exports.len() > place {
+            self.export(place).has_waited = has_waited;
+        }
+    }
+
+    /// The next list will have to wait, if it is as the last.
+    pub(crate) fn expects(&self, export: ExportId) -> bool {
+        self.exports.get(place_of(export)).is_some_and(|export| export.has_waited)
     }
 
     /// A list has moved so many bytes in this time.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn record(&mut self, trial: &Trial, len: u64, time: Duration) {
-        let cells = self.exports.get_mut(trial.export).and_then(|cells| cells.get_mut(trial.cell.0));
+        let cells = self.exports.get_mut(trial.export).and_then(|export| export.cells.get_mut(trial.cell.0));
         let Some(cell) = cells.and_then(|cells| cells.get_mut(trial.cell.1)) else { return };
         let way = usize::from(trial.sieves);
         let is_alone = trial.begun_before == Some(cell.begun[usize::from(!trial.sieves)]);
@@ -195,6 +220,10 @@ impl Cell {
     }
 }
 
+fn place_of(export: ExportId) -> usize {
+    usize::from(export.0).min(EXPORTS_MAX - 1)
+}
+
 /// Bytes between two of these parts, and of one, on average.
 fn averages(parts: &[Part]) -> (u64, u64) {
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return (0, 0) };
@@ -246,6 +275,17 @@ mod tests {
             sieve.record(&trial, 1000, Duration::from_nanos(1000 * ns[usize::from(trial.sieves)]));
         }
         sieved
+    }
+
+    #[test]
+    fn list_is_expected_to_wait_where_the_last_of_its_export_did() {
+        let (mut sieve, other) = (reads(), ExportId(1));
+        assert!(!sieve.expects(EXPORT));
+        sieve.note(other, false);
+        sieve.note(EXPORT, true);
+        assert!(sieve.expects(EXPORT) && !sieve.expects(other));
+        sieve.note(EXPORT, false);
+        assert!(!sieve.expects(EXPORT));
     }
 
     // [LIST-14]
@@ -339,7 +379,7 @@ mod tests {
                         sieve.record(&ended, 1000, Duration::from_nanos(1000 * ns));
                     }
                 }
-                let cell = sieve.exports[0].iter().flatten().find(|cell| cell.tries != [0; 2]).unwrap();
+                let cell = sieve.exports[0].cells.iter().flatten().find(|cell| cell.tries != [0; 2]).unwrap();
                 let known = cell.ns.map(|ns| (ns * 100.0).round() / 100.0);
                 assert_eq!(known, ns.map(|ns| ns as f32), "{depth} at once");
                 assert!((1..=19_000 / 30).contains(&slower), "{depth} at once, {ns:?}: {slower}");
