@@ -60,7 +60,10 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
         }
         Ok(status) => {
             // While it ran, the lock was lost: what it did may have met what others did.
-            unlocked.map_err(|error| target.failed("keep the lock of", &error))?;
+            match unlocked.map_err(|error| target.failed("keep the lock of", &error)) {
+                Err(failure) if !status.success() => say(&failure.to_string()),
+                kept => kept?,
+            }
             Ok(exit_of(status))
         }
     }

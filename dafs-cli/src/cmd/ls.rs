@@ -107,10 +107,8 @@ impl Listing<'_> {
             let mut below = Vec::new();
             let listed = self.directory(target, &path, &mut below);
             self.failures.keep_going(listed)?;
-            if self.flags.recursive {
-                below.sort_by(|one, other| other.cmp(one));
-                stack.append(&mut below);
-            }
+            below.sort_by(|one, other| other.cmp(one));
+            stack.append(&mut below);
         }
         Ok(())
     }
@@ -144,7 +142,8 @@ impl Listing<'_> {
                 // Not wanted, or it vanished meanwhile.
                 _ => None,
             };
-            if attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
+            if self.flags.recursive
+                && attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
                 && let Some(name) = crate::remote::entry_name(&entry.name)
             {
                 let own = join(path, name);

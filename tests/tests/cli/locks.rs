@@ -19,6 +19,7 @@ use crate::programs::{World, command, dafs, program};
 on_each_provider! {
     program_runs_while_the_file_is_locked,
     program_that_ends_badly_is_told_of,
+    program_whose_lock_was_lost_ends_badly_or_as_it_does,
     program_keeps_the_lock_through_signals_and_gets_those_that_end_it,
     program_ignores_what_dafs_was_started_to_ignore,
     end_of_a_program_is_noticed_without_sigchld,
@@ -180,6 +181,28 @@ fn program_that_ends_badly_is_told_of(on: On) {
     dafs(["lock", &url, "/no/such/program"]).failed(127, &["cannot run", "/no/such/program", "no such file"]);
     dafs(["lock", "-s", &world.url("data/missing"), "true"]).failed(1, &["cannot open", "no such file"]);
     dafs(["lock", "-n", &url, "true"]).succeeded();
+}
+
+// [CMD-71]
+fn program_whose_lock_was_lost_ends_badly_or_as_it_does(on: On) {
+    for (its, expected) in [(0, 1), (7, 7)] {
+        let mut world = World::start(on);
+        let script = format!("echo runs; read line; exit {its}");
+        let mut holder = command(["--timeout=1", "lock", &world.url("data/lock"), "sh", "-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "runs");
+        world.kill();
+        holder.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let ended = holder.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(expected), "{told}");
+        assert!(told.contains("cannot keep the lock"), "{told}");
+    }
 }
 
 // [CMD-71] [CMD-74]

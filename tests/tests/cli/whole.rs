@@ -24,6 +24,7 @@ on_sockets! {
     copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
     copy_that_is_terminated_twice_cleans_up_as_one_that_is_once,
+    copy_whose_name_was_made_too_late_tells_it,
     copy_whose_source_goes_away_gives_directories_their_modes,
     copy_that_is_begun_again_gives_directories_of_the_first_their_modes,
     copy_that_finds_no_room_leaves_what_was_there,
@@ -257,6 +258,21 @@ fn copy_that_is_terminated_twice_cleans_up_as_one_that_is_once(on: On) {
     faults.release();
     let (code, said) = ended(copy);
     assert_eq!((code, names(&harness.data()).len()), (Some(130), 0), "{said}");
+}
+
+// [CMD-2] [CMD-13] The server makes the name after the command has given up.
+fn copy_whose_name_was_made_too_late_tells_it(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let source = harness.scratch().join("source");
+    fs::write(&source, bytes(1, SIZES[1])).unwrap();
+    faults.next(Kind::Open, Fault::Hold, 1);
+    let copy = begin(["--timeout=1", "cp", text(&source), &url(&harness, "data/g")]);
+    let (code, said) = ended(copy);
+    faults.release();
+    while names(&harness.data()).is_empty() {}
+    let left = names(&harness.data()).remove(0);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("{left}' is left behind: remove it")), "{said}");
 }
 
 // [CMD-34]

@@ -42,6 +42,8 @@ struct State {
     next: u64,
     open: BTreeMap<u64, (Place, PathBuf)>,
     left: Vec<String>,
+    /// The command ends now: what is begun from here on nobody would remove.
+    is_over: bool,
 }
 
 /// A temporary name, for as long as what it names is not whole. Dropped, it removes what has the name.
@@ -54,6 +56,8 @@ pub(super) struct Draft {
     /// The session in which it began.
     session: Option<SessionId>,
     is_gone: bool,
+    /// It may come to be yet: that it is not there now says nothing.
+    is_in_doubt: bool,
 }
 
 /// How a copy comes to its name.
@@ -94,11 +98,15 @@ impl Drafts {
     /// The command ends now: removes what is on this machine, and on servers what they remove in a moment where there is some patience.
     /// Returns what is left behind, for people.
     pub(super) fn abandon(&self, patience: Patience) -> Vec<String> {
-        let open = std::mem::take(&mut lock(&self.state).open);
+        let open = {
+            let mut state = lock(&self.state);
+            state.is_over = true;
+            std::mem::take(&mut state.open)
+        };
         let (mut removing, mut left) = (Vec::new(), Vec::new());
         for (place, own) in open.into_values() {
             match &place {
-                Place::Local(_) if std::fs::remove_file(&own).is_ok() => {}
+                Place::Local(_) if is_removed(std::fs::remove_file(&own)) => {}
                 Place::Remote(target) if patience == Patience::Some => {
                     removing.push((target.export.submit_remove_file(&own), place, own));
                 }
@@ -131,11 +139,17 @@ impl Drafts {
 }
 
 impl Draft {
-    /// A name in the directory where the copy of an item shall be.
+    /// A name in the directory where the copy of an item shall be. Does not return any more once the command is abandoned.
     pub(super) fn new(item: &Item) -> Self {
         let roots = Arc::clone(&item.roots);
         let target = roots.destination.path(&item.path);
         let mut state = lock(&roots.drafts.state);
+        while state.is_over {
+            // The process ends in a moment.
+            drop(state);
+            std::thread::park();
+            state = lock(&roots.drafts.state);
+        }
         let number = state.next;
         state.next += 1;
         // Nobody can have taken it before.
@@ -145,7 +159,7 @@ impl Draft {
         state.open.insert(number, (roots.destination.clone(), own.clone()));
         drop(state);
         let session = roots.destination.session();
-        Self { roots, number, own, target, session, is_gone: false }
+        Self { roots, number, own, target, session, is_gone: false, is_in_doubt: false }
     }
 
     /// The temporary name, as its place has it.
@@ -185,6 +199,12 @@ impl Draft {
     pub(super) fn forget(mut self) {
         self.is_gone = true;
     }
+
+    /// What was to have the name could not be made: nothing has it, unless the server may have made it, or may make it yet.
+    pub(super) fn not_made(mut self, cause: &Cause) {
+        self.is_gone = !cause.leaves_open();
+        self.is_in_doubt = cause.leaves_open();
+    }
 }
 
 impl Drop for Draft {
@@ -196,12 +216,17 @@ impl Drop for Draft {
         let mut state = lock(&self.roots.drafts.state);
         if state.open.remove(&self.number).is_some()
             && let Err(cause) = removed
-            && !cause.is_not_found()
+            && (self.is_in_doubt || !cause.is_not_found())
         {
             let shown = self.roots.destination.shown_own(&self.own);
             state.left.push(shown);
         }
     }
+}
+
+/// It is not there any more, or was not yet.
+fn is_removed(removed: std::io::Result<()>) -> bool {
+    removed.is_ok() || removed.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Whether a removal succeeds until then.

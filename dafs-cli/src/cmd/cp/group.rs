@@ -173,7 +173,7 @@ fn made(
             match again(&item.roots.destination, draft.own()).wait() {
                 // By the request that was in doubt: nobody else knows the name.
                 Err(cause) if !cause.already_exists() => {
-                    draft.forget();
+                    draft.not_made(&cause);
                     Err(cause)
                 }
                 _ => draft.place_name(),

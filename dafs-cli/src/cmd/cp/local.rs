@@ -114,9 +114,13 @@ pub(super) fn set_file_attributes(
 /// Whether a file could be given to its owner. Some file systems know no owners, and some users none but a few.
 fn is_given(changed: io::Result<()>) -> io::Result<bool> {
     match changed {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => Ok(false),
+        Err(error) if error.raw_os_error().is_some_and(refuses_owner) => Ok(false),
         changed => changed.map(|()| true),
     }
+}
+
+fn refuses_owner(errno: i32) -> bool {
+    matches!(errno, libc::EPERM | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS)
 }
 
 /// Where data begins at or after `offset`, and where it ends; `None` when none follows. Where the file system cannot tell, all is data.

@@ -86,6 +86,9 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
             "owners and set-id bits were not kept of all copies: the destination does not let you change them",
         );
     }
+    if plan.keep_owner.lacks_attributes() {
+        say("modes and times were not kept of all copies: the destination does not let you change them");
+    }
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
         crate::report::line(&engine.account.tally.summary(failures.count()));

@@ -87,6 +87,7 @@ pub(super) struct KeepOwner {
     /// All attributes were asked for: one that cannot be set is a failure.
     preserves: bool,
     is_refused: Arc<AtomicBool>,
+    lacks_attributes: Arc<AtomicBool>,
 }
 
 /// A step that has begun.
@@ -132,6 +133,11 @@ impl Cause {
             && !matches!(self, Self::Client(error) if error.status() == Some(Status::NO_EXPORT))
     }
 
+    /// The server may have done it, or may do it yet.
+    pub(super) fn leaves_open(&self) -> bool {
+        matches!(self, Self::Client(error) if error.status().is_none() && !matches!(error, Error::Invalid(_)))
+    }
+
     /// Nothing more can be asked of that server.
     pub(super) fn ends_session(&self) -> bool {
         matches!(self, Self::Client(error) if ends_session(error))
@@ -155,6 +161,11 @@ impl Cause {
     /// It belongs to somebody else.
     pub(super) fn is_of_another(&self) -> bool {
         self.errno() == libc::EPERM
+    }
+
+    /// The file system there has nothing of the kind.
+    pub(super) fn is_not_supported(&self) -> bool {
+        matches!(self.errno(), libc::EOPNOTSUPP | libc::ENOSYS)
     }
 
     /// A symbolic link stands where none is followed.
@@ -224,7 +235,7 @@ impl From<&Attributes> for Meta {
 
 impl KeepOwner {
     pub(super) fn new(is_set: bool, preserves: bool) -> Self {
-        Self { is_set, preserves, is_refused: Arc::default() }
+        Self { is_set, preserves, is_refused: Arc::default(), lacks_attributes: Arc::default() }
     }
 
     pub(super) fn preserves(&self) -> bool {
@@ -238,6 +249,26 @@ impl KeepOwner {
     /// Whether some copies did not get their owners, for want of a right.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether some copies did not get their modes or times.
+    pub(super) fn lacks_attributes(&self) -> bool {
+        self.lacks_attributes.load(Ordering::Relaxed)
+    }
+
+    /// Modes and times that the destination does not let anybody set are no failure, where all attributes were not asked for.
+    pub(super) fn where_possible(&self, setting: Later<()>) -> Later<()> {
+        if self.preserves {
+            return setting;
+        }
+        let keep = self.clone();
+        Later::Wait(Box::new(move || match setting.wait() {
+            Err(cause) if cause.is_of_another() || cause.is_not_supported() => {
+                keep.lacks_attributes.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            result => result,
+        }))
     }
 
     /// Notes whether a copy got its owner, and returns it.
@@ -264,7 +295,8 @@ impl KeepOwner {
                 sure(pending.wait(), || submit(set).wait())
             };
             match settled(pending, &set) {
-                Err(error) if with_owner && error.status() == Some(Status::PERMISSION) => {
+                // Some file systems know no owners, and some users none but a few. What else is wrong the rest tells.
+                Err(error) if with_owner && error.status().is_some_and(refuses_owner) => {
                     settled(submit(&without), &without)?;
                     keep.note(!is_kept);
                     Ok(())
@@ -273,6 +305,10 @@ impl KeepOwner {
             }
         }))
     }
+}
+
+fn refuses_owner(status: Status) -> bool {
+    matches!(status, Status::PERMISSION | Status::INVALID | Status::NOT_SUPPORTED)
 }
 
 impl Meta {
@@ -463,10 +499,13 @@ impl Place {
     pub(super) fn begin_set_attributes(&self, path: &Path, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         let own = self.path(path);
         match self {
-            Self::Local(_) => Later::Now(local::set_attributes(&own, meta, keep_owner)),
+            Self::Local(_) => {
+                keep_owner.where_possible(Later::Now(local::set_attributes(&own, meta, keep_owner)))
+            }
             Self::Remote(target) => {
                 let export = target.export.clone();
-                keep_owner.begin_set(meta, None, move |set| export.submit_set_attributes(&own, false, set))
+                let submit = move |set: &SetAttributes| export.submit_set_attributes(&own, false, set);
+                keep_owner.where_possible(keep_owner.begin_set(meta, None, submit))
             }
         }
     }

@@ -71,7 +71,7 @@ impl Sink {
         Later::Wait(Box::new(move || match opening.wait() {
             Ok(file) => beside(file, draft, existing),
             Err(cause) => {
-                draft.forget();
+                draft.not_made(&cause);
                 // Where no name can be made there may be a file that can be written.
                 match cause.is_denied() && existing.is_some_and(|existing| existing.kind == FileKind::File) {
                     true => begin_in_place(&item, &original).wait(),
@@ -149,10 +149,10 @@ impl Sink {
     pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         let setting = self.begin_set(meta, keep_owner);
         if self.draft.is_some() || keep_owner.preserves() {
-            return setting;
+            return keep_owner.where_possible(setting);
         }
         Later::Wait(Box::new(move || match setting.wait() {
-            Err(cause) if cause.is_of_another() => Ok(()),
+            Err(cause) if cause.is_of_another() || cause.is_not_supported() => Ok(()),
             result => result,
         }))
     }
