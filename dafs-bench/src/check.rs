@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use crate::cli::{Benchmark, Options, Registered};
 use crate::load::DIRECT_BYTES;
+use crate::machine::available_memory;
 use crate::plan::Plan;
 use crate::record::Method;
 use crate::sys;
+use crate::workload::registration::BUFFERS_ALIVE;
 
 /// Refuses what would do nothing, and rows with names of what was not done.
 pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options) -> anyhow::Result<()> {
@@ -25,6 +27,8 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
         bail!("cannot use --cold: it is for sieve, and for reads of listio and views");
     }
     check_uses(benchmark, name, options)?;
+    check_server(benchmark, options)?;
+    check_memory(benchmark, options)?;
     // A directory that is not there is told where it is first used.
     let in_memory = |dir: &PathBuf| sys::room(dir).is_ok_and(|(in_memory, _)| in_memory);
     if (options.cold || options.direct_io)
@@ -43,6 +47,36 @@ pub(crate) fn check_options(benchmark: &Benchmark, name: &str, options: &Options
     }
     if options.peer_only && options.peer.is_empty() && options.peer_mount.is_empty() {
         bail!("cannot use --peer-only: there is no --peer and no --peer-mount");
+    }
+    Ok(())
+}
+
+/// Limits are of this machine alone.
+fn check_server(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
+    let given = [
+        ("--server", options.server.is_some()),
+        ("--key-file", options.key_file.is_some()),
+        ("--server-program", options.server_program.is_some()),
+        ("--verbs-address", options.verbs_address.is_some()),
+    ];
+    let unused = given.iter().find(|(_, given)| *given && matches!(benchmark, Benchmark::Limits(_)));
+    match unused {
+        Some((flag, _)) => bail!("cannot use {flag}: limits starts no server; leave it out"),
+        None => Ok(()),
+    }
+}
+
+/// All buffers of `registration` are there at once: of memory that is not there the kernel would end some process.
+fn check_memory(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()> {
+    let Benchmark::Registration(_) = benchmark else { return Ok(()) };
+    let largest = options.sizes.iter().flatten().copied().max().unwrap_or(0) as u64;
+    let (needed, available) = (largest.saturating_mul(BUFFERS_ALIVE), available_memory());
+    if needed > available {
+        bail!(
+            "cannot use --sizes {largest}: registration has {BUFFERS_ALIVE} buffers of it, {} MiB, and {} MiB are available",
+            needed >> 20,
+            available >> 20
+        );
     }
     Ok(())
 }
@@ -208,6 +242,17 @@ mod tests {
 
     use super::*;
     use crate::cli::Cli;
+
+    #[test]
+    fn buffers_for_which_there_is_no_memory_are_refused() {
+        let too_much = available_memory() / BUFFERS_ALIVE + 1;
+        for (bytes, is_refused) in [(4096, false), (too_much.min(16 << 20), too_much <= 16 << 20)] {
+            let words = format!("dafs-bench registration --sizes {bytes}");
+            let cli = Cli::try_parse_from(words.split(' ')).unwrap();
+            let checked = check_memory(&cli.benchmark, cli.benchmark.options());
+            assert_eq!(checked.is_err(), is_refused, "{words}");
+        }
+    }
 
     fn settings_of(arguments: &str) -> Value {
         let cli = Cli::try_parse_from(arguments.split(' ')).unwrap();

@@ -111,6 +111,13 @@ impl Machine {
     }
 }
 
+/// Bytes that programs may still take; all, where that cannot be told.
+pub fn available_memory() -> u64 {
+    let told = field("/proc/meminfo", "MemAvailable");
+    let kib = told.and_then(|kib| kib.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

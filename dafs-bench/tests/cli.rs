@@ -166,6 +166,8 @@ fn wrong_size_transport_and_depth_are_refused_with_their_reason() {
 fn option_that_would_change_nothing_is_refused_before_measuring() {
     for (arguments, reason) in [
         ("latency --queue-depth 4", "cannot use --queue-depth: latency does without"),
+        ("limits --server-program /bin/true", "cannot use --server-program: limits starts no server"),
+        ("limits --server dafs+tcp://127.0.0.1:1/x", "cannot use --server: limits starts no server"),
         ("crossover --queue-depth 4", "cannot use --queue-depth: crossover does without"),
         ("latency --segments 4", "cannot use --segments"),
         ("overlap --queue-depth 1", "cannot use --queue-depth: overlap does without"),

@@ -12,7 +12,7 @@ mod mpi;
 mod noncontiguous;
 mod overlap;
 mod pipeline;
-mod registration;
+pub(crate) mod registration;
 mod sieve;
 
 use std::net::IpAddr;

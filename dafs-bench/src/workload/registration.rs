@@ -24,6 +24,8 @@ const ROW_STRIDE: usize = 2 * ROW_BYTES;
 const HOLES: usize = 10;
 
 const BUFFERS: usize = 1000;
+/// Those of all cases.
+pub(crate) const BUFFERS_ALIVE: u64 = 4 * BUFFERS as u64;
 const ENTRIES: usize = 100;
 const BATCH: usize = 16;
 /// Shares of hits; the paper's are 0.2 and 0.8.
