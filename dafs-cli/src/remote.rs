@@ -1,5 +1,6 @@
 //! URLs made into sessions and exports.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
@@ -35,7 +36,7 @@ impl Remotes {
 
     /// The session with the server of a URL.
     pub(crate) fn session(&self, url: &Url) -> Result<Session> {
-        let server = Url { export: None, path: Vec::new(), ..url.clone() };
+        let server = server_of(url);
         let mut open = lock(&self.open);
         if let Some((_, session)) = open.iter().find(|(known, _)| *known == server) {
             return Ok(session.clone());
@@ -64,7 +65,8 @@ impl Remotes {
         Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
     }
 
-    /// Does something with what each of the URLs names. What fails is reported, and the rest is done; nothing is, where one is no URL.
+    /// Does something with what each of the URLs names. What fails is reported, and the rest is done, except that of servers which cannot be
+    /// reached any more; nothing is, where one is no URL.
     pub(crate) fn each(
         &self,
         urls: &[OsString],
@@ -72,8 +74,26 @@ impl Remotes {
         mut act: impl FnMut(Target) -> Result<()>,
     ) -> Result<()> {
         check_paths(urls)?;
-        urls.iter().try_for_each(|url| failures.keep_going(self.target(url).and_then(&mut act)))
+        let mut unreached = HashSet::new();
+        for url in urls {
+            let server = server_of(&parse_path(url)?.0).to_os_string();
+            if unreached.contains(&server) {
+                failures.count_untold();
+                continue;
+            }
+            let done = self.target(url).and_then(&mut act);
+            if matches!(done, Err(Failure::Unreached(_))) {
+                unreached.insert(server);
+            }
+            failures.keep_going(done)?;
+        }
+        Ok(())
     }
+}
+
+/// The server of a URL.
+fn server_of(url: &Url) -> Url {
+    Url { export: None, path: Vec::new(), ..url.clone() }
 }
 
 /// How often a request is tried again that restarts of the server leave in doubt.

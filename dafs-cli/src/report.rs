@@ -12,6 +12,7 @@ pub(crate) use dafs_proto::transport::util::lock;
 use dafs_proto::transport::{ConnectError, PeerFault};
 
 use crate::quote::{harmless, quoted};
+use crate::remote::ends_session;
 
 /// Exit status when something failed.
 pub(crate) const FAILED: u8 = 1;
@@ -30,6 +31,8 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 pub(crate) enum Failure {
     /// In words, for standard error.
     Text(String),
+    /// So is this: the server cannot be reached, or not any more, and nothing else need be asked of it.
+    Unreached(String),
     /// The command line asks for what cannot be.
     Usage(String),
     /// Nobody reads standard output any more: no error, and nothing to say.
@@ -49,7 +52,9 @@ impl Failure {
 
     /// `cannot <action> '<subject>': <why>; <what to do>`, of something on a server.
     pub(crate) fn remote(action: &str, subject: &[u8], error: &Error) -> Self {
-        Self::Text(format!("cannot {action} {}: {}", quoted(subject), explain(error)))
+        let text = format!("cannot {action} {}: {}", quoted(subject), explain(error));
+        let is_unreached = ends_session(error) || matches!(error, Error::Connect(_) | Error::Resolve(_));
+        if is_unreached { Self::Unreached(text) } else { Self::Text(text) }
     }
 
     /// As [`Failure::remote`], for a URL.
@@ -72,7 +77,7 @@ impl Failure {
             Self::OutputClosed if HAS_FAILED.load(Ordering::Relaxed) => ExitCode::from(FAILED),
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Interrupted => ExitCode::from(INTERRUPTED),
-            Self::Text(text) => {
+            Self::Text(text) | Self::Unreached(text) => {
                 say(&text);
                 ExitCode::from(FAILED)
             }
@@ -87,7 +92,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Text(text) | Self::Usage(text) => f.write_str(text),
+            Self::Text(text) | Self::Unreached(text) | Self::Usage(text) => f.write_str(text),
             Self::OutputClosed => f.write_str("standard output is closed"),
             Self::Interrupted => f.write_str("interrupted"),
         }
@@ -136,6 +141,11 @@ impl Failures {
             Some(bar) => bar.suspend(|| say(text)),
             None => say(text),
         }
+    }
+
+    /// Something was not done, as a failure that was said already tells.
+    pub(crate) fn count_untold(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -401,6 +401,8 @@ fn announce(config: &Config, addresses: &[Address]) -> anyhow::Result<()> {
         let (command, address) = (client_command(), reachable(address));
         let advice = format!("{command} ls -l{key} '{address}{separator}/{}'", export.name);
         match config.log.format {
+            // Who wants warnings only wants no advice.
+            LogFormat::Text if !tracing::enabled!(tracing::Level::INFO) => {}
             // Advice that nobody reads is no reason not to serve.
             LogFormat::Text => drop(writeln!(std::io::stderr(), "try:  {advice}")),
             LogFormat::Json => tracing::info!("try: {advice}"),

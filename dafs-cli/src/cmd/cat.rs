@@ -42,6 +42,8 @@ fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
     let ahead = known.min(end).saturating_sub(flags.offset).div_ceil(CHUNK_SIZE as u64).clamp(1, DEPTH);
     let mut reading: VecDeque<(usize, Pending<Transferred<RegisteredBuf>>)> = VecDeque::new();
     let mut offset = flags.offset;
+    // Behind the last byte that any file can have there is nothing, as behind the end of this one.
+    let end = end.min(i64::MAX.unsigned_abs());
     let mut begin = |buffer: RegisteredBuf, reading: &mut VecDeque<_>| -> Option<RegisteredBuf> {
         if offset >= end || (offset >= known && !reading.is_empty()) {
             return Some(buffer);

@@ -12,26 +12,23 @@ use crate::flags::Ls;
 use crate::format::{self, Owners};
 use crate::local_time;
 use crate::output::Output;
-use crate::remote::{Remotes, Target, check_paths, join};
+use crate::remote::{Remotes, Target, join};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
+    let failures = Failures::default();
     let mut listing = Listing {
         flags,
         out: Output::new(),
         owners: Owners::default(),
-        failures: Failures::default(),
+        failures: &failures,
         now_seconds: local_time::now_seconds(),
         headed: flags.recursive || flags.urls.len() > 1,
         blocks: 0,
     };
-    check_paths(&flags.urls)?;
-    for url in &flags.urls {
-        let listed = remotes.target(url).and_then(|target| listing.operand(&target));
-        listing.failures.keep_going(listed)?;
-    }
+    remotes.each(&flags.urls, &failures, |target| listing.operand(&target))?;
     listing.out.flush()?;
-    Ok(listing.failures.exit())
+    Ok(failures.exit())
 }
 
 /// A line: a name and what is known of it.
@@ -47,7 +44,7 @@ struct Listing<'a> {
     flags: &'a Ls,
     out: Output,
     owners: Owners,
-    failures: Failures,
+    failures: &'a Failures,
     now_seconds: i64,
     /// Directories are listed under their names.
     headed: bool,
@@ -106,7 +103,10 @@ impl Listing<'_> {
         while let Some(path) = stack.pop() {
             let mut below = Vec::new();
             let listed = self.directory(target, &path, &mut below);
-            self.failures.keep_going(listed)?;
+            match listed {
+                Err(unreached @ Failure::Unreached(_)) => return Err(unreached),
+                listed => self.failures.keep_going(listed)?,
+            }
             below.sort_by(|one, other| other.cmp(one));
             stack.append(&mut below);
         }

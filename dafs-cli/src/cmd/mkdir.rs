@@ -1,13 +1,13 @@
 //! `dafs mkdir`.
 
-use std::path::Path;
+use std::path::{Component, Path};
 use std::process::ExitCode;
 
 use dafs_client::FileKind;
 
 use crate::flags::Mkdir;
 use crate::remote::{Remotes, Target, sure};
-use crate::report::{Failures, Result};
+use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Mkdir, remotes: &Remotes) -> Result<ExitCode> {
     let failures = Failures::default();
@@ -18,6 +18,13 @@ pub(crate) fn run(flags: &Mkdir, remotes: &Remotes) -> Result<ExitCode> {
 
 fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
     let export = &target.export;
+    let is_root = target.path.components().all(|part| matches!(part, Component::CurDir | Component::RootDir));
+    if is_root && !flags.parents {
+        return Err(Failure::text(format!(
+            "cannot make the directory '{}': it is the root of an export, which is there",
+            target.url()
+        )));
+    }
     let failed = |error| target.failed("make the directory", &error);
     let is_directory =
         || matches!(export.metadata(&target.path), Ok(found) if found.kind == FileKind::Directory);
@@ -44,7 +51,7 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
     match export.metadata(&target.path) {
         // Where nothing may be made, what exists is enough as well.
         Ok(found) if found.kind == FileKind::Directory => Ok(()),
-        Ok(found) if error.already_exists() => Err(crate::report::Failure::text(format!(
+        Ok(found) if error.already_exists() => Err(Failure::text(format!(
             "cannot make the directory '{}': a {} with that name is in the way",
             target.url(),
             crate::format::kind_name(found.kind)

@@ -184,6 +184,8 @@ fn cat_writes_any_range(on: On) {
         let end = (offset + length).min(data.len());
         assert!(ran.stdout == data[offset..end], "{offset}+{length}: {} bytes", ran.stdout.len());
     }
+    // Behind the end of any file, too.
+    assert_eq!(dafs(["cat", "--offset", "9999999T", &url]).succeeded().text(), "");
     let two = dafs(["cat", "--offset", "1K", "--length", "1K", &url, &url]).succeeded();
     assert!(two.stdout == [&data[1024..2048], &data[1024..2048]].concat());
     let some = dafs(["cat", &world.url("data/none"), &world.url("data/empty")]);
@@ -198,6 +200,9 @@ fn mkdir_makes_missing_parents_only_with_p(on: On) {
     dafs(["mkdir", "-p", &deep]).succeeded();
     dafs(["mkdir", "-p", &deep]).succeeded();
     dafs(["mkdir", &deep]).failed(1, &["file exists"]);
+    let root = world.url("data");
+    dafs(["mkdir", &root]).failed(1, &["cannot make the directory", "it is the root of an export"]);
+    dafs(["mkdir", "-p", &root]).succeeded();
     dafs(["mkdir", "-m", "1750", &world.url("data/mode")]).succeeded();
     assert_eq!(fs::metadata(world.data().join("mode")).unwrap().permissions().mode() & 0o7777, 0o1750);
     fs::write(world.data().join("file"), "").unwrap();

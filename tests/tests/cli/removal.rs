@@ -197,7 +197,10 @@ fn rm_whose_server_goes_away_says_so_once(on: On) {
     faults.next(Kind::Readdir, Fault::Pass, 1);
     faults.next(Kind::Readdir, Fault::Hold, usize::MAX);
     let url = url(&harness, "data/tree");
-    let removal = command(["rm", "-r", "--timeout=2", &url]).stderr(Stdio::piped()).spawn().unwrap();
+    // The others are not tried any more.
+    let others = [1, 2, 3].map(|number| format!("{url}/{number}"));
+    let words = ["rm", "-r", "--timeout=2", &url, &others[0], &others[1], &others[2]];
+    let removal = command(words).stderr(Stdio::piped()).spawn().unwrap();
     faults.wait_for_held(1);
     harness.stop();
     let output = removal.wait_with_output().unwrap();
