@@ -101,7 +101,7 @@ local SPEC = {
             "the lock is not its client's any more: the server does not know it, or others could lock " ..
                 "meanwhile",
         },
-        [4128] = { "NOT_SAME", "the attributes are not those that were expected" },
+        [4128] = { "NOT_SAME", "the attributes or the list are not those that were expected" },
         [4129] = { "SAME", "the attributes are still those that were to differ" },
         [4130] = {
             "SHARE_DENIED",
@@ -259,7 +259,7 @@ local SPEC = {
             request = { body = "name request", payload = "path" },
             reply = { payload = "FsStatistics" },
         },
-        [0x0050] = { "FenceWrite", request = { payload = "FenceList" }, reply = {} },
+        [0x0050] = { "FenceWrite", request = { payload = "FenceChange" }, reply = {} },
         [0x0051] = { "FenceRead", request = {}, reply = { payload = "FenceList" } },
         [0x0060] = { "Lock", request = { body = "lock request" }, reply = {} },
         [0x0061] = { "Unlock", request = { body = "unlock request" }, reply = {} },
@@ -1238,6 +1238,20 @@ local SPEC = {
             { "clients", "bytes[16][]", about = "clients by their client_id" },
             { "keys", "string[]", about = "clients by the name of the key that they have proven" },
             { "addresses", "string[]", about = "clients by their address" },
+        },
+        FenceChange = {
+            { "mode", "enumeration", names = { "Deny", "Allow" }, about = "as in FenceList" },
+            { "clients", "bytes[16][]", about = "as there" },
+            { "keys", "string[]", about = "as there" },
+            { "addresses", "string[]", about = "as there" },
+            {
+                "before",
+                "bytes[32]",
+                absent = true,
+                about =
+                    "SHA-256 of the FenceList that it replaces, as FenceRead has it; absent, it replaces " ..
+                    "any",
+            },
         },
     },
     tcp = {

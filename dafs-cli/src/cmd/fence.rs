@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process::ExitCode;
 
-use dafs_client::{FenceList, FenceMode};
+use dafs_client::{Error, FenceList, FenceMode, Status};
 use serde_json::json;
 
 use crate::flags::{Fence, FenceCommand, FenceEntries};
@@ -25,16 +25,17 @@ pub(crate) fn run(flags: &Fence, remotes: &Remotes) -> Result<ExitCode> {
     match &flags.command {
         FenceCommand::List { json, url } => list(&remotes.target(url)?, *json)?,
         FenceCommand::Add { entries, allow, url } => {
-            let target = remotes.target(url)?;
-            let list = added(read(&target)?, &wanted(entries)?, *allow);
-            write(&target, &list.map_err(|why| cannot("add to", &target, &why))?)?;
+            let (target, more) = (remotes.target(url)?, wanted(entries)?);
+            change(&target, "add to", |list| added(list, &more, *allow))?;
         }
         FenceCommand::Remove { entries, url } => {
-            let target = remotes.target(url)?;
-            let list = removed(read(&target)?, &wanted(entries)?);
-            write(&target, &list.map_err(|why| cannot("remove from", &target, &why))?)?;
+            let (target, less) = (remotes.target(url)?, wanted(entries)?);
+            change(&target, "remove from", |list| removed(list, &less))?;
         }
-        FenceCommand::Clear { url } => write(&remotes.target(url)?, &FenceList::default())?,
+        FenceCommand::Clear { url } => {
+            let target = remotes.target(url)?;
+            target.export.set_fence_list(&FenceList::default()).map_err(|error| cannot_set(&target, &error))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -67,12 +68,26 @@ fn read(target: &Target) -> Result<FenceList> {
     target.export.fence_list().map_err(|error| target.failed("read the fence of", &error))
 }
 
-fn write(target: &Target, list: &FenceList) -> Result<()> {
-    target.export.set_fence_list(list).map_err(|error| target.failed("set the fence of", &error))
+/// Changes the list as it is: where another changes it meanwhile, again.
+fn change(
+    target: &Target,
+    action: &str,
+    change: impl Fn(FenceList) -> std::result::Result<FenceList, String>,
+) -> Result<()> {
+    loop {
+        let before = read(target)?;
+        let list = change(before.clone()).map_err(|why| {
+            Failure::text(format!("cannot {action} the fence of {}: {why}", target.url()))
+        })?;
+        match target.export.replace_fence_list(&before, &list) {
+            Err(error) if error.status() == Some(Status::NOT_SAME) => {}
+            outcome => return outcome.map_err(|error| cannot_set(target, &error)),
+        }
+    }
 }
 
-fn cannot(action: &str, target: &Target, why: &str) -> Failure {
-    Failure::text(format!("cannot {action} the fence of {}: {why}", target.url()))
+fn cannot_set(target: &Target, error: &Error) -> Failure {
+    target.failed("set the fence of", error)
 }
 
 fn wanted(entries: &FenceEntries) -> Result<FenceList> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    ClientStatistics, FenceList, FileHandle, LimitsReply, Opcode, OpenFlags, Statistics, Status,
+    ClientStatistics, FenceChange, FenceList, FileHandle, LimitsReply, Opcode, OpenFlags, Statistics, Status,
     decode_message_pack, encode_message_pack,
 };
 
@@ -229,8 +229,8 @@ impl Worker {
     /// Fences belong to whoever owns the export: the superuser, with the right to write.
     fn fence(&mut self, call: &Call, payload: &[u8]) -> Served {
         // What is malformed is refused, whoever sends it.
-        let list: FenceList = match call.header.opcode {
-            Opcode::FenceRead => FenceList::default(),
+        let change = match call.header.opcode {
+            Opcode::FenceRead => FenceChange::new(FenceList::default(), None),
             _ => decode_message_pack("fence list", payload)?,
         };
         let open = self.handle(call)?;
@@ -246,11 +246,11 @@ impl Worker {
         if !client.is_some_and(|client| self.shared.rules().access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }
+        let (before, list) = (change.before, change.into_list());
         let (mode, entries) = (list.mode, list.len());
-        let list = Checked::new(list)?;
+        self.shared.fences.set(export, Checked::new(list)?, before)?;
         let name = &self.shared.settings.exports[export].name;
         tracing::info!(export = %name, ?mode, entries, "fence list replaced");
-        self.shared.fences.set(export, list);
         self.wait_for_drain(call, export);
         Ok(())
     }

@@ -97,7 +97,7 @@ impl Fences {
             if let Some(list) = file.list(name) {
                 let checked =
                     Checked::new(list.clone()).map_err(|_| file.corrupt("an entry that cannot be one"))?;
-                fence.set(checked);
+                fence.set(checked, None).map_err(|_| file.corrupt("a list that cannot be set"))?;
             }
         }
         self.file = Some(Mutex::new(file));
@@ -123,8 +123,11 @@ impl Fences {
     }
 
     /// Replaces an export's list, at once. [`Fences::keep`] makes it outlive the server.
-    pub(crate) fn set(&self, export: usize, list: Checked) {
-        self.by_export[export].set(list);
+    ///
+    /// # Errors
+    /// [`Status::NOT_SAME`] where the list is not the one with the sum `before`.
+    pub(crate) fn set(&self, export: usize, list: Checked, before: Option<[u8; 32]>) -> Result<(), Status> {
+        self.by_export[export].set(list, before)
     }
 
     /// Lists outlive the server.
@@ -147,10 +150,14 @@ impl Fences {
 }
 
 impl Fence {
-    fn set(&self, list: Checked) {
+    fn set(&self, list: Checked, before: Option<[u8; 32]>) -> Result<(), Status> {
         let mut current = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        if before.is_some_and(|before| before != current.list.sum()) {
+            return Err(Status::NOT_SAME);
+        }
         self.is_up.store(list.is_up(), Ordering::Release);
         *current = list;
+        Ok(())
     }
 
     fn list(&self) -> RwLockReadGuard<'_, Checked> {
@@ -191,7 +198,7 @@ mod tests {
             (subject(&[2; 16], None, Some("11.0.0.1")), false),
         ];
         for mode in [FenceMode::Deny, FenceMode::Allow] {
-            fences.set(0, Checked::new(FenceList { mode, ..list() }).unwrap());
+            fences.set(0, Checked::new(FenceList { mode, ..list() }).unwrap(), None).unwrap();
             for (subject, is_named) in &cases {
                 assert_eq!(
                     fences.holds_off(0, subject),
@@ -201,10 +208,26 @@ mod tests {
                 assert!(!fences.holds_off(1, subject), "another export");
             }
         }
-        fences.set(0, Checked::new(FenceList { mode: FenceMode::Allow, ..FenceList::default() }).unwrap());
+        let nobody = FenceList { mode: FenceMode::Allow, ..FenceList::default() };
+        fences.set(0, Checked::new(nobody).unwrap(), None).unwrap();
         assert!(fences.holds_off(0, &cases[0].0), "an empty list of those allowed lets nobody in");
-        fences.set(0, Checked::default());
+        fences.set(0, Checked::default(), None).unwrap();
         assert!(!fences.holds_off(0, &cases[0].0));
+    }
+
+    // [ACC-153]
+    #[test]
+    fn list_that_another_has_changed_is_not_replaced_by_who_has_not_seen_that() {
+        let fences = Fences::new(vec!["data".into()]);
+        let of = |id: u8| FenceList::of_clients(&[[id; 16]]);
+        let set = |list, before: &FenceList| {
+            fences.set(0, Checked::new(list).unwrap(), Some(before.sum()))
+        };
+        assert_eq!(set(of(1), &FenceList::default()), Ok(()));
+        assert_eq!(set(of(2), &FenceList::default()), Err(Status::NOT_SAME));
+        assert_eq!(fences.of(0), of(1));
+        assert_eq!(set(of(2), &of(1)), Ok(()));
+        assert_eq!(fences.of(0), of(2));
     }
 
     // [ACC-134]

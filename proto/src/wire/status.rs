@@ -81,7 +81,7 @@ statuses! {
     LOCK_BROKEN = 0x1012, EOWNERDEAD, "a part of this range was locked by somebody who is gone: repair what it guards";
     GRACE = 0x1013, EAGAIN, "the server was restarted, and waits for its clients to take their locks again";
     NO_RECLAIM = 0x1014, ESTALE, "the lock is not its client's any more: the server does not know it, or others could lock meanwhile";
-    NOT_SAME = 0x1020, ECANCELED, "the attributes are not those that were expected";
+    NOT_SAME = 0x1020, ECANCELED, "the attributes or the list are not those that were expected";
     SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";
     SHARE_DENIED = 0x1022, EBUSY, "another open of the file denies this access, or has an access that this one denies";
     NO_VIEW = 0x1030, ESTALE, "the session has no view of this number";

@@ -4,7 +4,7 @@ use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceList, FsStatistics, Header, Hello,
+    CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics, Header, Hello,
     HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn,
     Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest,
     ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
@@ -72,7 +72,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::CreditTarget => nothing(body, payload),
         Opcode::Hello => message_pack::<Hello>(body, payload),
         Opcode::Authenticate => message_pack::<Authenticate>(body, payload),
-        Opcode::FenceWrite => message_pack::<FenceList>(body, payload),
+        Opcode::FenceWrite => message_pack::<FenceChange>(body, payload),
         Opcode::EagerBuffers => eager_buffers(body, payload),
         Opcode::Mount => none("body", body),
         Opcode::OpenToken => {

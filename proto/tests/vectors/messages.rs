@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use dafs_proto::wire::{
     Attributes, Authenticate, AuthenticateReply, ClientStatistics, Crossovers, DirEntry, ExportStatistics,
-    FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply,
+    FenceChange, FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply,
     MountReply, Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime, SlotReport,
     Statistics, Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries, decode_message_pack,
     encode_dir_entry, encode_message_pack,
@@ -204,7 +204,8 @@ fn statistics_and_limits_are_encoded_field_by_field() {
         keys: vec!["lab".into()],
         addresses: vec!["10.0.0.0/8".into()],
     };
-    check("fence write request", &fenced, 0);
+    check("fence write request", &FenceChange::new(fenced.clone(), None), 0);
+    check("fence change request", &FenceChange::new(FenceList::default(), Some(&fenced)), 0);
     check("fence read reply", &fenced, 0);
 }
 

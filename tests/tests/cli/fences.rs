@@ -8,6 +8,7 @@ use dafs_tests::on_each_provider;
 use crate::programs::{World, dafs};
 
 on_each_provider! {
+    entries_that_are_added_at_once_are_all_there,
     fence_is_shown_and_changed_and_keeps_out_whom_it_names,
     fence_outlives_a_server_that_is_killed,
 }
@@ -53,6 +54,21 @@ fn fence_is_shown_and_changed_and_keeps_out_whom_it_names(on: On) {
     assert_eq!(fence(&["list"]).succeeded().text(), "everybody is fenced off\n");
     fence(&["clear"]).succeeded();
     ls().succeeded();
+}
+
+// [CMD-61] [ACC-153]
+fn entries_that_are_added_at_once_are_all_there(on: On) {
+    let world = World::start(on);
+    let url = world.url("data");
+    let ids: Vec<String> = (10..26).map(|number| number.to_string().repeat(16)).collect();
+    std::thread::scope(|scope| {
+        for id in &ids {
+            scope.spawn(|| dafs(["fence", "add", "--client", id, &url]).succeeded());
+        }
+    });
+    let shown = dafs(["fence", "list", &url]).succeeded().text();
+    let missing: Vec<_> = ids.iter().filter(|id| !shown.contains(*id)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 // [ACC-136]

@@ -3,7 +3,7 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind, LockRequest,
+    FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind, LockRequest,
     Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest,
     RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE,
     TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest, ViewRequest,
@@ -339,7 +339,10 @@ impl Peer {
             }
             Opcode::Mount => (Vec::new(), FAULTY.as_bytes().to_vec()),
             Opcode::FenceWrite => {
-                (Vec::new(), encode_message_pack(&FenceList::of_clients(&[[100 + self.index; 16]])))
+                let list = FenceList::of_clients(&[[100 + self.index; 16]]);
+                let before = [None, Some(FenceList::default()), Some(list.clone())];
+                let change = FenceChange::new(list, before[input.below(3)].as_ref());
+                (Vec::new(), encode_message_pack(&change))
             }
             _ => (Vec::new(), Vec::new()),
         }
