@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use dafs_client::{
-    Background, Chained, Config, DurableWriter, Error, Export, FenceList, File, OpenOptions, Session,
-    Stability, Status,
+    Background, Chained, Config, DurableWriter, Error, Export, FenceList, File, LockKind, LockOptions,
+    OpenOptions, Session, Stability, Status,
 };
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, WaitPolicy};
@@ -38,6 +38,7 @@ on_each_provider! {
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
     operation_that_meets_a_fence_on_its_way_is_answered_fenced,
+    open_that_cuts_a_file_sees_a_mandatory_lock_that_is_granted_while_it_waits,
     list_whose_session_ends_while_it_is_made_durable_is_over,
     fence_waits_for_what_a_client_it_names_has_left_and_for_no_other,
 }
@@ -582,6 +583,24 @@ fn operation_that_meets_a_fence_on_its_way_is_answered_fenced(on: On) {
         fence.wait().unwrap();
         root.set_fence_list(&FenceList::default()).unwrap();
     }
+}
+
+// [LOCK-13]
+fn open_that_cuts_a_file_sees_a_mandatory_lock_that_is_granted_while_it_waits(on: On) {
+    each_export(on, |scene| {
+        let other = scene._harness.session();
+        let file = scene.file(b"guarded");
+        scene.faults.next(Kind::Open, Fault::Hold, 1);
+        let root = other.mount(scene.root.name()).unwrap();
+        let cuts = root.submit_open_with("f", OpenOptions::new().write(true).truncate(true));
+        other.flush();
+        scene.faults.wait_for_held(1);
+        let options = LockOptions { mandatory: true, ..LockOptions::default() };
+        file.lock_with(0..7, LockKind::Exclusive, options).unwrap();
+        scene.faults.release();
+        assert_status(cuts.wait().map(drop), Status::LOCKED, "it would be cut");
+        assert_eq!(file.metadata().unwrap().size, 7);
+    });
 }
 
 // [ACC-107] A fence waits for nobody who is gone.

@@ -78,10 +78,9 @@ impl Worker {
         {
             return Err(Status::INVALID.into());
         }
-        let may_be_kept_out = flags.contains(OpenFlags::TRUNCATE) && self.shared.locks.are_mandatory();
-        let session = self.sessions.find(call.session).map(|session| session.id);
-        let cuts =
-            session.filter(|_| may_be_kept_out).map(|session| (Arc::clone(&self.shared.locks), session));
+        // Whether there are mandatory locks counts when it is done.
+        let session = self.sessions.find(call.session).filter(|_| flags.contains(OpenFlags::TRUNCATE));
+        let cuts = session.map(|session| (Arc::clone(&self.shared.locks), session.id));
         let share = self.shared.shares.share(flags, cuts);
         let like = OpenHandle {
             readable: flags.contains(OpenFlags::READ),

@@ -85,7 +85,7 @@ impl Share {
 impl Admission for Share {
     /// Asked again when an open is tried again, perhaps of another file then.
     fn admit(&self, file: &Attributes) -> Result<(), Status> {
-        if let Some((locks, session)) = &self.cuts {
+        if let Some((locks, session)) = self.cuts.as_ref().filter(|(locks, _)| locks.are_mandatory()) {
             let key = LockKey { fs: file.fs_id, file: file.file_id, generation: file.generation };
             if locks.with(|table| table.keeps_out(key, std::slice::from_ref(&(0..u64::MAX)), *session, true))
             {
