@@ -244,7 +244,7 @@ impl Worker {
     /// Tells those whose turn has come.
     #[inline]
     fn tell_of_locks(&mut self, granted: Vec<Waiting>) {
-        if !granted.is_empty() || self.shared.locks.has_overfull() {
+        if !granted.is_empty() || self.shared.locks.has_untold() {
             self.tell_each(granted);
         }
     }
@@ -254,8 +254,8 @@ impl Worker {
         for Waiting { worker, told } in granted {
             self.tell_of_lock(worker, told, Status::OK);
         }
-        for Waiting { worker, told } in self.shared.locks.take_overfull() {
-            self.tell_of_lock(worker, told, Status::TOO_MANY_LOCKS);
+        for (Waiting { worker, told }, status) in self.shared.locks.take_untold() {
+            self.tell_of_lock(worker, told, status);
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dafs_proto::wire::SessionId;
+use dafs_proto::wire::{SessionId, Status};
 
 use super::{Held, LockLimits, LockTable, Owner, Waiting};
 use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
@@ -50,7 +50,7 @@ pub(crate) struct Locks {
     mandatory_version: AtomicU64,
     restart_over: AtomicBool,
     awaits_local: AtomicBool,
-    has_overfull: AtomicBool,
+    has_untold: AtomicBool,
     file: Option<LockFile>,
     /// Sessions of before a restart that had locks.
     before: HashMap<SessionId, Proof>,
@@ -72,7 +72,7 @@ impl Locks {
             used: AtomicBool::new(true),
             restart_over: AtomicBool::new(false),
             awaits_local: AtomicBool::new(false),
-            has_overfull: AtomicBool::new(false),
+            has_untold: AtomicBool::new(false),
             guarded: Guarded::of(table),
             file: Some(file),
             before: kept.sessions.into_iter().collect(),
@@ -87,7 +87,7 @@ impl Locks {
         self.mandatory_version.store(table.mandatory_version(), Ordering::Release);
         self.restart_over.store(table.is_restart_over(), Ordering::Relaxed);
         self.awaits_local.store(table.awaits_local(), Ordering::Relaxed);
-        self.has_overfull.store(table.has_overfull(), Ordering::Relaxed);
+        self.has_untold.store(table.has_untold(), Ordering::Relaxed);
         outcome
     }
 
@@ -142,16 +142,16 @@ impl Locks {
         self.awaits_local.load(Ordering::Relaxed)
     }
 
-    /// There may be some of those that [`Locks::take_overfull`] takes.
+    /// There may be some of those that [`Locks::take_untold`] takes.
     #[inline]
-    pub(crate) fn has_overfull(&self) -> bool {
-        self.has_overfull.load(Ordering::Relaxed)
+    pub(crate) fn has_untold(&self) -> bool {
+        self.has_untold.load(Ordering::Relaxed)
     }
 
-    /// Those that waited and are to be told that they get nothing: they would make too many parts.
-    pub(crate) fn take_overfull(&self) -> Vec<Waiting> {
-        match self.has_overfull() {
-            true => self.with(LockTable::take_overfull),
+    /// Those that waited and are to be told that they get nothing, and why.
+    pub(crate) fn take_untold(&self) -> Vec<(Waiting, Status)> {
+        match self.has_untold() {
+            true => self.with(LockTable::take_untold),
             false => Vec::new(),
         }
     }

@@ -153,14 +153,15 @@ impl LockTable {
         self.limits.check(&self.counts, segments, range, owner, 1).is_ok()
     }
 
-    /// Those that waited, and are refused now that it is their turn: what others have locked meanwhile would make too many parts of them.
-    pub(crate) fn take_overfull(&mut self) -> Vec<Waiting> {
-        std::mem::take(&mut self.overfull)
+    /// Those that waited and are refused, and why: what others have locked meanwhile would make too many parts of them, or has closed a circle
+    /// of owners that wait for each other.
+    pub(crate) fn take_untold(&mut self) -> Vec<(Waiting, Status)> {
+        std::mem::take(&mut self.untold)
     }
 
     /// There are such.
-    pub(super) fn has_overfull(&self) -> bool {
-        !self.overfull.is_empty()
+    pub(super) fn has_untold(&self) -> bool {
+        !self.untold.is_empty()
     }
 
     pub(super) fn is_full_for(&self, session: SessionId) -> bool {

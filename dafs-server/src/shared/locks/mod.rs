@@ -55,17 +55,17 @@ pub(crate) struct Freed {
     pub(crate) to_write: BTreeSet<LockKey>,
 }
 
-/// Names a request that waits for a lock of a file, in the order in which they are served. Whoever held a part of the range goes first, for
-/// others may wait for that.
+/// Names a request that waits for a lock of a file, in the order in which they are served. Whoever held a part of the range for which
+/// another waited goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WaiterId {
-    held_nothing: bool,
+    waits_in_turn: bool,
     number: u64,
 }
 
 impl WaiterId {
     fn goes_first(self) -> bool {
-        !self.held_nothing
+        !self.waits_in_turn
     }
 }
 
@@ -95,8 +95,8 @@ pub(crate) struct LockTable {
     counts: Counts,
     limits: LockLimits,
     refused: Refused,
-    /// Refused when their turn came, and not told yet.
-    overfull: Vec<Waiting>,
+    /// Refused while they waited, and not told yet why.
+    untold: Vec<(Waiting, Status)>,
     last: u64,
     restart: Restart,
     lasting: lasting::Lastings,
@@ -208,8 +208,9 @@ impl LockTable {
             in_way => in_way == InWay::Held,
         };
         let is_grace = self.restart.is_grace() && !claim.is_reclaim();
+        let goes_first = locks.is_awaited(&range, held.owner);
         // Those who wait have no right to what was another's before the restart.
-        let is_behind = !claim.is_reclaim() && locks.is_behind_others(&range, &held);
+        let is_behind = !claim.is_reclaim() && !goes_first && locks.is_behind_others(&range, &held);
         let is_free = !(is_locked || is_grace || is_behind);
         // It may be asked for again before its turn was noticed.
         let waits = if is_free { self.wait_for(file, &range, &held) } else { None };
@@ -222,7 +223,11 @@ impl LockTable {
             let had_part = locks.segments.has_part(&range, held.owner);
             self.take(file, &range, held, claim);
             let shares = had_part && held.kind == Kind::Shared;
-            return Ok(Outcome::Granted(if shares { self.serve(file, [range]) } else { Vec::new() }));
+            let mut granted = if shares { self.serve(file, [range]) } else { Vec::new() };
+            if goes_first || claim.is_reclaim() {
+                granted.extend(self.open_circles(held.owner));
+            }
+            return Ok(Outcome::Granted(granted));
         }
         if is_free && claim.is_reclaim() {
             // A process has it, and may have changed what it guards.
@@ -240,8 +245,7 @@ impl LockTable {
         }
         let Some(locks) = self.files.get_mut(&file) else { return Err(Status::LOCKED) };
         self.last += 1;
-        let held_nothing = !locks.segments.has_part(&range, held.owner);
-        let id = WaiterId { held_nothing, number: self.last };
+        let id = WaiterId { waits_in_turn: !goes_first, number: self.last };
         locks.waiters.insert(id, Waiter { range, held, claim, waiting });
         locks.segments.sessions.add(held.owner.session);
         self.waits.entry(held.owner).or_default().insert((file, id));

@@ -1,14 +1,15 @@
 //! Who of those that wait has its turn, and whom an owner waits for. Each request looks at all others at most once, and what it looked at
 //! is counted as work of the loop's thread: clients choose how many wait.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::ops::Range;
 
-use dafs_proto::wire::LockKind as Kind;
+use dafs_proto::wire::{LockKind as Kind, Status};
 use rangemap::RangeSet;
 
 use super::held::{Held, Owner, Waiting, conflict};
-use super::segments::InWay;
+use super::segments::{InWay, both};
 use super::{FileLocks, LockTable, Waiter, WaiterId, covers, overlap};
 use crate::storage::{LockKey, work};
 
@@ -18,14 +19,14 @@ const CIRCLE_OWNERS_MAX: usize = 1 << 14;
 /// What these hold and wait for, as far as that is looked at.
 const CIRCLE_STEPS_MAX: usize = 1 << 18;
 
-/// What earlier requests wait for, so that no later one passes them.
+/// Ranges that are locked, or that requests wait for.
 #[derive(Default)]
-struct Awaited {
+struct Locked {
     by_any: RangeSet<u64>,
     alone: RangeSet<u64>,
 }
 
-impl Awaited {
+impl Locked {
     fn add(&mut self, range: &Range<u64>, kind: Kind) {
         self.by_any.insert(range.clone());
         if kind == Kind::Exclusive {
@@ -33,10 +34,10 @@ impl Awaited {
         }
     }
 
-    /// A request for a range waits behind these.
-    fn comes_before(&self, range: &Range<u64>, kind: Kind) -> bool {
-        let before = if kind == Kind::Exclusive { &self.by_any } else { &self.alone };
-        before.overlaps(range)
+    /// One of these conflicts with a lock of a range.
+    fn conflicts(&self, range: &Range<u64>, kind: Kind) -> bool {
+        let others = if kind == Kind::Exclusive { &self.by_any } else { &self.alone };
+        others.overlaps(range)
     }
 }
 
@@ -47,17 +48,39 @@ impl LockTable {
         file: LockKey,
         freed: impl IntoIterator<Item = Range<u64>>,
     ) -> Vec<Waiting> {
+        let freed = freed.into_iter().filter(|range| !range.is_empty()).collect();
+        self.serve_each(vec![(file, freed)], CIRCLE_STEPS_MAX)
+    }
+
+    /// As [`LockTable::serve`], of several files. Whoever passes others by a grant may wait for them elsewhere: such a wait ends.
+    fn serve_each(&mut self, mut freed: Vec<(LockKey, RangeSet<u64>)>, mut steps_left: usize) -> Vec<Waiting> {
         let mut granted = Vec::new();
-        if self.files.get(&file).is_none_or(|locks| locks.waiters.is_empty()) || self.restart.is_grace() {
-            return granted;
+        while let Some((file, ranges)) = freed.pop() {
+            let passing = self.serve_ranges(file, ranges, &mut granted);
+            for owner in passing {
+                freed.extend(self.end_circles(owner, &mut steps_left));
+            }
         }
-        let mut freed: RangeSet<u64> = freed.into_iter().filter(|range| !range.is_empty()).collect();
+        granted
+    }
+
+    /// Returns the owners who have passed others, too.
+    fn serve_ranges(
+        &mut self,
+        file: LockKey,
+        mut freed: RangeSet<u64>,
+        granted: &mut Vec<Waiting>,
+    ) -> Vec<Owner> {
+        let mut passing = Vec::new();
+        if self.files.get(&file).is_none_or(|locks| locks.waiters.is_empty()) || self.restart.is_grace() {
+            return passing;
+        }
         while !freed.is_empty() {
             for (id, is_granted) in self.grant(file, &std::mem::take(&mut freed)) {
                 let Some(waiter) = self.take_waiter(file, id) else { continue };
                 if !is_granted {
                     freed.insert(waiter.range);
-                    self.overfull.push(waiter.waiting);
+                    self.untold.push((waiter.waiting, Status::TOO_MANY_LOCKS));
                     continue;
                 }
                 // Its owner may have had a part of it alone, or waits for more behind it.
@@ -65,9 +88,37 @@ impl LockTable {
                     freed.insert(waiter.range);
                 }
                 granted.push(waiter.waiting);
+                passing.extend(id.goes_first().then_some(waiter.held.owner));
             }
         }
-        granted
+        passing
+    }
+
+    /// An owner was granted what others wait for, whom it has passed: also those that wait. Serves whoever waited behind what ends for that.
+    pub(super) fn open_circles(&mut self, owner: Owner) -> Vec<Waiting> {
+        let mut steps_left = CIRCLE_STEPS_MAX;
+        let freed = self.end_circles(owner, &mut steps_left);
+        self.serve_each(freed, steps_left)
+    }
+
+    /// Ends those waits of an owner that others wait for who wait for it: the latest first. Returns what is awaited no more by that.
+    fn end_circles(&mut self, owner: Owner, steps_left: &mut usize) -> Vec<(LockKey, RangeSet<u64>)> {
+        let mut freed = Vec::new();
+        let Some(waits) = self.waits.get(&owner) else { return freed };
+        let mut waits: Vec<(LockKey, WaiterId)> = waits.iter().copied().collect();
+        waits.sort_unstable_by_key(|(_, id)| Reverse(id.number));
+        let before = *steps_left;
+        for (file, id) in waits {
+            if self.search_circle(owner, vec![(file, id)], steps_left)
+                && let Some(waiter) = self.remove_waiter(file, id)
+            {
+                self.untold.push((waiter.waiting, Status::DEADLOCK));
+                freed.push((file, RangeSet::from_iter([waiter.range])));
+                self.forget_if_free(file);
+            }
+        }
+        work::add_looks(before - *steps_left);
+        freed
     }
 
     /// The requests of one pass over those that wait, which stay among them and are counted no longer; and whether each was granted, or is
@@ -77,7 +128,8 @@ impl LockTable {
         let Some(locks) = self.files.get_mut(&file) else { return granted };
         let (Some(freed_whole), Some(reach)) = (hull(freed), locks.reach(freed)) else { return granted };
         self.local.begin_pass(file);
-        let mut awaited = Awaited::default();
+        // What earlier requests wait for, so that no later one passes them.
+        let mut awaited = Locked::default();
         let (mut is_taken, mut steps) = (false, 0);
         for (id, Waiter { range, held, claim, .. }) in &locks.waiters {
             if is_taken && !id.goes_first() {
@@ -87,7 +139,7 @@ impl LockTable {
             if !overlap(range, &reach) {
                 continue;
             }
-            let is_behind = !id.goes_first() && awaited.comes_before(range, held.kind);
+            let is_behind = !id.goes_first() && awaited.conflicts(range, held.kind);
             let may_have = freed.overlaps(range)
                 && !is_behind
                 && locks.segments.in_way(range, held, *claim) == InWay::Nothing;
@@ -124,18 +176,21 @@ impl LockTable {
         if self.counts.by_owner.of(owner) == 0 && self.waits.get(&owner).is_none_or(|own| own.len() < 2) {
             return false;
         }
+        let own = self.waits.get(&owner).into_iter().flatten().copied().collect();
         let mut steps_left = CIRCLE_STEPS_MAX;
-        let is_circle = self.search_circle(owner, &mut steps_left);
+        let is_circle = self.search_circle(owner, own, &mut steps_left);
         work::add_looks(CIRCLE_STEPS_MAX - steps_left);
         is_circle
     }
 
-    fn search_circle(&self, owner: Owner, steps_left: &mut usize) -> bool {
+    /// One of these waits of an owner is for somebody who waits for it.
+    fn search_circle(&self, owner: Owner, own: Vec<(LockKey, WaiterId)>, steps_left: &mut usize) -> bool {
         let mut seen = HashSet::from([owner]);
-        let mut to_see = vec![owner];
-        while let Some(next) = to_see.pop() {
-            for (file, id) in self.waits.get(&next).into_iter().flatten() {
-                for blocker in self.blockers(*file, *id, steps_left) {
+        let mut to_see = Vec::new();
+        let mut waits = own;
+        loop {
+            for (file, id) in std::mem::take(&mut waits) {
+                for blocker in self.blockers(file, id, steps_left) {
                     if blocker == owner {
                         return true;
                     }
@@ -144,8 +199,9 @@ impl LockTable {
                     }
                 }
             }
+            let Some(next) = to_see.pop() else { return false };
+            waits.extend(self.waits.get(&next).into_iter().flatten());
         }
-        false
     }
 
     /// Whom a request waits for, as far as they do not wait for each other, and as there are steps left to look at them.
@@ -185,9 +241,29 @@ impl LockTable {
 }
 
 impl FileLocks {
-    /// Somebody waits already for what conflicts with a request. Who holds a part of the range goes first: others wait for it.
+    /// Another waits for a part of a range that an owner holds. A request of his for that range goes first: behind the other it would wait
+    /// for ever.
+    pub(super) fn is_awaited(&self, range: &Range<u64>, owner: Owner) -> bool {
+        if self.waiters.is_empty() {
+            return false;
+        }
+        let (mut own, mut looks) = (Locked::default(), 0);
+        for (part, by) in self.segments.overlapping(range) {
+            looks += 1;
+            if by.owner == owner && !by.is_broken() {
+                own.add(&both(&part, range), by.kind);
+            }
+        }
+        let mut others = self.waiters.values().filter(|waiter| waiter.held.owner != owner);
+        let is_awaited =
+            !own.by_any.is_empty() && others.any(|waiter| own.conflicts(&waiter.range, waiter.held.kind));
+        work::add_looks(looks + if own.by_any.is_empty() { 0 } else { self.waiters.len() });
+        is_awaited
+    }
+
+    /// Somebody waits already for what conflicts with a request.
     pub(super) fn is_behind_others(&self, range: &Range<u64>, held: &Held) -> bool {
-        if self.waiters.is_empty() || self.segments.has_part(range, held.owner) {
+        if self.waiters.is_empty() {
             return false;
         }
         let mut waiters = self.waiters.values();

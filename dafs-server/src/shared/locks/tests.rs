@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use dafs_proto::transport::OpToken;
-use proptest::prelude::*;
 
 use super::*;
 
@@ -13,6 +12,7 @@ use crate::shared::lock_file::Record;
 mod circles;
 mod limits;
 mod mandatory;
+mod model;
 mod serving;
 mod unwritten;
 
@@ -51,122 +51,10 @@ fn numbers(granted: &[Waiting]) -> BTreeSet<u64> {
     granted.iter().map(|waiting| operation_of(*waiting)).collect()
 }
 
-fn holders_of(table: &LockTable, at: u64) -> BTreeSet<(Owner, Kind)> {
-    let (locks, range) = (table.files.get(&FILE), at..at + 1);
-    let holders = locks.into_iter().flat_map(|locks| locks.segments.overlapping(&range));
-    holders.map(|(_, held)| (held.owner, held.kind)).collect()
-}
-
 /// A lock that was asked for is written.
 fn write(table: &mut LockTable, range: Range<u64>, held: Held) {
     let number = table.begin_writing(FILE, &range, &held).unwrap();
     table.on_written(FILE, number);
-}
-
-/// Every offset by itself: who holds it, and how; and who waits, in order.
-#[derive(Default)]
-struct Model {
-    held: Vec<BTreeSet<(Owner, Kind)>>,
-    waits: Vec<(bool, u64, Range<u64>, Held)>,
-}
-
-impl Model {
-    fn fits(&self, range: &Range<u64>, held: &Held) -> bool {
-        range.clone().all(|at| {
-            let mut others = self.held[at as usize].iter().filter(|(owner, _)| *owner != held.owner);
-            others.all(|(_, kind)| *kind == Kind::Shared && held.kind == Kind::Shared)
-        })
-    }
-
-    fn has_part(&self, range: &Range<u64>, owner: Owner) -> bool {
-        range.clone().any(|at| self.held[at as usize].iter().any(|(holder, _)| *holder == owner))
-    }
-
-    fn is_behind(&self, before: usize, range: &Range<u64>, held: &Held) -> bool {
-        self.waits[..before].iter().any(|(_, _, other, by)| {
-            let both = range.start < other.end && other.start < range.end;
-            let either = by.kind == Kind::Exclusive || held.kind == Kind::Exclusive;
-            both && either
-        })
-    }
-
-    fn set(&mut self, range: &Range<u64>, owner: Owner, kind: Option<Kind>) {
-        for at in range.clone() {
-            let holders = &mut self.held[at as usize];
-            holders.retain(|(holder, _)| *holder != owner);
-            holders.extend(kind.map(|kind| (owner, kind)));
-        }
-    }
-
-    /// Adds a request that waits, in the order in which they are served.
-    fn wait(&mut self, has_part: bool, number: u64, range: Range<u64>, held: Held) {
-        self.waits.push((has_part, number, range, held));
-        self.waits.sort_by_key(|(has_part, number, ..)| (!has_part, *number));
-    }
-
-    /// Whom an owner waits for: who holds what one of its requests wants, and whose request comes before that.
-    fn awaited(&self, owner: Owner) -> BTreeSet<Owner> {
-        let mut awaited = BTreeSet::new();
-        for (place, (has_part, _, range, held)) in self.waits.iter().enumerate() {
-            let is_both_shared = |kind: Kind| kind == Kind::Shared && held.kind == Kind::Shared;
-            if held.owner != owner {
-                continue;
-            }
-            for at in range.clone() {
-                let holders = self.held[at as usize].iter().filter(|(_, kind)| !is_both_shared(*kind));
-                awaited.extend(holders.map(|(holder, _)| *holder));
-            }
-            let before = if *has_part { &[] } else { &self.waits[..place] };
-            let in_way = before.iter().filter(|(_, _, other, by)| {
-                range.start < other.end && other.start < range.end && !is_both_shared(by.kind)
-            });
-            awaited.extend(in_way.map(|(_, _, _, by)| by.owner));
-        }
-        awaited.remove(&owner);
-        awaited
-    }
-
-    /// An owner waits for itself, by way of others.
-    fn is_in_a_circle(&self, owner: Owner) -> bool {
-        let (mut seen, mut next) = (BTreeSet::new(), vec![owner]);
-        while let Some(one) = next.pop() {
-            let awaited = self.awaited(one);
-            if awaited.contains(&owner) {
-                return true;
-            }
-            next.extend(awaited.into_iter().filter(|other| seen.insert(*other)));
-        }
-        false
-    }
-
-    /// Grants all that can be granted.
-    fn serve(&mut self) -> BTreeSet<u64> {
-        let mut granted = BTreeSet::new();
-        loop {
-            let more = self.grant();
-            if more.is_empty() {
-                return granted;
-            }
-            granted.extend(more);
-        }
-    }
-
-    /// The earliest first.
-    fn grant(&mut self) -> Vec<u64> {
-        let mut granted = Vec::new();
-        let mut at = 0;
-        while at < self.waits.len() {
-            let (has_part, id, range, held) = self.waits[at].clone();
-            if self.fits(&range, &held) && (has_part || !self.is_behind(at, &range, &held)) {
-                self.set(&range, held.owner, Some(held.kind));
-                granted.push(id);
-                self.waits.remove(at);
-            } else {
-                at += 1;
-            }
-        }
-        granted
-    }
 }
 
 impl LockTable {
@@ -179,110 +67,6 @@ impl LockTable {
 /// Nobody holds or awaits anything; the memory of one file may be left.
 fn knows_no_file(table: &LockTable) -> bool {
     table.files.len() <= 1 && table.files.values().all(FileLocks::is_free)
-}
-
-#[derive(Clone, Debug)]
-enum Action {
-    Lock { owner: u64, range: Range<u64>, kind: Kind, waits: bool },
-    Unlock { owner: u64, range: Range<u64> },
-    End { session: u64 },
-}
-
-fn action() -> impl Strategy<Value = Action> {
-    let range = (0u64..14, 1u64..6).prop_map(|(start, len)| start..start + len);
-    let kind = prop_oneof![Just(Kind::Shared), Just(Kind::Exclusive)];
-    prop_oneof![
-        6 => (0u64..6, range.clone(), kind, any::<bool>())
-            .prop_map(|(owner, range, kind, waits)| Action::Lock { owner, range, kind, waits }),
-        5 => (0u64..6, range).prop_map(|(owner, range)| Action::Unlock { owner, range }),
-        1 => (0u64..3).prop_map(|session| Action::End { session }),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-
-    // [LOCK-1] [LOCK-2] [LOCK-4] [LOCK-5] [LOCK-6] [LOCK-7] [LOCK-18]
-    #[test]
-    fn locks_are_those_of_a_model_that_knows_each_offset(
-        actions in prop::collection::vec((action(), any::<bool>()), 1..60)
-    ) {
-        let locks = Locks::default();
-        let mut model = Model { held: vec![BTreeSet::new(); 20], waits: Vec::new() };
-        for (number, (action, looks)) in actions.into_iter().enumerate() {
-            let number = number as u64;
-            match action {
-                Action::Lock { owner, range, kind, waits } => {
-                    let wanted = held(owner, kind);
-                    let has_part = model.has_part(&range, wanted.owner);
-                    let now = model.fits(&range, &wanted)
-                        && (has_part || !model.is_behind(model.waits.len(), &range, &wanted));
-                    let outcome = match locks.lock_alone(FILE, &range, &wanted) {
-                        true => Ok(NOW),
-                        false => locks.with(|table| {
-                            table.lock(FILE, range.clone(), wanted, Claim::New, waits.then(|| waiting(number)))
-                        }),
-                    };
-                    match outcome {
-                        Ok(Outcome::Granted(others)) => {
-                            prop_assert!(now);
-                            model.set(&range, wanted.owner, Some(kind));
-                            prop_assert_eq!(numbers(&others), model.serve());
-                        }
-                        Ok(Outcome::Waits(_)) => {
-                            prop_assert!(!now && waits);
-                            model.wait(has_part, number, range, wanted);
-                            prop_assert!(!model.is_in_a_circle(wanted.owner), "it would wait for ever");
-                        }
-                        Err(Status::LOCKED) => prop_assert!(!now && !waits),
-                        Err(Status::DEADLOCK) => {
-                            prop_assert!(!now && waits);
-                            model.wait(has_part, number, range, wanted);
-                            prop_assert!(model.is_in_a_circle(wanted.owner), "it would be served");
-                            model.waits.retain(|(_, waiting, ..)| *waiting != number);
-                        }
-                        Err(other) => prop_assert!(false, "{other:?}"),
-                    }
-                }
-                Action::Unlock { owner, range } => {
-                    let granted = match locks.unlock_alone(FILE, &range, owner_of(owner)) {
-                        true => Vec::new(),
-                        false => locks.with(|table| table.unlock(FILE, &range, owner_of(owner))),
-                    };
-                    model.set(&range, owner_of(owner), None);
-                    prop_assert_eq!(numbers(&granted), model.serve());
-                }
-                Action::End { session } => {
-                    let session = SessionId(session);
-                    let mut granted = Vec::new();
-                    while let Some(some) = locks.with(|table| table.end_some_of(session)) {
-                        granted.extend(some.granted);
-                    }
-                    model.waits.retain(|(_, _, _, held)| held.owner.session != session);
-                    for id in 0..6 {
-                        if owner_of(id).session == session {
-                            model.set(&(0..20), owner_of(id), None);
-                        }
-                    }
-                    prop_assert_eq!(numbers(&granted), model.serve());
-                }
-            }
-            // Whoever looks has the table told of all.
-            for at in (0..20u64).filter(|_| looks) {
-                let holders = locks.with(|table| holders_of(table, at));
-                prop_assert_eq!(&holders, &model.held[at as usize], "at {}", at);
-            }
-        }
-        for session in 0..3 {
-            while locks.with(|table| table.end_some_of(SessionId(session))).is_some() {}
-        }
-        locks.with(|table| {
-            prop_assert!(knows_no_file(table) && table.waits.is_empty() && table.by_session.is_empty());
-            prop_assert!(table.counts.all == 0 && table.counts.by_session.known() <= 1);
-            prop_assert_eq!(table.counts.mandatory, 0);
-            Ok(())
-        })?;
-    }
 }
 
 // [LOCK-5]

@@ -74,7 +74,7 @@ fn lock_that_would_make_too_many_parts_is_refused_whole() {
         assert_eq!(shared(&mut table, 2, 4 * at..4 * at + 2, false), Ok(NOW));
     }
     assert_eq!(table.unlock(FILE, &(99..100), owner_of(4)), []);
-    assert_eq!(table.take_overfull(), [waiting(3)]);
+    assert_eq!(table.take_untold(), [(waiting(3), Status::TOO_MANY_LOCKS)]);
     assert_eq!(table.counts.by_session.of(SessionId(1)), 10);
 }
 
@@ -93,7 +93,7 @@ fn waiters_that_fit_are_all_granted_at_once() {
         }
         let granted = table.unlock(FILE, &(0..100), owner_of(0));
         assert_eq!(numbers(&granted), (0..COUNT).collect(), "{kind:?} {width}");
-        assert_eq!(table.take_overfull(), []);
+        assert_eq!(table.take_untold(), []);
         assert_eq!(table.counts.all as u64, COUNT);
         assert_eq!(table.counts.by_session.of(SessionId(7)) as u64, COUNT);
     }
@@ -148,7 +148,7 @@ fn refused_waiter_lets_no_later_one_pass_an_earlier_one() {
         assert_eq!(shared, Ok(NOW));
     }
     assert_eq!(table.unlock(FILE, &(19..20), owner_of(2)), [], "the second still waits");
-    assert_eq!(table.take_overfull(), [waiting(6)]);
+    assert_eq!(table.take_untold(), [(waiting(6), Status::TOO_MANY_LOCKS)]);
     assert_eq!(table.unlock(FILE, &(35..36), owner_of(4)), [waiting(8)]);
     assert_eq!(table.unlock(FILE, &(30..40), owner_of(8)), [waiting(10)]);
 }
@@ -280,5 +280,5 @@ fn locks_that_last_and_were_waited_for_are_no_more_than_a_file_may_have() {
         assert!(matches!(wish, Ok(Outcome::Waits(_))));
     }
     assert_eq!(table.unlock(FILE, &(0..1 << 40), owner_of(4)).len() as u64, most);
-    assert_eq!(table.take_overfull(), [waiting(most)]);
+    assert_eq!(table.take_untold(), [(waiting(most), Status::TOO_MANY_LOCKS)]);
 }

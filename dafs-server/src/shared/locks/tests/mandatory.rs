@@ -1,5 +1,7 @@
 //! Whom mandatory locks keep from data, and what it costs to find out.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn mandatory(id: u64, kind: Kind, is_mandatory: bool) -> Held {

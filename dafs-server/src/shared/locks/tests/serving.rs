@@ -79,3 +79,25 @@ fn search_for_a_circle_looks_at_a_bounded_number_of_locks_and_waits() {
     assert!(looked_at <= (1 << 18) + 2 * COUNT as usize, "{looked_at} looks");
     assert!(looked_at > 1 << 17, "{looked_at} looks: as many as it may");
 }
+
+// [LOCK-6] [LOCK-18] Each of them has a byte that nobody waits for.
+#[test]
+fn writer_is_not_passed_by_readers_who_hold_a_part_that_nobody_waits_for() {
+    let mut table = LockTable::default();
+    let reader = |id| held(id, Kind::Shared);
+    for id in [2, 4] {
+        assert_eq!(table.lock(FILE, 100..101, reader(id), Claim::New, None), Ok(NOW));
+    }
+    let lock = |table: &mut LockTable, id| table.lock(FILE, 0..101, reader(id), Claim::New, None);
+    assert_eq!(lock(&mut table, 2), Ok(NOW));
+    let wish = table.lock(FILE, 0..100, held(6, Kind::Exclusive), Claim::New, Some(waiting(6)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(lock(&mut table, 4), Err(Status::LOCKED), "it waits behind the writer");
+    let wish = table.lock(FILE, 0..101, reader(4), Claim::New, Some(waiting(4)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(numbers(&table.unlock(FILE, &(0..100), owner_of(2))), [6].into());
+    // Whoever has a part that the writer waits for goes on: the writer waits for it in any case.
+    let wish = table.lock(FILE, 0..101, held(8, Kind::Exclusive), Claim::New, Some(waiting(8)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    assert_eq!(table.lock(FILE, 100..105, reader(2), Claim::New, None), Ok(NOW));
+}
