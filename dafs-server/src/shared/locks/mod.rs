@@ -373,8 +373,8 @@ impl LockTable {
         Some(freed)
     }
 
-    /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on, and whoever waits for it is told. What
-    /// its owner has not asked for since it was granted is taken back before: he does not know of it.
+    /// Ends locks of a range whose owner did not give them back. What lasts is broken from now on: whoever waits for it is told, or has it
+    /// where he waits to repair it. What its owner has not asked for since it was granted is taken back before: he does not know of it.
     fn end(&mut self, file: LockKey, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) -> Freed {
         let mut freed = Freed::default();
         let unasked = self.files.get(&file).map(|locks| locks.segments.unwritten.unasked(range, &is_meant));
@@ -398,10 +398,14 @@ impl LockTable {
     }
 
     fn end_waits_for_broken(&mut self, file: LockKey, broken: Vec<Range<u64>>, freed: &mut Freed) {
-        if !broken.is_empty() {
-            let broken: RangeSet<u64> = broken.into_iter().collect();
-            freed.add(self.end_waits(file, Status::LOCK_BROKEN, |waiter| broken.overlaps(&waiter.range)));
+        if broken.is_empty() {
+            return;
         }
+        let ranges: RangeSet<u64> = broken.iter().cloned().collect();
+        let is_told = |waiter: &Waiter| waiter.claim != Claim::Repair && ranges.overlaps(&waiter.range);
+        freed.add(self.end_waits(file, Status::LOCK_BROKEN, is_told));
+        // Whoever waits to repair it may have it.
+        freed.granted.extend(self.serve(file, broken));
     }
 
     /// The wait of an owner for this very lock, by this handle, of which its session will be told.

@@ -211,3 +211,31 @@ fn lock_whose_handle_is_closed_before_it_is_asked_for_again_is_not_broken() {
     table.unlock_handle(FILE, lasts.owner.session, lasts.handle);
     assert_eq!(shown(&table, 0..9, owner_of(2)), "ssss.....", "what was locked by another handle stays");
 }
+
+// [LOCK-41] [LOCK-42]
+#[test]
+fn whoever_waits_to_repair_what_breaks_has_it() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(2));
+    let wish = table.lock(FILE, 2..5, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    for id in [6, 8] {
+        let wish = table.lock(FILE, 0..10, lasts(id), Claim::Repair, Some(waiting(id)));
+        assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    }
+    let freed = table.unlock_handle(FILE, lasts(2).owner.session, lasts(2).handle);
+    assert_eq!(freed.ended, [(waiting(4), Status::LOCK_BROKEN)]);
+    assert_eq!(numbers(&freed.granted), [6].into());
+    // It fails in turn.
+    assert_eq!(table.lock(FILE, 0..10, lasts(6), Claim::Repair, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(6));
+    let freed = table.unlock_handle(FILE, lasts(6).owner.session, lasts(6).handle);
+    assert_eq!((numbers(&freed.granted), freed.ended), ([8].into(), Vec::new()));
+    let freed = table.give_repair_up(FILE, &(0..10), owner_of(8)).unwrap();
+    assert!(freed.granted.is_empty() && freed.ended.is_empty());
+    let asked = table.lock(FILE, 0..10, held(4, Kind::Shared), Claim::New, None);
+    assert_eq!(asked, Err(Status::LOCK_BROKEN));
+}
