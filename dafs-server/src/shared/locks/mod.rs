@@ -309,7 +309,8 @@ impl LockTable {
         if let Some(number) = locks.and_then(|locks| locks.segments.unwritten.find_granted(range, owner)) {
             return self.put_back(file, range, number);
         }
-        let mut freed = self.give_repair_up(file, range, owner).unwrap_or_default();
+        // What cannot be broken again is not repaired either.
+        let Ok(mut freed) = self.give_repair_up(file, range, owner) else { return Freed::default() };
         freed.granted.extend(self.give_back(file, range, owner).unwrap_or_default());
         freed
     }

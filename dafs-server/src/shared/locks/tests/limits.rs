@@ -282,3 +282,25 @@ fn locks_that_last_and_were_waited_for_are_no_more_than_a_file_may_have() {
     assert_eq!(table.unlock(FILE, &(0..1 << 40), owner_of(4)).len() as u64, most);
     assert_eq!(table.take_untold(), [(waiting(most), Status::TOO_MANY_LOCKS)]);
 }
+
+// [LOCK-46] [LOCK-59]
+#[test]
+fn repair_that_cannot_be_broken_again_in_part_is_not_given_back_in_part_either() {
+    let mut table = LockTable::default();
+    table.restore([].into(), Vec::new());
+    let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
+    assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(2));
+    table.unlock_handle(FILE, lasts(2).owner.session, lasts(2).handle);
+    assert_eq!(table.lock(FILE, 0..10, lasts(6), Claim::Repair, None), Ok(NOW));
+    write(&mut table, 0..10, lasts(6));
+    for part in 1..held::LASTING_MAX as u64 {
+        assert_eq!(table.lock(FILE, 20 * part..20 * part + 1, lasts(8), Claim::New, None), Ok(NOW));
+    }
+    let freed = table.take_back(FILE, &(5..10), owner_of(6));
+    assert!(freed.granted.is_empty() && table.has_lasting(FILE, &(5..10), owner_of(6)), "it stays");
+    // Where there is room it is broken.
+    table.unlock(FILE, &(20..21), owner_of(8));
+    table.take_back(FILE, &(5..10), owner_of(6));
+    assert_eq!(table.lock(FILE, 5..6, held(4, Kind::Shared), Claim::New, None), Err(Status::LOCK_BROKEN));
+}
