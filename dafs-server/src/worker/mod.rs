@@ -79,6 +79,8 @@ pub struct Worker {
     pub(crate) window_end: Option<Moment>,
     pub(crate) now: Moment,
     pub(crate) started: Moment,
+    /// Clients take locks of before a restart again since then; time in which nothing was read does not count.
+    pub(crate) reclaims_since: Moment,
     pub(crate) active_sessions: u32,
     pub(crate) draining: bool,
     pub(crate) fencing: Fencing,
@@ -168,6 +170,7 @@ impl Worker {
             window_end: None,
             now,
             started: now,
+            reclaims_since: now,
             active_sessions: 1,
             draining: false,
             fencing: Fencing::default(),

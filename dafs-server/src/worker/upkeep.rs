@@ -78,7 +78,11 @@ impl Worker {
             "the server did not run for a while; leases are extended by that time"
         );
         let later = |moment: Moment| moment.after(duration).min(now);
-        self.sessions.iter_mut().for_each(|session| session.last_heard = later(session.last_heard));
+        self.reclaims_since = later(self.reclaims_since);
+        for session in self.sessions.iter_mut() {
+            session.last_heard = later(session.last_heard);
+            session.lock_turns.on_stall(later);
+        }
         self.connections.iter_mut().for_each(|(_, connection)| connection.on_stall(later));
     }
 

@@ -144,7 +144,7 @@ impl Worker {
         if !self.shared.locks.is_restart_over() {
             let lease = millis(self.shared.settings.lease_ms);
             let time = if self.shared.locks.are_kept() { lease } else { 2 * lease };
-            if self.now >= self.started.after(time) {
+            if self.now >= self.reclaims_since.after(time) {
                 let sessions = self.shared.locks.with(|table| table.end_restart());
                 self.on_restart_over(sessions);
             }

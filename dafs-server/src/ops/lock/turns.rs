@@ -121,7 +121,7 @@ impl Worker {
                 session.owes_notices = true;
                 return;
             }
-            let Some(turn) = session.lock_turns.tell() else { return };
+            let Some(turn) = session.lock_turns.tell(self.now) else { return };
             session.notices += 1;
             let header = Header::callback(Opcode::LockTurn, session.core.next_callback());
             self.send_callback(connection, header, &turn.bytes(), &[]);

@@ -22,7 +22,7 @@ enum Turn {
     Waits,
     /// It is granted, since then.
     Granted(Moment),
-    /// So it is, and its client was told.
+    /// So it is, and its client was told then.
     Told(Moment),
     /// It has ended without a lock. Its client is told that, and is expected to do nothing.
     Refused,
@@ -68,15 +68,15 @@ impl LockTurns {
         !self.untold.is_empty()
     }
 
-    /// The next to be told of.
-    pub(crate) fn tell(&mut self) -> Option<LockTurn> {
+    /// The next to be told of, now.
+    pub(crate) fn tell(&mut self, now: Moment) -> Option<LockTurn> {
         while let Some(turn) = self.untold.pop_front() {
             let mut has_come = false;
             for kind in [LockKind::Shared, LockKind::Exclusive] {
                 let Some(wait) = self.awaited.get_mut(&(turn, kind)) else { continue };
                 has_come |= *wait != Turn::Waits;
                 match *wait {
-                    Turn::Granted(since) => *wait = Turn::Told(since),
+                    Turn::Granted(_) => *wait = Turn::Told(now),
                     Turn::Refused => drop(self.awaited.remove(&(turn, kind))),
                     Turn::Waits | Turn::Told(_) => {}
                 }
@@ -94,16 +94,29 @@ impl LockTurns {
         self.awaited.retain(|_, wait| *wait != Turn::Refused);
     }
 
-    /// Takes out what was not claimed for so long.
-    pub(crate) fn take_ignored(&mut self, now: Moment, patience: Duration) -> Vec<LockTurn> {
-        if self.awaited.is_empty() {
-            return Vec::new();
+    /// For so long nothing was read: `later` tells what then was.
+    pub(crate) fn on_stall(&mut self, later: impl Fn(Moment) -> Moment) {
+        for wait in self.awaited.values_mut() {
+            if let Turn::Granted(since) | Turn::Told(since) = wait {
+                *since = later(*since);
+            }
         }
-        let is_ignored = |wait: &Turn| match *wait {
-            Turn::Granted(since) | Turn::Told(since) => now >= since.after(patience),
-            Turn::Waits | Turn::Refused => false,
-        };
-        self.awaited.extract_if(|_, wait| is_ignored(wait)).map(|((turn, _), _)| turn).collect()
+    }
+
+    /// Takes out what was not claimed for so long. A client that could not be told is told all the same, and asks again.
+    pub(crate) fn take_ignored(&mut self, now: Moment, patience: Duration) -> Vec<LockTurn> {
+        let mut ignored = Vec::new();
+        self.awaited.retain(|(turn, _), wait| {
+            let (Turn::Granted(since) | Turn::Told(since)) = *wait else { return true };
+            let is_ignored = now >= since.after(patience);
+            let is_told = matches!(wait, Turn::Told(_));
+            if is_ignored {
+                ignored.push(*turn);
+                *wait = Turn::Refused;
+            }
+            !(is_ignored && is_told)
+        });
+        ignored
     }
 }
 
@@ -130,11 +143,40 @@ mod tests {
         let mut turns = waiting([1, 2]);
         turns.come(turn(1), Exclusive, Some(now));
         turns.come(turn(2), Exclusive, Some(now));
-        assert_eq!((turns.tell(), turns.tell(), turns.tell()), (Some(turn(1)), Some(turn(2)), None));
+        assert_eq!((turns.tell(Moment::default()), turns.tell(Moment::default()), turns.tell(Moment::default())), (Some(turn(1)), Some(turn(2)), None));
         turns.claim(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience - Duration::from_nanos(1)), patience), []);
         assert_eq!(turns.take_ignored(now.after(patience), patience), [turn(2)]);
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
+    }
+
+    // [LOCK-25] [LOCK-27]
+    #[test]
+    fn turn_that_could_not_be_told_is_told_when_it_was_taken_back() {
+        let (now, patience) = (Moment::default(), Duration::from_secs(3));
+        let mut turns = waiting([1, 2]);
+        turns.come(turn(1), Exclusive, Some(now));
+        turns.come(turn(2), Exclusive, Some(now));
+        let late = now.after(patience - Duration::from_nanos(1000));
+        assert_eq!(turns.tell(late), Some(turn(1)), "from now on it may take as long");
+        assert_eq!(turns.take_ignored(now.after(patience), patience), [turn(2)]);
+        assert_eq!(turns.take_ignored(now.after(patience), patience), []);
+        assert_eq!(turns.tell(now.after(patience)), Some(turn(2)), "its client waits for that");
+        assert_eq!(turns.take_ignored(late.after(patience), patience), [turn(1)]);
+        assert!(turns.is_empty() && !turns.are_untold());
+    }
+
+    // [LOCK-63] [SESS-47]
+    #[test]
+    fn turn_is_not_ignored_while_nothing_is_read() {
+        let (now, patience, stall) = (Moment::default(), Duration::from_secs(3), Duration::from_secs(60));
+        let mut turns = waiting([1, 2]);
+        turns.come(turn(1), Exclusive, Some(now));
+        turns.come(turn(2), Exclusive, Some(now));
+        assert_eq!(turns.tell(now), Some(turn(1)));
+        turns.on_stall(|moment| moment.after(stall));
+        assert_eq!(turns.take_ignored(now.after(stall), patience), []);
+        assert_eq!(turns.take_ignored(now.after(stall + patience), patience).len(), 2);
     }
 
     // [LOCK-25] [LOCK-27]
@@ -148,7 +190,7 @@ mod tests {
             assert_eq!(turns.take_ignored(later, Duration::ZERO), [], "what is locked since stays");
             match round {
                 0 => turns.on_resumed(),
-                _ => assert_eq!(std::iter::from_fn(|| turns.tell()).count(), 10_000),
+                _ => assert_eq!(std::iter::from_fn(|| turns.tell(Moment::default())).count(), 10_000),
             }
             assert!(turns.is_empty() && !turns.are_untold());
         }
@@ -159,14 +201,14 @@ mod tests {
     fn turn_that_its_owner_gives_back_is_not_taken_back() {
         let (now, mut turns) = (Moment::default(), waiting([1, 2]));
         turns.come(turn(1), Exclusive, Some(now));
-        assert_eq!(turns.tell(), Some(turn(1)));
+        assert_eq!(turns.tell(Moment::default()), Some(turn(1)));
         turns.claim_told(|_| true);
         assert_eq!(turns.take_ignored(now.after(Duration::from_secs(9)), Duration::ZERO), []);
         // What still waits does so on, and what it does not know of it is told.
         turns.claim_told(|_| true);
         turns.come(turn(2), Exclusive, Some(now));
         turns.claim_told(|_| true);
-        assert_eq!(turns.tell(), Some(turn(2)));
+        assert_eq!(turns.tell(Moment::default()), Some(turn(2)));
         assert!(!turns.is_empty());
     }
 
@@ -177,7 +219,7 @@ mod tests {
         turns.come(turn(2), Exclusive, Some(Moment::default()));
         turns.claim(turn(1), Exclusive);
         assert!(turns.are_untold());
-        assert_eq!((turns.tell(), turns.are_untold()), (Some(turn(2)), false));
+        assert_eq!((turns.tell(Moment::default()), turns.are_untold()), (Some(turn(2)), false));
     }
 
     #[test]
@@ -192,7 +234,7 @@ mod tests {
         turns.wait(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience), patience), []);
         turns.come(turn(1), Exclusive, Some(now));
-        assert_eq!(turns.tell(), Some(turn(1)));
+        assert_eq!(turns.tell(Moment::default()), Some(turn(1)));
     }
 
     #[test]
@@ -201,11 +243,11 @@ mod tests {
         turns.wait(turn(1), Shared);
         turns.wait(turn(1), Exclusive);
         turns.come(turn(1), Shared, Some(now));
-        assert_eq!(turns.tell(), Some(turn(1)));
+        assert_eq!(turns.tell(Moment::default()), Some(turn(1)));
         // It asks for both again, and has one.
         turns.wait(turn(1), Exclusive);
         turns.claim(turn(1), Shared);
         turns.come(turn(1), Exclusive, Some(now));
-        assert_eq!((turns.tell(), turns.tell()), (Some(turn(1)), None));
+        assert_eq!((turns.tell(Moment::default()), turns.tell(Moment::default())), (Some(turn(1)), None));
     }
 }
