@@ -77,6 +77,10 @@ impl File {
             Err(error @ dafs_client::Error::Status { .. }) => {
                 return Some((0, Err(self.failed(direction, error))));
             }
+            // It may be done, and others may have written since.
+            Err(error @ dafs_client::Error::InDoubt { .. }) if direction == Direction::Write => {
+                return Some((0, Err(self.failed(direction, error))));
+            }
             // Of another size than this connection takes, in doubt, or in part: done again under a lock, it is what it should be.
             _ => return None,
         };

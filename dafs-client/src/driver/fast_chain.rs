@@ -236,18 +236,37 @@ mod tests {
         }
     }
 
-    // [CLI-103] a lock and an idempotent write are repeated in the new session
+    // [CLI-103] a lock and a read are repeated in the new session
     #[test]
     fn chain_in_a_session_that_the_server_lost_is_run_again() {
-        for opcode in LINKS {
+        for opcode in [Opcode::Lock, Opcode::Read, Opcode::Unlock] {
             let world = World::new(5);
             let session = world.session();
             let (_export, file) = opened(&session);
             run(&file, &mut [0; 4]).unwrap();
+            file.commit().unwrap();
             world.once(opcode, |_| Action::CrashBefore);
             let mut read = [0; 4];
-            run(&file, &mut read).unwrap();
+            file.chain().lock(0..8, LockKind::Shared).read_at(&mut read, 4).unlock(0..8).run().unwrap();
             assert_eq!(&read, b"efgh", "{opcode:?}");
+            assert!(is_in_place(&session));
+        }
+    }
+
+    // [CLI-180] [CLI-125]
+    #[test]
+    fn chain_that_may_have_changed_what_it_locked_is_not_run_again() {
+        for opcode in LINKS {
+            let world = World::new(10);
+            let (session, other) = (world.session(), world.session());
+            let ((_export, file), (_other, shared)) = (opened(&session), opened(&other));
+            run(&file, &mut [0; 4]).unwrap();
+            world.once(opcode, |_| Action::CrashBefore);
+            let outcome = run(&file, &mut [0; 4]);
+            assert!(matches!(outcome, Err(Error::InDoubt { .. })), "{opcode:?}: {outcome:?}");
+            shared.chain().lock(0..8, LockKind::Exclusive).write_at(b"another!", 0).unlock(0..8).run().unwrap();
+            file.test_lock(0..8, LockKind::Exclusive).unwrap();
+            assert_eq!(world.content("f"), b"another!", "{opcode:?}");
             assert!(is_in_place(&session));
         }
     }

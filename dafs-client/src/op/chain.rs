@@ -178,12 +178,15 @@ impl ChainWork {
         link.answer = Some(Err(Box::new(error)));
     }
 
-    /// Doing it all again does no harm. What it has changed itself, a comparison would take for the change of another.
+    /// Doing it all again does no harm. What it has changed itself, a comparison would take for the change of another; and what others have
+    /// changed under the same lock since would be lost.
     pub(crate) fn repeats(&self) -> bool {
         let has = |check: fn(&Link) -> bool| self.links.iter().any(check);
         let makes = has(|link| matches!(&link.ask, Ask::Named(named) if named.makes));
         let compares = has(|link| link.opcode == Opcode::Verify) && has(|link| link.opcode.modifies());
-        !makes && !compares && self.attempts < ATTEMPTS_MAX
+        let has_changed = self.links.iter().take(self.sent).any(|link| link.opcode.modifies());
+        let changes_locked = has_changed && has(|link| link.opcode == Opcode::Lock);
+        !makes && !compares && !changes_locked && self.attempts < ATTEMPTS_MAX
     }
 
     /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
@@ -270,6 +273,15 @@ mod tests {
         assert!(repeats(&[Opcode::Open, Opcode::Write, Opcode::Commit, Opcode::Close]));
         assert!(!repeats(&[Opcode::Open, Opcode::Verify, Opcode::Write]));
         assert!(!repeats(&[Opcode::Truncate, Opcode::Verify]));
+        // [CLI-180]
+        let mut locked = ChainWork::new([Opcode::Lock, Opcode::Read, Opcode::Write].map(link).into());
+        for (sent, repeats) in [(0, true), (1, true), (2, true), (3, false)] {
+            locked.sent = sent;
+            assert_eq!(locked.repeats(), repeats, "{sent}");
+        }
+        let mut reads = ChainWork::new([Opcode::Lock, Opcode::Read, Opcode::Unlock].map(link).into());
+        reads.sent = 3;
+        assert!(reads.repeats());
         let mut makes = ChainWork::new(vec![link(Opcode::Open), link(Opcode::Read)]);
         makes.links[0] = Link::new(Opcode::Open, Named { makes: true, ..Named::default() });
         assert!(!makes.repeats());
