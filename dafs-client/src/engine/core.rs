@@ -478,6 +478,7 @@ impl Core {
     /// A detached operation opened or locked something: nobody will use it.
     pub(crate) fn close_unclaimed(&mut self, op: Op) {
         self.give_unclaimed_lock_up(&op);
+        self.on_put_back(&op);
         if let Some(closing) = op.unclaimed() {
             self.close(closing);
         }

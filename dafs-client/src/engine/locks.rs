@@ -119,13 +119,26 @@ impl Core {
         }
         let requests = node.locks().put_back();
         for request in requests {
-            let (opcode, named) = match request {
-                PutBack::Lock(request) => (Opcode::Lock, Named::of(&request.bytes())),
-                PutBack::Unlock(request) => (Opcode::Unlock, Named::of(&request.bytes())),
+            let (opcode, named) = match &request {
+                PutBack::Again(lock) | PutBack::Cancel(lock, _) => (Opcode::Lock, Named::of(&lock.bytes())),
+                PutBack::Unlock(unlock) => (Opcode::Unlock, Named::of(&unlock.bytes())),
             };
+            let named = Named { puts_back: Some(request), ..named };
             let mut op = Op::named(opcode, Some(Arc::clone(node)), named);
             op.detached = true;
             self.submit(op);
+        }
+    }
+
+    /// A request that puts a lock back has ended, if it was one.
+    pub(crate) fn on_put_back(&mut self, op: &Op) {
+        let Some((node, request)) = op.puts_back() else { return };
+        let refusal = op.error.as_ref().map(|error| error.status());
+        match (request, refusal) {
+            // The program thinks that it has the lock, and others may have it.
+            (PutBack::Again(_), Some(Some(status))) => node.lose_locks(status),
+            (PutBack::Cancel(_, Some(rest)), None) => self.give_lock_up(&Arc::clone(node), *rest, false),
+            _ => {}
         }
     }
 }

@@ -30,8 +30,10 @@ struct GivenUp {
 /// A request that puts back what a lock has changed that was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PutBack {
-    /// Ends a wait or a repair, or locks what was held before.
-    Lock(LockRequest),
+    /// Locks what was held before. Where that is refused, the program does not have what it thinks.
+    Again(LockRequest),
+    /// Ends a wait or a repair. Once that is done, what follows is given up.
+    Cancel(LockRequest, Option<LockRequest>),
     /// Gives back what was not held before.
     Unlock(UnlockRequest),
 }
@@ -136,12 +138,16 @@ impl Locks {
                 self.given_up.push(given_up);
                 continue;
             }
+            if waits && request.flags.contains(LockFlags::REPAIR) {
+                requests.push(cancel_repair(&request));
+                continue;
+            }
             if waits {
-                requests.push(cancel(&request));
+                requests.push(PutBack::Cancel(cancel(&request), None));
             }
             let free = without(&request.range(), self.asks(request.owner).map(LockRequest::range));
             for part in &free {
-                self.put_part_back(&of_range(&request, part), waits, &mut requests);
+                self.put_part_back(&of_range(&request, part), &mut requests);
             }
             for part in without(&request.range(), free.into_iter()) {
                 self.give_up(of_range(&request, &part), false);
@@ -151,15 +157,15 @@ impl Locks {
     }
 
     /// As [`Locks::put_back`], of a part of which nobody asks for anything.
-    fn put_part_back(&self, request: &LockRequest, waits: bool, requests: &mut Vec<PutBack>) {
+    fn put_part_back(&self, request: &LockRequest, requests: &mut Vec<PutBack>) {
         let owner = request.owner;
         for part in without(&request.range(), self.of(owner).map(|held| held.range.clone())) {
-            let LockRequest { offset, len, .. } = of_range(request, &part);
-            // What it was going to repair stays broken, which giving it back would deny. The end of a wait has said so.
-            if !waits && request.flags.contains(LockFlags::REPAIR) {
-                requests.push(cancel(&of_range(request, &part)));
-            }
-            requests.push(PutBack::Unlock(UnlockRequest { offset, len, owner }));
+            let part = of_range(request, &part);
+            let LockRequest { offset, len, .. } = part;
+            requests.push(match request.flags.contains(LockFlags::REPAIR) {
+                true => cancel_repair(&part),
+                false => PutBack::Unlock(UnlockRequest { offset, len, owner }),
+            });
         }
         for held in self.of(owner).filter(|held| held.overlaps(&request.range())) {
             let before = held.request(LockFlags::empty());
@@ -167,7 +173,7 @@ impl Locks {
             if (before.kind, before.flags) != (request.kind, flags) {
                 let (held, range) = (&held.range, request.range());
                 let part = held.start.max(range.start)..held.end.min(range.end);
-                requests.push(PutBack::Lock(of_range(&before, &part)));
+                requests.push(PutBack::Again(of_range(&before, &part)));
             }
         }
     }
@@ -202,8 +208,14 @@ fn of_range(request: &LockRequest, range: &Range<u64>) -> LockRequest {
     LockRequest { offset: range.start, len, ..*request }
 }
 
-fn cancel(request: &LockRequest) -> PutBack {
-    PutBack::Lock(LockRequest { flags: LockFlags::CANCEL, ..*request })
+fn cancel(request: &LockRequest) -> LockRequest {
+    LockRequest { flags: LockFlags::CANCEL, ..*request }
+}
+
+/// What was going to be repaired stays broken. To give it back before the server has said so would deny that.
+fn cancel_repair(request: &LockRequest) -> PutBack {
+    let rest = LockRequest { flags: request.flags - LockFlags::REPAIR, ..*request };
+    PutBack::Cancel(cancel(request), Some(rest))
 }
 
 /// The server keeps one wait for both, of one handle.
@@ -281,7 +293,7 @@ mod tests {
         locks.lock(&shared(30..40));
         locks.lock(&LockRequest { owner: 8, ..exclusive(0..100, plain) });
         locks.give_up(exclusive(15..u64::MAX, LockFlags::WAIT | LockFlags::NOTIFY), false);
-        let again = [exclusive(15..20, LockFlags::MANDATORY), shared(30..40)].map(PutBack::Lock);
+        let again = [exclusive(15..20, LockFlags::MANDATORY), shared(30..40)].map(PutBack::Again);
         assert_eq!(locks.put_back(), [&[unlock(20..30), unlock(40..u64::MAX)], &again[..]].concat());
         assert_eq!(locks.put_back(), [], "once");
         locks.give_up(exclusive(10..20, LockFlags::MANDATORY), false);
@@ -306,7 +318,7 @@ mod tests {
         locks.lock(&shared(8..9));
         assert_eq!(
             locks.put_back(),
-            [PutBack::Lock(shared(8..9))],
+            [PutBack::Again(shared(8..9))],
             "which of the two was later is not known"
         );
         locks.ask(1, exclusive(0..1, plain));
@@ -322,7 +334,7 @@ mod tests {
     fn wait_and_repair_given_up_are_cancelled_where_no_other_is_like_them() {
         let mut locks = Locks::default();
         let plain = LockFlags::empty();
-        let cancel = |range| PutBack::Lock(exclusive(range, LockFlags::CANCEL));
+        let cancel = |range| PutBack::Cancel(exclusive(range, LockFlags::CANCEL), None);
         locks.ask(1, exclusive(0..4, plain));
         locks.give_up(exclusive(0..4, LockFlags::WAIT), true);
         locks.give_up(exclusive(0..6, LockFlags::WAIT), true);
@@ -336,7 +348,17 @@ mod tests {
         locks.lock(&exclusive(0..4, plain));
         assert_eq!(locks.put_back(), []);
         locks.give_up(exclusive(2..6, LockFlags::PERSISTENT | LockFlags::REPAIR), false);
-        let again = PutBack::Lock(exclusive(2..4, plain));
-        assert_eq!(locks.put_back(), [cancel(4..6), unlock(4..6), again]);
+        let again = PutBack::Again(exclusive(2..4, plain));
+        // A repair is given back once the server has said that it is none.
+        let rest = |range| exclusive(range, LockFlags::PERSISTENT);
+        let cancel = |range: Range<u64>| {
+            PutBack::Cancel(exclusive(range.clone(), LockFlags::CANCEL), Some(rest(range)))
+        };
+        assert_eq!(locks.put_back(), [cancel(4..6), again]);
+        let waits = LockFlags::PERSISTENT | LockFlags::REPAIR;
+        locks.give_up(exclusive(2..6, waits), true);
+        assert_eq!(locks.put_back(), [cancel(2..6)]);
+        locks.give_up(rest(2..6), false);
+        assert_eq!(locks.put_back(), [unlock(4..6), PutBack::Again(exclusive(2..4, plain))]);
     }
 }

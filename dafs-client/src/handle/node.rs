@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dafs_proto::wire::{FileHandle, FileIdentity, OpenFlags, Verifier};
+use dafs_proto::wire::{FileHandle, FileIdentity, OpenFlags, Status, Verifier};
 
 use crate::error::StaleCause;
 use crate::handle::closings::{Closing, Closings};
@@ -121,6 +121,12 @@ impl Node {
             // The first cause stays. Its handle is that of a session that is gone: given back in the new one, it would close another file.
             Err(cause) => drop(self.stale.set(cause)),
         }
+    }
+
+    /// The server has not what was locked by it.
+    pub(crate) fn lose_locks(&self, status: Status) {
+        // The first cause stays.
+        let _ = self.stale.set(StaleCause::Locks(status));
     }
 
     /// Where it is now, as far as this session knows.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dafs_proto::wire::{LockFlags, LockRequest, LockTurn, Opcode};
 
+use crate::handle::locks::PutBack;
 use crate::handle::node::Node;
 use crate::op::{Op, Work};
 
@@ -45,6 +46,14 @@ impl Op {
     pub(crate) fn answered_in(&self) -> Option<u64> {
         match &self.work {
             Work::Named(named) => Some(named.reply.as_ref()?.epoch),
+            Work::Data(_) | Work::Chain(_) | Work::Batch(_) => None,
+        }
+    }
+
+    /// What it puts back, and of which file.
+    pub(crate) fn puts_back(&self) -> Option<(&Arc<Node>, &PutBack)> {
+        match &self.work {
+            Work::Named(named) => Some((self.target.as_ref()?, named.puts_back.as_ref()?)),
             Work::Data(_) | Work::Chain(_) | Work::Batch(_) => None,
         }
     }

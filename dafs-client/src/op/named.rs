@@ -6,6 +6,7 @@ use dafs_proto::transport::{Head, PostError, Span};
 use dafs_proto::wire::{CopyReply, CopyRequest, HEADER_SIZE, Header, LockTurn, Opcode, Writer};
 use smallvec::SmallVec;
 
+use crate::handle::locks::PutBack;
 use crate::handle::node::Node;
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 
@@ -29,6 +30,8 @@ pub(crate) struct Named {
     /// The server has answered that the lock waits, and tells of this turn.
     pub(crate) waits: Option<LockTurn>,
     pub(crate) reply: Option<NamedReply>,
+    /// It puts back what a lock has changed that was given up.
+    pub(crate) puts_back: Option<PutBack>,
 }
 
 impl Named {

@@ -1,10 +1,12 @@
 //! Locks that are given up while they are asked for: what others ask for by the same owner, and what it held before, stays.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dafs_client::{
-    Config, Error, File, LockKind, LockOptions, Opcode, OpenOptions, Pending, Session, Status,
+    Config, Error, File, LockKind, LockOptions, Opcode, OpenOptions, Pending, Session, StaleCause, Status,
 };
+use dafs_proto::wire::HEADER_SIZE;
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::assert_status;
 
@@ -69,7 +71,7 @@ fn lock_of_a_file_that_is_dropped_beside_an_operation_is_given_back_behind_it() 
     let (session, other_session) = (world.session(), world.session());
     let (file, other) = (open(&session), open(&other_session));
     file.lock(0..10, Exclusive).unwrap();
-    let dropped = std::sync::Mutex::new(Some(file));
+    let dropped = Mutex::new(Some(file));
     world.once(Opcode::Null, move |_| {
         let file = dropped.lock().unwrap().take();
         std::thread::spawn(move || drop(file)).join().unwrap();
@@ -176,4 +178,59 @@ fn lock_of_another_kind_that_is_given_up_in_flight_leaves_what_was_held_before()
     drop(two.file.submit_lock(0..6, Shared));
     assert!(!two.is_free(0..1, Shared), "it is exclusive again");
     assert!(two.is_free(4..6, Exclusive), "it was nobody's before");
+}
+
+// [CLI-181]
+#[test]
+fn file_whose_lock_cannot_be_as_it_was_before_one_that_was_given_up_is_not_used_any_more() {
+    let two = Two::new(7);
+    two.file.lock(0..4, Exclusive).unwrap();
+    let reads = two.other.submit_lock(0..4, Shared);
+    two.settle();
+    drop(two.file.submit_lock(0..4, Shared));
+    two.settle();
+    end(reads, &two).unwrap();
+    let refused = two.file.write_at(b"x", 0);
+    let cause = StaleCause::Locks(Status::LOCKED);
+    assert!(matches!(refused, Err(Error::Stale { cause: found, .. }) if found == cause), "{refused:?}");
+    let Two { file, session, .. } = &two;
+    assert!(file.lock(0..1, Exclusive).is_err());
+    session.ping().unwrap();
+}
+
+// [CLI-182]
+#[test]
+fn repair_given_up_is_not_given_back_before_the_server_has_it_broken_again() {
+    for is_broken_again in [true, false] {
+        let world = ScriptedWorld::new(8);
+        let session = world.session();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = session.mount("data").unwrap().open_with("f", &options).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        world.hook(move |header| {
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(header.opcode, Opcode::Lock | Opcode::Unlock) {
+                log.push(header.opcode);
+            }
+            let status = if log.len() == 1 || is_broken_again { Status::OK } else { Status::TOO_MANY_LOCKS };
+            match header.opcode {
+                Opcode::Lock => {
+                    let mut head = [0; HEADER_SIZE];
+                    header.reply(status).encode(&mut head);
+                    Action::Say(head.to_vec(), Vec::new())
+                }
+                _ => Action::Serve,
+            }
+        });
+        drop(file.submit_lock_with(0..4, Exclusive, LockOptions { repair: true, ..LockOptions::default() }));
+        for _ in 0..4 {
+            session.ping().unwrap();
+        }
+        let mut expected = vec![Opcode::Lock, Opcode::Lock];
+        expected.extend(is_broken_again.then_some(Opcode::Unlock));
+        let found = asked.lock().unwrap().clone();
+        assert_eq!(found, expected);
+    }
 }
