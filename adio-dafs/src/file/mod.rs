@@ -133,6 +133,12 @@ impl File {
             return Ok(());
         }
         self.counters.add(Count::Syncs, 1);
+        // Should the pointer go back, others would write over what is made durable here.
+        self.sync_pointer()?;
+        self.commit()
+    }
+
+    fn commit(&self) -> Result<()> {
         self.unstable.store(false, Ordering::Release);
         self.inner.commit().map_err(|error| {
             self.unstable.store(true, Ordering::Release);
@@ -143,7 +149,11 @@ impl File {
     /// What closing a file asks for; the handle is given back when it is dropped. Blocks.
     pub fn finish(&self) -> Result<()> {
         let commits = self.settings().commit_on_close && self.unstable.load(Ordering::Acquire);
-        if commits { self.sync() } else { Ok(()) }
+        if !commits {
+            return Ok(());
+        }
+        self.counters.add(Count::Syncs, 1);
+        self.commit()
     }
 
     /// Takes hints over, from the next transfer on. What cannot be is passed over.

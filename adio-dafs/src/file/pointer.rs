@@ -1,6 +1,7 @@
 //! The shared file pointer of an MPI file: eight bytes in a small file beside it on the server, which whoever moves it locks. All processes
 //! that opened the file together know its name by their ticket; it is made when the pointer is first used.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +23,8 @@ const RECORD: std::ops::Range<u64> = 0..RECORD_SIZE as u64;
 const NAME_SIZE_MAX: usize = 255;
 /// Begun anew, the pointer would lead to where data is.
 const CUT: &str = "its file was cut";
+/// Moved twice by one call, it would pass over records.
+const DOUBTFUL: &str = "it is not known whether this call has moved it: the server was restarted meanwhile";
 /// A file that is stale is opened again so often in a call. It becomes so when the server restarts while others want the lock, too.
 const ATTEMPTS_MAX: u32 = 16;
 
@@ -73,6 +76,8 @@ impl File {
     /// Moves the pointer on by so many etypes; returns where it was. Blocks.
     pub fn add_to_pointer(&self, count: u64) -> Result<u64> {
         let kind = if count == 0 { LockKind::Shared } else { LockKind::Exclusive };
+        // Where it was when this call first moved it: perhaps it did.
+        let tried = Cell::new(None);
         self.on_pointer(kind, |file, view, start| {
             let mut record = [0; RECORD_SIZE];
             let read = file.read_at(&mut record, 0)?;
@@ -81,9 +86,13 @@ impl File {
                 return Err(Fault::Own(CUT));
             }
             let position = found.unwrap_or(start);
+            if tried.get().is_some_and(|before| before != position) {
+                return Err(Fault::Own(DOUBTFUL));
+            }
             if count > 0 {
                 let next = position.checked_add(count).filter(|next| i64::try_from(*next).is_ok());
                 let next = next.ok_or(Fault::Own("it would be beyond what can be counted"))?;
+                tried.set(Some(position));
                 file.write_all_at(&encoded(view, next), 0)?;
             }
             self.pointer.state().moved |= found.is_some() || count > 0;
@@ -98,6 +107,16 @@ impl File {
             self.pointer.state().moved = true;
             Ok(())
         })
+    }
+
+    /// Makes durable how far the pointer was moved, where this process has used it. Blocks.
+    pub(super) fn sync_pointer(&self) -> Result<()> {
+        let file = self.pointer.state().file.clone();
+        match file.map_or(Ok(()), |file| file.commit()) {
+            // Whoever moves it next opens it again, or is told.
+            Err(dafs_client::Error::Stale { .. }) => Ok(()),
+            outcome => outcome.map_err(|error| self.cannot("sync the shared file pointer of", error)),
+        }
     }
 
     /// Whether this process has used the pointer.

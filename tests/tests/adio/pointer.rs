@@ -7,8 +7,10 @@ use adio_dafs::error::Class;
 use adio_dafs::file::File;
 use dafs_client::{LockKind, OpenOptions};
 use dafs_proto::wire::Features;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
+use dafs_tests::suite::wait_for;
 
 use crate::support::{RDONLY, RDWR, counter, name, open, opening, requests};
 
@@ -18,6 +20,8 @@ on_sockets! {
     pointer_is_made_when_it_is_used_and_removed,
     pointer_begins_anew_with_each_view,
     pointer_survives_a_restart_of_the_server,
+    pointer_is_made_durable_with_the_data,
+    pointer_that_may_have_moved_before_a_restart_is_not_moved_again,
     pointer_that_was_removed_by_others_is_an_error,
     pointer_that_was_cut_by_others_is_an_error,
     lock_of_the_pointer_ends_with_whoever_died,
@@ -112,6 +116,39 @@ fn pointer_survives_a_restart_of_the_server(on: On) {
     assert_eq!([a.add_to_pointer(5).unwrap(), b.add_to_pointer(5).unwrap()], [0, 5]);
     harness.restart();
     assert_eq!([b.add_to_pointer(5).unwrap(), a.add_to_pointer(5).unwrap()], [10, 15]);
+}
+
+// [MPI-86]
+fn pointer_is_made_durable_with_the_data(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let [a, b] = open_together(&harness, on);
+    a.add_to_pointer(5).unwrap();
+    let before = requests(&session, &["Commit"]);
+    b.sync().unwrap();
+    assert_eq!(requests(&session, &["Commit"]) - before, 1, "it has not moved it");
+    a.sync().unwrap();
+    assert_eq!(requests(&session, &["Commit"]) - before, 3, "that of the file, and that of the pointer");
+}
+
+// [MPI-87] Storage has moved it, and the server ends before it says so. Its file is another then, with the same content.
+fn pointer_that_may_have_moved_before_a_restart_is_not_moved_again(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 0);
+    let [a, b] = open_together(&harness, on);
+    assert_eq!(a.add_to_pointer(5).unwrap(), 0);
+    faults.next(Kind::Write, Fault::Late, 1);
+    let error = std::thread::scope(|scope| {
+        let moves = scope.spawn(|| a.add_to_pointer(5).unwrap_err());
+        let path = &pointers(&harness)[0];
+        let copy = path.with_extension("copy");
+        wait_for("it is moved", || std::fs::read(path).unwrap().get(8) == Some(&10));
+        std::fs::copy(path, &copy).unwrap();
+        std::fs::rename(&copy, path).unwrap();
+        harness.restart();
+        moves.join().unwrap()
+    });
+    assert!(error.message.contains("it is not known whether this call has moved it"), "{error}");
+    assert_eq!([b.add_to_pointer(1).unwrap(), a.add_to_pointer(1).unwrap()], [10, 11]);
 }
 
 // [MPI-65]
