@@ -59,7 +59,7 @@ mod verbs {
 mod locks {
     use super::{
         durable_write_that_finds_room_for_a_part_vouches_for_it,
-        lock_that_cannot_be_written_is_held_by_nobody,
+        lock_that_cannot_be_written_is_held_by_nobody, unlock_that_cannot_be_written_is_written_later,
     };
 
     dafs_tests::on_sockets! {
@@ -67,6 +67,8 @@ mod locks {
         durable_write_that_finds_room_for_a_part_vouches_for_it,
         #[ignore = "needs mount"]
         lock_that_cannot_be_written_is_held_by_nobody,
+        #[ignore = "needs mount"]
+        unlock_that_cannot_be_written_is_written_later,
     }
 }
 
@@ -221,6 +223,48 @@ fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
     file.lock_with(refused.clone(), LockKind::Exclusive, persistent).unwrap();
     assert!(beside.test_lock(refused, LockKind::Exclusive).unwrap().is_some());
     dafs(["lock", "--persistent", "--no-wait", &world.url("data/other"), "true"]).succeeded();
+}
+
+// [LOCK-60] Another has the lock meanwhile, and has it again after a restart.
+fn unlock_that_cannot_be_written_is_written_later(on: On) {
+    let mut mounted = None;
+    let mut small = None;
+    let mut world = World::start_with(on, |server, directory| {
+        let small = small.insert(directory.join("small"));
+        fs::create_dir(&small).unwrap();
+        mounted = Some(mount(&["-t", "tmpfs", "-o", "size=3m", "tmpfs"], small));
+        server.arg("--lock-file").arg(small.join("locks"));
+    });
+    fs::write(world.data().join("lock"), b"").unwrap();
+    let (session, other) = (world.session().unwrap(), world.session().unwrap());
+    let [file, beside] = [&session, &other].map(|session| {
+        let options = &mut OpenOptions::new();
+        session.mount("data").unwrap().open_with("lock", options.read(true).write(true)).unwrap()
+    });
+    const GUARDED: std::ops::Range<u64> = 100_000..100_010;
+    let persistent = LockOptions { persistent: true, ..LockOptions::default() };
+    file.lock_with(GUARDED, LockKind::Exclusive, persistent).unwrap();
+    beside.lock(0..1, LockKind::Exclusive).unwrap();
+    let [filler, locks, aside] = ["filler", "locks", "aside"].map(|name| world.local("small").join(name));
+    assert!(fs::write(&filler, vec![1; 4 << 20]).is_err());
+    // What is rewritten finds room for a while. After an error the file is opened again.
+    fs::rename(&locks, &aside).unwrap();
+    let is_full = |at: u64| file.lock_with(2 * at..2 * at + 1, LockKind::Exclusive, persistent).is_err();
+    assert!((1..1000).any(is_full));
+    assert_status(file.unlock(GUARDED), Status::NOT_FOUND, "it is not written");
+    beside.lock(GUARDED, LockKind::Exclusive).unwrap();
+    fs::remove_file(&filler).unwrap();
+    fs::rename(&aside, &locks).unwrap();
+    // What is written of another file.
+    let another = session.mount("data").unwrap().create("another").unwrap();
+    another.lock_with(0..1, LockKind::Exclusive, persistent).unwrap();
+    world.kill();
+    world.restart_with(|server, directory| {
+        server.arg("--lock-file").arg(directory.join("small").join("locks"));
+    });
+    beside.write_all_at(b"x", 0).unwrap();
+    beside.unlock(GUARDED).unwrap();
+    assert!(file.try_lock(GUARDED, LockKind::Exclusive).unwrap(), "nothing of it is broken");
 }
 
 // [SESS-55] [CLI-32]

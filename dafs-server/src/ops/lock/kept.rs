@@ -122,7 +122,9 @@ impl Worker {
                 // The file may say otherwise: what came later may have been written.
                 self.shared.locks.keep(file, None);
             }
-            AfterKept::Lock(_) | AfterKept::Unlocked => {}
+            // It is given back all the same, and others may have it.
+            AfterKept::Unlocked(file) if status != Status::OK => self.shared.locks.keep(file, None),
+            AfterKept::Lock(_) | AfterKept::Unlocked(_) => {}
         }
         self.reply_status(&call, status);
     }

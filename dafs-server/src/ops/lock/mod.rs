@@ -160,7 +160,7 @@ impl Worker {
         };
         // It may have been given back before, and that may not be written.
         match lasts || self.shared.locks.may_be_kept(file, &range, owner) {
-            true => self.reply_once_kept(call, file, AfterKept::Unlocked),
+            true => self.reply_once_kept(call, file, AfterKept::Unlocked(file)),
             false => self.reply(call, Status::OK, Answer::default()),
         }
         self.tell_of_locks(granted);

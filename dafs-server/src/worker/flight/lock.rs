@@ -11,6 +11,6 @@ pub(crate) enum AfterKept {
     Lock(LockRequest),
     /// The lock of this number is told of, or given back.
     Granted(LockKey, LockRequest, u64),
-    /// What was given back is told of.
-    Unlocked,
+    /// What was given back of a file is told of.
+    Unlocked(LockKey),
 }
