@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +14,7 @@ use std::thread::JoinHandle;
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{SessionId, Status, encode_message_pack};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -267,9 +268,19 @@ fn create(path: &Path) -> Result<Database, AnyError> {
     }
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(&other, flags, Mode::from_raw_mode(0o600))?;
-    let database = Database::builder().create_file(file.into())?;
+    let file = std::fs::File::from(file);
+    let own = file.metadata()?;
+    let database = Database::builder().create_file(file)?;
     read(&database)?;
-    std::fs::rename(&other, path)?;
+    // Another server may make one at the same time: what it writes to is not replaced, and what it has made is not taken for this one's.
+    match rustix::fs::renameat_with(CWD, &other, CWD, path, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&other, path)?,
+        renamed => renamed?,
+    }
+    let there = std::fs::metadata(path)?;
+    if (there.dev(), there.ino()) != (own.dev(), own.ino()) {
+        return Err("another server makes it at the same time".into());
+    }
     sync_name(path)?;
     Ok(database)
 }
@@ -526,6 +537,18 @@ mod tests {
         assert_eq!(filled(&path).files.len(), 39);
         assert_eq!(fs::read(&target).unwrap(), b"another's");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+
+    // [LOCK-64]
+    #[test]
+    fn file_that_another_server_has_made_meanwhile_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("locks");
+        let first = create(&path).unwrap();
+        let made = fs::metadata(&path).unwrap().ino();
+        assert!(create(&path).is_err(), "it was not there before");
+        assert_eq!(fs::metadata(&path).unwrap().ino(), made);
+        drop(first);
     }
 
     // [LOCK-60]
