@@ -79,8 +79,10 @@ pub struct Worker {
     pub(crate) window_end: Option<Moment>,
     pub(crate) now: Moment,
     pub(crate) started: Moment,
-    /// Clients take locks of before a restart again since then; time in which nothing was read does not count.
+    /// Nobody has taken a lock of before a restart again since then; time in which nothing was read does not count.
     pub(crate) reclaims_since: Moment,
+    /// How many were taken again by then.
+    pub(crate) reclaims_seen: u64,
     pub(crate) active_sessions: u32,
     pub(crate) draining: bool,
     pub(crate) fencing: Fencing,
@@ -171,6 +173,7 @@ impl Worker {
             now,
             started: now,
             reclaims_since: now,
+            reclaims_seen: 0,
             active_sessions: 1,
             draining: false,
             fencing: Fencing::default(),

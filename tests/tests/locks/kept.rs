@@ -2,7 +2,7 @@
 
 use dafs_client::{Background, Config, Error, LockOptions, OpenOptions, Session};
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, Opcode, OpenFlags, Status,
+    FileHandle, HEADER_SIZE, Header, LockFlags, LockKind, LockRequest, Opcode, OpenFlags, Resume, Status,
 };
 use dafs_server::config::{Config as ServerConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
@@ -437,6 +437,61 @@ mod sim {
         world.let_time_pass(2 * TICK);
         assert_eq!(try_lock(&mut other.0, other.1), Some(Status::OK), "behind it");
         Some(())
+    }
+
+    /// A world of which the server has a lock file, and in it a session that has come back after a restart; the file of that, opened again.
+    fn come_back(directory: &std::path::Path, lease: Duration) -> Option<(World, Raw, FileHandle)> {
+        let path = directory.join("locks");
+        let world = World::with(0, calm(), move |config| {
+            (config.lock_file, config.lease_ms) = (Some(path.clone()), lease.as_millis() as u32);
+        });
+        let until = world.net().now() + lease - TICK;
+        let connect = |resume| {
+            let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(1))), &PORT);
+            let welcome = raw.shake(&introduction(&PORT, 8, resume)).unwrap();
+            let root = raw.mount("data");
+            let file = raw.create(root, b"f");
+            (raw, welcome, file)
+        };
+        let (mut raw, welcome, file) = connect(None);
+        assert_eq!(try_lock(&mut raw, file).filter(|_| world.net().now() < until)?, Status::OK);
+        drop(raw);
+        world.restart();
+        let (raw, again, file) = connect(Some(Resume { session: welcome.session, secret: welcome.secret }));
+        assert!(!again.resumed);
+        Some((world, raw, file))
+    }
+
+    /// Whether a session that takes a lock again every now and then is waited for; `None` where that cannot be seen.
+    fn slow_one_is_waited_for(lease: Duration) -> Option<()> {
+        let directory = tempfile::tempdir().unwrap();
+        let (world, mut raw, file) = come_back(directory.path(), lease)?;
+        for offset in 0..5 {
+            let before = world.net().now();
+            assert_eq!(lock(&mut raw, file, offset, LockFlags::RECLAIM, 0), Status::OK, "{offset}");
+            (world.net().now() < before + lease / 4).then_some(())?;
+            world.let_time_pass(lease / 2);
+        }
+        Some(())
+    }
+
+    // [LOCK-65]
+    #[test]
+    fn those_who_take_locks_again_are_waited_for_while_they_do() {
+        let leases = [1, 4, 16, 64, 256].map(|hours| Duration::from_secs(hours * 3600));
+        leases.into_iter().find_map(slow_one_is_waited_for).expect("a file that is written within a lease");
+    }
+
+    // [LOCK-32]
+    #[test]
+    fn nobody_waits_any_more_when_the_last_lock_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let lease = Duration::from_secs(256 * 3600);
+        let (world, mut raw, _) = come_back(directory.path(), lease).unwrap();
+        let last = LockFlags::RECLAIM | LockFlags::LAST;
+        assert_eq!(lock(&mut raw, FileHandle(77), 0, last, 0), Status::BAD_HANDLE);
+        let mut other = by_hand(&world, 2);
+        assert_eq!(try_lock(&mut other.0, other.1), Some(Status::OK));
     }
 
     // [LOCK-32] [LOCK-56]

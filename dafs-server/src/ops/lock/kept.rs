@@ -20,6 +20,9 @@ use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::State;
 use crate::worker::session::{LockRecord, Session};
 
+/// So many leases at most those have who had locks, to take all of them again.
+const RECLAIM_LEASES_MAX: u32 = 16;
+
 impl Worker {
     /// In what right a lock is asked for.
     pub(super) fn claim_of(&self, call: &Call, request: &LockRequest) -> Claim {
@@ -106,6 +109,7 @@ impl Worker {
                     session.lock_record = LockRecord::Written;
                 }
                 if self.expired(&call) {
+                    self.note_reclaimed(&call, &request);
                     return self.reply_status(&call, Status::TIMED_OUT);
                 }
                 if let Err(problem) = self.lock(&call, &request) {
@@ -124,7 +128,8 @@ impl Worker {
             }
             // It is given back all the same, and others may have it.
             AfterKept::Unlocked(file) if status != Status::OK => self.shared.locks.keep(file, None),
-            AfterKept::Lock(_) | AfterKept::Unlocked(_) => {}
+            AfterKept::Lock(request) => self.note_reclaimed(&call, &request),
+            AfterKept::Unlocked(_) => {}
         }
         self.reply_status(&call, status);
     }
@@ -146,6 +151,7 @@ impl Worker {
         if !self.shared.locks.is_restart_over() {
             let lease = millis(self.shared.settings.lease_ms);
             let time = if self.shared.locks.are_kept() { lease } else { 2 * lease };
+            self.note_reclaims(RECLAIM_LEASES_MAX * lease);
             if self.now >= self.reclaims_since.after(time) {
                 let sessions = self.shared.locks.with(|table| table.end_restart());
                 self.on_restart_over(sessions);
@@ -153,6 +159,14 @@ impl Worker {
         }
         if self.shared.locks.are_kept() {
             self.forget_lockless(millis(self.shared.settings.lease_ms));
+        }
+    }
+
+    /// Whoever takes its locks again takes long for many of them: while it goes on, the time does.
+    fn note_reclaims(&mut self, time_max: Duration) {
+        let reclaims = self.shared.locks.with(|table| table.reclaims());
+        if reclaims != self.reclaims_seen && self.now < self.started.after(time_max) {
+            (self.reclaims_seen, self.reclaims_since) = (reclaims, self.now);
         }
     }
 

@@ -23,6 +23,13 @@ use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::{Operation, State};
 use crate::worker::session::Session;
 
+/// Whether the file of locks names a session.
+enum Known {
+    Yes,
+    /// A request waits for that.
+    Waits,
+}
+
 /// A lock that is asked for.
 struct Asked<'a> {
     node: NodeId,
@@ -44,6 +51,16 @@ impl Worker {
     }
 
     fn lock(&mut self, call: &Call, request: &LockRequest) -> Served {
+        let outcome = self.lock_once_known(call, request);
+        if !matches!(outcome, Ok(Known::Waits)) {
+            // Whatever has become of it: its client takes no more again.
+            self.note_reclaimed(call, request);
+        }
+        outcome.map(drop)
+    }
+
+    /// Locks in a session that the file of locks names. Where it does not yet, the request comes again.
+    fn lock_once_known(&mut self, call: &Call, request: &LockRequest) -> Result<Known, Problem> {
         let open = self.handle(call)?;
         let is_allowed = match request.kind {
             LockKind::Shared => open.readable,
@@ -56,14 +73,12 @@ impl Worker {
         let lasting = self.lasting_of(node, request).map_err(Problem::refused(Status::NOT_SUPPORTED))?;
         let (held, awaits) = self.held_of(call, request, lasting)?;
         if request.flags.contains(LockFlags::CANCEL) {
-            return self.cancel_lock(call, file, request, &held);
+            return self.cancel_lock(call, file, request, &held).map(|()| Known::Yes);
         }
         if self.waits_to_be_known(call, request) {
-            return Ok(());
+            return Ok(Known::Waits);
         }
-        let outcome = self.lock_or_wait(call, &Asked { node, file, request, held, awaits });
-        self.note_reclaimed(call, request);
-        outcome
+        self.lock_or_wait(call, &Asked { node, file, request, held, awaits }).map(|()| Known::Yes)
     }
 
     /// The lock that a request asks for, and whether its session waits for any.

@@ -161,6 +161,11 @@ impl LockTable {
             .end(self.files.iter().filter(|(_, locks)| !locks.waiters.is_empty()).map(|(file, _)| *file))
     }
 
+    /// Locks of before the restart that those who had them have taken again.
+    pub(crate) fn reclaims(&self) -> u64 {
+        self.restart.reclaims()
+    }
+
     /// How long locks are taken again is to be watched.
     pub(crate) fn is_restart_over(&self) -> bool {
         self.restart.is_over()

@@ -261,7 +261,9 @@ impl LockTable {
     fn take(&mut self, file: LockKey, range: &Range<u64>, held: Held, claim: Claim) {
         let locks = self.files.entry(file).or_default();
         locks.segments.take(range, held, claim, &mut self.counts);
-        if !claim.is_reclaim() {
+        if claim.is_reclaim() {
+            self.restart.note_reclaim();
+        } else {
             self.restart.note(file, range, held.kind);
         }
     }

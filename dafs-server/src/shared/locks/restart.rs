@@ -20,7 +20,7 @@ pub(super) enum Restart {
     /// Nobody knows who held what: all that was locked since.
     Open { touched: BTreeMap<LockKey, Touched>, noted: usize, last: Option<Noted> },
     /// These sessions may take theirs again; the second have not done so yet. Others wait.
-    Grace { sessions: HashSet<SessionId>, awaited: HashSet<SessionId> },
+    Grace { sessions: HashSet<SessionId>, awaited: HashSet<SessionId>, reclaims: u64 },
     /// It is over. In these files somebody may wait for that.
     Over { to_serve: Vec<LockKey> },
 }
@@ -46,7 +46,7 @@ impl Restart {
     pub(super) fn of(sessions: HashSet<SessionId>) -> Self {
         match sessions.is_empty() {
             true => Self::Over { to_serve: Vec::new() },
-            false => Self::Grace { awaited: sessions.clone(), sessions },
+            false => Self::Grace { awaited: sessions.clone(), sessions, reclaims: 0 },
         }
     }
 
@@ -103,6 +103,21 @@ impl Restart {
         *noted = (*noted + ranges.len()).saturating_sub(before);
         if *noted > TOUCHED_MAX {
             *self = Self::Over { to_serve: Vec::new() };
+        }
+    }
+
+    /// One of those who go first has taken a lock again.
+    pub(super) fn note_reclaim(&mut self) {
+        if let Self::Grace { reclaims, .. } = self {
+            *reclaims += 1;
+        }
+    }
+
+    /// How many of these there were.
+    pub(super) fn reclaims(&self) -> u64 {
+        match self {
+            Self::Grace { reclaims, .. } => *reclaims,
+            Self::Open { .. } | Self::Over { .. } => 0,
         }
     }
 
