@@ -34,7 +34,10 @@ pub(crate) fn run(flags: &Fence, remotes: &Remotes) -> Result<ExitCode> {
         }
         FenceCommand::Clear { url } => {
             let target = remotes.target(url)?;
-            target.export.set_fence_list(&FenceList::default()).map_err(|error| cannot_set(&target, &error))?;
+            target
+                .export
+                .set_fence_list(&FenceList::default())
+                .map_err(|error| cannot_set(&target, &error))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -76,9 +79,8 @@ fn change(
 ) -> Result<()> {
     loop {
         let before = read(target)?;
-        let list = change(before.clone()).map_err(|why| {
-            Failure::text(format!("cannot {action} the fence of {}: {why}", target.url()))
-        })?;
+        let list = change(before.clone())
+            .map_err(|why| Failure::text(format!("cannot {action} the fence of {}: {why}", target.url())))?;
         match target.export.replace_fence_list(&before, &list) {
             Err(error) if error.status() == Some(Status::NOT_SAME) => {}
             outcome => return outcome.map_err(|error| cannot_set(target, &error)),

@@ -4,9 +4,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, Attributes, CommitRequest, FenceChange, FenceList, FileKind, FsStatistics, MountReply, NameRequest,
-    Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes, Stability,
-    TwoNames, Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
+    AccessMode, Attributes, CommitRequest, FenceChange, FenceList, FileKind, FsStatistics, MountReply,
+    NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes,
+    Stability, TwoNames, Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
 };
 
 use crate::api::file::File;

@@ -264,7 +264,13 @@ mod tests {
             world.once(opcode, |_| Action::CrashBefore);
             let outcome = run(&file, &mut [0; 4]);
             assert!(matches!(outcome, Err(Error::InDoubt { .. })), "{opcode:?}: {outcome:?}");
-            shared.chain().lock(0..8, LockKind::Exclusive).write_at(b"another!", 0).unlock(0..8).run().unwrap();
+            shared
+                .chain()
+                .lock(0..8, LockKind::Exclusive)
+                .write_at(b"another!", 0)
+                .unlock(0..8)
+                .run()
+                .unwrap();
             file.test_lock(0..8, LockKind::Exclusive).unwrap();
             assert_eq!(world.content("f"), b"another!", "{opcode:?}");
             assert!(is_in_place(&session));

@@ -220,9 +220,7 @@ mod tests {
     fn list_that_another_has_changed_is_not_replaced_by_who_has_not_seen_that() {
         let fences = Fences::new(vec!["data".into()]);
         let of = |id: u8| FenceList::of_clients(&[[id; 16]]);
-        let set = |list, before: &FenceList| {
-            fences.set(0, Checked::new(list).unwrap(), Some(before.sum()))
-        };
+        let set = |list, before: &FenceList| fences.set(0, Checked::new(list).unwrap(), Some(before.sum()));
         assert_eq!(set(of(1), &FenceList::default()), Ok(()));
         assert_eq!(set(of(2), &FenceList::default()), Err(Status::NOT_SAME));
         assert_eq!(fences.of(0), of(1));

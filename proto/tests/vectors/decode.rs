@@ -4,9 +4,9 @@ use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics, Header, Hello,
-    HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn,
-    Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest,
+    CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics, Header,
+    Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply,
+    LockTurn, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest,
     ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
     SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest,
     VIEW_DESCRIPTION_SIZE_MAX, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError,

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use dafs_proto::wire::{
     Attributes, Authenticate, AuthenticateReply, ClientStatistics, Crossovers, DirEntry, ExportStatistics,
-    FenceChange, FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply, LimitsReply,
-    MountReply, Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime, SlotReport,
-    Statistics, Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries, decode_message_pack,
-    encode_dir_entry, encode_message_pack,
+    FenceChange, FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply,
+    LimitsReply, MountReply, Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime,
+    SlotReport, Statistics, Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries,
+    decode_message_pack, encode_dir_entry, encode_message_pack,
 };
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -6,9 +6,10 @@ use adio_dafs::error::Class;
 use adio_dafs::file::File;
 use dafs_client::{Direction, LockKind, OpenOptions};
 use dafs_proto::wire::Features;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
-use dafs_tests::suite::bytes;
+use dafs_tests::suite::{bytes, wait_for};
 
 use crate::support::{RDONLY, WRONLY, counter, name, open, opening, requests, run, segment, submit};
 
@@ -18,6 +19,7 @@ on_sockets! {
     atomic_request_that_is_given_up_leaves_no_lock,
     requests_of_atomic_mode_stay_atomic_when_it_ends,
     small_atomic_transfer_is_one_chain,
+    atomic_write_that_may_be_done_is_not_done_again,
     atomic_transfer_locks_what_it_covers_and_nothing_else,
     atomic_mode_needs_a_server_that_knows_locks,
     files_open_one_way_alone_are_locked_that_way,
@@ -27,6 +29,25 @@ fn open_atomic(harness: &Harness, on: On) -> Arc<File> {
     let file = open(&name(harness, on, "f"), &[]);
     file.set_atomic(true).unwrap();
     file
+}
+
+// [MPI-85] Storage has carried it out, and another has written since, when the server ends before it says so.
+fn atomic_write_that_may_be_done_is_not_done_again(on: On) {
+    let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 0);
+    let file = open_atomic(&harness, on);
+    let path = harness.data().join("f");
+    run(&file, Direction::Write, &[segment(&mut [1; 8], 0)]).unwrap();
+    faults.next(Kind::Write, Fault::Late, 1);
+    let outcome = std::thread::scope(|scope| {
+        let writes = scope.spawn(|| run(&file, Direction::Write, &[segment(&mut [2; 8], 0)]));
+        wait_for("it is written", || std::fs::read(&path).unwrap() == [2; 8]);
+        std::fs::write(&path, [3; 8]).unwrap();
+        harness.restart();
+        writes.join().unwrap()
+    });
+    assert!(outcome.is_err(), "{outcome:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), [3; 8]);
+    run(&file, Direction::Write, &[segment(&mut [4; 8], 0)]).unwrap();
 }
 
 /// The same file, of a session that knows nothing of MPI.

@@ -153,8 +153,8 @@ impl LockTable {
         self.limits.check(&self.counts, segments, range, owner, 1).is_ok()
     }
 
-    /// Those that waited and are refused, and why: what others have locked meanwhile would make too many parts of them, or has closed a circle
-    /// of owners that wait for each other.
+    /// Those that waited and are refused, and why: what others have locked meanwhile would make too many parts of them, or has closed a
+    /// circle of owners that wait for each other.
     pub(crate) fn take_untold(&mut self) -> Vec<(Waiting, Status)> {
         std::mem::take(&mut self.untold)
     }

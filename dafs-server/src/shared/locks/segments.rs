@@ -318,9 +318,8 @@ impl Segments {
     pub(super) fn take(&mut self, range: &Range<u64>, mut held: Held, claim: Claim, counts: &mut Counts) {
         let lasts = held.lasting != Lasting::No || self.has_lasting(range);
         // Whoever asks again for a repair that he waited for has it already, and repairs still.
-        let is_to_repair = |by: &Held| {
-            by.is_broken() || (by.owner == held.owner && by.lasting == Lasting::Repairing)
-        };
+        let is_to_repair =
+            |by: &Held| by.is_broken() || (by.owner == held.owner && by.lasting == Lasting::Repairing);
         if lasts && claim == Claim::Repair && self.overlapping(range).any(|(_, by)| is_to_repair(by)) {
             held.lasting = Lasting::Repairing;
         }

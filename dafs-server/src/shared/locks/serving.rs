@@ -53,7 +53,11 @@ impl LockTable {
     }
 
     /// As [`LockTable::serve`], of several files. Whoever passes others by a grant may wait for them elsewhere: such a wait ends.
-    fn serve_each(&mut self, mut freed: Vec<(LockKey, RangeSet<u64>)>, mut steps_left: usize) -> Vec<Waiting> {
+    fn serve_each(
+        &mut self,
+        mut freed: Vec<(LockKey, RangeSet<u64>)>,
+        mut steps_left: usize,
+    ) -> Vec<Waiting> {
         let mut granted = Vec::new();
         while let Some((file, ranges)) = freed.pop() {
             let passing = self.serve_ranges(file, ranges, &mut granted);
@@ -94,7 +98,7 @@ impl LockTable {
         passing
     }
 
-    /// An owner was granted what others wait for, whom it has passed: also those that wait. Serves whoever waited behind what ends for that.
+    /// An owner was granted what others wait for, whom it has passed. Where it waits for them too, that ends. Serves whoever was behind it.
     pub(super) fn open_circles(&mut self, owner: Owner) -> Vec<Waiting> {
         let mut steps_left = CIRCLE_STEPS_MAX;
         let freed = self.end_circles(owner, &mut steps_left);

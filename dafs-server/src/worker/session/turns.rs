@@ -143,7 +143,10 @@ mod tests {
         let mut turns = waiting([1, 2]);
         turns.come(turn(1), Exclusive, Some(now));
         turns.come(turn(2), Exclusive, Some(now));
-        assert_eq!((turns.tell(Moment::default()), turns.tell(Moment::default()), turns.tell(Moment::default())), (Some(turn(1)), Some(turn(2)), None));
+        assert_eq!(
+            (turns.tell(Moment::default()), turns.tell(Moment::default()), turns.tell(Moment::default())),
+            (Some(turn(1)), Some(turn(2)), None)
+        );
         turns.claim(turn(1), Exclusive);
         assert_eq!(turns.take_ignored(now.after(patience - Duration::from_nanos(1)), patience), []);
         assert_eq!(turns.take_ignored(now.after(patience), patience), [turn(2)]);

@@ -3,12 +3,12 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind, LockRequest,
-    Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest,
-    RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE,
-    TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest, ViewRequest,
-    ViewSetRequest, WriteRequest, XattrNames, encode_datatype, encode_lists, encode_message_pack,
-    encode_segments, lists_size,
+    FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind,
+    LockRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest,
+    RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability,
+    TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest,
+    ViewRequest, ViewSetRequest, WriteRequest, XattrNames, encode_datatype, encode_lists,
+    encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;

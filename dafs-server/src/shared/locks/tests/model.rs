@@ -23,7 +23,8 @@ impl Model {
     fn is_awaited(&self, range: &Range<u64>, owner: Owner) -> bool {
         range.clone().any(|at| {
             let own = self.held[at as usize].iter().find(|(holder, _)| *holder == owner);
-            let mut others = self.waits.iter().filter(|(_, _, other, by)| by.owner != owner && other.contains(&at));
+            let mut others =
+                self.waits.iter().filter(|(_, _, other, by)| by.owner != owner && other.contains(&at));
             own.is_some_and(|(_, kind)| others.any(|(_, _, _, by)| !is_both_shared(*kind, by.kind)))
         })
     }
@@ -89,7 +90,7 @@ impl Model {
         own.any(|place| self.is_in_a_circle(place))
     }
 
-    /// Grants all that can be granted, while those requests end that are in circles and are told so. Returns which are told and are in none.
+    /// Grants all that can be granted, while requests end that are in circles and are told so. Returns which are told and are in none.
     fn serve_beside(&mut self, mut told: Vec<u64>) -> (BTreeSet<u64>, Vec<u64>) {
         let mut granted = self.serve();
         loop {
@@ -204,9 +205,9 @@ impl Both {
         let (file, part) = place_of(&range);
         let outcome = match locks.lock_alone(file, &part, &wanted) {
             true => Ok(NOW),
-            false => locks.with(|table| {
-                table.lock(file, part, wanted, Claim::New, waits.then(|| waiting(number)))
-            }),
+            false => {
+                locks.with(|table| table.lock(file, part, wanted, Claim::New, waits.then(|| waiting(number))))
+            }
         };
         match outcome {
             Ok(Outcome::Granted(others)) => {
