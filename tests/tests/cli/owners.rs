@@ -135,7 +135,7 @@ fn copy_without_owners_keeps_all_else(on: On) {
             }
         }
         for name in ["large", "below", "below/7", "link", "."] {
-            let times = |root: &std::path::Path| {
+            let times = |root: &Path| {
                 let found = fs::symlink_metadata(root.join(name)).unwrap();
                 (found.mtime(), found.mtime_nsec())
             };
@@ -168,7 +168,7 @@ fn copy_into_directories_of_others_leaves_their_attributes(on: On) {
     fs::create_dir_all(tree.join("below")).unwrap();
     fs::write(tree.join("below/file"), "content").unwrap();
     let source = format!("{}/.", tree.display());
-    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     let (there, here) = (world.data().join("tree"), world.local("here"));
     for root in [&there, &here] {
         fs::create_dir_all(root.join("below")).unwrap();
@@ -216,7 +216,7 @@ fn copy_down_to_where_root_gives_nothing_away_keeps_all_else(on: On) {
     let told = said.matches("owners and set-id bits were not kept").count();
     assert_eq!((output.status.code(), told, said.lines().count()), (Some(0), 1, 1), "{said}");
     assert_same_data(&copy, &tree, &expected);
-    let found = |root: &std::path::Path, name: &str| fs::symlink_metadata(root.join(name)).unwrap();
+    let found = |root: &Path, name: &str| fs::symlink_metadata(root.join(name)).unwrap();
     for name in ["large", "below/small", "below", "link"] {
         let (there, here) = (found(&tree, name), found(&copy, name));
         assert_eq!((here.mtime(), here.mtime_nsec()), (there.mtime(), there.mtime_nsec()), "{name}");
