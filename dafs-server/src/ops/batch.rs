@@ -5,11 +5,11 @@
 mod inline;
 mod notices;
 
-use dafs_proto::session::{Effect, Moment};
+use dafs_proto::session::{Effect, Moment, PartEffect};
 use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
-    CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, decode_batch,
+    CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, Verifier, decode_batch,
 };
 
 use super::Worker;
@@ -51,11 +51,11 @@ impl Worker {
             self.expedite_batches(call.session);
         }
         let data = self.inline_data(call, &operations, (payload, described_len))?;
-        let before = self.results_before(call, &operations);
+        let before = self.done_before(call, &operations);
         let mut batch = Batch { data, ..Batch::new(operations, &request) };
         let now = self.now;
-        for (index, result) in before.into_iter().flatten().enumerate() {
-            result.into_iter().for_each(|result| batch.end(index, result, now));
+        for (index, effect) in before.into_iter().flatten().enumerate() {
+            effect.into_iter().for_each(|effect| batch.resume(index, effect, now));
         }
         self.note_window(batch.window_end());
         let token = self.park(*call, State::Batch(Box::new(batch)));
@@ -63,20 +63,22 @@ impl Worker {
         Ok(())
     }
 
-    /// Results of writes that were carried out before their connection broke.
-    fn results_before(
-        &mut self,
-        call: &Call,
-        operations: &[BatchOperation],
-    ) -> Option<Vec<Option<BatchResult>>> {
+    /// What was carried out of writes before their connection broke.
+    fn done_before(&mut self, call: &Call, operations: &[BatchOperation]) -> Option<Vec<Option<PartEffect>>> {
         let session = self.sessions.find_mut(call.session)?;
         match session.core.take_effect(call.header.slot)? {
-            Effect::Results(results) if results.len() == operations.len() => {
-                let own = results.into_iter().zip(operations);
-                Some(own.map(|(result, operation)| result.filter(|_| operation.write)).collect())
+            Effect::Batch(effects) if effects.len() == operations.len() => {
+                let own = effects.into_iter().zip(operations);
+                Some(own.map(|(effect, operation)| effect.filter(|_| operation.write)).collect())
             }
             _ => None,
         }
+    }
+
+    /// As [`Worker::written_before`], of an operation of a batch.
+    pub(super) fn part_written_before(&mut self, place: BatchPlace, verifier: Verifier) -> u64 {
+        let index = self.operation_index(place.batch);
+        index.and_then(|index| self.batch_at(index)).map_or(0, |batch| batch.take_written(place, verifier))
     }
 
     /// Somebody is to look when what has ended has waited long enough. What has already is told of when its batch goes on, or when its
@@ -147,7 +149,9 @@ impl Worker {
         let operation = &batch.operations[place.index as usize];
         let (write, stability) = (operation.write, operation.stability);
         let single = match (&operation.lists.extents[..], &operation.lists.segments[..]) {
-            ([extent], [segment]) if place.count == 1 => Some((*extent, *segment)),
+            ([extent], [segment]) if place.count == 1 && !batch.is_begun(place.index as usize) => {
+                Some((*extent, *segment))
+            }
             _ => None,
         };
         let memory = batch.memory_of(place).ok_or(Status::NO_MEMORY)?;

@@ -126,9 +126,8 @@ impl Worker {
     /// Bytes from the beginning of a request's data that are in the file, because it was executed before and its connection broke. What
     /// was written under another verifier may be lost.
     pub(crate) fn written_before(&mut self, call: &Call, verifier: Verifier) -> u64 {
-        if call.batch.is_some() {
-            // Its batch remembers for it.
-            return 0;
+        if let Some(place) = call.batch {
+            return self.part_written_before(place, verifier);
         }
         let session = self.sessions.find_mut(call.session);
         match session.and_then(|session| session.core.take_effect(call.header.slot)) {

@@ -34,5 +34,5 @@ pub use key_file::{
     KEY_NAME_SIZE_MAX, KeyLine, KeyLineError, KeyLineProblem, SECRET_SIZE_MAX, SECRET_SIZE_MIN,
     format_key_line, is_key_name, parse_key_file,
 };
-pub use server::{Admission, Effect, KeptReply, REPLY_CACHE_PAYLOAD_MAX, ServerSession};
+pub use server::{Admission, Effect, KeptReply, PartEffect, REPLY_CACHE_PAYLOAD_MAX, ServerSession};
 pub use time::{KeepAlive, Moment};

@@ -38,8 +38,17 @@ impl KeptReply {
 pub enum Effect {
     /// Bytes from the beginning of its data, and the verifier from before they were written.
     Bytes(u64, Verifier),
-    /// Of a batch: the results of writes.
-    Results(Box<[Option<BatchResult>]>),
+    /// Of a batch: what was written for each of its operations.
+    Batch(Box<[Option<PartEffect>]>),
+}
+
+/// What was written for an operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartEffect {
+    /// It has ended.
+    Ended(BatchResult),
+    /// As [`Effect::Bytes`]; all of them where they are still to be made durable.
+    Bytes(u64, Verifier),
 }
 
 /// What to do with a request that arrived.

@@ -1,6 +1,6 @@
 //! Operations of a batch whose data travels in the messages: by way of memory that the batch keeps until it is answered.
 
-use dafs_proto::session::REPLY_CACHE_PAYLOAD_MAX;
+use dafs_proto::session::{PartEffect, REPLY_CACHE_PAYLOAD_MAX};
 use dafs_proto::transport::Span;
 use dafs_proto::wire::{BATCH_RESULT_SIZE, BatchOperation, BatchReply, BatchResult, Status};
 
@@ -61,7 +61,8 @@ impl Worker {
     fn keep_results(&mut self, call: &Call, operations: &[BatchOperation], results: &[BatchResult]) {
         if operations.iter().any(|operation| operation.write)
             && let Some(session) = self.sessions.find_mut(call.session)
-            && let Some(effect) = effect(operations, results.iter().copied().map(Some))
+            && let Some(effect) =
+                effect(operations, results.iter().map(|result| Some(PartEffect::Ended(*result))))
         {
             session.core.keep_effect(call.header.slot, effect);
         }

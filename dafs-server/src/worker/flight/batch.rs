@@ -1,13 +1,15 @@
 //! A batch under way, and its data where that travels in messages.
 #![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use dafs_proto::session::{Effect, Moment};
+use dafs_proto::session::{Effect, Moment, PartEffect};
 use dafs_proto::transport::{MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    BatchFlags, BatchOperation, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle, Lists, Stability, Status,
+    BatchFlags, BatchOperation, BatchRequest, BatchResult, CHAIN_HANDLE, FileHandle, Lists, Stability,
+    Status, Verifier,
 };
 
 use super::layout::pack_behind;
@@ -40,6 +42,8 @@ impl BatchPlace {
 pub(crate) struct Batch {
     pub(crate) operations: Vec<BatchOperation>,
     pub(crate) results: Vec<Option<BatchResult>>,
+    /// What is in the files of writes that have not ended, whose connection broke. Each is begun again on its own, behind that.
+    pub(crate) written: HashMap<u32, (u64, Verifier)>,
     /// Of inline operations.
     pub(crate) data: Option<InlineData>,
     /// The first that was never begun.
@@ -77,6 +81,7 @@ impl Batch {
         };
         Self {
             results: vec![None; operations.len()],
+            written: HashMap::new(),
             operations,
             data: None,
             next: 0,
@@ -112,12 +117,14 @@ impl Batch {
     /// told of together.
     fn group_len(&self, from: usize) -> usize {
         let rest = self.operations.get(from..).unwrap_or_default();
-        let Some(first) = rest.first() else { return 1 };
+        let Some(first) = rest.first().filter(|_| !self.is_begun(from)) else { return 1 };
         let most = self.hints.map_or(usize::MAX, |hints| hints.completions);
-        let mut len = 0;
+        let (mut len, mut index) = (0, from);
         let goes_along = |(operation, result): &(&BatchOperation, &Option<BatchResult>)| {
             len += operation.len();
+            index += 1;
             result.is_none()
+                && !self.is_begun(index - 1)
                 && belongs(first, operation)
                 && operation.len() <= GROUPED_LEN_MAX
                 && len <= GROUP_LEN_MAX
@@ -231,21 +238,63 @@ impl Batch {
     /// The list that some operations were ended without an answer, with what it has written: those of which that is all have ended, unless
     /// it was still to be made durable.
     pub(crate) fn end_in_part(&mut self, place: BatchPlace, written: Option<Effect>, now: Moment) {
-        let first = self.operations.get(place.index as usize);
-        let is_over = first.is_some_and(|first| first.write && first.stability == Stability::Unstable);
-        match written {
-            // [BATCH-20]
-            Some(Effect::Bytes(count, verifier)) if is_over => {
-                let (count, value) = (u32::try_from(count).unwrap_or(u32::MAX), verifier.0);
-                self.end_group(place, &BatchResult { status: Status::OK, count, value }, now);
+        let (mut left, verifier) = match written {
+            Some(Effect::Bytes(count, verifier)) => (count, verifier),
+            _ => (0, Verifier(0)),
+        };
+        for index in place.indices() {
+            let Some(operation) = self.operations.get(index) else { return };
+            let (len, is_stable) = (operation.len(), operation.stability != Stability::Unstable);
+            let own = left.min(len);
+            left -= own;
+            let place = index as u32;
+            // [BATCH-22]
+            if operation.write && own == len && !is_stable {
+                self.end(
+                    index,
+                    BatchResult { status: Status::OK, count: len as u32, value: verifier.0 },
+                    now,
+                );
+                continue;
             }
-            _ => self.again.extend(place.index..place.index + place.count),
+            self.again.push(place);
+            if own > 0 {
+                self.written.insert(place, (own, verifier));
+            }
         }
     }
 
-    /// What of it need not be done again, and must not: its writes that have ended.
+    /// An operation of the batch was carried out before, all of it or a part.
+    pub(crate) fn resume(&mut self, index: usize, effect: PartEffect, now: Moment) {
+        match effect {
+            PartEffect::Ended(result) => self.end(index, result, now),
+            PartEffect::Bytes(count, verifier) => {
+                self.written.insert(index as u32, (count, verifier));
+            }
+        }
+    }
+
+    /// Some of an operation that has not ended is in its file.
+    pub(crate) fn is_begun(&self, index: usize) -> bool {
+        !self.written.is_empty() && self.written.contains_key(&(index as u32))
+    }
+
+    /// Bytes of a part that are in its file, as long as the verifier is what it was. It is begun again, and tells of them itself then.
+    pub(crate) fn take_written(&mut self, place: BatchPlace, verifier: Verifier) -> u64 {
+        let (count, before) = self.written.remove(&place.index).unwrap_or((0, verifier));
+        if before == verifier { count } else { 0 }
+    }
+
+    /// What of it need not be done again, and must not.
     pub(crate) fn effect(&self) -> Option<Effect> {
-        effect(&self.operations, self.results.iter().copied())
+        let in_part = |index| {
+            self.written.get(&(index as u32)).map(|(count, verifier)| PartEffect::Bytes(*count, *verifier))
+        };
+        let results = self.results.iter().enumerate();
+        effect(
+            &self.operations,
+            results.map(|(index, result)| result.map(PartEffect::Ended).or_else(|| in_part(index))),
+        )
     }
 
     /// No operation of it is in anybody's hands.
@@ -326,15 +375,19 @@ pub(crate) fn is_written(operation: &BatchOperation, result: &BatchResult) -> bo
     operation.write && result.status == Status::OK && u64::from(result.count) == operation.len()
 }
 
-/// The results of writes, if there are any.
+/// What writes came to, if anything.
 pub(crate) fn effect(
     operations: &[BatchOperation],
-    results: impl Iterator<Item = Option<BatchResult>>,
+    parts: impl Iterator<Item = Option<PartEffect>>,
 ) -> Option<Effect> {
-    let written = operations.iter().zip(results);
-    let written = written.map(|(operation, result)| result.filter(|result| is_written(operation, result)));
+    let is_kept = |operation: &BatchOperation, part: &PartEffect| match part {
+        PartEffect::Ended(result) => is_written(operation, result),
+        PartEffect::Bytes(..) => true,
+    };
+    let written = operations.iter().zip(parts);
+    let written = written.map(|(operation, part)| part.filter(|part| is_kept(operation, part)));
     let written: Box<[_]> = written.collect();
-    written.iter().any(Option::is_some).then_some(Effect::Results(written))
+    written.iter().any(Option::is_some).then_some(Effect::Batch(written))
 }
 
 /// Both are of one file, kind, method and stability.

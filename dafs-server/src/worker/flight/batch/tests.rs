@@ -146,3 +146,48 @@ fn data_of_inline_operations_has_each_its_place_and_reads_are_brought_together()
     let results = [ok(3, 1), ok(2, 2), ok(9, 1), ok(2, 1), ok(5, whole)];
     assert_eq!(data.pack(&operations, &results).to_vec()[..2], b"re"[..]);
 }
+
+// [BATCH-20] [BATCH-22]
+#[test]
+fn what_is_written_of_a_group_whose_connection_breaks_is_not_written_again() {
+    let of = |stability| {
+        let mut operations: Vec<_> = (0..4).map(|index| operation(1, true, 20 * index, 10)).collect();
+        operations.iter_mut().for_each(|operation| operation.stability = stability);
+        let mut batch = batch(operations);
+        let (index, count) = batch.begin_next().unwrap();
+        assert_eq!((index, count), (0, 4));
+        batch.running -= 1;
+        let place = BatchPlace { batch: OpToken(0), index, count };
+        batch.end_in_part(place, Some(Effect::Bytes(25, Verifier(7))), Moment::default());
+        batch
+    };
+    let ended = PartEffect::Ended(BatchResult { status: Status::OK, count: 10, value: 7 });
+    let [whole, half] = [10, 5].map(|count| PartEffect::Bytes(count, Verifier(7)));
+    for (stability, first) in
+        [(Stability::Unstable, ended), (Stability::DataSync, whole), (Stability::FileSync, whole)]
+    {
+        let Some(Effect::Batch(effects)) = of(stability).effect() else { panic!("something is written") };
+        assert_eq!(*effects, [Some(first), Some(first), Some(half), None], "{stability:?}");
+        // Executed again from what is kept of it, or from what it still has itself.
+        let mut resumed = batch(of(stability).operations);
+        let kept = effects.into_iter().enumerate();
+        kept.for_each(|(index, effect)| {
+            effect.into_iter().for_each(|e| resumed.resume(index, e, Moment::default()))
+        });
+        for mut batch in [resumed, of(stability)] {
+            let mut places = Vec::new();
+            while let Some((index, count)) = batch.begin_next() {
+                let place = BatchPlace { batch: OpToken(0), index, count };
+                assert_eq!(count, 1, "each on its own");
+                places.push((index, batch.take_written(place, Verifier(7))));
+            }
+            places.sort_unstable();
+            let left = [(0, 10), (1, 10), (2, 5), (3, 0)];
+            let from = if stability == Stability::Unstable { 2 } else { 0 };
+            assert_eq!(places, left[from..], "{stability:?}");
+        }
+        let mut lost = of(stability);
+        let place = BatchPlace { batch: OpToken(0), index: 2, count: 1 };
+        assert_eq!(lost.take_written(place, Verifier(8)), 0, "it may be lost");
+    }
+}
