@@ -45,8 +45,8 @@ struct Shared {
     connections: Mutex<Vec<(TcpStream, TcpStream)>>,
     accepted: AtomicU64,
     passed: [AtomicU64; 2],
-    /// Bytes that may still go to the client, where that is bounded.
-    stalled: Mutex<Option<u64>>,
+    /// Bytes that may still go in a direction, where that is bounded.
+    stalled: Mutex<[Option<u64>; 2]>,
     moved: Condvar,
     stopping: AtomicBool,
 }
@@ -63,7 +63,7 @@ impl Relay {
             connections: Mutex::default(),
             accepted: AtomicU64::new(0),
             passed: Default::default(),
-            stalled: Mutex::new(None),
+            stalled: Mutex::default(),
             moved: Condvar::new(),
             stopping: AtomicBool::new(false),
         });
@@ -75,6 +75,11 @@ impl Relay {
     /// Where clients connect.
     pub fn url(&self) -> String {
         format!("dafs+tcp://{}", self.address)
+    }
+
+    /// The same, for those who speak the protocol by hand.
+    pub fn address(&self) -> Address {
+        Address::Tcp(self.address)
     }
 
     /// Connections so far.
@@ -89,12 +94,17 @@ impl Relay {
 
     /// Lets nothing through to the client until the next [`Relay::cut`].
     pub fn stall(&self) {
-        *self.shared.stalled() = Some(0);
+        self.stall_way(Way::ToClient);
     }
 
-    /// Lets so many bytes more through to the client, of a stalled connection.
-    pub fn let_through(&self, bytes: u64) {
-        if let Some(left) = &mut *self.shared.stalled() {
+    /// The same of a direction.
+    pub fn stall_way(&self, way: Way) {
+        self.shared.stalled()[way as usize] = Some(0);
+    }
+
+    /// Lets so many bytes more through in a direction that is stalled.
+    pub fn let_through(&self, way: Way, bytes: u64) {
+        if let Some(left) = &mut self.shared.stalled()[way as usize] {
             *left += bytes;
         }
         self.shared.moved.notify_all();
@@ -102,7 +112,7 @@ impl Relay {
 
     /// Lets everything through again.
     pub fn go_on(&self) {
-        *self.shared.stalled() = None;
+        *self.shared.stalled() = [None; 2];
         self.shared.moved.notify_all();
     }
 
@@ -133,15 +143,20 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stalled(&self) -> MutexGuard<'_, Option<u64>> {
+    fn stalled(&self) -> MutexGuard<'_, [Option<u64>; 2]> {
         self.stalled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until so many bytes may go to the client.
-    fn pass_to_client(&self, bytes: u64) {
-        let stalled = self.moved.wait_while(self.stalled(), |left| left.is_some_and(|left| left < bytes));
-        if let Some(left) = &mut *stalled.unwrap_or_else(PoisonError::into_inner) {
-            *left -= bytes;
+    /// Waits until some of so many bytes may go; returns how many.
+    fn pass(&self, way: Way, bytes: usize) -> usize {
+        let stalled = self.moved.wait_while(self.stalled(), |left| left[way as usize] == Some(0));
+        match &mut stalled.unwrap_or_else(PoisonError::into_inner)[way as usize] {
+            None => bytes,
+            Some(left) => {
+                let pass = bytes.min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= pass as u64;
+                pass
+            }
         }
     }
 }
@@ -172,22 +187,24 @@ fn pump(shared: &Shared, way: Way, client: &TcpStream, server: &TcpStream, mut l
         Way::ToClient => (server, client),
     };
     let mut buffer = vec![0; 64 << 10];
-    loop {
+    'all: loop {
         let count = match from.read(&mut buffer) {
             Ok(0) | Err(_) => break,
             Ok(count) => count,
         };
-        if way == Way::ToClient {
-            shared.pass_to_client(count as u64);
-        }
-        let pass = count.min(usize::try_from(left).unwrap_or(usize::MAX));
-        shared.passed[way as usize].fetch_add(pass as u64, Ordering::AcqRel);
-        if to.write_all(&buffer[..pass]).is_err() {
-            break;
-        }
-        left -= pass as u64;
-        if left == 0 {
-            break;
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(shared.pass(way, rest.len()));
+            rest = later;
+            let pass = now.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            shared.passed[way as usize].fetch_add(pass as u64, Ordering::AcqRel);
+            if to.write_all(&now[..pass]).is_err() {
+                break 'all;
+            }
+            left -= pass as u64;
+            if left == 0 {
+                break 'all;
+            }
         }
     }
     sever(client, server);

@@ -27,9 +27,11 @@ on_each_provider! {
     open_that_is_refused_has_neither_made_nor_cut_a_file,
 }
 
-/// What one client, or one user, may take of what all share.
 #[path = "limits/budgets.rs"]
 mod budgets;
+/// What one client, or one user, may take of what all share.
+#[path = "limits/buffers.rs"]
+mod buffers;
 #[path = "limits/unproven.rs"]
 mod unproven;
 

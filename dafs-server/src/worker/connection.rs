@@ -1,6 +1,7 @@
 //! One connection: an endpoint, where its handshake stands, and replies that found no room.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerHandshake};
@@ -51,6 +52,8 @@ pub struct Connection {
     pub rdma_pending: u32,
     /// RDMA operations that have completed.
     pub(crate) rdma_completed: u64,
+    /// As [`Connection::next_rdma_step`].
+    rdma_steps: u64,
     /// What was known of its RDMA at the last tick.
     progress: Progress,
     /// Transfers that went out of their turn, in order.
@@ -67,14 +70,23 @@ pub struct Connection {
     pub(crate) unsent: Option<Charge>,
 }
 
-/// How far RDMA of a connection has come.
+/// How far RDMA of a connection has come, as of some tick.
 struct Progress {
-    /// Bytes that went either way, and completions.
+    /// Bytes that it has moved, and completions.
     moved: u64,
-    completed: u64,
-    /// When an operation completed last, or none was posted, as of some tick.
+    /// Bytes that the client has sent.
+    heard: u64,
+    /// When it moved last, or none was posted.
     at: Moment,
+    /// Of the last steps for those operations that hold buffers and wait for RDMA, the first.
+    oldest: Option<u64>,
+    /// Since when that is so.
+    oldest_since: Moment,
 }
+
+/// Leases in which RDMA completes something for the operation with buffers that waits for it longest, while others want them. That is a
+/// quarter of a megabyte, behind three more at most: so much passes over any line that somebody works over.
+const LEASES_TO_COMPLETE: u32 = 8;
 
 impl Connection {
     /// A connection that was just accepted.
@@ -98,7 +110,8 @@ impl Connection {
             eager_buffers: EagerBuffers::default(),
             rdma_pending: 0,
             rdma_completed: 0,
-            progress: Progress { moved: 0, completed: 0, at: now },
+            rdma_steps: 0,
+            progress: Progress { moved: 0, heard: 0, at: now, oldest: None, oldest_since: now },
             runnable: VecDeque::new(),
             sent: 0,
             debt: 0,
@@ -186,25 +199,42 @@ impl Connection {
         usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
     }
 
-    /// Once each tick: whether its client has taken or sent anything since the last, data that RDMA moves included.
-    pub(crate) fn has_moved(&mut self, now: Moment) -> bool {
-        let completed = std::mem::replace(&mut self.progress.completed, self.rdma_completed);
-        if self.rdma_pending == 0 || completed != self.rdma_completed {
-            self.progress.at = now;
-        }
-        let moved = self.rdma_completed + self.endpoint.bytes_sent() + self.endpoint.bytes_received();
-        std::mem::replace(&mut self.progress.moved, moved) != moved
+    /// The next step of its RDMA: something was posted, or has completed.
+    #[inline]
+    pub(crate) fn next_rdma_step(&mut self) -> u64 {
+        self.rdma_steps += 1;
+        self.rdma_steps
     }
 
-    /// RDMA is posted, and none has completed since; as of the last tick.
-    pub(crate) fn rdma_rests_since(&self) -> Option<Moment> {
-        (self.rdma_pending > 0).then_some(self.progress.at)
+    /// Once each tick: whether its client has sent anything since the last, or RDMA has moved data. What else the server has sent is no
+    /// sign of the client.
+    pub(crate) fn has_moved(&mut self, now: Moment) -> bool {
+        let moved = self.rdma_completed + self.endpoint.bytes_of_rdma();
+        let heard = self.endpoint.bytes_received();
+        let has_moved = std::mem::replace(&mut self.progress.moved, moved) != moved;
+        let is_heard = std::mem::replace(&mut self.progress.heard, heard) != heard;
+        if self.rdma_pending == 0 || has_moved {
+            self.progress.at = now;
+        }
+        has_moved || is_heard
+    }
+
+    /// The client lets its RDMA rest: none has moved for a lease, or none has completed for eight for the operation that waits longest,
+    /// whose last step is `oldest`. Asked at each tick at which others wait for buffers of this connection's session.
+    pub(crate) fn rests(&mut self, oldest: Option<u64>, now: Moment, lease: Duration) -> bool {
+        if self.progress.oldest != oldest {
+            (self.progress.oldest, self.progress.oldest_since) = (oldest, now);
+        }
+        let (moves, completes) = (self.progress.at, self.progress.oldest_since);
+        (self.rdma_pending > 0 && now >= moves.after(lease))
+            || (oldest.is_some() && now >= completes.after(lease * LEASES_TO_COMPLETE))
     }
 
     /// For so long this server did not run.
     pub(crate) fn on_stall(&mut self, later: impl Fn(Moment) -> Moment) {
         self.since = later(self.since);
         self.progress.at = later(self.progress.at);
+        self.progress.oldest_since = later(self.progress.oldest_since);
     }
 
     fn makes_room(&mut self) -> bool {

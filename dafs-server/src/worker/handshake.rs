@@ -299,6 +299,7 @@ impl Worker {
             lock_record: LockRecord::None,
             lockless_since: None,
             last_heard: self.now,
+            assured: self.now,
             waiting: 0,
             storage_size: 0,
             plans: Plans::default(),
@@ -350,7 +351,7 @@ impl Worker {
         session.connection = Some(key);
         session.lost = None;
         session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
-        session.last_heard = now;
+        (session.last_heard, session.assured) = (now, now);
         session.raised = false;
         session.lock_turns.on_resumed();
         let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };

@@ -317,7 +317,8 @@ impl Worker {
             freed = true;
             connection.rdma_pending = connection.rdma_pending.saturating_sub(1);
             connection.rdma_completed += u64::from(completion.result.is_ok());
-            self.on_rdma(completion.token, completion.result);
+            let step = connection.next_rdma_step();
+            self.on_rdma(completion.token, completion.result, step);
         }
         let Some(connection) = self.connection(key) else { return };
         if connection.post_waiters.is_empty() || (!freed && connection.endpoint.wants_flush()) {

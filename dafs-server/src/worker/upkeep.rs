@@ -1,10 +1,11 @@
 //! What is done as time passes: ten times a second.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use dafs_proto::budget::Owner;
 use dafs_proto::session::Moment;
+use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{Header, Opcode};
 
 use super::Worker;
@@ -12,7 +13,8 @@ use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
 use crate::storage::work;
-use crate::worker::connection::{Connection, Phase};
+use crate::worker::connection::Phase;
+use crate::worker::flight::token;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::State;
 
@@ -21,6 +23,15 @@ const ENDED_AT_ONCE: usize = 4;
 
 /// Credits more for a session whose operations take long, all of them in use.
 const RAISE: u16 = 4;
+
+/// How many operations of a session wait for what.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    in_storage: usize,
+    /// For buffers or locks, or for those before them in their chains.
+    for_others: usize,
+    for_client: usize,
+}
 
 impl Worker {
     /// Time passes: handshakes and sessions that are overdue end, fair shares follow. Called about ten times a second, and again soon where
@@ -43,9 +54,7 @@ impl Worker {
         self.charge_unsent();
         self.hear_of_those_who_move_data();
         self.disconnect_those_who_keep_buffers();
-        self.hear_of_those_in_storage();
-        self.hear_of_those_who_wait_for_buffers();
-        self.hear_of_those_who_wait_for_locks();
+        self.hear_of_those_who_wait();
         let expired = self.sessions.expired(now, millis(self.shared.settings.lease_ms));
         for session in expired.iter().take(ENDED_AT_ONCE) {
             self.end_session(*session, End::LeaseOver);
@@ -145,72 +154,81 @@ impl Worker {
         if !self.buffers.has_waiters() {
             return;
         }
+        let mut oldest: HashMap<ConnectionKey, u64> = HashMap::new();
+        for (owner, _) in self.buffers.owners() {
+            let index = self.operation_index(owner.operation);
+            let operation = index.map(|index| &self.operations[index]);
+            if let Some(operation) = operation.filter(|operation| operation.rdma_pending > 0) {
+                let oldest = oldest.entry(operation.call.connection).or_insert(u64::MAX);
+                *oldest = operation.rdma_step.min(*oldest);
+            }
+        }
         let (now, lease) = (self.now, millis(self.shared.settings.lease_ms));
-        let rests = |connection: &Connection| {
-            connection.rdma_rests_since().is_some_and(|since| now >= since.after(lease))
-        };
-        let live = self.connections.iter().filter_map(|(_, connection)| match connection.phase {
-            Phase::Live(session) => Some((connection, session)),
-            _ => None,
-        });
-        // [LIMIT-23]
-        let keeping = live
-            .filter(|(connection, session)| self.buffers.keeps_from_others(*session) && rests(connection));
-        let keeping: Vec<_> = keeping.map(|(connection, _)| connection.key).collect();
+        let mut keeping = Vec::new();
+        for (_, connection) in &mut self.connections {
+            let Phase::Live(session) = connection.phase else { continue };
+            // [LIMIT-23] [LIMIT-24]
+            if self.buffers.keeps_from_others(session)
+                && connection.rests(oldest.get(&connection.key).copied(), now, lease)
+            {
+                keeping.push(connection.key);
+            }
+        }
         for key in keeping {
-            self.close(key, &"its client lets none of its data move, and others wait for the buffers");
+            self.close(key, &"its client does not let its data move, and others wait for the buffers");
         }
     }
 
-    /// A client whose requests wait for buffers of the server may have no credit for a keep-alive.
-    fn hear_of_those_who_wait_for_buffers(&mut self) {
-        if !self.buffers.has_waiters() {
-            return;
+    /// What the operations of each session wait for that have not been answered. Those of a batch are operations of their own.
+    fn waits(&self) -> HashMap<SessionKey, Waits> {
+        let for_buffers: HashSet<OpToken> = self.buffers.waiting().collect();
+        let mut waits: HashMap<SessionKey, Waits> = HashMap::new();
+        for (index, operation) in &self.operations {
+            let state = &operation.state;
+            if operation.forgotten || state.is_answered() || matches!(state, State::Batch(_)) {
+                continue;
+            }
+            let waits = waits.entry(operation.call.session).or_default();
+            let is_locked = matches!(state, State::Lock { .. } | State::LocksKept(_) | State::Chain { .. });
+            // One that waits for RDMA as well waits for its client.
+            let has_no_buffer =
+                operation.rdma_pending == 0 && for_buffers.contains(&token(index, operation.generation));
+            if state.in_storage() {
+                waits.in_storage += 1;
+            } else if is_locked || has_no_buffer {
+                waits.for_others += 1;
+            } else {
+                waits.for_client += 1;
+            }
         }
-        let (now, buffers) = (self.now, &self.buffers);
+        waits
+    }
+
+    /// A client whose requests wait for the server may have no credit to speak with: it is not silent, and is told that the server is not.
+    fn hear_of_those_who_wait(&mut self) {
+        let (now, keep_alive) = (self.now, millis(self.shared.settings.keep_alive_ms));
+        let waits = self.waits();
+        let mut told = Vec::new();
         for (key, session) in self.sessions.iter_mut_with_keys() {
-            let is_full = session.core.credits().executing() >= session.core.credits().limit();
-            // [SESS-98]
-            if is_full && session.connection.is_some() && buffers.has_waiting(key) {
+            let waits = waits.get(&key).copied().unwrap_or_default();
+            let credits = session.core.credits();
+            let is_mute = session.connection.is_some() && credits.executing() >= credits.limit();
+            let waits_for_others = is_mute && waits.for_others > 0 && waits.for_client == 0;
+            // [SESS-98] What storage does would be repeated in another session.
+            let is_excused = waits.in_storage > 0 || waits_for_others;
+            if is_excused {
                 session.last_heard = now;
             }
-        }
-    }
-
-    /// A client whose operations storage still carries out may have no credit to speak with, and would repeat them in a new session: no
-    /// lease ends before storage is done with all of them.
-    fn hear_of_those_in_storage(&mut self) {
-        for (_, operation) in &self.operations {
-            if !operation.forgotten
-                && operation.state.in_storage()
-                && let Some(session) = self.sessions.find_mut(operation.call.session)
-            {
-                session.last_heard = self.now;
+            if !(is_excused && is_mute) {
+                session.assured = now;
+            } else if now >= session.assured.after(keep_alive) {
+                session.assured = now;
+                told.extend(session.connection.map(|connection| (key, connection, credits.limit())));
             }
         }
-    }
-
-    /// A client whose requests all wait for locks, or for the file of them, has no credit for a keep-alive.
-    fn hear_of_those_who_wait_for_locks(&mut self) {
-        if !self.shared.locks.is_used() {
-            return;
-        }
-        let mut waiting: HashMap<SessionKey, usize> = HashMap::new();
-        for (_, operation) in &self.operations {
-            if matches!(operation.state, State::Lock { .. } | State::LocksKept(_) | State::Chain { .. }) {
-                *waiting.entry(operation.call.session).or_default() += 1;
-            }
-        }
-        for (key, count) in waiting {
-            let Some(session) = self.sessions.find_mut(key).filter(|session| session.connection.is_some())
-            else {
-                continue;
-            };
-            let (executing, limit) = (session.core.credits().executing(), session.core.credits().limit());
-            // One that waits for its client itself is no excuse.
-            if executing >= limit && count >= usize::from(executing) {
-                session.last_heard = self.now;
-            }
+        for (session, connection, limit) in told {
+            // [SESS-130]
+            self.tell_credits(session, connection, limit);
         }
     }
 
@@ -245,16 +263,24 @@ impl Worker {
             })
             .collect();
         for (session, connection, target) in raised {
-            // Behind replies that wait it would tell nothing new.
-            let ready = self.connection(connection).filter(|connection| connection.sends_at_once());
-            let Some(ready) = ready.map(|connection| connection.endpoint.expect_messages(target)) else {
+            let Some(ready) = self.connection(connection).map(|c| c.endpoint.expect_messages(target)) else {
                 continue;
             };
-            let Some(session) = self.sessions.find_mut(session) else { continue };
-            session.raised = true;
-            let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
-            header.credits = session.core.on_credit_target(target.min(ready));
-            self.send_callback(connection, header, &[], &[]);
+            if self.tell_credits(session, connection, target.min(ready))
+                && let Some(session) = self.sessions.find_mut(session)
+            {
+                session.raised = true;
+            }
         }
+    }
+
+    /// Tells a session of its credits, unless what is sent before waits: behind that it would tell nothing new.
+    fn tell_credits(&mut self, session: SessionKey, connection: ConnectionKey, target: u16) -> bool {
+        let is_ready = self.connection(connection).is_some_and(|connection| connection.sends_at_once());
+        let Some(session) = self.sessions.find_mut(session).filter(|_| is_ready) else { return false };
+        let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
+        header.credits = session.core.on_credit_target(target);
+        self.send_callback(connection, header, &[], &[]);
+        true
     }
 }

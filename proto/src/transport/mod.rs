@@ -588,6 +588,12 @@ pub trait Endpoint: Send {
         0
     }
 
+    /// Bytes of data that RDMA of both sides has moved so far, either way, where that takes the peer's doing and shows before the whole
+    /// operation completes. 0 where it does not.
+    fn bytes_of_rdma(&self) -> u64 {
+        0
+    }
+
     /// Whether the peer reaches all memory of the domain from now on, or only what was registered for this connection: see
     /// [`Endpoint::register`]. What the peer was given already it may keep; where regions of a domain are open to all of its connections
     /// anyway, nothing changes.

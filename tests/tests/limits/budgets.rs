@@ -1,6 +1,6 @@
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dafs_client::{Config, Datatype, Extent, File, Key, LockKind, OpenOptions, Session, Sieve, Status};
 use dafs_proto::session::ClientIntroduction;
@@ -180,57 +180,6 @@ fn replies_that_nobody_takes_end_their_connection_only() {
     file.read_exact_at(&mut found, 0).unwrap();
     assert_same(&found, &bytes(1, 1 << 20), "the bystander's data");
     assert_eq!(bystander.reconnects(), 0);
-}
-
-// [LIMIT-23] [BUF-2] Each keeps its session by what needs no data.
-#[test]
-fn buffers_of_clients_that_serve_no_rdma_go_to_others() {
-    const LEN: u32 = 256 << 10;
-    const KEEP_ALIVE: Duration = Duration::from_millis(100);
-    let harness = Harness::start_with(On::Tcp, |config| {
-        [config.lease_ms, config.keep_alive_ms] = [500, 100];
-        config.buffers_size_max = 1 << 20;
-    });
-    let patient = Config { operation_timeout: Some(Duration::from_secs(20)), ..Config::default() };
-    let bystander = harness.session_with(&patient);
-    let root = bystander.mount("mem").unwrap();
-    let mut greedy: Vec<_> = (0..2)
-        .map(|_| {
-            let (mut raw, _) = Raw::session(harness.address(), 8);
-            while raw.credits() < 8 {
-                raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
-            }
-            let root = raw.mount("mem");
-            let handle = raw.create(root, b"greedy");
-            let region = raw.region(LEN as usize, Access::all());
-            let segment = [region.range().key.0, region.range().offset, LEN.into()];
-            for _ in 0..4 {
-                let mut write = Header::request(Opcode::Write, handle);
-                raw.begin(&mut write);
-                raw.send(write, &write_body(0, LEN, Some(segment)), &[]);
-            }
-            let mut null = Header::request(Opcode::Null, FileHandle(0));
-            raw.begin(&mut null);
-            (raw, null, region)
-        })
-        .collect();
-    let lent = || bystander.statistics().unwrap().zones.iter().map(|zone| zone.lent * zone.size).sum::<u64>();
-    wait_for("all buffers are lent", || lent() > (1 << 20) - (16 << 10));
-    let mut write = root.create("f").unwrap().submit_append(bytes(1, LEN as usize));
-    let mut said = Instant::now();
-    while !write.test() {
-        // Not more often than a client does: it takes no replies.
-        if said.elapsed() >= KEEP_ALIVE {
-            said = Instant::now();
-            for (raw, null, _) in &mut greedy {
-                raw.send(*null, &[], &[]);
-                null.sequence += 1;
-            }
-        }
-        bystander.ping().unwrap();
-    }
-    assert_eq!(write.wait().unwrap(), 0, "where it was appended");
-    assert_eq!(bystander.statistics().unwrap().protocol_errors, 0);
 }
 
 // [LIMIT-1] [LIMIT-8]

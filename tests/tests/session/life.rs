@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use dafs_client::{Background, Config, Error, OpenOptions, Session, SystemClock};
+use dafs_client::{Background, Config, Error, LockKind, OpenOptions, Session, SystemClock};
 use dafs_proto::transport::Access;
-use dafs_proto::wire::{Header, Opcode, Status};
-use dafs_tests::cut::Relay;
+use dafs_proto::wire::{FileHandle, Header, LockFlags, LockRequest, Opcode, Status};
+use dafs_tests::cut::{Relay, Way};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -21,6 +21,7 @@ on_each_provider_and_two_workers! {
     session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
     session_that_is_kept_alive_outlives_its_lease,
+    callback_is_no_sign_of_the_client_that_takes_it,
     sessions_outlive_a_server_that_stood_still,
     handshake_outlives_a_server_that_stood_still,
     session_that_is_closed_or_dropped_ends_on_the_server_too,
@@ -38,6 +39,11 @@ mod buffered {
         #[test]
         fn session_whose_operation_waits_for_buffers_outlives_its_lease() {
             super::super::waiting_for_buffers();
+        }
+
+        #[test]
+        fn session_that_has_stopped_ends_with_its_lease_though_a_request_waits_for_buffers() {
+            super::super::stopped_beside_one_that_waits_for_buffers();
         }
 
         #[test]
@@ -121,7 +127,7 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     assert_eq!(session.reconnects(), 0);
 }
 
-// [SESS-98] It has one credit, and others have all buffers.
+// [SESS-98] [SESS-130] It has one credit, and others have all buffers.
 fn waiting_for_buffers() {
     const LEN: u32 = 256 << 10;
     let (harness, faults) = Harness::start_faulty(On::Tcp, |config| {
@@ -137,24 +143,48 @@ fn waiting_for_buffers() {
         wait_for(|| session.ping().is_ok() && faults.left() == 0);
         (session, appends)
     });
-    let (mut raw, _) = Raw::session(harness.address(), 1);
+    let config = Config { credits: 1, ..Config::default() };
+    let session = harness.session_with(&config);
+    let file = session.mount("mem").unwrap().create("f").unwrap();
+    std::thread::scope(|scope| {
+        let append = scope.spawn(|| file.append(&bytes(1, LEN as usize)));
+        for _ in 0..3 {
+            let silent = silent(&harness);
+            wait_for(|| watcher.statistics().unwrap().sessions == 4);
+            drop(silent);
+        }
+        faults.release();
+        append.join().unwrap().unwrap();
+    });
+    assert_eq!(session.reconnects(), 0, "neither side gave the other up");
+    for (_, appends) in others {
+        appends.into_iter().for_each(|append| assert!(append.wait().is_ok()));
+    }
+}
+
+// [SESS-98] It uses all that it may have, and serves none of the reads that the others of its requests wait for.
+fn stopped_beside_one_that_waits_for_buffers() {
+    const LEN: u32 = 256 << 10;
+    const SLOTS: u16 = 8;
+    let harness = Harness::start_with(On::Tcp, |config| {
+        [config.lease_ms, config.keep_alive_ms] = [300, 100];
+        config.buffers_size_max = 4 * u64::from(LEN);
+    });
+    let watcher = harness.session();
+    let (mut raw, _) = Raw::session(harness.address(), SLOTS);
+    while raw.credits() < SLOTS {
+        raw.call(Header::request(Opcode::Null, FileHandle(0)), &[], &[]);
+    }
     let root = raw.mount("mem");
     let handle = raw.create(root, b"f");
     let region = raw.region(LEN as usize, Access::all());
     let segment = [region.range().key.0, region.range().offset, LEN.into()];
-    let mut append = Header::request(Opcode::Append, handle);
-    raw.begin(&mut append);
-    raw.send(append, &write_body(0, LEN, Some(segment)), &[]);
-    for _ in 0..2 {
-        let silent = silent(&harness);
-        wait_for(|| watcher.statistics().unwrap().sessions == 4);
-        drop(silent);
+    for _ in 0..SLOTS {
+        let mut write = Header::request(Opcode::Write, handle);
+        raw.begin(&mut write);
+        raw.send(write, &write_body(0, LEN, Some(segment)), &[]);
     }
-    faults.release();
-    assert_eq!(raw.receive().expect("its session goes on").header.status, Status::OK);
-    for (_, appends) in others {
-        appends.into_iter().for_each(|append| assert!(append.wait().is_ok()));
-    }
+    wait_for(|| watcher.statistics().unwrap().sessions == 1);
 }
 
 // [SESS-129] With one credit neither side says anything while the data is on its way.
@@ -179,7 +209,7 @@ fn data_on_its_way() {
         let read = scope.spawn(|| file.read_at(&mut found, 0));
         // Those that are silent elsewhere end, one after the other: several leases of the session.
         for _ in 0..24 {
-            relay.let_through(AT_ONCE);
+            relay.let_through(Way::ToClient, AT_ONCE);
             let silent = silent(&clock);
             wait_for(|| watcher.statistics().unwrap().sessions == 1);
             drop(silent);
@@ -213,6 +243,34 @@ fn session_that_is_silent_ends_with_its_lease_and_files_are_opened_again(on: On)
     assert_eq!(&data, b"data");
     assert_eq!(silent.reconnects(), 1);
     assert_ne!(silent.agreed().session, id, "another session");
+}
+
+// [SESS-131]
+fn callback_is_no_sign_of_the_client_that_takes_it(on: On) {
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (3000, 1000));
+    let session = harness.session();
+    let held = session.mount("data").unwrap().create("f").unwrap();
+    held.lock(0..1, LockKind::Exclusive).unwrap();
+    let (mut told, _) = Raw::session(harness.address(), 8);
+    let root = told.mount("data");
+    let file = told.create(root, b"f");
+    let flags = LockFlags::WAIT | LockFlags::NOTIFY;
+    let request = LockRequest { offset: 0, len: 1, owner: 1, kind: LockKind::Exclusive, flags };
+    let waits = told.call(Header::request(Opcode::Lock, file), &request.bytes(), &[]);
+    assert_eq!(waits.header.status, Status::WAITING);
+    // It speaks later, and before the other is told.
+    let (mut silent, _) = Raw::session(harness.address(), 1);
+    silent.mount("data");
+    let uptime = || session.statistics().unwrap().uptime_ms;
+    let then = uptime();
+    wait_for(|| uptime() >= then + 500);
+    held.unlock(0..1).unwrap();
+    assert_eq!(told.receive().expect("a callback").header.opcode, Opcode::LockTurn);
+    wait_for(|| session.statistics().unwrap().sessions < 3);
+    assert!(
+        session.statistics().unwrap().handles <= 3,
+        "the one that was told ends first, or with the other"
+    );
 }
 
 // [SESS-42] [CLI-106]

@@ -227,9 +227,9 @@ impl BufferPool {
         self.shares.has_waiters()
     }
 
-    /// An operation of the session waits.
-    pub fn has_waiting(&self, session: SessionKey) -> bool {
-        self.shares.has_waiting(session)
+    /// The operations that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = OpToken> {
+        self.shares.waiting()
     }
 
     /// The session has some of what another waits for.

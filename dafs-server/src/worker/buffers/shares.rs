@@ -76,6 +76,12 @@ impl Shares {
         self.has_waiters() && self.accounts.get(&session).is_some_and(|account| !account.waiting.is_empty())
     }
 
+    /// The operations that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = OpToken> {
+        let accounts = self.turns.iter().filter_map(|session| self.accounts.get(session));
+        accounts.flat_map(|account| account.waiting.iter().map(|waiter| waiter.operation))
+    }
+
     /// A session other than this one waits.
     pub(super) fn others_wait(&self, session: SessionKey) -> bool {
         self.turns.iter().any(|waiting| *waiting != session)

@@ -33,6 +33,7 @@ impl Worker {
             state,
             generation,
             rdma_pending: 0,
+            rdma_step: 0,
             forgotten: false,
             former: None,
             taken_back: None,
@@ -108,11 +109,12 @@ impl Worker {
         }
     }
 
-    /// The provider has finished an RDMA operation.
-    pub(crate) fn on_rdma(&mut self, token: OpToken, result: Result<(), TransportError>) {
+    /// The provider has finished an RDMA operation, as this step of its connection.
+    pub(crate) fn on_rdma(&mut self, token: OpToken, result: Result<(), TransportError>, step: u64) {
         let Some(index) = self.operation_index(token) else { return };
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
+        operation.rdma_step = step;
         if matches!(operation.state, State::Work(_)) && !operation.forgotten {
             return self.work_on(index, |work, at| work.on_rdma(at, slot_of(token), result));
         }

@@ -32,6 +32,8 @@ pub(crate) struct Operation {
     pub(crate) generation: u32,
     /// RDMA operations posted and not completed.
     pub(crate) rdma_pending: u32,
+    /// Which of its connection's steps of RDMA was its last: see [`Connection::next_rdma_step`].
+    pub(crate) rdma_step: u64,
     /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
     pub(crate) forgotten: bool,
     /// Whose it was, where its session has ended: a fence may be about that client.
@@ -254,10 +256,17 @@ impl Context<'_> {
 
     /// RDMA operations were posted for it and wait for their completion.
     pub(crate) fn on_posted(&mut self, pending: u32) {
-        self.worker.operations[self.index].rdma_pending += pending;
-        if let Some(connection) = self.connection() {
-            connection.rdma_pending += pending;
+        if pending == 0 {
+            return;
         }
+        let Some(connection) = self.connection() else { return };
+        connection.rdma_pending += pending;
+        let step = connection.next_rdma_step();
+        let operation = &mut self.worker.operations[self.index];
+        if operation.rdma_pending == 0 {
+            operation.rdma_step = step;
+        }
+        operation.rdma_pending += pending;
     }
 
     /// A post found no room: it goes on when there is some.

@@ -85,6 +85,8 @@ pub struct Session {
     pub(crate) lockless_since: Option<Moment>,
     /// When its client last said something.
     pub last_heard: Moment,
+    /// When it could last speak, or was told that its server is there.
+    pub(crate) assured: Moment,
     /// Operations in flight that wait for something.
     pub waiting: usize,
     /// Bytes of chunks that storage has.

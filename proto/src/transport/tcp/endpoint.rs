@@ -608,6 +608,10 @@ impl Endpoint for TcpEndpoint {
         self.link.counters.bytes_received
     }
 
+    fn bytes_of_rdma(&self) -> u64 {
+        self.link.counters.bytes_of_rdma
+    }
+
     fn event_fds(&self) -> EventFds {
         smallvec![self.link.socket.as_raw_fd()]
     }

@@ -339,6 +339,7 @@ impl Input {
                 debug_assert!(receipt.len <= offered);
                 link.counters.bytes_received += receipt.len as u64;
                 let placed = receipt.len.min(direct);
+                link.counters.bytes_of_rdma += placed as u64;
                 self.advance_target(placed);
                 self.end += receipt.len - placed;
                 self.left = receipt.left;
@@ -465,6 +466,7 @@ impl Input {
                 (consumed, left)
             }
         };
+        link.counters.bytes_of_rdma += consumed as u64;
         self.start += consumed;
         if left > 0 {
             self.starved = true;

@@ -22,6 +22,8 @@ pub struct Counters {
     pub bytes_sent: u64,
     /// Received, bytes, headers included.
     pub bytes_received: u64,
+    /// Of both, data of RDMA.
+    pub bytes_of_rdma: u64,
 }
 
 /// The socket, and what has happened on it.

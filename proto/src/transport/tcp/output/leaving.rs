@@ -109,14 +109,21 @@ impl Output {
     /// The kernel took `sent` bytes.
     pub(super) fn advance(&mut self, link: &mut Link, sent: usize) {
         link.counters.bytes_sent += sent as u64;
+        let mut sent_before = self.front_sent;
         self.front_sent += sent;
         while let Some(front) = self.queue.front() {
-            let len = match front {
-                Item::Message { len, .. } => *len,
-                Item::Write(key) => self.writes[*key].frame_len(),
-                Item::Read { front, .. } => front.len(),
-                Item::Response => HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len),
+            let (len, is_data) = match front {
+                Item::Message { len, .. } => (*len, false),
+                Item::Write(key) => (self.writes[*key].frame_len(), true),
+                Item::Read { front, .. } => (front.len(), false),
+                Item::Response => {
+                    (HEADER_SIZE + self.response_frame.as_ref().map_or(0, |frame| frame.len), true)
+                }
             };
+            if is_data {
+                link.counters.bytes_of_rdma += (self.front_sent.min(len) - sent_before) as u64;
+            }
+            sent_before = 0;
             if self.front_sent < len {
                 return;
             }
