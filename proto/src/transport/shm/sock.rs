@@ -62,10 +62,10 @@ pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
         let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
         socket.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
         match socket.connect(&address) {
-            // A signal ends the wait, whatever its handler was installed with.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
+                if is_over(error.kind(), left) {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
             }
             Err(error) => return Err(error),
             Ok(()) => break,
@@ -73,6 +73,12 @@ pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
     }
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+/// A try to connect that had so much time left, and ended so, was the last. A signal ends the wait, whatever its handler was installed
+/// with, and may come each time before the shortest wait is over.
+fn is_over(kind: io::ErrorKind, left: Duration) -> bool {
+    kind == io::ErrorKind::WouldBlock || left.is_zero()
 }
 
 /// Sends one message with descriptors. Never blocks.
@@ -355,6 +361,10 @@ mod tests {
         assert!(!waiting.is_finished(), "the queue is full");
         drop((full.accept().unwrap(), first));
         waiting.join().unwrap().unwrap();
+        // None keeps it from giving up in the end.
+        assert!(!is_over(io::ErrorKind::Interrupted, Duration::from_nanos(1)));
+        assert!(is_over(io::ErrorKind::Interrupted, Duration::ZERO));
+        assert!(is_over(io::ErrorKind::WouldBlock, Duration::from_nanos(1)));
     }
 
     #[test]
