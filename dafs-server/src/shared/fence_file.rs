@@ -74,7 +74,7 @@ impl FenceFile {
     pub(crate) fn open(path: &Path) -> Result<Self, FenceFileError> {
         let mut own = Self { path: path.to_owned(), lists: BTreeMap::new(), held: None };
         let mut file = loop {
-            match File::open(path) {
+            match open(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     // Where it cannot be made, that is to be known now.
                     own.write()?;
@@ -107,9 +107,15 @@ impl FenceFile {
     /// Keeps other servers from a file for as long as it is open. A file system that cannot lock does not.
     fn hold(&self, file: &File) -> Result<(), FenceFileError> {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Err(FenceFileError::InUse { path: self.path.clone() }),
-            _ => Ok(()),
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(FenceFileError::InUse { path: self.path.clone() }),
+            Err(error) => tracing::warn!(
+                fence_file = ?self.path,
+                %error,
+                "cannot lock the fence file; make sure that no other server uses it"
+            ),
         }
+        Ok(())
     }
 
     fn is_current(&self, file: &File) -> io::Result<bool> {
@@ -173,6 +179,21 @@ impl FenceFile {
         }
         text.push_str(&format!("end {:016x}\n", sum(text.as_bytes())));
         text.into_bytes()
+    }
+}
+
+/// Opens it to be read, and where that may be to be written: NFS locks no other file for one alone.
+fn open(path: &Path) -> io::Result<File> {
+    match File::options().read(true).write(true).open(path) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            File::open(path)
+        }
+        opened => opened,
     }
 }
 
@@ -334,6 +355,8 @@ mod tests {
         let again = FenceFile::open(&path).unwrap();
         assert_eq!(again.list("data"), Some(&list(FenceMode::Deny)));
         assert!(is_in_use());
+        let flags = rustix::fs::fcntl_getfl(again.held.as_ref().unwrap()).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::RDWR), "NFS locks what is open for writing");
     }
 
     // [ACC-150]
