@@ -527,7 +527,7 @@ pub(super) fn note_refused(
         _ if is_full(status) && (!node.class.local || has_room()) => note_loss(shared),
         // A file system of this host finds room before it takes data, but some do not always.
         _ if is_full(status) => {
-            shared.verifier.fetch_add(1, Ordering::AcqRel);
+            shared.losses.0.fetch_add(1, Ordering::AcqRel);
         }
         _ => {}
     }

@@ -235,6 +235,14 @@ fn write_back_that_failed_is_told_to_every_export_of_the_directory() {
     for (before, now) in before.into_iter().zip(verifiers(&f)) {
         assert!(was_lost(before, now), "{before:x} and {now:x}");
     }
+    // What may have been lost is told so as well.
+    let before = verifiers(&f);
+    let full = |call| if call == Call::Write { Course::Fail(Errno::NOSPC) } else { Course::Go };
+    let result = watched(full, || f.run(write_of(node, Stability::DataSync))).unwrap();
+    assert!(matches!(result, Err(Status::NO_SPACE)), "{result:?}");
+    for (before, now) in before.into_iter().zip(verifiers(&f)) {
+        assert!(now != before && !was_lost(before, now), "{before:x} and {now:x}");
+    }
 }
 
 // [STOR-76] The kernel tells an open file once: another commit of it hears of nothing, and ends when the first has told.
