@@ -12,6 +12,9 @@ use super::data::{sync_all, sync_fd};
 use super::resolve::{Place, Scope};
 use super::sys::{self, Errno, FdPath, retry};
 
+/// Times that a file's path is asked for, as directories on it are renamed, before the file's name counts as not durable.
+const PATHS_MAX: usize = 8;
+
 /// How a name begins that a file has for the moment in which it takes the place of another.
 const PREFIX: &str = ".dafs-link-";
 
@@ -114,19 +117,30 @@ impl Node {
 
     /// Syncs the directory that it is in now; whether that is in the export.
     fn sync_directory(&self, scope: &Scope<'_>) -> Result<bool, Status> {
-        let path = match scope.path_from_root(self) {
-            Ok(path) => path,
-            // The kernel tells no path that is so long.
-            Err(Errno::NAMETOOLONG) => return sync_all(scope, self.buffered_fd()).map(|()| true),
-            Err(errno) => return Err(errno.into()),
-        };
-        let Some(path) = path else { return Ok(false) };
-        let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        match scope.open(&scope.shared.root, directory, flags, 0) {
-            Ok(fd) => sync_fd(scope, fd.as_fd(), false).map(|()| true),
-            Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => Ok(true),
-            Err(status) => Err(status),
+        let mut before = None;
+        for _ in 0..PATHS_MAX {
+            let path = match scope.path_from_root(self) {
+                Ok(path) => path,
+                // The kernel tells no path that is so long.
+                Err(Errno::NAMETOOLONG) => return sync_all(scope, self.buffered_fd()).map(|()| true),
+                Err(errno) => return Err(errno.into()),
+            };
+            let Some(path) = path else { return Ok(false) };
+            // Its directory was synced, or is gone: none on the way to it has another name by now.
+            if before.as_ref() == Some(&path) {
+                return Ok(true);
+            }
+            let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            #[cfg(test)]
+            super::steps::before(super::steps::Call::OpenDirectory)?;
+            match scope.open(&scope.shared.root, directory, flags, 0) {
+                Ok(fd) => sync_fd(scope, fd.as_fd(), false)?,
+                Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => {}
+                Err(status) => return Err(status),
+            }
+            before = Some(path);
         }
+        Err(Status::AGAIN)
     }
 }

@@ -18,6 +18,8 @@ pub(in crate::storage) enum Call {
     WriteNow,
     /// A file is opened to rewrite its windows.
     Open,
+    /// The directory of a file is opened by its path, to be made durable.
+    OpenDirectory,
     /// What has this number in its file system is made durable.
     Sync(u64),
     /// All of a file system is.

@@ -174,6 +174,37 @@ fn full_commit_beside_another_that_fails_makes_the_name_durable_itself() {
     beside.take().unwrap().join().unwrap();
 }
 
+// [STOR-74] A directory on the way to the file gets another name, and another one its own.
+#[test]
+#[ignore = "needs dev-shm"]
+fn name_below_a_directory_that_is_renamed_meanwhile_is_made_durable() {
+    for another in [false, true] {
+        let mut f = Fixture::new(Kind::Tmpfs);
+        f.mkdir("d").unwrap();
+        let node = f.open("d/f", RWC).unwrap();
+        let [file, directory] = ["d/f", "d"].map(|path| number_of(&f, path));
+        let root = f.directory.as_ref().unwrap().path().join("root");
+        let (calls, mut is_renamed) = (Rc::new(RefCell::new(Vec::new())), false);
+        let seen = Rc::clone(&calls);
+        let watch = move |call| {
+            if call == Call::OpenDirectory && !std::mem::replace(&mut is_renamed, true) {
+                std::fs::rename(root.join("d"), root.join("e")).unwrap();
+                if another {
+                    std::fs::create_dir(root.join("d")).unwrap();
+                }
+            }
+            if let Call::Sync(number) = call {
+                seen.borrow_mut().push(number);
+            }
+            Course::Go
+        };
+        watched(watch, || commit(&mut f, node, Stability::FileSync)).unwrap();
+        let found = calls.take();
+        assert_eq!((found.first(), found.last()), (Some(&file), Some(&directory)), "{found:?}");
+        assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)), [file], "its name is durable");
+    }
+}
+
 // [STOR-179] An append that is answered with an error is not in the file because of its name.
 #[test]
 #[ignore = "needs dev-shm"]
