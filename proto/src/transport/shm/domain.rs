@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::super::util::connect_again;
 use super::super::{
     Access, Address, Capabilities, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory,
-    MemoryRef, PeerIdentity, Provider, Region, RegionError,
+    MemoryRef, PeerCredentials, PeerIdentity, Provider, Region, RegionError,
 };
 use super::closing::{Closers, PeerSocket};
 use super::cma::Process;
@@ -120,7 +120,10 @@ impl ShmDomain {
             .map_err(|_| at_fault(malformed("size or seals of a segment", 0, layout.size() as u64)))?;
         let segment = Mapping::new(segment.as_fd(), 0, layout.size(), true).map_err(failed)?;
         let parts = Parts { side: Side::Client, layout, segment, socket, bells: (bell_in, bell_out) };
-        let connection = self.connection(parts, claim).map_err(failed)?;
+        let peer = sock::peer_credentials(parts.socket.as_fd()).map_err(failed)?;
+        // Where only a descriptor for that is missing it goes on without.
+        let process = self.hold(&peer).unwrap_or(None);
+        let connection = self.connection(parts, peer, (process, claim));
         connection.set_peer_reaches_us(cma && self.config.cross_memory_attach);
         let ready = Message::Ready { cma: connection.peer_process.is_some() };
         sock::send(connection.socket.as_fd(), &ready.encode(), &[]).map_err(failed)?;
@@ -150,14 +153,27 @@ impl ShmDomain {
         self.config.socket_mode
     }
 
-    /// Puts the parts of a connection together, and finds out whether the peer's ordinary memory can be reached.
-    pub(super) fn connection(&self, parts: Parts, claim: NonceClaim) -> io::Result<Connection> {
-        let peer = sock::peer_credentials(parts.socket.as_fd())?;
+    /// Holds the process of a peer whose ordinary memory this side may reach; an error where it only lacks the means now.
+    pub(super) fn hold(&self, peer: &PeerCredentials) -> io::Result<Option<Process>> {
         // Into a process of another user leads privilege alone, and it would lead on into the next program that the process executes.
         let may_attach = self.config.cross_memory_attach && peer.uid == sock::own_user();
-        let process = may_attach.then(|| probe(peer.pid, claim)).flatten();
+        match may_attach.then(|| Process::open(peer.pid)) {
+            Some(Err(error)) if is_shortage(&error) => Err(error),
+            held => Ok(held.and_then(Result::ok)),
+        }
+    }
+
+    /// Puts the parts of a connection together, and finds out whether the ordinary memory of the peer, whose process is held, can be
+    /// reached.
+    pub(super) fn connection(
+        &self,
+        parts: Parts,
+        peer: PeerCredentials,
+        (process, claim): (Option<Process>, NonceClaim),
+    ) -> Connection {
+        let process = process.filter(|process| is_peer(process, claim));
         let Parts { side, layout, segment, socket, bells } = parts;
-        Ok(Connection::new(side, (layout, segment), socket, bells, peer, process))
+        Connection::new(side, (layout, segment), socket, bells, peer, process)
     }
 
     /// The endpoint of a connection whose handshake is done.
@@ -204,11 +220,15 @@ pub(super) struct Parts {
     pub(super) bells: (std::os::fd::OwnedFd, std::os::fd::OwnedFd),
 }
 
-/// Holds the process first, then reads the word that only the peer can have: so it is the peer that is held, not
-/// a later process with its id.
-fn probe(pid: i32, claim: NonceClaim) -> Option<Process> {
-    let process = Process::open(pid).ok()?;
-    (process.read_word(claim.address).ok()? == claim.bytes).then_some(process)
+/// Reads the word that only the peer can have, from the process that was held before: so it is the peer that is held, not a later process
+/// with its id.
+fn is_peer(process: &Process, claim: NonceClaim) -> bool {
+    process.read_word(claim.address).is_ok_and(|word| word == claim.bytes)
+}
+
+/// This process or the system has no more of something now.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
 pub(super) fn socket_path(address: &Address) -> Result<&Path, ConnectError> {

@@ -14,11 +14,13 @@ use socket2::Socket;
 
 use super::super::util::{Waiting, gives_way, time_until_one_gives_way};
 use super::super::{
-    Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError,
+    Address, ConnectError, ConnectParams, Endpoint, EventFds, Listener, PeerCredentials, PeerFault,
+    TransportError,
 };
 use super::closing::{Left, PeerSocket};
+use super::cma::Process;
 use super::connection::Connection;
-use super::domain::{Parts, ShmDomain, socket_path};
+use super::domain::{Parts, ShmDomain, is_shortage, socket_path};
 use super::endpoint::ShmEndpoint;
 use super::handshake::{MESSAGE_SIZE, Message, Nonce, NonceClaim, malformed, receives, sent};
 use super::layout::{Layout, RingTerms, Side};
@@ -96,11 +98,8 @@ struct Made {
     /// The client's end, and the server's.
     pipe: (OwnedFd, OwnedFd),
     eventfd: OwnedFd,
-}
-
-/// This process or the system has no more of something now.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+    peer: PeerCredentials,
+    process: Option<Process>,
 }
 
 impl Handshake {
@@ -374,7 +373,9 @@ impl ShmListener {
         let file = create_memory_file(c"dafs-segment", layout.size())?;
         let segment = Mapping::new(file.as_fd(), 0, layout.size(), true)?;
         let segment = segment.unmapped_by(file.as_fd(), self.domain.closers(), socket.peer());
-        Ok(Made { file, segment, pipe: sock::pipe()?, eventfd: sock::eventfd()? })
+        let peer = sock::peer_credentials(socket.as_fd())?;
+        let process = self.domain.hold(&peer)?;
+        Ok(Made { file, segment, pipe: sock::pipe()?, eventfd: sock::eventfd()?, peer, process })
     }
 
     /// Sends the segment and the doorbells.
@@ -385,10 +386,10 @@ impl ShmListener {
         made: Made,
         claim: NonceClaim,
     ) -> io::Result<Stage> {
-        let Made { file, segment, pipe: (pipe_client, pipe_server), eventfd } = made;
+        let Made { file, segment, pipe: (pipe_client, pipe_server), eventfd, peer, process } = made;
         let nonce = Nonce::new()?;
         let parts = Parts { side: Side::Server, layout, segment, socket, bells: (eventfd, pipe_server) };
-        let connection = self.domain.connection(parts, claim)?;
+        let connection = self.domain.connection(parts, peer, (process, claim));
         let welcome = Message::welcome(&layout, connection.peer_process.is_some(), &nonce);
         let fds = [file.as_fd(), pipe_client.as_fd(), connection.bell_in.as_fd()];
         sock::send(connection.socket.as_fd(), &welcome.encode(), &fds)?;

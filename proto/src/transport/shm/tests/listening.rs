@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::super::handshake::{Message, Nonce};
-use super::super::sock;
+use super::super::handshake::{MESSAGE_SIZE, Message, Nonce};
+use super::super::sock::{self, Incoming};
 use super::*;
 
 // [PROV-27] [SHM-47] [SHM-62]
@@ -29,7 +29,7 @@ fn handshake_that_breaks_the_rules_costs_only_itself() {
         assert!(bed.listener.accept_endpoint().unwrap().is_none());
         assert_eq!(bed.listener.handshake_count(), 0);
         let mut answer = [0; 64];
-        assert!(matches!(sock::receive(socket.as_fd(), &mut answer), Ok(sock::Incoming::End)));
+        assert!(matches!(sock::receive(socket.as_fd(), &mut answer), Ok(Incoming::End)));
     }
     // Descriptors that nobody asked for are closed, and so is the connection.
     let socket = sock::connect(&path, LONG).unwrap();
@@ -54,7 +54,7 @@ fn silent_handshakes_are_expired() {
     bed.listener.handshake_time_max = Duration::ZERO;
     bed.listener.expire_handshakes();
     assert_eq!(bed.listener.handshake_count(), 0);
-    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64]), Ok(sock::Incoming::End)));
+    assert!(matches!(sock::receive(silent[0].as_fd(), &mut [0; 64]), Ok(Incoming::End)));
 }
 
 // [SHM-6] [SHM-41] [SHM-42] [SHM-43]
@@ -121,12 +121,14 @@ fn hello_without_descriptors_for_its_answer_is_answered_once_there_are_some() {
     let name = "listening::hello_without_descriptors_for_its_answer_is_answered_once_there_are_some";
     in_own_process(name, || {
         let mut bed = Bed::new(small());
+        let usual = bed.connect(&ShmDomain::new()).1.connection.peer_process.is_some();
         let Address::Shm(path) = bed.address.clone() else { panic!() };
-        let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+        let nonce = Nonce::new().unwrap();
+        let hello = Message::hello(&small(), &nonce).encode();
         let clients: Vec<_> = (0..2).map(|_| sock::connect(&path, LONG).unwrap()).collect();
         clients.iter().for_each(|client| sock::send(client.as_fd(), &hello, &[]).unwrap());
         let first_free = u64::try_from(sock::eventfd().unwrap().as_raw_fd()).unwrap();
-        for free in 1..5 {
+        for free in 1..6 {
             let before = hostile::limit_descriptors(first_free + free);
             assert!(bed.listener.accept_endpoint().unwrap().is_none());
             bed.listener.expire_handshakes();
@@ -139,6 +141,12 @@ fn hello_without_descriptors_for_its_answer_is_answered_once_there_are_some() {
         assert_eq!(bed.listener.handshake_count(), 2);
         for client in &clients {
             assert!(matches!(sock::look(client.as_fd()), Ok(sock::Next::Descriptors)), "welcomed");
+            let mut bytes = [0; MESSAGE_SIZE];
+            let Ok(Incoming::Message { len, .. }) = sock::receive(client.as_fd(), &mut bytes) else {
+                panic!()
+            };
+            let Ok(Message::Welcome { cma, .. }) = Message::decode(&bytes, len) else { panic!() };
+            assert_eq!(cma, usual, "it reaches what it would have reached");
         }
     });
 }

@@ -90,7 +90,9 @@ fn claim_to_reach_this_side_is_believed_of_its_own_user_and_root_only() {
     let socket = PeerSocket::new(socket, ShmDomain::new().closers());
     let parts = Parts { side: Side::Server, layout, segment, socket, bells };
     let claim = NonceClaim { address: 0, bytes: [0; 16] };
-    let mut connection = ShmDomain::new().connection(parts, claim).unwrap();
+    let (domain, peer) = (ShmDomain::new(), sock::peer_credentials(parts.socket.as_fd()).unwrap());
+    let process = domain.hold(&peer).unwrap();
+    let mut connection = domain.connection(parts, peer, (process, claim));
     let own = sock::own_user();
     for (uid, claims, believed) in
         [(own, true, true), (own, false, false), (0, true, true), (own + 1, true, false)]
