@@ -208,8 +208,12 @@ impl RemoteRegions {
         let len = usize::try_from(end - offset).unwrap_or(usize::MAX);
         let sparse = sparse_size(file.as_fd(), end - offset);
         let mut charges = self.limits.charge(&self.owner, end - offset, sparse);
-        if charges.is_none() {
-            self.unmap_ended();
+        // What has ended makes room, here and now: elsewhere that would be too late for this one.
+        while charges.is_none()
+            && let Some(ended) = self.ended.pop()
+        {
+            self.ended_size = self.ended_size.saturating_sub(ended.file_size());
+            drop(ended);
             charges = self.limits.charge(&self.owner, end - offset, sparse);
         }
         let Some(charges) = charges else { return Ok(Err(libc::ENOMEM)) };

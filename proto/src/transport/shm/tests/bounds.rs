@@ -295,3 +295,27 @@ fn memory_of_many_files_that_ends_at_once_is_unmapped_elsewhere() {
     closed(&closers);
     assert_eq!(limits.mapped.used(), 0);
 }
+
+// [LIMIT-5] All that a peer may have is in many files, and others take their place at once.
+#[test]
+fn region_takes_the_place_of_many_small_ones_that_end() {
+    const FILE: usize = 2 << 20;
+    const FILES: usize = 32;
+    let of = |limit| Budget::new(Terms { limit, share_percent: 50 }, Vec::new());
+    let (mapped, threads) = (of((2 * FILE * FILES) as u64), of(1));
+    // What is unmapped elsewhere waits.
+    let _busy = threads.count(&Owner::Unknown, 1);
+    let limits = ShmLimits { mapped, closers: Closers::new(threads), ..ShmLimits::default() };
+    let mut bed = Bed::of(ShmDomain::with_limits(ShmConfig::default(), limits), small());
+    let domain = ShmDomain::new();
+    let (_client, mut server) = bed.connect(&domain);
+    let register = || domain.register(MemoryRef::new(domain.allocate(FILE).unwrap()), ALL).unwrap();
+    let mut regions: Vec<_> = (0..FILES).map(|_| register()).collect();
+    for _ in 0..3 {
+        for region in &regions {
+            server.remote_memory(&region.range(), Access::REMOTE_READ).map(drop).unwrap();
+        }
+        regions.clear();
+        regions.extend((0..FILES).map(|_| register()));
+    }
+}
