@@ -89,7 +89,8 @@ pub struct Config {
     /// What the server does with what lies between the extents of lists: [`crate::File::set_sieve`]. Another program of the server's host
     /// that writes there meanwhile, without locks (fcntl(2)), may lose what it wrote, unless this is [`Sieve::Off`].
     pub sieve: Sieve,
-    /// Payload of the largest message that this side receives, bytes, at least 8,256 (`PAYLOAD_SIZE_MIN`). It bounds inline reads.
+    /// Payload of the largest message that this side receives, bytes, at least 8,256 (`PAYLOAD_SIZE_MIN`). It bounds inline reads;
+    /// over shm those of the server (`--inline-max`) bound them as well.
     pub inline_max: u32,
     /// Bounce buffers for transfers of memory that cannot be registered, bytes in all; allocated when first needed. 0 for none.
     pub bounce_size: usize,

@@ -112,7 +112,8 @@ impl File {
         allocated
     }
 
-    /// Has the file grow to a size by a hole. Others may have it grow meanwhile, by what they write: it is not cut then. Blocks.
+    /// Has the file grow to a size by a hole. Others may have it grow meanwhile, by what they write: it is not cut then, but for what they
+    /// write between two requests that the server carries out one behind the other. Blocks.
     fn grow(&self, size: u64) -> Result<()> {
         loop {
             let now = self.size()?;

@@ -178,7 +178,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Sets the size of the file that was opened: truncates it, or extends it by a hole. Behind [`Chain::verify`] with the size that the
-    /// file is to have, it cuts nothing that others write before that.
+    /// file is to have, it cuts nothing that others have written before that is verified; what they write between the two it does cut.
     pub fn truncate(self, size: u64) -> Self {
         let request = AllocateRequest { offset: size, len: 0 };
         self.push(Link::new(Opcode::Truncate, Named::of(&request.bytes())))
