@@ -114,6 +114,15 @@ fn register_from_many_connections(flags: &[&str], maps_max: usize) {
     drop(regions);
 }
 
+// [SHM-78] A larger ring would be the client's to fill, on the server's account.
+#[test]
+fn ring_to_a_client_over_shm_takes_no_more_than_its_server_sends() {
+    let harness = Harness::start_with(On::Shm, |config| config.inline_max = 32 << 10);
+    let wanted = ConnectParams { recv_payload_max: 1 << 20, ..ConnectParams::default() };
+    let endpoint = ShmDomain::new().connect(harness.address(), &wanted, Duration::from_secs(10)).unwrap();
+    assert_eq!(endpoint.capabilities().recv_payload_max, 32 << 10);
+}
+
 // [LIMIT-5] [LIMIT-15]
 #[test]
 fn memory_beyond_a_budget_is_refused_to_the_one_who_asks() {

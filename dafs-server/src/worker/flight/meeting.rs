@@ -266,16 +266,26 @@ impl Meetings {
 
 #[cfg(test)]
 mod tests {
+    use dafs_proto::wire::{Lists, Stability};
+
     use super::*;
+    use crate::storage::{ExportId, NodeId};
+    use crate::worker::flight::transfer::TransferKind;
 
     // [VIEW-13] Sizes of the first are not multiples of each other.
     #[test]
     fn whole_groups_go_alone_after_one_that_stayed_incomplete() {
         let identity = Identity { uid: 1, gid: 1, groups: Arc::new([]) };
         for size in [1, 2, 3, 5, 64] {
-            let mut meetings = Meetings { not_awaited: GROUPS_NOT_AWAITED, ..Meetings::default() };
+            let mut meetings = Meetings::default();
             let file = LockKey { fs: 1, file: 1, generation: 0 };
             let group = |number: u32| Group { number: number.into(), size, file, writes: true };
+            let (incomplete, now) = (u32::MAX, Moment::default());
+            assert!(meetings.awaits(&group(incomplete), &identity));
+            let node = NodeId { export: ExportId(0), index: 0, generation: 0 };
+            let list = List::new(TransferKind::Write, node, Lists::default(), Stability::Unstable);
+            meetings.wait(group(incomplete), Share::of(&list, OpToken(0), identity.clone()), now);
+            meetings.end_overdue(now.after(PATIENCE));
             let mut awaited = |number| meetings.awaits(&group(number), &identity);
             // Their members come one after the other, and those of two groups in turn.
             for number in (0..GROUPS_NOT_AWAITED).step_by(2) {
