@@ -124,17 +124,18 @@ impl Chains {
 
     /// A link was answered. `handle` is what its reply carries, where the request asked to save it.
     pub(super) fn on_reply(&mut self, link: ChainLink, status: Status, handle: Option<FileHandle>) {
+        let Some(chain) = self.active.iter_mut().find(|chain| chain.id == link.chain) else { return };
         // What is executed again, for its reply was lost, was counted: those behind it are not to overtake each other.
-        let first_time = |chain: &&mut Chain| chain.id == link.chain && chain.answered == link.position;
-        if let Some(chain) = self.active.iter_mut().find(first_time) {
+        if chain.answered == link.position {
             chain.answered += 1;
             if status != Status::OK {
                 chain.failed.get_or_insert(link.position);
             }
             chain.saves.extend(handle.map(|handle| (link.position, handle)));
-            if chain.is_over() {
-                self.forget_ended();
-            }
+        }
+        // The answer to a link behind one that was given up may be the last.
+        if chain.is_over() {
+            self.forget_ended();
         }
     }
 
