@@ -303,7 +303,7 @@ pub(super) struct Slots {
     free: [Vec<u32>; SIZES.len()],
     in_use: u32,
     large_bytes: usize,
-    count_max: u32,
+    pub(super) count_max: u32,
     shared: Arc<Shared>,
     device: Arc<Device>,
 }

@@ -107,6 +107,8 @@ pub(super) struct Core {
     pub(super) failure: Option<TransportError>,
     /// A post was answered `Full`.
     pub(super) starved: bool,
+    /// Room for so many requests is what it waits for; the least, where several were refused.
+    pub(super) room_wanted: usize,
     pub(super) armed: bool,
     /// A descriptor may have something to say.
     pub(super) events_due: bool,
@@ -177,6 +179,7 @@ impl Core {
             state: State::Open,
             failure: None,
             starved: false,
+            room_wanted: 0,
             armed: false,
             events_due: true,
             events_told: 0,
@@ -331,6 +334,7 @@ impl Core {
             self.found_one = self.arrivals.len() == 1;
         }
         match self.state {
+            State::Open if self.starved => self.ask_for_room(),
             State::Open => {}
             State::Closing { until }
                 if self.work.is_empty() || self.failure.is_some() || Instant::now() >= until =>

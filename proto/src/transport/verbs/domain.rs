@@ -22,7 +22,7 @@ use super::memory::Shared;
 /// The protection domain of the verbs provider: one device, that of its first connection or listener.
 #[derive(Default)]
 pub struct VerbsDomain {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl VerbsDomain {

@@ -246,8 +246,7 @@ impl Core {
             return Ok(bounce);
         }
         if !self.operations.is_empty() {
-            // Their buffers come back.
-            self.starved = true;
+            // Their buffers come back with their completions, which wake who waits.
             return Err(PostError::Full);
         }
         self.fail(TransportError::system("make a buffer for RDMA", error));
@@ -264,10 +263,7 @@ impl Core {
         self.check_open()?;
         match self.slots.take(payload_len) {
             Ok(Some(slot)) => Ok(slot),
-            Ok(None) => {
-                self.ask_for_slots();
-                Err(self.full())
-            }
+            Ok(None) => Err(self.full(1)),
             Err(error) => {
                 self.fail(TransportError::system("make a buffer for a message", error));
                 Err(PostError::Closed)
@@ -275,10 +271,10 @@ impl Core {
         }
     }
 
-    /// Slots come back with a completion. Where none is on its way, one is asked for with a write of nothing.
+    /// Slots and room come back with a completion. Where none is on its way, one is asked for with a write of nothing.
     #[cold]
-    pub(super) fn ask_for_slots(&mut self) {
-        if self.unsignaled > 0 && self.list.is_empty() && self.has_room(1) {
+    pub(super) fn ask_for_room(&mut self) {
+        if self.unsignaled > 0 && self.list.is_empty() && self.failure.is_none() && self.has_room(1) {
             let nothing = Action::Write { address: 0, key: 0, immediate: None };
             self.queue(Work::Message { slot: None }, nothing, &[], false);
             self.owes_completion = true;
@@ -294,16 +290,19 @@ impl Core {
         self.post_list();
         self.progress();
         self.check_open()?;
-        if self.has_room(requests) { Ok(()) } else { Err(self.full()) }
+        if self.has_room(requests) { Ok(()) } else { Err(self.full(requests)) }
     }
 
     pub(super) fn has_room(&self, requests: usize) -> bool {
         self.work.len() + requests + self.reserved + SPARE_REQUESTS <= self.send_queue_depth
     }
 
+    /// What a post is told that needs room for so many requests, or a slot.
     #[cold]
-    fn full(&mut self) -> PostError {
+    fn full(&mut self, requests: usize) -> PostError {
+        self.room_wanted = if self.starved { self.room_wanted.min(requests) } else { requests };
         self.starved = true;
+        self.ask_for_room();
         PostError::Full
     }
 

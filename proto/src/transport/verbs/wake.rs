@@ -33,7 +33,7 @@ impl Core {
 
     /// A post was refused, and may not be now.
     fn has_room_again(&self) -> bool {
-        self.starved && self.slots.has_free() && self.has_room(1)
+        self.starved && self.slots.has_free() && self.has_room(self.room_wanted)
     }
 
     /// As `Endpoint::look`. There is no pause between looks: each takes the lock of the device's library, which is pause enough, and what

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use super::super::{
 };
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
 use super::connect::{Prepared, device_of};
+use super::device::Device;
 use super::handshake::Hello;
 use super::memory::Shared;
 use super::*;
@@ -52,6 +54,15 @@ fn params() -> ConnectParams {
     }
 }
 
+/// A domain that takes the device for one with other limits.
+fn domain_on(change: impl FnOnce(&mut DeviceLimits)) -> VerbsDomain {
+    let mut device = Device::open_first().unwrap();
+    change(&mut Arc::get_mut(&mut device).unwrap().limits);
+    let domain = VerbsDomain::new();
+    assert!(domain.shared.device.set(device).is_ok());
+    domain
+}
+
 fn memory(len: usize) -> MemoryRef {
     MemoryRef::new(Arc::new(HeapMemory::allocate(len).unwrap())).slice(0, len).unwrap()
 }
@@ -71,7 +82,10 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let (client_domain, server_domain) = (VerbsDomain::new(), VerbsDomain::new());
+        Self::of(VerbsDomain::new(), &VerbsDomain::new())
+    }
+
+    fn of(client_domain: VerbsDomain, server_domain: &VerbsDomain) -> Self {
         let mut listener = server_domain.listen_verbs(&address(), &params()).unwrap();
         let (client, server) = connect(&client_domain, &mut listener);
         Self { client_domain, listener, client, server }
@@ -150,6 +164,10 @@ fn completion(endpoint: &mut VerbsEndpoint) -> Completion {
         assert!(begin.elapsed() < HANG, "no completion");
         std::thread::yield_now();
     }
+}
+
+fn event_fds(endpoint: &VerbsEndpoint) -> [RawFd; 2] {
+    endpoint.event_fds().into_inner().unwrap()
 }
 
 fn end_of(endpoint: &mut VerbsEndpoint) -> TransportError {
