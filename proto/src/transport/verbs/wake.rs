@@ -59,8 +59,8 @@ impl Core {
         self.post_list();
         self.slots.trim();
         self.tell_counters();
-        // A message carries a mark; what this side posted completes without one.
-        let marked_only = self.operations.is_empty() && !self.starved;
+        // A message carries a mark; what this side posted completes without one. Large messages count as untaken until then.
+        let marked_only = self.operations.is_empty() && !self.starved && self.slots.large_bytes() == 0;
         if self.events_due {
             self.take_events();
         }

@@ -309,6 +309,34 @@ fn large_messages_that_are_on_their_way_are_counted_until_they_are_taken() {
     }
 }
 
+/// [LIMIT-8] A side that sleeps wakes when its peer has taken a large message: it is charged for it until then.
+#[test]
+#[ignore = "needs rdma-device"]
+fn large_message_that_is_taken_wakes_a_side_that_sleeps() {
+    let large = ConnectParams { recv_payload_max: 1 << 20, ..params() };
+    let domain = VerbsDomain::new();
+    let mut listener = domain.listen_verbs(&address(), &large).unwrap();
+    let to = listener.address().clone();
+    let (mut client, mut server) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| domain.connect_verbs(&to, &large, HANG).unwrap());
+        let server = accept(&mut listener);
+        (client.join().unwrap(), server)
+    });
+    // It sends one more than there are receives: the last waits until the peer takes the first.
+    assert!(server.receives_count() == 2);
+    for _ in 0..3 {
+        client.send_copy(b"head", &vec![1; 100_000]).unwrap();
+    }
+    client.flush().unwrap();
+    assert!(client.arm() && client.unsent_bytes() > 0);
+    for _ in 0..3 {
+        next_message(&mut server).unwrap();
+    }
+    assert!(poll_readable(event_fds(&client), Some(HANG)).unwrap().contains(&true), "not woken");
+    assert!(client.recv().unwrap().is_none());
+    assert_eq!(client.unsent_bytes(), 0);
+}
+
 /// [PROV-9] [VERBS-71] What was sent without a completion of its own comes back when it is needed.
 #[test]
 #[ignore = "needs rdma-device"]
