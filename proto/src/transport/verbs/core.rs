@@ -132,15 +132,15 @@ impl Core {
     pub(super) fn new(
         prepared: Prepared,
         shared: Arc<Shared>,
-        own: Hello,
         theirs: Hello,
         policy: WaitPolicy,
     ) -> io::Result<Self> {
         // What can fail comes before `prepared` is taken apart: dropped whole, it ends the queue pair before what that uses.
+        let own = prepared.own;
         let slots_max = slots_max(&own).min(u32::from(theirs.recv_depth)).max(super::SLOTS_MIN);
         let slots = Slots::new(&shared, &prepared.device, slots_max);
         slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
-        let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max } = prepared;
+        let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max, .. } = prepared;
         let rdma_size_max = RDMA_SIZE_MAX.min(device.limits.message_size_max);
         let capabilities = own.agree(&theirs, Provider::Verbs, id.peer(), SEGMENTS_MAX, rdma_size_max);
         super::connect::set_rnr_timer(qp);

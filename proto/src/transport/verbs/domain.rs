@@ -53,13 +53,12 @@ impl VerbsDomain {
         };
         let id = resolve(to, deadline).map_err(refused)?;
         let device = device_of(&id, &self.shared).map_err(failed)?;
-        let own = Hello::new(params);
-        let prepared = Prepared::new(id, device, &self.shared, &own, false).map_err(failed)?;
-        prepared.id.connect(&own.encode(), prepared.reads()).map_err(failed)?;
+        let prepared = Prepared::new(id, device, &self.shared, &Hello::new(params), false).map_err(failed)?;
+        prepared.id.connect(&prepared.own.encode(), prepared.reads()).map_err(failed)?;
         let event = await_event(&prepared.id, CmEventKind::Established, deadline).map_err(refused)?;
         let theirs =
             Hello::decode(private_data(&event)).map_err(|fault| ConnectError::peer(address, fault))?;
-        let core = Core::new(prepared, Arc::clone(&self.shared), own, theirs, params.wait);
+        let core = Core::new(prepared, Arc::clone(&self.shared), theirs, params.wait);
         Ok(VerbsEndpoint::new(core.map_err(failed)?))
     }
 

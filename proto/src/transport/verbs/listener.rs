@@ -210,7 +210,7 @@ impl VerbsListener {
         let prepared = Prepared::new(id, device, &self.shared, &self.hello, true).map_err(Unable::NoRoom)?;
         prepared
             .id
-            .accept(&self.hello.encode(), prepared.reads_with(event.peer_reads))
+            .accept(&prepared.own.encode(), prepared.reads_with(event.peer_reads))
             .map_err(Unable::NoRoom)?;
         self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
         Ok(())

@@ -64,6 +64,9 @@ pub use listener::VerbsListener;
 /// Largest single RDMA operation, bytes; less where the device's messages are shorter.
 pub const RDMA_SIZE_MAX: u32 = 16 << 20;
 
+/// What every connection can move in one operation, bytes.
+const RDMA_SIZE_NEEDED: u32 = 1 << 20;
+
 /// Segments in one gather or scatter list.
 pub const SEGMENTS_MAX: u16 = 256;
 
