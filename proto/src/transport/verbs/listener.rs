@@ -60,6 +60,8 @@ pub struct VerbsListener {
 /// A connection that was accepted and whose peer has not answered yet.
 struct Handshake {
     prepared: Prepared,
+    /// Of its own, once it is a connection. Made before it is accepted: without a descriptor for it the peer is refused.
+    channel: Arc<EventChannel>,
     theirs: Hello,
     began: Instant,
 }
@@ -207,12 +209,13 @@ impl VerbsListener {
         }
         let device = device_of(&id, &self.shared).map_err(Unable::Refused)?;
         // What fails from here on drops the id, which refuses the connection.
+        let channel = EventChannel::new().map_err(Unable::NoRoom)?;
         let prepared = Prepared::new(id, device, &self.shared, &self.hello, true).map_err(Unable::NoRoom)?;
         prepared
             .id
             .accept(&prepared.own.encode(), prepared.reads_with(event.peer_reads))
             .map_err(Unable::NoRoom)?;
-        self.handshakes.push(Handshake { prepared, theirs, began: Instant::now() });
+        self.handshakes.push(Handshake { prepared, channel, theirs, began: Instant::now() });
         Ok(())
     }
 
@@ -230,9 +233,9 @@ impl VerbsListener {
     }
 
     fn finish(&self, handshake: Handshake) -> io::Result<VerbsEndpoint> {
-        let Handshake { mut prepared, theirs, .. } = handshake;
-        prepared.id.migrate(EventChannel::new()?)?;
-        let core = Core::new(prepared, Arc::clone(&self.shared), self.hello, theirs, self.policy)?;
+        let Handshake { mut prepared, channel, theirs, .. } = handshake;
+        prepared.id.migrate(channel)?;
+        let core = Core::new(prepared, Arc::clone(&self.shared), theirs, self.policy)?;
         Ok(VerbsEndpoint::new(core))
     }
 }

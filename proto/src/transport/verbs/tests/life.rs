@@ -95,6 +95,13 @@ fn answer_to(
     private_data: &[u8; HELLO_SIZE],
     reads: impl Fn((u8, u8)) -> (u8, u8),
 ) -> CmEvent {
+    let prepared = prepare(listener);
+    prepared.id.connect(private_data, reads(prepared.reads())).unwrap();
+    next_event(&prepared.id, listener)
+}
+
+/// The queues of who is about to connect to this listener.
+pub(super) fn prepare(listener: &mut VerbsListener) -> Prepared {
     let Address::Verbs(to) = listener.address().clone() else { panic!("{}", listener.address()) };
     let id = CmId::new(&EventChannel::new().unwrap()).unwrap();
     id.resolve_address(to, HANG).unwrap();
@@ -103,12 +110,10 @@ fn answer_to(
     assert_eq!(next_event(&id, listener).kind, CmEventKind::RouteResolved);
     let shared = Arc::<Shared>::default();
     let device = device_of(&id, &shared).unwrap();
-    let prepared = Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap();
-    prepared.id.connect(private_data, reads(prepared.reads())).unwrap();
-    next_event(&prepared.id, listener)
+    Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap()
 }
 
-fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
+pub(super) fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
     let begin = Instant::now();
     loop {
         assert!(listener.accept_verbs().unwrap().is_none());

@@ -116,6 +116,36 @@ fn with_little_locked_memory(role: &str, to: &Address) {
     endpoint.close();
 }
 
+/// [VERBS-50] With one descriptor left, of the two that a connection takes, a peer is told no before it has begun.
+#[test]
+#[ignore = "needs rdma-device"]
+fn peer_is_refused_where_descriptors_are_used_up() {
+    if role().is_some() {
+        return with_one_descriptor_left();
+    }
+    let test = "peer_is_refused_where_descriptors_are_used_up";
+    let wrap = ["bash", "-c", "ulimit -n 200 && exec \"$0\" \"$@\""];
+    Process::start("server", &address(), test, &wrap).join();
+}
+
+/// The other process of the test above.
+fn with_one_descriptor_left() {
+    let domain = VerbsDomain::new();
+    let mut listener = domain.listen_verbs(&address(), &params()).unwrap();
+    let (mut client, mut server) = connect(&domain, &mut listener);
+    let refused = life::prepare(&mut listener);
+    let mut files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    files.pop();
+    refused.id.connect(&Hello::new(&params()).encode(), refused.reads()).unwrap();
+    assert_eq!(life::next_event(&refused.id, &mut listener).kind, CmEventKind::Rejected);
+    drop(files);
+    // The one that is there goes on, and others are taken again.
+    client.send_copy(b"ping", b"").unwrap();
+    client.flush().unwrap();
+    assert_eq!(next_message(&mut server).unwrap(), b"ping");
+    connect(&domain, &mut listener);
+}
+
 fn role() -> Option<(String, Address)> {
     let told = std::env::var(ROLE).ok()?;
     let (role, to) = told.split_once('@')?;
