@@ -40,7 +40,7 @@ pub struct VerbsListener {
     // Dropped before the listening id.
     handshakes: Vec<Handshake>,
     ready: VecDeque<VerbsEndpoint>,
-    id: CmId,
+    pub(super) id: CmId,
     address: Address,
     shared: Arc<Shared>,
     hello: Hello,
@@ -96,6 +96,14 @@ impl VerbsListener {
 
     /// As [`Listener::accept`], with the provider's own type.
     pub fn accept_verbs(&mut self) -> Result<Option<VerbsEndpoint>, TransportError> {
+        self.accept_from(EventChannel::next)
+    }
+
+    /// As [`VerbsListener::accept_verbs`], with events from here.
+    pub(super) fn accept_from(
+        &mut self,
+        mut next: impl FnMut(&Arc<EventChannel>) -> io::Result<Option<CmEvent>>,
+    ) -> Result<Option<VerbsEndpoint>, TransportError> {
         self.has_more = false;
         self.look_at_device()
             .map_err(|error| TransportError::system("watch the RDMA device for events", error))?;
@@ -103,16 +111,12 @@ impl VerbsListener {
             if !self.ready.is_empty() {
                 break;
             }
-            match self.id.channel().next() {
-                Ok(None) => return Ok(None),
-                Ok(Some(event)) => self.on_event(event)?,
-                Err(error) => {
-                    return Err(TransportError::system(
-                        "take an event of the RDMA connection manager",
-                        error,
-                    ));
-                }
-            }
+            let event = next(self.id.channel()).map_err(|error| {
+                TransportError::system("take an event of the RDMA connection manager", error)
+            })?;
+            let Some(event) = event else { return Ok(None) };
+            // What lies behind an event that is an error is told by no other.
+            self.on_event(event).inspect_err(|_| self.has_more = true)?;
         }
         self.has_more = true;
         Ok(self.ready.pop_front())
