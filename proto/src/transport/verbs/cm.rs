@@ -67,6 +67,10 @@ impl EventChannel {
         // request is a new one, which `CmId` owns from here.
         unsafe {
             let copy = CmEvent::copy(&*event, self);
+            if copy.kind == CmEventKind::Other {
+                let code = (*event).event;
+                tracing::debug!(code, "event of the RDMA connection manager that ends nothing");
+            }
             ffi::rdma_ack_cm_event(event);
             Ok(Some(copy))
         }
@@ -197,7 +201,8 @@ fn event_kind(event: kind::Type) -> CmEventKind {
         }
         kind::RDMA_CM_EVENT_CONNECT_ERROR => CmEventKind::Failed("the connection failed"),
         kind::RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Failed("the peer does not answer"),
-        kind::RDMA_CM_EVENT_ADDR_CHANGE => CmEventKind::Failed("the network address moved to another device"),
+        // RDMA_CM_EVENT_ADDR_CHANGE too: a hint, after a failover of bonded interfaces, that a new connection would go another way. The
+        // queue pair goes on.
         _ => CmEventKind::Other,
     }
 }
@@ -446,4 +451,19 @@ pub(super) fn poll_readable<const N: usize>(
     // SAFETY: whoever waits for a connection holds it.
     let fds = fds.map(|fd| (unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN));
     Ok(poll(fds, timeout)?.map(|found| !found.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [VERBS-74]
+    #[test]
+    fn events_that_end_a_connection_are_those_that_say_so() {
+        let ends = |event| !matches!(event_kind(event), CmEventKind::Other);
+        assert!(!ends(kind::RDMA_CM_EVENT_ADDR_CHANGE));
+        assert!(!ends(kind::RDMA_CM_EVENT_TIMEWAIT_EXIT));
+        assert!(ends(kind::RDMA_CM_EVENT_DISCONNECTED) && ends(kind::RDMA_CM_EVENT_DEVICE_REMOVAL));
+        assert!(ends(kind::RDMA_CM_EVENT_CONNECT_ERROR) && ends(kind::RDMA_CM_EVENT_UNREACHABLE));
+    }
 }
