@@ -32,6 +32,9 @@ const HANDSHAKE_TIME_SAFE: Duration = Duration::from_millis(250);
 /// A peer that does not finish its handshake by then is dropped.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// One refusal in so long is said aloud: strangers may go on for ever, and who was refused is told to look into the log.
+const REFUSAL_TOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// An accept ends when it has taken so many events, whatever became of the handshakes that they are about.
 const STEPS_MAX: usize = 64;
 
@@ -47,8 +50,7 @@ pub struct VerbsListener {
     policy: WaitPolicy,
     /// The last connection was refused for want of room.
     is_full: bool,
-    /// A handshake was refused, and it was said.
-    has_refused: bool,
+    refusals: Refusals,
     /// As [`Listener::has_more`].
     has_more: bool,
     /// Watches the connection manager's channel and, once it is known, the device.
@@ -86,7 +88,7 @@ impl VerbsListener {
             hello: Hello::new(params),
             policy: params.wait,
             is_full: false,
-            has_refused: false,
+            refusals: Refusals::default(),
             has_more: false,
             poll,
             events: Events::with_capacity(2),
@@ -149,11 +151,12 @@ impl VerbsListener {
             let peer = id.peer();
             match self.begin(id, &event) {
                 Ok(()) => self.is_full = false,
-                // Once: strangers may go on for ever.
-                Err(Unable::Refused(error)) if !std::mem::replace(&mut self.has_refused, true) => {
-                    tracing::warn!(?peer, %error, "handshake refused; the next ones are told at level debug");
-                }
-                Err(Unable::Refused(error)) => tracing::debug!(?peer, %error, "handshake refused"),
+                Err(Unable::Refused(error)) => match self.refusals.is_told(Instant::now()) {
+                    true => {
+                        tracing::warn!(?peer, %error, "handshake refused; others within a minute are told at level debug");
+                    }
+                    false => tracing::debug!(?peer, %error, "handshake refused"),
+                },
                 // Once, and again when one was taken in between: who wants in tries often.
                 Err(Unable::NoRoom(error)) if !std::mem::replace(&mut self.is_full, true) => {
                     tracing::warn!(?peer, %error, "no room for another RDMA connection; those that are there go on");
@@ -244,6 +247,20 @@ impl VerbsListener {
     }
 }
 
+/// When a refusal was said last.
+#[derive(Default)]
+struct Refusals(Option<Instant>);
+
+impl Refusals {
+    fn is_told(&mut self, now: Instant) -> bool {
+        let is_told = self.0.is_none_or(|told| now.duration_since(told) >= REFUSAL_TOLD_EVERY);
+        if is_told {
+            self.0 = Some(now);
+        }
+        is_told
+    }
+}
+
 /// Why a connection is not taken.
 enum Unable {
     /// The peer is not one, or too many are coming at once.
@@ -288,4 +305,18 @@ impl Listener for VerbsListener {
 /// Where a connection comes from.
 fn address(id: &CmId) -> Option<IpAddr> {
     id.peer().map(|peer| peer.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// [VERBS-73]
+    #[test]
+    fn refusals_are_told_once_a_minute() {
+        let (mut refusals, begin) = (Refusals::default(), Instant::now());
+        let told: Vec<u64> =
+            (0..200).filter(|seconds| refusals.is_told(begin + Duration::from_secs(*seconds))).collect();
+        assert_eq!(told, [0, 60, 120, 180]);
+    }
 }
