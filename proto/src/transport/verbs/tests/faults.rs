@@ -75,6 +75,45 @@ fn queue_pair_in_error_fails_its_connection_only() {
     assert!(local.span().to_vec() == mine);
 }
 
+/// [VERBS-75] Notes cost their sender no credit: one look deals with some of them, and the rest wait for the next.
+#[test]
+#[ignore = "needs rdma-device"]
+fn notes_are_dealt_with_some_at_a_time() {
+    let many = ConnectParams { recv_depth: 256, ..params() };
+    let (domain, client_domain) = (VerbsDomain::new(), VerbsDomain::new());
+    let mut listener = domain.listen_verbs(&address(), &many).unwrap();
+    let to = listener.address().clone();
+    let (mut client, mut server) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| client_domain.connect_verbs(&to, &params(), HANG).unwrap());
+        let server = accept(&mut listener);
+        (client.join().unwrap(), server)
+    });
+    assert_eq!(server.expect_messages(256), 256);
+    let region = domain.register(memory(100), Access::all()).unwrap();
+    let nothing = region.range().slice(0, 0).unwrap();
+    for token in 0..150 {
+        while let Err(error) = client.rdma_write(OpToken(token), LocalSegments::new(), nothing, None) {
+            assert!(matches!(error, PostError::Full), "{error}");
+            client.wait(Some(HANG)).unwrap();
+        }
+        assert_eq!(completion(&mut client).token, OpToken(token));
+        client.flush().unwrap();
+    }
+    client.send_copy(b"after", b"").unwrap();
+    client.flush().unwrap();
+    let (mut looks, begin) = (0, Instant::now());
+    // All of it is here.
+    while server.counters().received < 151 {
+        server.look(1);
+        assert!(begin.elapsed() < HANG, "{:?}", server.counters());
+    }
+    while server.recv().unwrap().is_none() {
+        assert!(!server.arm(), "asleep over what is here");
+        looks += 1;
+    }
+    assert_eq!(looks, 2);
+}
+
 fn break_queue_pair(endpoint: &mut VerbsEndpoint) {
     assert!(endpoint.abort_handle().abort().unwrap());
 }
