@@ -58,7 +58,11 @@ impl Worker {
         connection.endpoint.close();
         let listener = connection.listener_address.clone();
         tracing::debug!(%listener, %why, "connection closed");
-        drop(self.connections.remove(key.index));
+        let mut endpoint = self.connections.remove(key.index).endpoint;
+        if endpoint.lingers() {
+            // What tells the client why lies behind data that is on its way. Buffers that RDMA holds are lent to nobody meanwhile.
+            self.leaving.push(endpoint);
+        }
         self.closed.push(key);
         if let Phase::Live(session) = phase {
             let mut is_unused = false;
@@ -105,6 +109,11 @@ impl Worker {
             tracing::warn!(%listener, ?peer, fault = fault.to_string(), "protocol fault: connection ended");
         }
         self.close(key, &fault);
+    }
+
+    /// Lets go of connections that were closed, and of which nothing more is on its way.
+    pub(crate) fn drop_those_who_left(&mut self) {
+        self.leaving.retain_mut(|endpoint| endpoint.lingers());
     }
 
     fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {

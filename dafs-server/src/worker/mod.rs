@@ -96,6 +96,8 @@ pub struct Worker {
     results: VecDeque<(OpToken, FsResult)>,
     dirty: Vec<ConnectionKey>,
     closed: Vec<ConnectionKey>,
+    /// Closed, with RDMA on its way and a last message behind it: see [`Endpoint::lingers`].
+    leaving: Vec<Box<dyn Endpoint>>,
     /// What sessions that ended had open, and is still to be closed, with the descriptors that it takes.
     pub(crate) closing: Vec<(NodeId, Charge)>,
     /// Sessions that have ended and may still have locks.
@@ -185,6 +187,7 @@ impl Worker {
             results: VecDeque::new(),
             dirty: Vec::new(),
             closed: Vec::new(),
+            leaving: Vec::new(),
             closing: Vec::new(),
             unlocking: Vec::new(),
             serves_after_restart: false,
@@ -284,7 +287,7 @@ impl Worker {
 
     /// Whether a connection has output that its provider could not send yet. Looks at all connections.
     pub fn has_unsent(&self) -> bool {
-        self.connections.iter().any(|(_, connection)| connection.wants_flush())
+        self.connections.iter().any(|(_, connection)| connection.wants_flush()) || !self.leaving.is_empty()
     }
 
     /// Bytes of transfer buffers that operations hold.

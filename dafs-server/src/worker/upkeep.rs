@@ -51,6 +51,7 @@ impl Worker {
         for key in overdue {
             self.close(key, &"the handshake was not finished in time");
         }
+        self.drop_those_who_left();
         self.charge_unsent();
         self.hear_of_those_who_move_data();
         self.disconnect_those_who_keep_buffers();

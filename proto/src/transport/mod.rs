@@ -627,4 +627,10 @@ pub trait Endpoint: Send {
 
     /// Closes the connection now; the peer sees it as closed. Posted operations complete as [`crate::transport::TransportError::Closed`].
     fn close(&mut self);
+
+    /// Whether a closed side has RDMA on its way, and behind it what was flushed: a drop would cut both. Who keeps it until this is
+    /// `false`, a second at most, loses nothing of that. The memory of the operations is the provider's until then.
+    fn lingers(&mut self) -> bool {
+        false
+    }
 }

@@ -214,6 +214,11 @@ impl Endpoint for VerbsEndpoint {
     fn close(&mut self) {
         self.core.close();
     }
+
+    fn lingers(&mut self) -> bool {
+        self.core.progress();
+        self.core.is_lingering() && !self.core.operations.is_empty()
+    }
 }
 
 impl Drop for VerbsEndpoint {
@@ -222,7 +227,8 @@ impl Drop for VerbsEndpoint {
         self.core.progress();
         // SAFETY: taken once, in the drop of its only owner.
         let core = unsafe { ManuallyDrop::take(&mut self.core) };
-        // With the endpoint the memory of RDMA goes back to its owner: then the queue pair ends at once.
+        // With the endpoint the memory of RDMA goes back to its owner: then the queue pair ends at once. Who wants what was flushed behind
+        // it to arrive asks `Endpoint::lingers` first.
         if core.is_lingering() && core.operations.is_empty() {
             linger(core);
         }

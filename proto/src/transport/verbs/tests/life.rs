@@ -43,6 +43,44 @@ fn drop_right_after_flush_loses_nothing() {
     }
 }
 
+/// [VERBS-13] [VERBS-51] A side that closes with RDMA on its way, and is kept until that is done, loses nothing of what it flushed.
+#[test]
+#[ignore = "needs rdma-device"]
+fn closed_side_that_is_kept_while_data_moves_loses_nothing() {
+    let (domain, client_domain) = (VerbsDomain::new(), VerbsDomain::new());
+    let mut listener = domain.listen_verbs(&address(), &params()).unwrap();
+    let to = listener.address().clone();
+    let (mut client, mut server) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| client_domain.connect_verbs(&to, &params(), HANG).unwrap());
+        let server = accept(&mut listener);
+        (client.join().unwrap(), server)
+    });
+    // It has two receives: the third message waits for one, and all that is behind it.
+    let (region, local) = (domain.register(memory(65_536), Access::all()).unwrap(), memory(65_536));
+    let expected = fill(&local, 1);
+    for number in 0..3u8 {
+        client.send_copy(&[number], &[]).unwrap();
+    }
+    let segments = [local.clone()].into_iter().collect();
+    assert_eq!(client.rdma_write(OpToken(1), segments, region.range(), None).unwrap(), Posted::Pending);
+    client.send_copy(b"last", &[]).unwrap();
+    client.flush().unwrap();
+    client.close();
+    assert!(client.lingers());
+    for number in 0..3u8 {
+        assert_eq!(next_message(&mut server).unwrap(), [number]);
+    }
+    let begin = Instant::now();
+    while client.lingers() {
+        assert!(begin.elapsed() < HANG, "data does not move");
+        std::thread::yield_now();
+    }
+    drop(client);
+    assert_eq!(next_message(&mut server).unwrap(), b"last");
+    assert!(matches!(end_of(&mut server), TransportError::Closed));
+    assert!(region.memory().span().to_vec() == expected);
+}
+
 /// [PROV-62] What lies behind a message that ends the connection is not looked at.
 #[test]
 #[ignore = "needs rdma-device"]
