@@ -112,7 +112,8 @@ impl Device {
         // A registration of nothing is none: the page around it is not touched by an access of 0 bytes.
         let len = span.len().max(1);
         let flags = rights.flags(self.limits.peers_wait);
-        // SAFETY: the memory is mapped for as long as `memory` lives, which the region keeps until it is deregistered.
+        // SAFETY: the memory is mapped for as long as `memory` lives, which the region keeps until it is deregistered. Where it does not
+        // keep it (`register_unkept`), the device reaches it for this side's requests alone, which keep it.
         let region = unsafe {
             ffi::ibv_reg_mr_iova(self.pd, span.as_ptr().cast(), len, iova.unwrap_or(address), flags)
         };
@@ -124,13 +125,16 @@ impl Device {
     }
 
     /// Registers all of `memory` for this side's own work requests, without keeping it: whoever posts a request keeps both until it is
-    /// done. It may outlive the memory: nobody else can reach that by it, but on iWARP a peer that was given it to answer a read.
+    /// done. It may outlive the memory: nobody else can reach that by it. On iWARP a peer can, that answered a read: there it keeps the
+    /// memory.
     pub(super) fn register_unkept(
         self: &Arc<Self>,
         memory: &Arc<dyn Memory>,
     ) -> Result<MemoryRegion, RegistrationError> {
         let mut region = self.register(MemoryRef::new(Arc::clone(memory)), Rights::Destination, None)?;
-        region.memory = None;
+        if self.limits.peers_wait {
+            region.memory = None;
+        }
         Ok(region)
     }
 }

@@ -137,12 +137,14 @@ impl PinCache {
             return registered.inspect_err(copied_instead).ok().map(Arc::new);
         }
         let place = Arc::as_ptr(memory).cast::<()>() as usize;
+        // On iWARP the registration is one of those that have it.
+        let own = usize::from(!device.limits.peers_wait);
         let mut pinned = lock(&self.pinned);
-        if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > 0) {
+        if let Some(found) = pinned.get(&place).filter(|found| found.owner.strong_count() > own) {
             return Some(Arc::clone(&found.region));
         }
         // First what nobody has any more: its pages stay locked until then, and it may stand in the way.
-        pinned.retain(|_, pinned| pinned.owner.strong_count() > 0);
+        pinned.retain(|_, pinned| pinned.owner.strong_count() > own);
         let registered = device.register_unkept(memory).inspect_err(copied_instead);
         let region = Arc::new(registered.ok()?);
         pinned.insert(place, Pinned { owner: Arc::downgrade(memory), region: Arc::clone(&region) });

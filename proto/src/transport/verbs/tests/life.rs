@@ -81,6 +81,39 @@ fn closed_side_that_is_kept_while_data_moves_loses_nothing() {
     assert!(region.memory().span().to_vec() == expected);
 }
 
+/// [VERBS-59] On a device that is taken for one of iWARP.
+#[test]
+#[ignore = "needs rdma-device"]
+fn both_sides_post_all_receives_where_peers_do_not_wait() {
+    let [client, server] = [0, 1].map(|_| domain_on(|limits| limits.peers_wait = false));
+    let mut pair = Pair::of(client, &server);
+    for endpoint in [&pair.client, &pair.server] {
+        assert_eq!(endpoint.receives_count(), usize::from(params().recv_depth) + 4);
+    }
+    pair.assert_alive();
+}
+
+/// [VERBS-78] A peer of iWARP that has answered a read may write there for as long as the registration lasts: so long the memory stays.
+#[test]
+#[ignore = "needs rdma-device"]
+fn memory_that_a_peer_may_still_reach_is_not_freed() {
+    for (peers_wait, kept) in [(false, 1), (true, 0)] {
+        let mut pair = Pair::of(VerbsDomain::new(), &domain_on(|limits| limits.peers_wait = peers_wait));
+        let region = pair.region(65_536);
+        let mut read = |local: MemoryRef| {
+            let owner = Arc::downgrade(local.memory());
+            let segments = [local].into_iter().collect();
+            assert_eq!(pair.server.rdma_read(OpToken(1), segments, region.range()).unwrap(), Posted::Pending);
+            pair.message_and_completion();
+            owner
+        };
+        let first = read(memory(65_536));
+        assert_eq!(first.strong_count(), kept);
+        let second = read(memory(65_536));
+        assert_eq!((first.strong_count(), second.strong_count()), (0, kept));
+    }
+}
+
 /// [PROV-62] What lies behind a message that ends the connection is not looked at.
 #[test]
 #[ignore = "needs rdma-device"]
