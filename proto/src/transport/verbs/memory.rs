@@ -69,11 +69,12 @@ impl Registry {
                 source: error.into(),
             })?)
         };
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
         let device_key = region.as_ref().map_or(0, MemoryRegion::remote_key);
-        let key = RegionKey(u64::from(generation) << 32 | u64::from(device_key));
         let len = memory.len() as u64;
-        lock(&self.regions).insert(key, Registered { _region: region, address, len, access });
+        let mut regions = lock(&self.regions);
+        let key = unused_key(&regions, &self.generation, device_key);
+        regions.insert(key, Registered { _region: region, address, len, access });
+        drop(regions);
         let range = RemoteRange { key, offset: address, len };
         Ok(Region::new(range, memory, Arc::clone(self) as Arc<dyn RegionOwner>))
     }
@@ -91,6 +92,17 @@ impl Registry {
 
     pub(super) fn len(&self) -> usize {
         lock(&self.regions).len()
+    }
+}
+
+/// A key with the device's part. Numbers begin again after 2³²: then never with one whose region is there.
+fn unused_key<T>(regions: &HashMap<RegionKey, T>, generation: &AtomicU32, device_key: u32) -> RegionKey {
+    loop {
+        let number = generation.fetch_add(1, Ordering::Relaxed);
+        let key = RegionKey(u64::from(number) << 32 | u64::from(device_key));
+        if !regions.contains_key(&key) {
+            return key;
+        }
     }
 }
 
@@ -248,6 +260,22 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    /// [VERBS-68]
+    #[test]
+    fn key_of_a_region_that_is_there_is_not_given_out_when_numbers_begin_again() {
+        let (mut regions, generation) = (HashMap::new(), AtomicU32::new(u32::MAX - 1));
+        let keys: Vec<_> = (0..4)
+            .map(|_| {
+                let key = unused_key(&regions, &generation, 7);
+                assert!(regions.insert(key, ()).is_none(), "{key:?}");
+                key.0 >> 32
+            })
+            .collect();
+        assert_eq!(keys, [0xffff_fffe, 0xffff_ffff, 0, 1]);
+        generation.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(unused_key(&regions, &generation, 7).0, 2 << 32 | 7);
+    }
 
     // [VERBS-69]
     #[test]
