@@ -23,4 +23,4 @@ pub(super) use rdma_sys::{
 pub(super) use rdma_sys::___ibv_query_port as ibv_query_port;
 
 #[cfg(test)]
-pub(super) use rdma_sys::{ibv_device, ibv_resize_cq};
+pub(super) use rdma_sys::{ibv_query_qp, ibv_resize_cq};

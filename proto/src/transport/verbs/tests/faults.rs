@@ -114,6 +114,21 @@ fn notes_are_dealt_with_some_at_a_time() {
     assert_eq!(looks, 2);
 }
 
+/// RDMA reads that a connection's device has in flight at once, and that it serves.
+#[allow(unsafe_code, reason = "asks for the state of a queue pair")]
+pub(super) fn reads_of(endpoint: &mut VerbsEndpoint) -> [u8; 2] {
+    let mask =
+        ffi::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC | ffi::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC;
+    // SAFETY: plain C data, for which zero is valid; the queue pair is live.
+    unsafe {
+        let mut attributes: ffi::ibv_qp_attr = std::mem::zeroed();
+        let mut made_with: ffi::ibv_qp_init_attr = std::mem::zeroed();
+        let qp = endpoint.core().qp.0;
+        assert_eq!(ffi::ibv_query_qp(qp, &raw mut attributes, mask.0 as i32, &raw mut made_with), 0);
+        [attributes.max_rd_atomic, attributes.max_dest_rd_atomic]
+    }
+}
+
 fn break_queue_pair(endpoint: &mut VerbsEndpoint) {
     assert!(endpoint.abort_handle().abort().unwrap());
 }

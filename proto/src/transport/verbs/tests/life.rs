@@ -225,23 +225,29 @@ pub(super) fn next_event(id: &CmId, listener: &mut VerbsListener) -> CmEvent {
 #[test]
 #[ignore = "needs rdma-device"]
 fn reads_beyond_what_devices_have_in_flight_wait_their_turn() {
-    let mut pair = Pair::new();
-    let depth = u64::from(pair.server.capabilities().rdma_depth);
-    assert!(depth > u64::from(READS_MAX));
-    let (region, local) = (pair.region(4096 * 32), memory(4096 * 32));
+    // From the side with the long queue, which takes them all at once.
+    let (server_domain, client_domain) = (VerbsDomain::new(), VerbsDomain::new());
+    let Pair { mut client, mut server, .. } = Pair::of(client_domain, &server_domain);
+    for endpoint in [&mut client, &mut server] {
+        let [starts, serves] = faults::reads_of(endpoint);
+        assert!((1..=16).contains(&starts) && (1..=16).contains(&serves), "{starts} {serves}");
+    }
+    let depth = u64::from(client.capabilities().rdma_depth);
+    assert!(depth > 16);
+    let region = server_domain.register(memory(4096 * 32), Access::all()).unwrap();
+    let local = memory(4096 * 32);
     let expected = fill(region.memory(), 5);
     for token in 0..depth {
         let at = token as usize * 4096;
         let part = [local.slice(at, 4096).unwrap()].into_iter().collect();
         let remote = region.range().slice(at as u64, 4096).unwrap();
-        assert_eq!(pair.server.rdma_read(OpToken(token), part, remote).unwrap(), Posted::Pending);
+        assert_eq!(client.rdma_read(OpToken(token), part, remote).unwrap(), Posted::Pending);
     }
-    let one_more =
-        pair.server.rdma_read(OpToken(99), LocalSegments::new(), region.range().slice(0, 0).unwrap());
+    let one_more = client.rdma_read(OpToken(99), LocalSegments::new(), region.range().slice(0, 0).unwrap());
     assert!(matches!(one_more, Err(PostError::Full)));
-    pair.server.flush().unwrap();
+    client.flush().unwrap();
     for _ in 0..depth {
-        completion(&mut pair.server).result.unwrap();
+        completion(&mut client).result.unwrap();
     }
     assert!(local.span().to_vec() == expected);
 }
