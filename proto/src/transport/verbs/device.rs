@@ -222,7 +222,7 @@ impl Drop for MemoryRegion {
         self.device.counters.deregistered();
         // SAFETY: registered in `Device::register`, ended once.
         let code = unsafe { ffi::ibv_dereg_mr(self.region) };
-        if code != 0 {
+        if code != 0 && !self.device.is_taken_away(code) {
             // The device may still reach it: the memory is never given back.
             std::mem::forget(self.memory.take());
             let error = io::Error::from_raw_os_error(code.abs());

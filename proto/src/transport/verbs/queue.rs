@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use super::device::Device;
@@ -22,7 +22,7 @@ pub(super) struct CompletionQueue {
     cq: *mut ffi::ibv_cq,
     channel: *mut ffi::ibv_comp_channel,
     events_unacknowledged: u32,
-    _device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 // SAFETY: libibverbs allows any thread to use a completion queue.
@@ -58,7 +58,7 @@ impl CompletionQueue {
                 ffi::ibv_destroy_comp_channel(channel);
                 return Err(error);
             }
-            let queue = Self { cq, channel, events_unacknowledged: 0, _device: Arc::clone(device) };
+            let queue = Self { cq, channel, events_unacknowledged: 0, device: Arc::clone(device) };
             set_nonblocking(queue.fd())?;
             Ok(queue)
         }
@@ -138,9 +138,14 @@ impl Drop for CompletionQueue {
         // The end of the queue waits for the acknowledgements.
         self.acknowledge();
         // SAFETY: the queue pair that used it is gone (see `Core`); made once, destroyed once.
-        let codes = unsafe { (ffi::ibv_destroy_cq(self.cq), ffi::ibv_destroy_comp_channel(self.channel)) };
-        if codes != (0, 0) {
-            tracing::warn!(?codes, "cannot free a completion queue");
+        let (queue, channel) =
+            unsafe { (ffi::ibv_destroy_cq(self.cq), ffi::ibv_destroy_comp_channel(self.channel)) };
+        if queue != 0 && self.device.is_taken_away(queue) {
+            // The kernel has ended the queue, and the library keeps the channel for it.
+            // SAFETY: nobody uses the descriptor any more.
+            drop(unsafe { OwnedFd::from_raw_fd(self.fd()) });
+        } else if (queue, channel) != (0, 0) {
+            tracing::warn!(queue, channel, "cannot free a completion queue");
         }
     }
 }
