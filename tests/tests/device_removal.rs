@@ -1,19 +1,26 @@
-//! The RDMA device is removed under a server. A suite of its own, as it takes the device from all others meanwhile.
+//! The RDMA device is removed under a server, or is not alone. A suite of its own, as it changes what others find meanwhile.
 #![cfg(feature = "verbs")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 /// The provider's name stands in the path of each test.
 mod verbs {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
     use std::process::{Child, Command, Output, Stdio};
+    use std::sync::{Mutex, PoisonError};
     use std::time::{Duration, Instant};
 
     use dafs_client::{Config, ReconnectPolicy, Session};
     use dafs_proto::transport::Address;
     use dafs_tests::harness::{On, device_address, key_for};
-    use dafs_tests::program::Program;
+    use dafs_tests::program::{Program, key_file, program};
 
     /// A test that makes no progress for so long has hung.
     const HANG: Duration = Duration::from_secs(60);
+
+    /// One test at a time changes the devices.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     const CHILD: &str = "DAFS_REMOVAL_CHILD_URL";
 
@@ -81,6 +88,7 @@ mod verbs {
         if let Ok(url) = std::env::var(CHILD) {
             return use_the_device(&url);
         }
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let netdev = Removed::netdev().unwrap();
         let local = tempfile::tempdir().unwrap();
         // Ends last, whatever fails: the device does not go before the server.
@@ -110,5 +118,61 @@ mod verbs {
         file.read_exact_at(&mut found, 0).unwrap();
         assert_eq!(&found, b"goes on");
         assert_eq!(shm.reconnects(), 0);
+    }
+    /// A second device of Soft-RoCE, with a node in /dev that nobody may open who heeds its mode.
+    struct Closed;
+
+    impl Closed {
+        const NAME: &str = "rxe9";
+
+        fn new() -> Self {
+            let add = ["link", "add", Self::NAME, "type", "rxe", "netdev", "v1"];
+            assert!(Command::new("rdma").args(add).status().unwrap().success());
+            let closed = Self;
+            let is_its = |node: &PathBuf| {
+                fs::read_to_string(node.join("ibdev")).is_ok_and(|device| device.trim() == Self::NAME)
+            };
+            let mut nodes =
+                fs::read_dir("/sys/class/infiniband_verbs").unwrap().map(|entry| entry.unwrap().path());
+            let node =
+                PathBuf::from("/dev/infiniband").join(nodes.find(is_its).unwrap().file_name().unwrap());
+            fs::set_permissions(node, fs::Permissions::from_mode(0)).unwrap();
+            closed
+        }
+
+        /// The command, run by who heeds modes.
+        fn dafs(arguments: &[&str]) -> Output {
+            let directory = tempfile::tempdir().unwrap();
+            Command::new("setpriv")
+                .args(["--bounding-set", "-dac_override,-dac_read_search", "--"])
+                .arg(program().with_file_name("dafs"))
+                .args(arguments)
+                .env("DAFS_KEY_FILE", key_file(directory.path()))
+                .output()
+                .unwrap()
+        }
+    }
+
+    impl Drop for Closed {
+        fn drop(&mut self) {
+            let _ = Command::new("rdma").args(["link", "del", Self::NAME]).status();
+        }
+    }
+
+    // [VERBS-43]
+    #[test]
+    #[ignore = "needs soft-roce: a second device is made"]
+    fn device_that_cannot_be_opened_is_listed_and_hides_no_other() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // Ends last: the server has it open.
+        let _closed = Closed::new();
+        let listed = Closed::dafs(&["info", "--devices"]);
+        let text = said(listed.clone());
+        assert!(listed.status.success(), "{listed:?}");
+        assert!(text.contains("rxe0 port 1: ") && text.contains("rxe9 port 1: "), "{text}");
+        assert!(text.contains("cannot be used: it cannot be opened"), "{text}");
+        let server = Program::start(On::Verbs, &["--no-calibrate"]);
+        let used = Closed::dafs(&["info", &server.address().to_string()]);
+        assert!(used.status.success(), "{used:?}");
     }
 }

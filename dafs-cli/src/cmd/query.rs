@@ -213,14 +213,17 @@ fn devices(is_json: bool) -> Result<ExitCode> {
                     "{} port {}: {}, {}",
                     device.name, device.port, device.link_layer, device.state
                 ))?;
-                out.line(&format!(
-                    "    {} segments a request, {} requests a queue, {} reads at once, messages of {} bytes, {} connections",
-                    device.segments_max,
-                    device.queue_depth_max,
-                    device.reads_max,
-                    device.message_size_max,
-                    device.connections_max
-                ))?;
+                // Nothing is known of one that cannot be opened.
+                if device.segments_max > 0 {
+                    out.line(&format!(
+                        "    {} segments a request, {} requests a queue, {} reads at once, messages of {} bytes, {} connections",
+                        device.segments_max,
+                        device.queue_depth_max,
+                        device.reads_max,
+                        device.message_size_max,
+                        device.connections_max
+                    ))?;
+                }
                 if let Some(why) = &device.unusable {
                     out.line(&format!("    cannot be used: {why}"))?;
                 }

@@ -301,22 +301,22 @@ impl CmId {
 
     /// The peer's address.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is live; every variant of the union is plain data that begins with the family, which says which holds.
-        unsafe {
-            let address = &(*self.id).route.addr.dst_addr_union;
-            match i32::from(address.dst_addr.sa_family) {
-                libc::AF_INET => {
-                    let v4 = address.dst_sin;
-                    let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-                    Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
-                }
-                libc::AF_INET6 => {
-                    let v6 = address.dst_sin6;
-                    let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-                    Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
-                }
-                _ => None,
-            }
+        // SAFETY: the id is live; the union has room for every address.
+        unsafe { read_address((&raw const (*self.id).route.addr.dst_addr_union).cast()) }
+    }
+
+    /// Another id, bound to the same address and so to the same device.
+    pub(super) fn bind_another(&self) -> io::Result<Self> {
+        // SAFETY: as in `peer`.
+        let own = unsafe { read_address((&raw const (*self.id).route.addr.src_addr_union).cast()) };
+        let mut own = own.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        own.set_port(0);
+        let other = Self::new(&EventChannel::new()?)?;
+        other.bind(own)?;
+        if other.context() == self.context() {
+            Ok(other)
+        } else {
+            Err(io::ErrorKind::AddrNotAvailable.into())
         }
     }
 
@@ -433,6 +433,27 @@ fn connection_parameters(hello: &[u8; HELLO_SIZE], (initiator, responder): (u8, 
     parameters.retry_count = RETRY_COUNT;
     parameters.rnr_retry_count = RNR_RETRY_FOREVER;
     parameters
+}
+
+/// # Safety
+/// It must point to room for any address, of which the family says which it is.
+unsafe fn read_address(address: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+    // SAFETY: promised by the caller; every variant is plain data that begins with the family.
+    unsafe {
+        match i32::from((*address).ss_family) {
+            libc::AF_INET => {
+                let v4 = *address.cast::<libc::sockaddr_in>();
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+            }
+            libc::AF_INET6 => {
+                let v6 = *address.cast::<libc::sockaddr_in6>();
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
 }
 
 fn check(code: i32) -> io::Result<()> {

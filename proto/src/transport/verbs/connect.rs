@@ -93,8 +93,7 @@ pub(super) fn device_of(id: &CmId, shared: &Shared) -> io::Result<Arc<Device>> {
     let device = match shared.device.get() {
         Some(device) => device,
         None => {
-            // SAFETY: librdmacm keeps the contexts of its ids open.
-            let opened = unsafe { Device::open(context, id.port())? };
+            let opened = Device::of(id)?;
             shared.device.get_or_init(|| opened)
         }
     };

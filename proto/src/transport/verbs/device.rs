@@ -11,12 +11,13 @@ use thiserror::Error;
 
 use super::super::util::Home;
 use super::super::{Access, Memory, MemoryRef};
+use super::cm::{CmId, EventChannel};
 use super::counters::RegistrationCounters;
 use super::ffi;
 use super::sys::set_nonblocking;
 
 /// What the provider uses of a device's limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Segments that one work request gathers or scatters.
     pub sge_max: u32,
@@ -44,8 +45,15 @@ pub(super) struct Device {
     pub(super) limits: DeviceLimits,
     pub(super) counters: RegistrationCounters,
     home: Home,
-    /// Keeps the context open, also when the device is removed. Dropped after the protection domain.
+    /// Dropped after the protection domain.
+    _keeper: Keeper,
+}
+
+/// What keeps a context of librdmacm open: without one it closes that of a device that was removed when it next looks what there is.
+struct Keeper {
     _contexts: Contexts,
+    /// Bound to an address of the device, where librdmacm does not list it: some versions list none when one cannot be opened.
+    _id: Option<CmId>,
 }
 
 // SAFETY: libibverbs allows any thread to use a context and a protection domain.
@@ -54,14 +62,24 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens a protection domain on the device of a connection manager's id.
+    /// Opens a protection domain on the device of a connection manager's id, which has one.
+    pub(super) fn of(id: &CmId) -> io::Result<Arc<Self>> {
+        let context = id.context();
+        let contexts = Contexts::new().unwrap_or(Contexts::NONE);
+        let is_listed = contexts.as_slice().contains(&context);
+        let other = if is_listed { None } else { Some(id.bind_another()?) };
+        let keeper = Keeper { _contexts: contexts, _id: other };
+        // SAFETY: librdmacm keeps the contexts of its ids open, and the keeper this one.
+        unsafe { Self::open(context, id.port(), keeper) }
+    }
+
+    /// Opens a protection domain on a device.
     ///
     /// # Safety
-    /// `context` must be one of librdmacm's, and open.
-    pub(super) unsafe fn open(context: *mut ffi::ibv_context, port: u8) -> io::Result<Arc<Self>> {
-        let contexts = Contexts::new()?;
+    /// `context` must be one of librdmacm's, and open as long as the keeper lives.
+    unsafe fn open(context: *mut ffi::ibv_context, port: u8, keeper: Keeper) -> io::Result<Arc<Self>> {
         // SAFETY: the context is open.
-        let (name, limits) = unsafe { (device_name(context), query(context, port)?) };
+        let (name, limits) = unsafe { (name_of((*context).device), query(context, port)?) };
         // SAFETY: as above. Whoever else reads the device's events in this process shares them, and this.
         unsafe { set_nonblocking((*context).async_fd)? };
         // SAFETY: as above.
@@ -70,25 +88,39 @@ impl Device {
             return Err(io::Error::last_os_error());
         }
         let (counters, home) = (RegistrationCounters::default(), Home::here());
-        Ok(Arc::new(Self { context, pd, name, limits, counters, home, _contexts: contexts }))
+        Ok(Arc::new(Self { context, pd, name, limits, counters, home, _keeper: keeper }))
     }
 
     /// Opens the first device that has an active port.
     pub(super) fn open_first() -> io::Result<Arc<Self>> {
         let contexts = Contexts::new()?;
-        for &context in contexts.as_slice() {
-            // SAFETY: `contexts` keeps it open.
-            let ports = unsafe { query_device(context)? }.phys_port_cnt;
-            for port in 1..=ports {
+        let active = contexts.as_slice().iter().find_map(|&context| {
+            // A device that does not answer is none. SAFETY: `contexts` keeps it open.
+            let ports = unsafe { query_device(context) }.ok()?.phys_port_cnt;
+            let is_active = |port: &u8| {
                 // SAFETY: as above.
-                let state = unsafe { query_port(context, port)? }.state;
-                if state == ffi::ibv_port_state::IBV_PORT_ACTIVE {
-                    // SAFETY: as above.
-                    return unsafe { Self::open(context, port) };
-                }
-            }
+                unsafe { query_port(context, *port) }
+                    .is_ok_and(|port| port.state == ffi::ibv_port_state::IBV_PORT_ACTIVE)
+            };
+            (1..=ports).find(is_active).map(|port| (context, port))
+        });
+        match active {
+            // SAFETY: as above.
+            Some((context, port)) => unsafe {
+                Self::open(context, port, Keeper { _contexts: contexts, _id: None })
+            },
+            None => Err(io::Error::new(io::ErrorKind::NotFound, no_active_port())),
         }
-        Err(io::Error::new(io::ErrorKind::NotFound, "this machine has no RDMA device with an active port"))
+    }
+
+    /// What the kernel refused with this code is of a device that it took away from this process: it has ended all that was made with it.
+    #[cold]
+    pub(super) fn is_taken_away(&self, code: i32) -> bool {
+        let is_gone = |code: i32| code.abs() == libc::EIO;
+        // A driver may answer the same for one object, of a device that is there.
+        // SAFETY: the context is open.
+        let queried = unsafe { query_device(self.context) };
+        is_gone(code) && queried.is_err_and(|error| error.raw_os_error().is_some_and(is_gone))
     }
 
     pub(super) fn context(&self) -> *mut ffi::ibv_context {
@@ -272,10 +304,10 @@ impl From<RegistrationError> for io::Error {
 }
 
 /// # Safety
-/// `context` must be open.
-unsafe fn device_name(context: *mut ffi::ibv_context) -> String {
-    // SAFETY: a device's name lives as long as its context.
-    unsafe { CStr::from_ptr(ffi::ibv_get_device_name((*context).device)) }.to_string_lossy().into_owned()
+/// The device must be open, or in a list that lives.
+unsafe fn name_of(device: *mut ffi::ibv_device) -> String {
+    // SAFETY: a device's name lives as long as the device.
+    unsafe { CStr::from_ptr(ffi::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
 /// # Safety
@@ -342,57 +374,144 @@ pub struct DeviceInfo {
     pub unusable: Option<String>,
 }
 
-/// The devices of this machine. An empty list: there is none. An error: the kernel or the library has no RDMA.
+/// The devices of this machine, those too that cannot be opened. An empty list: there is none. An error: the kernel or the library has no
+/// RDMA.
 pub fn devices() -> io::Result<Vec<DeviceInfo>> {
+    // Without a connection manager there is nothing to be used.
+    let available = EventChannel::new().map(drop).and_then(|()| DeviceList::new());
+    let list = match available {
+        Ok(list) => list,
+        Err(error) if is_missing(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let mut infos = Vec::new();
-    let contexts = Contexts::new()?;
-    for &context in contexts.as_slice() {
-        // SAFETY: `contexts` keeps it open.
-        let (name, device) = unsafe { (device_name(context), query_device(context)?) };
-        for port in 1..=device.phys_port_cnt {
-            // SAFETY: as above.
-            let (limits, attributes) = unsafe { (query(context, port)?, query_port(context, port)?) };
-            let state = state_name(attributes.state);
-            let active = attributes.state == ffi::ibv_port_state::IBV_PORT_ACTIVE;
-            let link_layer = if attributes.link_layer == 2 { "Ethernet" } else { "InfiniBand" };
-            infos.push(DeviceInfo {
-                name: name.clone(),
-                port,
-                link_layer,
-                state,
-                limits,
-                unusable: (!active).then(|| {
-                    format!("the port is {state}: check the cable, the network interface (ip link), and for InfiniBand a subnet manager")
-                }),
-            });
+    for &device in list.as_slice() {
+        // SAFETY: the list keeps it.
+        let name = unsafe { name_of(device) };
+        match ports(device, &name) {
+            Ok(ports) => infos.extend(ports),
+            Err(error) => infos.push(DeviceInfo {
+                name,
+                port: 1,
+                link_layer: "not known",
+                state: "not known",
+                limits: DeviceLimits::default(),
+                unusable: Some(format!("it cannot be opened ({error}): see who may use its node in /dev/infiniband, and the kernel's log")),
+            }),
         }
     }
     Ok(infos)
 }
 
-/// The devices that librdmacm knows. Their contexts stay open as long as this lives: without it librdmacm closes that of a device that was
-/// removed when it next looks what there is.
-pub(super) struct Contexts {
+/// The ports of one device of a list.
+fn ports(device: *mut ffi::ibv_device, name: &str) -> io::Result<Vec<DeviceInfo>> {
+    // SAFETY: whoever has the list keeps it meanwhile.
+    let opened = Opened(unsafe { ffi::ibv_open_device(device) });
+    let context = opened.0;
+    if context.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: open until `opened` is dropped.
+    let count = unsafe { query_device(context)? }.phys_port_cnt;
+    let info = |port| {
+        // SAFETY: as above.
+        let (limits, attributes) = unsafe { (query(context, port)?, query_port(context, port)?) };
+        let state = state_name(attributes.state);
+        let active = attributes.state == ffi::ibv_port_state::IBV_PORT_ACTIVE;
+        Ok(DeviceInfo {
+            name: name.to_owned(),
+            port,
+            link_layer: if attributes.link_layer == 2 { "Ethernet" } else { "InfiniBand" },
+            state,
+            limits,
+            unusable: (!active).then(|| {
+                format!("the port is {state}: check the cable, the network interface (ip link), and for InfiniBand a subnet manager")
+            }),
+        })
+    };
+    (1..=count).map(info).collect()
+}
+
+/// A device that was opened, perhaps.
+struct Opened(*mut ffi::ibv_context);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: opened once, closed once.
+            unsafe { ffi::ibv_close_device(self.0) };
+        }
+    }
+}
+
+/// The devices that libibverbs knows, none of them open.
+struct DeviceList {
+    list: *mut *mut ffi::ibv_device,
+    count: usize,
+}
+
+impl DeviceList {
+    fn new() -> io::Result<Self> {
+        let mut count = 0;
+        // SAFETY: stores the length of the array that it answers.
+        let list = unsafe { ffi::ibv_get_device_list(&raw mut count) };
+        if list.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { list, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn as_slice(&self) -> &[*mut ffi::ibv_device] {
+        // SAFETY: the array has that length until it is freed.
+        unsafe { std::slice::from_raw_parts(self.list, self.count) }
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: answered by `ibv_get_device_list`, freed once.
+        unsafe { ffi::ibv_free_device_list(self.list) };
+    }
+}
+
+/// Why no device serves.
+#[cold]
+fn no_active_port() -> String {
+    let mut says = "this machine has no RDMA device with an active port".to_owned();
+    for DeviceInfo { name, port, unusable, .. } in devices().unwrap_or_default() {
+        if let Some(why) = unusable {
+            says += &format!("; {name} port {port}: {why}");
+        }
+    }
+    says
+}
+
+/// The kernel has no such device, or no RDMA.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS))
+}
+
+/// The devices that librdmacm opens, as long as this lives. In some versions none, where one of them cannot be opened.
+struct Contexts {
     list: *mut *mut ffi::ibv_context,
     count: usize,
 }
 
 impl Contexts {
-    pub(super) fn new() -> io::Result<Self> {
+    const NONE: Self = Self { list: std::ptr::null_mut(), count: 0 };
+
+    fn new() -> io::Result<Self> {
         let mut count = 0;
         // SAFETY: stores the length of the array that it answers.
         let list = unsafe { ffi::rdma_get_devices(&raw mut count) };
         if list.is_null() {
             let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::ENODEV | libc::ENOENT) => Ok(Self { list, count: 0 }),
-                _ => Err(error),
-            };
+            return if is_missing(&error) { Ok(Self::NONE) } else { Err(error) };
         }
         Ok(Self { list, count: usize::try_from(count).unwrap_or(0) })
     }
 
-    pub(super) fn as_slice(&self) -> &[*mut ffi::ibv_context] {
+    fn as_slice(&self) -> &[*mut ffi::ibv_context] {
         if self.list.is_null() {
             return &[];
         }

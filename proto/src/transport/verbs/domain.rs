@@ -13,7 +13,7 @@ use super::super::{
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel};
 use super::connect::{Prepared, device_of};
 use super::core::Core;
-use super::device::Device;
+use super::device::{Device, devices};
 use super::endpoint::VerbsEndpoint;
 use super::handshake::Hello;
 use super::listener::VerbsListener;
@@ -191,6 +191,13 @@ fn says_something(event: &CmEvent) -> bool {
 /// Says what is missing where the kernel or the machine has no RDMA.
 pub(super) fn explain_missing(error: io::Error) -> io::Error {
     match error.raw_os_error() {
+        // The same number says that none of the devices that are there leads to an address.
+        Some(libc::ENODEV) if devices().is_ok_and(|found| !found.is_empty()) => io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "{error}: no RDMA device of this machine has a route to the address; see dafs info --devices"
+            ),
+        ),
         Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS) => io::Error::new(
             io::ErrorKind::NotFound,
             format!(

@@ -174,6 +174,15 @@ fn listener_that_returns_an_error_says_that_there_may_be_more() {
     assert!(!listener.has_more());
 }
 
+/// The machine has a device: it is not said that there is none.
+#[test]
+#[ignore = "needs rdma-device"]
+fn address_that_no_device_leads_to_is_said_to_have_no_route() {
+    let nowhere = Address::Verbs("127.0.0.1:1".parse().unwrap());
+    let error = VerbsDomain::new().connect_verbs(&nowhere, &params(), HANG).err().unwrap().to_string();
+    assert!(error.contains("has a route to the address"), "{error}");
+}
+
 /// [VERBS-46]
 #[test]
 #[ignore = "needs rdma-device"]
