@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     config::start_logging(cli.global.verbose);
     let done = config::Settings::from_flags(&cli.global, &cli.command)
         .and_then(|settings| cmd::run(&cli.command, settings));
+    dafs_proto::transport::finish_closing();
     match done {
         Ok(code) => code,
         Err(failure) => failure.exit(),

@@ -80,6 +80,8 @@ pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
         }
     })?;
     event_loop.worker().shared().close();
+    drop(event_loop);
+    dafs_proto::transport::finish_closing();
     tracing::info!("stopped");
     Ok(())
 }

@@ -196,6 +196,12 @@ pub struct Capabilities {
     pub peer: PeerIdentity,
 }
 
+/// Waits until closed connections of this process have delivered what they flushed, a second at most: the end of the process cuts them.
+pub fn finish_closing() {
+    #[cfg(feature = "verbs")]
+    verbs::finish_closing();
+}
+
 /// A protection domain: memory registered here can be reached over the connections made from here, and no others.
 pub trait Domain: Send + Sync {
     /// The provider.

@@ -2,8 +2,7 @@
 #![allow(unsafe_code, reason = "takes the connection out of an endpoint that is dropped")]
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::util::check_message;
 use super::super::{
@@ -13,15 +12,10 @@ use super::super::{
 use super::Counters;
 use super::abort::AbortHandle;
 use super::buffers::RECEIVE;
-use super::cm::poll_readable;
-use super::core::{Core, LINGER_MAX};
+use super::core::Core;
 use super::frame::{HEADER_SIZE, PREFIX_SIZE, message_header};
+use super::linger::linger;
 use super::wake::PLACE_OF_MANAGER;
-
-/// Closed connections that wait for their last message to be acknowledged, each with a thread. Beyond it they are cut.
-const LINGERING_MAX: usize = 64;
-
-static LINGERING: AtomicUsize = AtomicUsize::new(0);
 
 /// A connection of the verbs provider.
 pub struct VerbsEndpoint {
@@ -233,46 +227,5 @@ impl Drop for VerbsEndpoint {
             linger(core);
         }
         // Otherwise dropped here: the queue pair ends first, and then the memory of what was posted.
-    }
-}
-
-/// Waits elsewhere until what was sent is acknowledged, at most [`LINGER_MAX`].
-fn linger(core: Core) {
-    if LINGERING.fetch_add(1, Ordering::Relaxed) >= LINGERING_MAX {
-        LINGERING.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!("many connections are closing: one is cut before its peer has taken everything");
-        return;
-    }
-    let waiting = std::thread::Builder::new().name("dafs-verbs-close".into()).spawn(move || {
-        let mut core = core;
-        let until = Instant::now() + LINGER_MAX;
-        while core.is_lingering() && Instant::now() < until && core.wait_for_acknowledgement() {}
-        drop(core);
-        LINGERING.fetch_sub(1, Ordering::Relaxed);
-    });
-    if let Err(error) = waiting {
-        LINGERING.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!(%error, "a connection is cut before its peer has taken everything: no thread");
-    }
-}
-
-impl Core {
-    fn is_lingering(&self) -> bool {
-        matches!(self.state, super::core::State::Closing { .. }) && !self.is_quiet()
-    }
-
-    /// `false` where nothing would end the wait: the device is gone.
-    fn wait_for_acknowledgement(&mut self) -> bool {
-        self.cq.take_events();
-        if self.cq.arm(false).is_err() {
-            return false;
-        }
-        self.progress();
-        if self.is_lingering() {
-            let _ = poll_readable(self.event_fds(), Some(Duration::from_millis(50)));
-            self.take_events();
-            self.progress();
-        }
-        true
     }
 }

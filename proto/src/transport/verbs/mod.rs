@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `ffi` | the only one that names the binding crate; `tests/layout` compares it with C |
 //! | `device`, `cm`, `queue`, `connect`, `sys` | the layers over C, and the only ones with raw pointers |
-//! | `core`, `post`, `wake` | a connection: what comes in, what goes out, how it waits |
+//! | `core`, `post`, `wake`, `linger` | a connection: what comes in, what goes out, how it waits, and how it ends |
 //! | `memory`, `buffers` | registered memory: of peers, of this side, of messages |
 //! | `events` | what the device says of itself and of queues, outside of completions |
 //! | `counters`, `abort` | what connections cost; how one is broken from outside |
@@ -40,6 +40,7 @@ mod events;
 mod ffi;
 mod frame;
 mod handshake;
+mod linger;
 mod listener;
 mod memory;
 mod post;
@@ -59,6 +60,7 @@ pub use domain::{VerbsDomain, check_route};
 pub use endpoint::VerbsEndpoint;
 pub use frame::check_message;
 pub use handshake::{HELLO_SIZE, Hello};
+pub use linger::finish_closing;
 pub use listener::VerbsListener;
 
 /// Largest single RDMA operation, bytes; less where the device's messages are shorter.

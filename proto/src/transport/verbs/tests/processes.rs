@@ -116,6 +116,40 @@ fn with_little_locked_memory(role: &str, to: &Address) {
     endpoint.close();
 }
 
+/// [VERBS-51] The end of a process waits for what its closed connections have sent.
+#[test]
+#[ignore = "needs rdma-device"]
+fn process_that_ends_loses_nothing_of_what_it_flushed() {
+    if let Some((_, to)) = role() {
+        return sends_and_ends(&to);
+    }
+    let test = "process_that_ends_loses_nothing_of_what_it_flushed";
+    let mut listener = VerbsDomain::new().listen_verbs(&address(), &params()).unwrap();
+    let mut child = Process::start("sender", listener.address(), test, &[]);
+    let mut server = accept(&mut listener);
+    // All that is sent lies behind a message for which no receive is posted, until the sender is about to end.
+    let mut said = BufReader::new(child.child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("dropped")));
+    for number in 0..4u8 {
+        assert_eq!(next_message(&mut server).unwrap(), [number]);
+    }
+    assert!(matches!(end_of(&mut server), TransportError::Closed));
+    assert!(child.child.wait().unwrap().success());
+}
+
+/// The other process of the test above.
+fn sends_and_ends(to: &Address) {
+    let mut endpoint = VerbsDomain::new().connect_verbs(to, &params(), HANG).unwrap();
+    for number in 0..4u8 {
+        endpoint.send_copy(&[number], &[7; 4000]).unwrap();
+    }
+    endpoint.flush().unwrap();
+    drop(endpoint);
+    println!("dropped");
+    finish_closing();
+    std::process::exit(0);
+}
+
 /// [VERBS-50] With one descriptor left, of the two that a connection takes, a peer is told no before it has begun.
 #[test]
 #[ignore = "needs rdma-device"]
