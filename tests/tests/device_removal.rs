@@ -5,6 +5,7 @@
 /// The provider's name stands in the path of each test.
 mod verbs {
     use std::fs;
+    use std::net::{IpAddr, SocketAddr};
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
     use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +13,8 @@ mod verbs {
     use std::time::{Duration, Instant};
 
     use dafs_client::{Config, ReconnectPolicy, Session};
-    use dafs_proto::transport::Address;
+    use dafs_proto::transport::verbs::VerbsDomain;
+    use dafs_proto::transport::{Address, ConnectParams, Domain};
     use dafs_tests::harness::{On, device_address, key_for};
     use dafs_tests::program::{Program, key_file, program};
 
@@ -119,16 +121,26 @@ mod verbs {
         assert_eq!(&found, b"goes on");
         assert_eq!(shm.reconnects(), 0);
     }
-    /// A second device of Soft-RoCE, with a node in /dev that nobody may open who heeds its mode.
-    struct Closed;
+    /// A second device of Soft-RoCE, with an address of its own.
+    struct Second;
 
-    impl Closed {
+    impl Second {
         const NAME: &str = "rxe9";
+        const NETDEV: &str = "v1";
+        const IP: &str = "10.9.10.1";
 
         fn new() -> Self {
-            let add = ["link", "add", Self::NAME, "type", "rxe", "netdev", "v1"];
-            assert!(Command::new("rdma").args(add).status().unwrap().success());
-            let closed = Self;
+            let run = |program, arguments: &[&str]| {
+                assert!(Command::new(program).args(arguments).status().unwrap().success(), "{arguments:?}");
+            };
+            let second = Self;
+            run("ip", &["address", "add", &format!("{}/24", Self::IP), "dev", Self::NETDEV]);
+            run("rdma", &["link", "add", Self::NAME, "type", "rxe", "netdev", Self::NETDEV]);
+            second
+        }
+
+        /// From now on nobody may open it who heeds the mode of its node in /dev.
+        fn close(&self) {
             let is_its = |node: &PathBuf| {
                 fs::read_to_string(node.join("ibdev")).is_ok_and(|device| device.trim() == Self::NAME)
             };
@@ -136,8 +148,7 @@ mod verbs {
                 fs::read_dir("/sys/class/infiniband_verbs").unwrap().map(|entry| entry.unwrap().path());
             let node =
                 PathBuf::from("/dev/infiniband").join(nodes.find(is_its).unwrap().file_name().unwrap());
-            fs::set_permissions(node, fs::Permissions::from_mode(0)).unwrap();
-            closed
+            fs::set_permissions(node, fs::Permissions::from_mode(0o0)).unwrap();
         }
 
         /// The command, run by who heeds modes.
@@ -153,10 +164,40 @@ mod verbs {
         }
     }
 
-    impl Drop for Closed {
+    impl Drop for Second {
         fn drop(&mut self) {
             let _ = Command::new("rdma").args(["link", "del", Self::NAME]).status();
+            let address = format!("{}/24", Self::IP);
+            let _ = Command::new("ip").args(["address", "del", &address, "dev", Self::NETDEV]).status();
         }
+    }
+
+    // [VERBS-5] To one device's address from a domain of another's.
+    #[test]
+    #[ignore = "needs soft-roce: a second device is made"]
+    fn domain_refuses_what_is_reached_through_another_device() {
+        if std::env::var(CHILD).is_err() {
+            let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+            let _second = Second::new();
+            // It has both devices open until it ends, which the end of the second waits for.
+            let child = Command::new(std::env::current_exe().unwrap())
+                .args(["--ignored", "--nocapture", "--exact"])
+                .arg("verbs::domain_refuses_what_is_reached_through_another_device")
+                .env(CHILD, "itself")
+                .output()
+                .unwrap();
+            assert!(child.status.success() && said(child.clone()).contains("refused: "), "{child:?}");
+            return;
+        }
+        let params = ConnectParams::default();
+        let at = |ip: IpAddr| Address::Verbs(SocketAddr::new(ip, 0));
+        let (own, other) = (VerbsDomain::new(), VerbsDomain::new());
+        let first = own.listen(&at(device_address()), &params).unwrap();
+        let second = other.listen(&at(Second::IP.parse().unwrap()), &params).unwrap();
+        let error = own.connect(second.address(), &params, HANG).err().unwrap().to_string();
+        assert!(error.contains("is reached through another RDMA device than rxe0"), "{error}");
+        println!("refused: {error}");
+        drop(first);
     }
 
     // [VERBS-43]
@@ -165,14 +206,15 @@ mod verbs {
     fn device_that_cannot_be_opened_is_listed_and_hides_no_other() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // Ends last: the server has it open.
-        let _closed = Closed::new();
-        let listed = Closed::dafs(&["info", "--devices"]);
+        let second = Second::new();
+        second.close();
+        let listed = Second::dafs(&["info", "--devices"]);
         let text = said(listed.clone());
         assert!(listed.status.success(), "{listed:?}");
         assert!(text.contains("rxe0 port 1: ") && text.contains("rxe9 port 1: "), "{text}");
         assert!(text.contains("cannot be used: it cannot be opened"), "{text}");
         let server = Program::start(On::Verbs, &["--no-calibrate"]);
-        let used = Closed::dafs(&["info", &server.address().to_string()]);
+        let used = Second::dafs(&["info", &server.address().to_string()]);
         assert!(used.status.success(), "{used:?}");
     }
 }
