@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use dafs_proto::wire::{FenceList, FenceMode};
 use rustix::fs::{FlockOperation, flock};
@@ -18,6 +19,10 @@ const TITLE: &str = "dafs-fences 1";
 
 /// Bytes of the file at most: far more than all lists of all exports take.
 const FILE_SIZE_MAX: u64 = 1 << 30;
+
+/// How long a start waits for another server to let go of the file, and how often it looks.
+const HELD_TIME_MAX: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The lists of all exports, as they are in the file.
 #[derive(Debug)]
@@ -82,7 +87,7 @@ impl FenceFile {
                 }
                 file => {
                     let file = file.map_err(|error| own.failed("read", error))?;
-                    own.hold(&file)?;
+                    own.hold_soon(&file)?;
                     // It may have been replaced before it was held.
                     if own.is_current(&file).map_err(|error| own.failed("read", error))? {
                         break file;
@@ -116,6 +121,19 @@ impl FenceFile {
             ),
         }
         Ok(())
+    }
+
+    /// As [`FenceFile::hold`]: a server that was just stopped may close its file in a moment. Blocks.
+    fn hold_soon(&self, file: &File) -> Result<(), FenceFileError> {
+        let until = Instant::now() + HELD_TIME_MAX;
+        loop {
+            match self.hold(file) {
+                Err(FenceFileError::InUse { .. }) if Instant::now() < until => {
+                    std::thread::sleep(LOOK_INTERVAL)
+                }
+                held => return held,
+            }
+        }
     }
 
     fn is_current(&self, file: &File) -> io::Result<bool> {
