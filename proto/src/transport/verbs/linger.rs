@@ -80,6 +80,12 @@ pub fn finish_closing() {
     }
 }
 
+/// How many linger.
+#[cfg(test)]
+pub(super) fn count() -> usize {
+    lock(&LINGERING).count
+}
+
 impl Core {
     /// Closed, and the peer has not acknowledged everything: for a while it may.
     pub(super) fn is_lingering(&self) -> bool {
