@@ -276,6 +276,12 @@ fn write_back_that_failed_is_told_to_every_export_of_the_directory() {
     }
 }
 
+/// A thread of this process waits, and not for a disk.
+fn is_asleep(thread: i32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+}
+
 // [STOR-76] The kernel tells an open file once: another commit of it hears of nothing, and ends when the first has told.
 #[test]
 fn commit_beside_another_that_meets_a_loss_ends_when_that_is_known() {
@@ -295,12 +301,18 @@ fn commit_beside_another_that_meets_a_loss_ends_when_that_is_known() {
     let started = Rc::clone(&beside);
     let watch = move |call| {
         if let (Call::Sync(_), Some((second, worker))) = (call, others.take()) {
-            started.replace(Some(std::thread::spawn(move || {
+            let (begins, has_begun) = std::sync::mpsc::channel();
+            let beside = std::thread::spawn(move || {
+                begins.send(rustix::thread::gettid()).unwrap();
                 assert!(matches!(second.run(), Run::Done(Ok(_))));
                 assert!(was_lost(before, worker.verifier()), "it is answered as if all was kept");
-            })));
-            // It would be over by now.
-            (0..1000).for_each(|_| std::thread::yield_now());
+            });
+            let id = has_begun.recv().unwrap().as_raw_nonzero();
+            // It waits for this one, or is over.
+            while !beside.is_finished() && !is_asleep(id.get()) {
+                std::thread::yield_now();
+            }
+            started.replace(Some(beside));
         }
         Course::Fail(Errno::IO)
     };
