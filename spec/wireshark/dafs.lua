@@ -1039,7 +1039,8 @@ local SPEC = {
                 "u32",
                 about =
                     "largest inline read, bytes, that the server advises. The limit is the client's " ..
-                    "payload, as its transport has told the server",
+                    "payload, as its transport has told the server, and over shm as the server has " ..
+                    "lowered it",
             },
             { "write_inline_max", "u32", about = "largest inline write, bytes: the server's payload" },
             { "crossovers", "Crossovers", about = "sizes from which direct is faster than inline" },

@@ -465,8 +465,10 @@ SET_ATTRIBUTES = Structure({
 FS_STATISTICS = Structure({
     "block_size": M64, "blocks": M64, "blocks_free": M64, "blocks_available": M64, "files": M64, "files_free": M64,
     "name_size_max": M32})
-FENCE_LIST = Structure({
-    "mode": Names("Deny", "Allow"), "clients": Array(ByteArray(16)), "keys": Array(STRING), "addresses": Array(STRING)})
+FENCE_FIELDS = {
+    "mode": Names("Deny", "Allow"), "clients": Array(ByteArray(16)), "keys": Array(STRING), "addresses": Array(STRING)}
+FENCE_LIST = Structure(FENCE_FIELDS)
+FENCE_CHANGE = Structure({**FENCE_FIELDS, "before": ByteArray(32)}, may_be_absent=1)
 
 
 def encode_structure(kind: Type, value: Any) -> bytes:
@@ -1084,7 +1086,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0042: Operation("XattrList", PLAIN_NAME_REQUEST, AttributeNames(False), NOTHING, BYTES),
     0x0043: Operation("XattrRemove", PLAIN_NAME_REQUEST, AttributeNames(False)),
     0x0044: Operation("Statfs", NAME_REQUEST, BYTES, NOTHING, Packed(FS_STATISTICS)),
-    0x0050: Operation("FenceWrite", NOTHING, Packed(FENCE_LIST)),
+    0x0050: Operation("FenceWrite", NOTHING, Packed(FENCE_CHANGE)),
     0x0051: Operation("FenceRead", NOTHING, Empty(), NOTHING, Packed(FENCE_LIST)),
     0x0060: Operation("Lock", LOCK_REQUEST),
     0x0061: Operation("Unlock", UNLOCK_REQUEST),
