@@ -65,8 +65,8 @@ impl Remotes {
         Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
     }
 
-    /// Does something with what each of the URLs names. What fails is reported, and the rest is done, except that of servers which cannot be
-    /// reached any more; nothing is, where one is no URL.
+    /// Does something with what each of the URLs names. What fails is reported, and the rest is done, except that of servers which cannot
+    /// be reached any more; nothing is, where one is no URL.
     pub(crate) fn each(
         &self,
         urls: &[OsString],
