@@ -266,7 +266,7 @@ fn copy_whose_name_was_made_too_late_tells_it(on: On) {
     let source = harness.scratch().join("source");
     fs::write(&source, bytes(1, SIZES[1])).unwrap();
     faults.next(Kind::Open, Fault::Hold, 1);
-    let copy = begin(["--timeout=1", "cp", text(&source), &url(&harness, "data/g")]);
+    let copy = begin(["--timeout=2", "cp", text(&source), &url(&harness, "data/g")]);
     let (code, said) = ended(copy);
     faults.release();
     while names(&harness.data()).is_empty() {}
