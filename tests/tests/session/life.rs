@@ -131,7 +131,8 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
 fn waiting_for_buffers() {
     const LEN: u32 = 256 << 10;
     let (harness, faults) = Harness::start_faulty(On::Tcp, |config| {
-        [config.lease_ms, config.keep_alive_ms] = [300, 100];
+        // A busy machine keeps neither side from speaking for so long.
+        [config.lease_ms, config.keep_alive_ms] = [1200, 300];
         config.buffers_size_max = 4 * u64::from(LEN);
     });
     let watcher = harness.session();
