@@ -1,6 +1,6 @@
 //! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
 
-use dafs_proto::extent::Extent;
+use dafs_proto::extent::{Extent, Part};
 use dafs_proto::wire::{Sieve, Status};
 
 use super::{Progress, Worker};
@@ -108,9 +108,7 @@ impl List {
         if self.kind != TransferKind::Read || !self.costs_in(at.worker).waiting.expects(self.node.export) {
             return false;
         }
-        let parts = self.parts.as_slice();
-        let Some((first, last)) = parts.first().zip(parts.last()) else { return false };
-        let (offset, len) = (first.offset, (last.end() - first.offset).min(READ_AHEAD_MAX));
+        let Some((offset, len)) = span(self.parts.as_slice()) else { return false };
         if !at.worker.storage.is_absent(self.node, offset, len) {
             return false;
         }
@@ -221,5 +219,27 @@ impl List {
             at.worker.release_buffer(buffer);
         }
         Progress::Continue
+    }
+}
+
+/// What of the file is read ahead for these parts: where it begins, and its length, which is not 0. Nothing of parts that descend.
+fn span(parts: &[Part]) -> Option<(u64, u64)> {
+    let (first, last) = parts.first().zip(parts.last())?;
+    let len = last.end().checked_sub(first.offset).filter(|len| *len > 0)?;
+    Some((first.offset, len.min(READ_AHEAD_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn span_of_parts_that_descend_is_none_and_no_other_is_empty_or_long() {
+        let part = |offset, len| Part { offset, len, place: 0, segment: 0, within: 0 };
+        assert_eq!(span(&[]), None);
+        assert_eq!(span(&[part(8192, 16), part(4096, 16), part(0, 16)]), None);
+        assert_eq!(span(&[part(16, 16), part(0, 16)]), None, "it ends where the first begins");
+        assert_eq!(span(&[part(4096, 16), part(16384, 16)]), Some((4096, 12_304)));
+        assert_eq!(span(&[part(4096, 16), part(1 << 40, 16)]), Some((4096, READ_AHEAD_MAX)));
     }
 }
