@@ -122,11 +122,11 @@ pub enum Benchmark {
     /// Measure lists of small pieces of a file, with what lies between them and without.
     ///
     /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is
-    /// quicker, wherever it can, or nowhere. The others are what a local program can do: a call for each piece (`separate`), one for all
-    /// (`vectored`: reads, and writes with nothing between), a window and copies (`sieved`), all at once (`io_uring`). Rows: --sizes of a
-    /// piece, and one byte in 1 to 64 wanted. The memory is registered, unless --registered says otherwise. The ratio is to the quickest
-    /// local one. --cold takes the file out of the page cache before each list, --direct-io bypasses it, by local calls too; --dir
-    /// names the disk.
+    /// quicker, wherever it can, or nowhere. `view`: the same pieces by a view, as `auto`. The others are what a local program can do: a
+    /// call for each piece (`separate`), one for all (`vectored`: reads, and writes with nothing between), a window and copies
+    /// (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to 64 wanted. The memory is registered, unless
+    /// --registered says otherwise. The ratio is to the quickest local one. --cold takes the file out of the page cache before each list,
+    /// --direct-io bypasses it, by local calls too; --dir names the disk.
     Sieve {
         /// Say below the table which calls of its file system the server made of one list of each row, and what it expected of them.
         #[arg(long)]

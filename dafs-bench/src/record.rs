@@ -50,6 +50,9 @@ pub enum Method {
     /// Pieces of a file without what lies between.
     #[value(skip)]
     Off,
+    /// Pieces of a file as a view shows them.
+    #[value(skip)]
+    View,
     /// A local call for each piece.
     #[value(skip)]
     Separate,
@@ -417,6 +420,7 @@ impl fmt::Display for Method {
             Self::Hybrid => "hybrid",
             Self::On => "on",
             Self::Off => "off",
+            Self::View => "view",
             Self::Separate => "separate",
             Self::Vectored => "vectored",
             Self::Sieved => "sieved",

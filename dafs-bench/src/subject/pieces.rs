@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
-use dafs_client::{Explanation, Extent, File, Noncontiguous, RegisteredBuf, Session, Sieve};
+use dafs_client::{Datatype, Explanation, Extent, File, Noncontiguous, RegisteredBuf, Session, Sieve, ViewPlace};
 
 use crate::limit::file::AlignedBuf;
 use crate::load::{Budget, FILE_BYTES, Work};
@@ -38,6 +38,15 @@ pub struct Pieces {
 enum Memory {
     Registered(RegisteredBuf),
     Ordinary(Vec<u8>),
+}
+
+/// How dafs is told where the pieces lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// By a list of them.
+    List(Sieve),
+    /// By a view, which the server knows from before.
+    View,
 }
 
 impl Pieces {
@@ -82,6 +91,16 @@ impl Pieces {
         whole(moved, self.total())
     }
 
+    fn run_view(&self, file: &File, place: &ViewPlace<'_>, memory: &mut Memory) -> anyhow::Result<()> {
+        let moved = match (self.op, memory) {
+            (Op::Write, Memory::Registered(memory)) => file.write_view_buf(place, memory)?,
+            (Op::Write, Memory::Ordinary(memory)) => file.write_view(place, memory)?,
+            (_, Memory::Registered(memory)) => file.read_view_buf(place, memory)?.count,
+            (_, Memory::Ordinary(memory)) => file.read_view(place, memory)?.count,
+        };
+        whole(moved, self.total())
+    }
+
     /// An endless walk over the file. Begins off the pages' beginnings, as records do, but where `O_DIRECT` forbids it.
     fn offsets(&self) -> impl FnMut() -> u64 + use<> {
         let stride = self.span().next_multiple_of(4096) as u64;
@@ -100,20 +119,28 @@ impl Pieces {
 }
 
 impl Lists {
-    /// One list after the other.
-    pub fn run_sieved(
+    /// One transfer of all pieces after the other.
+    pub fn run_pieces(
         &mut self,
-        sieve: Sieve,
+        naming: Naming,
         pieces: &Pieces,
         path: &Path,
         budget: Budget,
         samples: &mut Samples,
     ) -> anyhow::Result<Work> {
         let (session, file) = self.link(Noncontiguous::Auto)?;
-        file.set_sieve(sieve);
         let (mut offsets, mut extents) = (pieces.offsets(), Vec::new());
         let mut memory = pieces.memory(session)?;
-        repeat_after(evicting(pieces.cold, path)?, budget, samples, || {
+        let before = evicting(pieces.cold, path)?;
+        let Naming::List(sieve) = naming else {
+            file.set_sieve(Sieve::Auto);
+            let view = session.view(&Datatype::bytes(pieces.bytes as u64).resized(0, pieces.stride() as i64))?;
+            return repeat_after(before, budget, samples, || {
+                pieces.run_view(file, &view.at(offsets(), 0), &mut memory)
+            });
+        };
+        file.set_sieve(sieve);
+        repeat_after(before, budget, samples, || {
             pieces.extents(offsets(), &mut extents);
             pieces.run_list(file, &extents, &mut memory)
         })
