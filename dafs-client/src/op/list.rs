@@ -197,15 +197,22 @@ impl List {
         self.listed().len() * EXTENT_SIZE
     }
 
-    /// Bytes from the first to the last of a list that is read as quickly with its gaps.
+    /// Bytes from the first to the last of a list that is read as quickly with its gaps. What belongs to a group has to say so.
     pub(crate) fn dense_span(&self) -> Option<usize> {
-        let extents = self.listed();
-        let (first, last) = (extents.first()?, extents.last()?);
-        if !self.ascending || self.each_part || extents.len() < DENSE_EXTENTS_MIN {
+        if !self.ascending || self.each_part || self.len == 0 || self.sieve == Sieve::Off {
             return None;
         }
-        let span = as_len(last.end()? - first.offset);
-        (span <= DENSE_STRIDE_MAX * extents.len() && span <= DENSE_SPAN_PARTS * self.len).then_some(span)
+        let count = match &self.layout {
+            Layout::Extents { extents, .. } => extents.len(),
+            Layout::Shown(shown) if shown.group == 0 => shown.segment_count(self.len),
+            Layout::Shown(_) => return None,
+        };
+        if count < DENSE_EXTENTS_MIN {
+            return None;
+        }
+        let span = as_len(self.offset(self.len - 1).checked_add(1)? - self.offset(0));
+        let is_dense = span <= DENSE_STRIDE_MAX.saturating_mul(count) && span <= DENSE_SPAN_PARTS * self.len;
+        is_dense.then_some(span)
     }
 
     pub(crate) fn extent_count(&self) -> usize {
@@ -370,6 +377,11 @@ impl Shown {
     /// Bytes from `at` on, at most `len`, that so many segments hold.
     fn fit(&self, at: usize, len: usize, segments_max: u64) -> usize {
         as_len(self.view.view.fit(self.place + at as u64, len as u64, segments_max))
+    }
+
+    /// Segments of its first `len` bytes.
+    fn segment_count(&self, len: usize) -> usize {
+        as_len(self.view.view.segment_count_of(self.place, len as u64))
     }
 }
 
@@ -544,6 +556,9 @@ mod tests {
         let mut each = list(&strided(8, 128, 256), &[1024]);
         each.each_part = true;
         assert_eq!(each.dense_span(), None);
+        let mut forbidden = list(&strided(8, 128, 256), &[1024]);
+        forbidden.sieve = Sieve::Off;
+        assert_eq!(forbidden.dense_span(), None);
     }
 
     #[test]

@@ -182,6 +182,17 @@ impl View {
         u64::try_from(end.saturating_sub(u128::from(place))).unwrap_or(u64::MAX).min(len)
     }
 
+    /// Segments that hold `len` bytes of data from `place` on; the most there can be where that is no number. Costs a constant.
+    pub fn segment_count_of(&self, place: u64, len: u64) -> u64 {
+        let Some(last) = place.checked_add(len).and_then(|end| end.checked_sub(1)).filter(|_| len > 0) else {
+            return if len == 0 { 0 } else { u64::MAX };
+        };
+        if self.is_contiguous() || self.size() == 0 {
+            return 1;
+        }
+        u64::try_from(self.number_at(last) - self.number_at(place) + 1).unwrap_or(u64::MAX)
+    }
+
     fn tile_at(&self, displacement: i128, tile: u64) -> i128 {
         displacement + i128::from(self.tile.shift) + i128::from(tile) * i128::from(self.extent())
     }

@@ -165,9 +165,12 @@ fn bounds_of_a_range_are_those_of_its_segments() {
                 let walked = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap();
                 let walked = (i128::from(walked.0), i128::from(walked.1));
                 assert_eq!(view.bounds(1 << 40, place, len), Some(walked), "{datatype:?} {place} {len}");
+                let count = if view.is_contiguous() { 1 } else { view.segments(1 << 40, place, len).count() };
+                assert_eq!(view.segment_count_of(place, len), count as u64, "{datatype:?} {place} {len}");
             }
         }
-        assert_eq!(view.bounds(9, 3, 0), None);
+        assert_eq!((view.bounds(9, 3, 0), view.segment_count_of(3, 0)), (None, 0));
+        assert_eq!(view.segment_count_of(3, u64::MAX), u64::MAX);
     }
 }
 

@@ -1,6 +1,10 @@
 //! Views of sessions: how much they cost, and what becomes of them.
 
-use dafs_client::{ArrayOrder, Block, Datatype, Error, Session, Status, SubarrayDimension};
+use std::io::IoSliceMut;
+
+use dafs_client::{
+    ArrayOrder, Block, Datatype, Error, Extent, File, Session, Sieve, Status, SubarrayDimension,
+};
 use dafs_proto::wire::Features;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
@@ -9,6 +13,7 @@ use dafs_tests::suite::{assert_same, bytes};
 on_each_provider! {
     view_of_a_thousand_million_segments_costs_what_is_touched,
     access_through_a_view_is_one_request_of_constant_size,
+    dense_view_is_read_with_its_gaps_where_its_list_is_and_never_with_sieve_off,
     view_is_described_again_to_a_server_that_was_restarted,
     view_that_is_dropped_makes_room_for_others,
     view_without_a_server_that_knows_them_is_refused_with_a_reason,
@@ -69,6 +74,39 @@ fn access_through_a_view_is_one_request_of_constant_size(on: On) {
     assert_eq!(requests(&session, &["ViewSet"]), 1);
 }
 
+// [LIST-15] [LIST-52]
+fn dense_view_is_read_with_its_gaps_where_its_list_is_and_never_with_sieve_off(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let data = bytes(1, 8000);
+    file.write_all_at(&data, 0).unwrap();
+    let wanted: Vec<u8> = data.chunks(8).flat_map(|row| &row[4..]).copied().collect();
+    let view = session.view(&Datatype::bytes(4).resized(0, 8)).unwrap();
+    let list: Vec<Extent> = (0..1000).map(|row| Extent::new(8 * row + 4, 4)).collect();
+    let plain_reads = |file: &File, by_view: bool| {
+        let before = requests(&session, &["Read"]);
+        let mut found = vec![0; 4000];
+        let read = match by_view {
+            true => file.read_view(&view.at(4, 0), &mut found),
+            false => file.read_list(&list, &mut [IoSliceMut::new(&mut found)]),
+        };
+        assert_eq!(read.unwrap().count, 4000);
+        assert_same(&found, &wanted, "what was read");
+        requests(&session, &["Read"]) - before
+    };
+    for sieve in Sieve::ALL {
+        let file = file.with_sieve(sieve);
+        let by_list = plain_reads(&file, false);
+        assert_eq!(plain_reads(&file, true), by_list, "{sieve:?}");
+        assert!(sieve != Sieve::Off || by_list == 0);
+    }
+    // The last four bytes are missing.
+    file.truncate(7996).unwrap();
+    let read = file.read_view(&view.at(4, 0), &mut vec![0; 4000]).unwrap();
+    assert_eq!((read.count, read.end), (3996, Some(7996)));
+}
+
 // [VIEW-11]
 fn view_is_described_again_to_a_server_that_was_restarted(on: On) {
     let mut harness = Harness::start(on);
@@ -86,6 +124,8 @@ fn view_is_described_again_to_a_server_that_was_restarted(on: On) {
     file.write_view(&long.at(100_000, 0), &data).unwrap();
     file.commit().unwrap();
     harness.restart();
+    // By requests that name the views.
+    let file = file.with_sieve(Sieve::Off);
     for view in [short.at(0, 0), long.at(100_000, 0)] {
         let mut found = vec![0; data.len()];
         assert_eq!(file.read_view(&view, &mut found).unwrap().count, data.len());

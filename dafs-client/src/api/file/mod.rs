@@ -100,7 +100,7 @@ impl File {
         self.policy.get()
     }
 
-    /// Sets what the server does with what lies between the extents of lists ([`File::read_list`], [`File::write_list`]) that begin from
+    /// Sets what becomes of what lies between the extents of lists ([`File::read_list`], [`File::write_list`]) and views that begin from
     /// now on; [`crate::Config::sieve`] until then. Does not block.
     pub fn set_sieve(&self, sieve: Sieve) {
         self.sieve.store(sieve as u8, Ordering::Relaxed);
