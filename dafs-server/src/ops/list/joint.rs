@@ -48,15 +48,15 @@ struct Round {
 impl Worker {
     /// Begins a transfer of a group: it waits for the others, or is moved with them.
     pub(crate) fn begin_member(&mut self, call: &Call, mut list: Box<List>, group: &Group) {
+        let mut meetings = std::mem::take(&mut self.meetings);
+        let present = meetings.present(group, |token| self.live_operation(token).is_some());
+        self.meetings = meetings;
         let identity = match self.identity(call) {
             Ok(identity) if list.place != Place::Buffers && self.meetings.awaits(group, &identity) => {
                 identity
             }
             _ => return self.begin_work(call, list),
         };
-        let mut meetings = std::mem::take(&mut self.meetings);
-        let present = meetings.present(group, |token| self.live_operation(token).is_some());
-        self.meetings = meetings;
         if present + 1 < group.size as usize {
             list.step = Step::Joined;
             let mut share = Share::of(&list, OpToken(0), identity);

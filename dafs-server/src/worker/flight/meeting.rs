@@ -211,7 +211,12 @@ impl Meetings {
     pub(crate) fn present(&mut self, group: &Group, is_live: impl Fn(OpToken) -> bool) -> usize {
         let Some(meeting) = self.open.get_mut(group) else { return 0 };
         meeting.shares.retain(|share| is_live(share.token));
-        meeting.shares.len()
+        let count = meeting.shares.len();
+        if count == 0 {
+            // Who comes next is the first, and waits as long.
+            self.open.remove(group);
+        }
+        count
     }
 
     /// One comes and waits.
@@ -272,19 +277,27 @@ mod tests {
     use crate::storage::{ExportId, NodeId};
     use crate::worker::flight::transfer::TransferKind;
 
+    fn group(number: u32, size: u32) -> Group {
+        let file = LockKey { fs: 1, file: 1, generation: 0 };
+        Group { number: number.into(), size, file, writes: true }
+    }
+
+    fn share(token: u64, identity: &Identity) -> Share {
+        let node = NodeId { export: ExportId(0), index: 0, generation: 0 };
+        let list = List::new(TransferKind::Write, node, Lists::default(), Stability::Unstable);
+        Share::of(&list, OpToken(token), identity.clone())
+    }
+
     // [VIEW-13] Sizes of the first are not multiples of each other.
     #[test]
     fn whole_groups_go_alone_after_one_that_stayed_incomplete() {
         let identity = Identity { uid: 1, gid: 1, groups: Arc::new([]) };
         for size in [1, 2, 3, 5, 64] {
             let mut meetings = Meetings::default();
-            let file = LockKey { fs: 1, file: 1, generation: 0 };
-            let group = |number: u32| Group { number: number.into(), size, file, writes: true };
+            let group = |number| group(number, size);
             let (incomplete, now) = (u32::MAX, Moment::default());
             assert!(meetings.awaits(&group(incomplete), &identity));
-            let node = NodeId { export: ExportId(0), index: 0, generation: 0 };
-            let list = List::new(TransferKind::Write, node, Lists::default(), Stability::Unstable);
-            meetings.wait(group(incomplete), Share::of(&list, OpToken(0), identity.clone()), now);
+            meetings.wait(group(incomplete), share(0, &identity), now);
             meetings.end_overdue(now.after(PATIENCE));
             let mut awaited = |number| meetings.awaits(&group(number), &identity);
             // Their members come one after the other, and those of two groups in turn.
@@ -297,5 +310,23 @@ mod tests {
                 assert!(awaited(number), "group {number} of {size}");
             }
         }
+    }
+
+    // [VIEW-13]
+    #[test]
+    fn first_of_a_group_whose_members_have_all_gone_is_waited_for_as_long_as_any_first() {
+        let identity = |uid| Identity { uid, gid: 1, groups: Arc::new([]) };
+        let mut meetings = Meetings::default();
+        let (group, now) = (group(1, 2), Moment::default());
+        let after = |ms| now.after(Duration::from_millis(ms));
+        meetings.wait(group.clone(), share(0, &identity(1)), now);
+        assert_eq!(meetings.present(&group, |_| false), 0);
+        assert!(meetings.is_empty());
+        assert!(meetings.awaits(&group, &identity(2)), "who has gone was somebody else");
+        meetings.wait(group.clone(), share(1, &identity(2)), after(19));
+        meetings.end_overdue(after(38));
+        assert_eq!((meetings.parted().len(), meetings.present(&group, |_| true)), (0, 1));
+        meetings.end_overdue(after(39));
+        assert_eq!(meetings.parted(), [OpToken(1)]);
     }
 }
