@@ -238,9 +238,9 @@ impl Batch {
     /// The list that some operations were ended without an answer, with what it has written: those of which that is all have ended, unless
     /// it was still to be made durable.
     pub(crate) fn end_in_part(&mut self, place: BatchPlace, written: Option<Effect>, now: Moment) {
-        let (mut left, verifier) = match written {
-            Some(Effect::Bytes(count, verifier)) => (count, verifier),
-            _ => (0, Verifier(0)),
+        let Some(Effect::Bytes(mut left, verifier)) = written else {
+            // Nor is one without bytes done: there is no verifier to tell.
+            return self.again.extend(place.indices().map(|index| index as u32));
         };
         for index in place.indices() {
             let Some(operation) = self.operations.get(index) else { return };

@@ -147,6 +147,22 @@ fn data_of_inline_operations_has_each_its_place_and_reads_are_brought_together()
     assert_eq!(data.pack(&operations, &results).to_vec()[..2], b"re"[..]);
 }
 
+// [BATCH-20] [STOR-77]
+#[test]
+fn write_without_bytes_of_a_group_of_which_nothing_is_written_is_executed_again() {
+    for (written, first) in [(None, None), (Some(Effect::Bytes(10, Verifier(7))), Some(7))] {
+        let mut batch = batch(vec![operation(1, true, 0, 0), operation(1, true, 20, 10)]);
+        let (index, count) = batch.begin_next().unwrap();
+        assert_eq!((index, count), (0, 2));
+        batch.running -= 1;
+        let place = BatchPlace { batch: OpToken(0), index, count };
+        batch.end_in_part(place, written, Moment::default());
+        assert_eq!(batch.results[0].map(|result| result.value), first);
+        let again = std::iter::from_fn(|| batch.begin_next()).count();
+        assert_eq!(again, if first.is_some() { 0 } else { 2 });
+    }
+}
+
 // [BATCH-20] [BATCH-22]
 #[test]
 fn what_is_written_of_a_group_whose_connection_breaks_is_not_written_again() {
