@@ -71,8 +71,8 @@ pub(crate) struct List {
     pub(crate) explanations: Option<Arc<Explanations>>,
     /// Reads: where the file ended, as far as that was met.
     pub(crate) end: u64,
-    /// Where the bytes were in the list of the caller, when overlapping ones were taken out: places here, places there.
-    original: Option<Original>,
+    /// The extents of the caller, where overlapping ones were taken out.
+    original: Option<Vec<Extent>>,
 }
 
 /// Bytes from one extent to the next, on average, up to which reading gaps costs less than describing extents: measured on shared memory,
@@ -85,11 +85,6 @@ const DENSE_SPAN_PARTS: usize = 4;
 
 /// More segments of a view than these are remembered as one range.
 const COVERED_MAX: u64 = 256;
-
-struct Original {
-    len: usize,
-    places: Vec<(usize, usize)>,
-}
 
 /// What bounds one request of a list.
 pub(crate) struct PartBounds {
@@ -247,9 +242,7 @@ impl List {
         let parts = Parts::of_write(self.extents(0, self.len), memory.iter().map(RawMemory::len));
         let mut parts: Vec<Part> = parts.as_slice().to_vec();
         parts.sort_unstable_by_key(|part| part.place);
-        let here = places(parts.iter().map(|part| part.len));
-        let there = parts.iter().map(|part| part.place);
-        self.original = Some(Original { len: self.len, places: here.into_iter().zip(there).collect() });
+        self.original = Some(self.listed().to_vec());
         let extents = parts.iter().map(|part| Extent::new(part.offset, part.len as u64));
         self.layout = Layout::of(extents.collect());
         self.len = parts.iter().map(|part| part.len).sum();
@@ -261,16 +254,12 @@ impl List {
         (kept, ranges.collect())
     }
 
-    /// The caller's count: bytes without a gap, of `count` here.
-    pub(crate) fn original_count(&self, count: usize, len: usize) -> usize {
-        match &self.original {
-            None => count,
-            Some(original) if count == len => original.len,
-            Some(original) => {
-                let index = original.places.partition_point(|(here, _)| *here <= count).saturating_sub(1);
-                original.places.get(index).map_or(0, |(here, there)| there + (count - here))
-            }
-        }
+    /// The caller's count: bytes without a gap, of `count` here. What was taken out is in the file when what goes there is.
+    pub(crate) fn original_count(&self, count: usize) -> usize {
+        let Some(original) = &self.original else { return count };
+        let mut missing: Vec<Extent> = self.extents(count, self.len.saturating_sub(count)).collect();
+        missing.sort_unstable_by_key(|extent| extent.offset);
+        first_within(original, &missing)
     }
 
     /// The extents of a piece.
@@ -425,6 +414,20 @@ pub(crate) fn joined(extents: &[Extent]) -> SmallVec<[Extent; 1]> {
     joined
 }
 
+/// Bytes of extents up to the first that lies within `missing`, which ascend and do not overlap.
+fn first_within(extents: &[Extent], missing: &[Extent]) -> usize {
+    let mut count = 0;
+    for extent in extents {
+        let next = missing.partition_point(|other| other.offset + other.len <= extent.offset);
+        let met = missing.get(next).map(|other| other.offset.max(extent.offset) - extent.offset);
+        if let Some(before) = met.filter(|before| *before < extent.len) {
+            return count + as_len(before);
+        }
+        count += as_len(extent.len);
+    }
+    count
+}
+
 /// Bytes of extents up to the first that lies at or behind the end of the file.
 pub(crate) fn without_gap(extents: impl Iterator<Item = Extent>, end: u64) -> usize {
     let mut count = 0;
@@ -569,6 +572,7 @@ mod tests {
         assert!(!list.is_ascending());
     }
 
+    // [LIST-9]
     #[test]
     fn list_without_its_overlaps_counts_in_the_caller_s_places() {
         let mut bytes = [0; 12];
@@ -577,8 +581,11 @@ mod tests {
         let lens: Vec<usize> = memory.iter().map(RawMemory::len).collect();
         assert_eq!((&lens[..], ranges.len()), (&[2, 4, 4][..], 0));
         assert_eq!(list.listed(), [Extent::new(0, 2), Extent::new(10, 4), Extent::new(2, 4)]);
-        for (count, original) in [(0, 0), (1, 1), (2, 4), (5, 7), (6, 8), (9, 11), (10, 12)] {
-            assert_eq!(list.original_count(count, 10), original, "{count}");
+        // What was taken out is missing as long as what goes there.
+        for (count, original) in
+            [(0, 0), (1, 1), (2, 2), (5, 2), (6, 2), (7, 3), (8, 10), (9, 11), (10, 12), (11, 12)]
+        {
+            assert_eq!(list.original_count(count), original, "{count}");
         }
     }
 }

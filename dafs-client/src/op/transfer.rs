@@ -193,7 +193,7 @@ impl Transfer {
     /// Bytes moved, counted from the beginning without a gap.
     pub(crate) fn count(&self) -> usize {
         let count = self.short_at.min(self.len);
-        self.list.as_ref().map_or(count, |list| list.original_count(count, self.len))
+        self.list.as_ref().map_or(count, |list| list.original_count(count))
     }
 
     /// Where the file ended, when a read met that.

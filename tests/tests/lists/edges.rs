@@ -22,6 +22,7 @@ on_each_provider! {
     list_without_room_tells_what_was_written,
     list_whose_first_place_is_not_written_is_written_again_or_fails,
     list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is,
+    list_whose_extents_overlap_counts_what_is_there_also_where_it_is_cut,
     list_whose_extents_overlap_leaves_the_last_of_them_without_registration,
 }
 
@@ -371,6 +372,38 @@ fn list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is(on: 
             assert_same(&found[..counted], &data[20..20 + counted], "what was counted");
         }
     }
+}
+
+// [LIST-6] [LIST-9]
+fn list_whose_extents_overlap_counts_what_is_there_also_where_it_is_cut(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |config| config.transfer_size_max = 64 << 10);
+    let session = harness.session_with(&Config { method: MethodOverride::Direct, ..Config::default() });
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    let list = [(0, 40_000), (100_000, 40_000), (20_000, 40_000)].map(|(at, len)| Extent::new(at, len));
+    let data = bytes(5, 120_000);
+    let mut expected = vec![0; 140_000];
+    for (extent, data) in list.iter().zip(data.chunks(40_000)) {
+        expected[extent.offset as usize..][..data.len()].copy_from_slice(data);
+    }
+    let mut counts = Vec::new();
+    for passed in 0..4 {
+        std::fs::write(harness.data().join("f"), vec![0; expected.len()]).unwrap();
+        if passed > 0 {
+            faults.next(Kind::Write, Fault::Pass, passed);
+        }
+        faults.next(Kind::Write, Fault::Fail(Status::NO_SPACE), 1000);
+        // With an error nothing counts.
+        let count = file.write_list(&list, &[IoSlice::new(&data)]).unwrap_or(0);
+        faults.release();
+        counts.push(count);
+        let found = std::fs::read(harness.data().join("f")).unwrap();
+        let places =
+            list.iter().flat_map(|extent| extent.offset as usize..(extent.offset + extent.len) as usize);
+        for (place, at) in places.take(count).enumerate() {
+            assert_eq!(found[at], expected[at], "place {place} of {count}, behind {passed} writes");
+        }
+    }
+    assert!(counts.iter().any(|count| *count > 0), "{counts:?}");
 }
 
 // [CLI-3] [LIST-20]
