@@ -298,8 +298,8 @@ impl List {
     pub(crate) fn is_plain(&self, at: usize, len: usize) -> bool {
         let is_one_extent = match &self.layout {
             Layout::Extents { places, .. } => self.boundary(places, at) >= at + len,
-            // What belongs to a group has to say so.
-            Layout::Shown(shown) => shown.group == 0 && shown.fit(at, len, 1) >= len,
+            // What belongs to a group has to say so. No bytes are nowhere, not even where the first would be.
+            Layout::Shown(shown) => shown.group == 0 && len > 0 && shown.fit(at, len, 1) >= len,
         };
         is_one_extent && self.boundary(&self.memory_places, at) >= at + len
     }

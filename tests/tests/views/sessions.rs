@@ -14,6 +14,7 @@ on_each_provider! {
     view_of_a_thousand_million_segments_costs_what_is_touched,
     access_through_a_view_is_one_request_of_constant_size,
     dense_view_is_read_with_its_gaps_where_its_list_is_and_never_with_sieve_off,
+    transfer_of_nothing_through_a_view_is_in_order_everywhere,
     view_is_described_again_to_a_server_that_was_restarted,
     view_that_is_dropped_makes_room_for_others,
     view_without_a_server_that_knows_them_is_refused_with_a_reason,
@@ -105,6 +106,27 @@ fn dense_view_is_read_with_its_gaps_where_its_list_is_and_never_with_sieve_off(o
     file.truncate(7996).unwrap();
     let read = file.read_view(&view.at(4, 0), &mut vec![0; 4000]).unwrap();
     assert_eq!((read.count, read.end), (3996, Some(7996)));
+}
+
+// [VIEW-12]
+fn transfer_of_nothing_through_a_view_is_in_order_everywhere(on: On) {
+    let harness = Harness::start(on);
+    let session = harness.session();
+    let mut buffer = session.buffer(0).unwrap();
+    let file = session.mount("data").unwrap().create("f").unwrap();
+    // The byte that would be the first lies before the file, or behind all that a file may have.
+    let before = session.view(&Datatype::bytes(4).hindexed(&[Block { len: 1, displacement: -8 }])).unwrap();
+    let within = session.view(&Datatype::bytes(2).resized(0, 5)).unwrap();
+    for (view, displacement, place) in
+        [(&before, 0, 0), (&within, 0, u64::MAX), (&within, i64::MAX as u64, 0), (&within, u64::MAX, 7)]
+    {
+        let at = view.at(displacement, place);
+        assert_eq!(file.write_view(&at, &[]).unwrap(), 0, "{displacement} {place}");
+        assert_eq!(file.read_view(&at, &mut []).unwrap().count, 0, "{displacement} {place}");
+        assert_eq!(file.write_view_buf(&at, &buffer).unwrap(), 0, "{displacement} {place}");
+        assert_eq!(file.read_view_buf(&at, &mut buffer).unwrap().count, 0, "{displacement} {place}");
+    }
+    assert_eq!(file.metadata().unwrap().size, 0);
 }
 
 // [VIEW-11]
