@@ -148,16 +148,16 @@ impl Worker {
         let Some(batch) = self.batch_at(index) else { return Ok(()) };
         let operation = &batch.operations[place.index as usize];
         let (write, stability) = (operation.write, operation.stability);
+        let is_begun = batch.is_begun(place.index as usize);
         let single = match (&operation.lists.extents[..], &operation.lists.segments[..]) {
-            ([extent], [segment]) if place.count == 1 && !batch.is_begun(place.index as usize) => {
-                Some((*extent, *segment))
-            }
+            ([extent], [segment]) if place.count == 1 && !is_begun => Some((*extent, *segment)),
             _ => None,
         };
         let memory = batch.memory_of(place).ok_or(Status::NO_MEMORY)?;
         let call = Call { batch: Some(place), ..Self::part_call(call, operation) };
         let node = self.data_node_as_of(&call, write, self.operations[index].generation)?;
-        if self.shared.locks.are_mandatory() {
+        // Of what is begun the rest is looked at chunk by chunk.
+        if self.shared.locks.are_mandatory() && !is_begun {
             let extents = self.batch_at(index).map(|batch| batch.lists_of(place).extents).unwrap_or_default();
             self.check_locks_of(&call, node, extents.into_iter(), write)?;
         }

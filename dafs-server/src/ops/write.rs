@@ -27,7 +27,12 @@ impl Worker {
         let end = Extent::new(offset, request.len.into()).end().ok_or(Status::TOO_LARGE)?;
         // Where an append will be is not known before: any lock may be in its way.
         let range = if appends { 0..u64::MAX } else { offset..end };
-        self.check_locks(call, target.node, range, true)?;
+        if let Err(status) = self.check_locks(call, target.node, range, true)
+            && (appends || method != Method::Direct || !self.has_written_before(call))
+        {
+            // What an earlier execution has left is looked at chunk by chunk.
+            return Err(status.into());
+        }
         let len = u64::from(request.len);
         let write = Writing { target, appends, offset, len, stability, method };
         match method {

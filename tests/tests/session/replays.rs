@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use dafs_client::{Datatype, File, Session, SetAttributes};
+use dafs_client::{Datatype, File, LockOptions, Session, SetAttributes};
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, Region};
 use dafs_proto::wire::{
     AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, CopyRequest,
     EXTENT_SIZE, FileHandle, Flags, HEADER_SIZE, Header, ListFlags, ListReadReply, ListRequest, Lists,
-    Method, NameRequest, Opcode, ReadReply, Resume, Sieve, Stability, Status, ViewRequest, ViewSetRequest,
-    Welcome, WriteReply, decode_batch_results, encode_datatype, encode_lists, encode_message_pack,
-    lists_size,
+    LockKind, Method, NameRequest, Opcode, ReadReply, Resume, Sieve, Stability, Status, ViewRequest,
+    ViewSetRequest, Welcome, WriteReply, decode_batch_results, encode_datatype, encode_lists,
+    encode_message_pack, lists_size,
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
@@ -24,6 +24,7 @@ on_each_provider_and_two_workers! {
     batch_sent_again_writes_nothing_twice_and_reads_anew,
     stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_committed_and_not_repeated,
     reply_that_is_too_large_for_the_next_connection_is_refused,
+    write_that_comes_again_meets_a_lock_only_behind_what_is_written,
 }
 
 const LEN: u32 = 3000;
@@ -281,6 +282,48 @@ fn stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_comm
         // A commit that fails changes the verifier: what comes behind it may be lost, and is written again.
         let kept = if commit == Status::OK { written } else { 10 };
         assert_same(&found[..kept], &bytes(2, kept), "what the other has written since");
+    }
+}
+
+// [LOCK-13] [SESS-14] Another session locks, while it has no connection, a part that is written, or the one that is not.
+fn write_that_comes_again_meets_a_lock_only_behind_what_is_written(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let other = harness.session();
+    const FAR: u64 = 100_000;
+    for locked in [0..10, FAR..FAR + 1] {
+        let (mut raw, welcome) = Raw::session(harness.address(), 16);
+        let root = raw.mount("data");
+        let handle = raw.create(root, b"f");
+        let file = other.mount("data").unwrap();
+        let file = file.open_with("f", dafs_client::OpenOptions::new().read(true).write(true)).unwrap();
+        file.truncate(0).unwrap();
+        let mut payload = vec![0; 2 * EXTENT_SIZE];
+        encode_lists([Extent::new(0, 10), Extent::new(FAR, 10)].into_iter(), &[], &mut payload);
+        payload.extend(bytes(1, 20));
+        let body = list_body(20, Method::Inline, [2, 0]);
+        let request = Request { opcode: Opcode::WriteList, body, payload };
+        faults.next(Kind::Write, Fault::Pass, 1);
+        faults.next(Kind::Write, Fault::FailLate(Status::IO), 1);
+        let mut header = Header::request(request.opcode, handle);
+        raw.begin(&mut header);
+        raw.send(header, &request.body, &request.payload);
+        faults.wait_for_held(1);
+        let domain = Arc::clone(&raw.domain);
+        drop(raw);
+        wait_for("its connection is gone", || other.statistics().unwrap().connections == 1);
+        faults.release();
+        wait_for("storage has let go", || other.statistics().unwrap().in_flight == 0);
+        assert_eq!(file.metadata().unwrap().size, 10, "what is written");
+        let mandatory = LockOptions { mandatory: true, ..LockOptions::default() };
+        file.lock_with(locked.clone(), LockKind::Exclusive, mandatory).unwrap();
+        let mut raw = Raw::connect_from(domain, harness.address());
+        let resume = Resume { session: welcome.session, secret: welcome.secret };
+        assert!(raw.shake(&introduction(harness.address(), 16, Some(resume))).unwrap().resumed);
+        let reply = again(&mut raw, header, &request);
+        assert_eq!(reply.header.status, Status::OK, "{locked:?}");
+        let count = WriteReply::decode(&reply.body).unwrap().count;
+        assert_eq!(count, if locked.start == 0 { 20 } else { 10 }, "{locked:?}");
+        file.unlock(locked).unwrap();
     }
 }
 

@@ -96,10 +96,12 @@ impl Worker {
         mut request: Vec<u8>,
         inline_len: usize,
     ) -> Result<Box<List>, Problem> {
-        // A view has more than one turn can look at: the rest is looked at chunk by chunk.
-        let first = list.layout.fit(0, list.len, CHUNK_PARTS_MAX);
-        let extents = list.layout.slice(0, first);
-        self.check_locks_of(call, list.node, extents, list.kind != TransferKind::Read)?;
+        // A view has more than one turn can look at: the rest is looked at chunk by chunk. So is what an earlier execution has left.
+        if !self.has_written_before(call) {
+            let first = list.layout.fit(0, list.len, CHUNK_PARTS_MAX);
+            let extents = list.layout.slice(0, first);
+            self.check_locks_of(call, list.node, extents, list.kind != TransferKind::Read)?;
+        }
         if inline_len > 0 {
             let at = request.len() - inline_len;
             list.set_memory(own_copy(Span::from_mut(&mut request[at..]))?);
