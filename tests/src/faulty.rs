@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +38,8 @@ pub enum Kind {
     Mkdir,
     /// Opening.
     Open,
+    /// Advice about the page cache.
+    Hint,
     /// Anything else.
     Other,
 }
@@ -75,6 +78,12 @@ struct Inside {
     claimed_size: Option<u64>,
     /// No file is said to have a generation.
     nameless: bool,
+    /// Nothing of any file is said to be in the page cache.
+    absent: bool,
+    /// Bytes of every file that cannot be read.
+    damaged: Range<u64>,
+    /// What was submitted since somebody began to look.
+    submitted: Option<Vec<Kind>>,
     /// Directories have entries without end: so many were made up by now.
     endless: Option<u64>,
     /// How many [`Opened`] there are.
@@ -136,6 +145,9 @@ impl Faults {
             lost: 0,
             claimed_size: None,
             nameless: false,
+            absent: false,
+            damaged: 0..0,
+            submitted: None,
             endless: None,
             opens: Arc::default(),
             nodes: HashMap::new(),
@@ -188,6 +200,26 @@ impl Faults {
     /// From now on no file has a generation, as on a file system that does not tell apart files of one number.
     pub fn claim_no_generation(&self) {
         self.lock().nameless = true;
+    }
+
+    /// From now on nothing of any file is said to be in the page cache.
+    pub fn claim_absent(&self) {
+        self.lock().absent = true;
+    }
+
+    /// From now on no read succeeds that touches these bytes, of any file. Before were others, or none.
+    pub fn damage(&self, bytes: Range<u64>) {
+        self.lock().damaged = bytes;
+    }
+
+    /// What was submitted since this was asked last.
+    pub fn submitted(&self) -> Vec<Kind> {
+        self.lock().submitted.replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn is_damaged(&self, offset: u64, len: usize) -> bool {
+        let damaged = self.lock().damaged.clone();
+        damaged.start < offset.saturating_add(len as u64) && offset < damaged.end
     }
 
     /// From now on no listing of a directory that has entries ends, and no two entries have one name.
@@ -320,8 +352,15 @@ impl Storage for FaultyStorage {
         match self.faults.expects(Kind::Read) {
             // Its fault is met by the operation that follows.
             true => Err(NowError::WouldBlock),
+            false if self.faults.is_damaged(offset, into.iter().map(Span::len).sum()) => {
+                Err(NowError::Failed(Status::IO))
+            }
             false => self.storage.read_now(node, offset, into),
         }
+    }
+
+    fn is_absent(&self, _: NodeId, _: u64, _: u64) -> bool {
+        self.faults.lock().absent
     }
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
@@ -362,6 +401,9 @@ impl Storage for FaultyStorage {
         }
         let kind = kind(&op);
         let mut inside = self.faults.lock();
+        if let Some(submitted) = &mut inside.submitted {
+            submitted.push(kind);
+        }
         match inside.workers[self.worker].client.take() {
             Some(client) => drop(inside.clients.insert(client)),
             None => inside.nobodys += 1,
@@ -398,6 +440,11 @@ impl Storage for FaultyStorage {
                 self.held_changed();
                 return Submitted::Pending;
             }
+        }
+        if let FsOp::Read { offset, into, .. } = &op
+            && self.faults.is_damaged(*offset, into.iter().map(MemoryRef::len).sum())
+        {
+            return Submitted::Done(Err(Status::IO));
         }
         if let FsOp::Readdir { cookie, .. } = &mut op
             && self.faults.lock().endless.is_some()
@@ -529,6 +576,7 @@ fn kind(op: &FsOp) -> Kind {
         FsOp::Readdir { .. } => Kind::Readdir,
         FsOp::Mkdir { .. } => Kind::Mkdir,
         FsOp::Open { .. } => Kind::Open,
+        FsOp::Hint { .. } => Kind::Hint,
         _ => Kind::Other,
     }
 }

@@ -349,8 +349,8 @@ impl Core {
             self.on_lock_waits(request.op);
             return Ok(());
         }
-        if header.status == Status::LOCKED && op.leaves_gaps_out() {
-            // The lock may lie in a gap alone, which nobody asked for.
+        if matches!(header.status, Status::LOCKED | Status::IO) && op.leaves_gaps_out() {
+            // [LIST-50] The lock, or what cannot be read, may lie in a gap alone, which nobody asked for.
             op.redo(request.at, request.len);
             if !std::mem::replace(&mut op.queued, true) {
                 self.queue.push_front(request.op);

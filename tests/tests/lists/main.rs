@@ -9,6 +9,7 @@ mod batch_requests;
 mod batches;
 mod counts;
 mod edges;
+mod gaps;
 mod hostile;
 mod oracle;
 mod scattered;

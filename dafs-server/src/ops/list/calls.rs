@@ -136,7 +136,7 @@ impl List {
 
     /// Decides how large the gaps are that calls take in which have to wait.
     fn choose_gap(&mut self, at: &mut Context<'_>) {
-        let may_sieve = self.kind == TransferKind::Read || self.costs.is_some();
+        let may_sieve = (self.kind == TransferKind::Read || self.costs.is_some()) && !self.leaves_gaps_out;
         if self.sieve != Sieve::Auto {
             self.gap_max_waiting = if self.sieve == Sieve::On { WAITING_GAP_MAX } else { 0 };
         } else if may_sieve && self.calls.trial.is_none() {

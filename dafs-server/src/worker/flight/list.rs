@@ -57,6 +57,8 @@ pub(crate) struct List {
     pub(crate) locks_seen: Option<u64>,
     /// Gaps of so many bytes are passed over by calls that wait.
     pub(crate) gap_max_waiting: u64,
+    /// Reads: no call passes over any gap, since one that did has failed.
+    pub(crate) leaves_gaps_out: bool,
     /// What decides about gaps, and of what the last [`List::move_now`] took its time.
     pub(crate) costs: Option<Costs>,
     pub(crate) tally: Tally,
@@ -247,6 +249,7 @@ impl List {
             calls: Calls::default(),
             locks_seen: None,
             gap_max_waiting: if kind == TransferKind::Read { READ_GAP_MAX } else { 0 },
+            leaves_gaps_out: false,
             costs: None,
             tally: Tally::default(),
             account: None,
@@ -362,7 +365,8 @@ impl List {
 
     /// The next call for storage that has to be waited for; [`None`] when all parts are moved.
     pub(crate) fn next_call_waiting(&self) -> Option<Call> {
-        next_call(self.parts.as_slice(), self.next, self.gap_max_waiting)
+        let gap_max = if self.leaves_gaps_out { 0 } else { self.gap_max_waiting };
+        next_call(self.parts.as_slice(), self.next, gap_max)
     }
 
     /// The operation of storage for a call.
@@ -393,6 +397,7 @@ impl List {
         let parts = self.parts.as_slice();
         if self.kind == TransferKind::Read {
             let gap_max = match self.sieve {
+                _ if self.leaves_gaps_out => 0,
                 Sieve::Auto => self.costs.map_or(READ_GAP_MAX, |costs| costs.gap_max().max(READ_GAP_MAX)),
                 Sieve::On => WAITING_GAP_MAX,
                 Sieve::Off => 0,
@@ -427,6 +432,13 @@ impl List {
     /// A call failed: of a write, what is before it counts.
     pub(crate) fn on_failed(&mut self, call: &Call, status: Status) {
         match self.kind {
+            // [LIST-49] Nobody asked for what lies between: its parts are read again, each by itself.
+            TransferKind::Read if has_gaps(self.parts.as_slice(), call) => {
+                self.leaves_gaps_out = true;
+                self.next = self.next.min(call.parts.start);
+                // What it takes tells nothing of how long lists take.
+                self.calls.trial = None;
+            }
             TransferKind::Read => self.calls.stop(Some(status)),
             TransferKind::Write | TransferKind::Append => self.stop_writing(call, 0, Some(status)),
         }

@@ -66,21 +66,23 @@ impl List {
                     _ => self.move_call(storage, &call, gap),
                 }
             };
-            if !matches!(moved, Err(NowError::WouldBlock)) {
-                self.tally.count(has_gaps, call.len);
-                if self.account.is_some() {
-                    self.tally.count_apart(Apart::of(self.parts.as_slice(), &call));
-                }
+            let moved = match moved {
+                Ok(count) => Ok(count),
+                Err(NowError::WouldBlock) => return Err(NowError::WouldBlock),
+                Err(NowError::Failed(status)) => Err(status),
+            };
+            self.tally.count(has_gaps, call.len);
+            if self.account.is_some() {
+                self.tally.count_apart(Apart::of(self.parts.as_slice(), &call));
             }
+            self.next = call.parts.end;
             match moved {
                 Ok(count) => {
                     self.moved += count.max(CALL_SIZE_MIN);
                     self.on_moved(&call, count);
                 }
-                Err(NowError::WouldBlock) => return Err(NowError::WouldBlock),
-                Err(NowError::Failed(status)) => self.on_failed(&call, status),
+                Err(status) => self.on_failed(&call, status),
             }
-            self.next = call.parts.end;
         }
         Ok(())
     }
