@@ -441,12 +441,6 @@ impl Storage for Exports {
         self.files(node.export).is_some_and(|files| files.is_absent(node, offset, len))
     }
 
-    fn read_ahead(&self, node: NodeId, offset: u64, len: u64) {
-        if let Some(files) = self.files(node.export) {
-            files.read_ahead(node, offset, len);
-        }
-    }
-
     fn is_direct(&self, node: NodeId) -> bool {
         self.files(node.export).is_some_and(|files| files.is_direct(node))
     }

@@ -49,9 +49,6 @@ pub(super) trait FileSystem: Send {
         false
     }
 
-    /// See [`super::Storage::read_ahead`].
-    fn read_ahead(&self, _node: NodeId, _offset: u64, _len: u64) {}
-
     /// See [`super::Storage::is_direct`].
     fn is_direct(&self, _node: NodeId) -> bool {
         false

@@ -503,9 +503,6 @@ pub trait Storage: Send {
         false
     }
 
-    /// Has the kernel begin to read a range of a file, and does not wait for it.
-    fn read_ahead(&self, _node: NodeId, _offset: u64, _len: u64) {}
-
     /// A file is open for direct I/O.
     fn is_direct(&self, _node: NodeId) -> bool {
         false

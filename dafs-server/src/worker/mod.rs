@@ -73,6 +73,8 @@ pub struct Worker {
     /// Of all listeners: what it learns about is storage.
     pub(crate) read_costs: SieveCosts,
     pub(crate) write_costs: SieveCosts,
+    /// Reading ahead that storage has.
+    pub(crate) read_aheads: usize,
     /// Connections whose transfers went out of a turn that was not their own.
     runnable: Vec<ConnectionKey>,
     /// When the first of the windows ends in which a batch gathers ends.
@@ -170,6 +172,7 @@ impl Worker {
             turns: Turns::new(transfer_size_max),
             read_costs: SieveCosts::of_reads(),
             write_costs: SieveCosts::of_writes(),
+            read_aheads: 0,
             runnable: Vec::new(),
             window_end: None,
             now,

@@ -10,6 +10,7 @@ use dafs_tests::suite::{assert_same, assert_status, bytes};
 
 on_each_provider! {
     list_reads_what_can_be_read_beside_what_cannot,
+    list_of_which_nothing_is_cached_is_read_ahead_without_waiting_for_that,
 }
 
 const COUNT: u64 = 32;
@@ -72,4 +73,30 @@ fn list_reads_what_can_be_read_beside_what_cannot(on: On) {
         }
         faults.damage(0..0);
     }
+}
+
+// [STOR-20]
+fn list_of_which_nothing_is_cached_is_read_ahead_without_waiting_for_that(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    let session = harness.session_with(&Config { method: MethodOverride::Inline, ..Config::default() });
+    let (file, content) = open(&session);
+    file.set_sieve(Sieve::On);
+    faults.claim_absent();
+    let read = || {
+        let mut found = vec![0; (LEN * COUNT) as usize];
+        file.read_list(&extents(), &mut [IoSliceMut::new(&mut found)]).unwrap();
+        assert_same(&found, &shown(&content), "what was read");
+        faults.submitted()
+    };
+    // The first has to wait: so is the next expected to.
+    faults.submitted();
+    faults.next(Kind::Read, Fault::Pass, 1000);
+    assert!(read().iter().all(|kind| *kind == Kind::Read));
+    faults.release();
+    // It ends while the advice is held, which went first.
+    faults.next(Kind::Hint, Fault::Hold, 1);
+    let submitted = read();
+    assert_eq!((submitted[0], faults.held()), (Kind::Hint, 1), "{submitted:?}");
+    assert!(submitted.len() > 1 && submitted[1..].iter().all(|kind| *kind == Kind::Read), "{submitted:?}");
+    faults.release();
 }

@@ -98,8 +98,9 @@ impl List {
         }
     }
 
-    /// Nothing of the chunk is in the page cache, and it is read in windows: the kernel begins to at once. Looks part by part would have it
-    /// read ahead of each, and what the windows read would come in pieces then. It is asked only where the last list had to wait.
+    /// Nothing of the chunk is in the page cache, and it is read in windows: the kernel is asked for all of it before them. Looks part by
+    /// part would have it read ahead of each, and what the windows read would come in pieces then. It is asked only where the last list had
+    /// to wait.
     fn is_absent(&mut self, at: &mut Context<'_>) -> bool {
         if let Some(is_absent) = self.calls.is_absent {
             return is_absent;
@@ -115,7 +116,7 @@ impl List {
         self.choose_gap(at);
         let is_window = self.next_call_waiting().is_some_and(|call| call.parts.len() > 1);
         if is_window {
-            at.worker.storage.read_ahead(self.node, offset, len);
+            at.read_ahead(self.node, offset, len);
         }
         self.calls.is_absent = Some(is_window);
         is_window

@@ -46,8 +46,8 @@ pub(super) fn advise(scope: &Scope<'_>, node: &Node, offset: u64, len: u64, patt
     }
 }
 
-/// Has the kernel begin to read a range.
-pub(super) fn read_ahead(fd: BorrowedFd<'_>, offset: u64, len: u64) {
+/// Has the kernel begin to read a range. That may wait: for what tells where the range is on the disk, and for room in its queue.
+fn read_ahead(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     let Ok(size) = sys::fstat(fd).map(|found| found.size) else { return };
     let asked = if len == 0 { size } else { offset.saturating_add(len).min(size) };
     let end = asked.min(offset.saturating_add(READ_AHEAD_MAX));

@@ -425,12 +425,6 @@ impl FileSystem for PosixExport {
         node.is_some_and(|node| sys::cached_pages(node.buffered_fd(), offset, len) == Ok(0))
     }
 
-    fn read_ahead(&self, node: NodeId, offset: u64, len: u64) {
-        if let Some(node) = self.nodes.get(node) {
-            hint::read_ahead(node.buffered_fd(), offset, len);
-        }
-    }
-
     fn is_direct(&self, node: NodeId) -> bool {
         self.nodes.get(node).is_some_and(|node| node.direct_io.is_some())
     }

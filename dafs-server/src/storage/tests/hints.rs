@@ -37,7 +37,7 @@ fn data_that_is_not_needed_is_written_out_and_dropped_and_read_ahead_where_it_is
         assert_eq!(cached(&f), 0, "{kind:?}");
         assert!(f.storage.is_absent(node, 0, SIZE));
         // As a list that has to wait does it.
-        f.storage.read_ahead(node, SIZE / 2, 4096);
+        hint(&mut f, node, SIZE / 2, 4096, Some(AccessPattern::WillNeed));
         while cached(&f) == 0 {
             std::thread::yield_now();
         }

@@ -64,6 +64,12 @@ pub(crate) const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 /// A token that names the operation as a whole has all bits of the slot set.
 pub(crate) const NO_SLOT: u64 = 0xff;
 
+/// Names reading ahead, which nobody waits for: no operation has the last place.
+pub(crate) const READ_AHEAD: OpToken = OpToken(NO_SLOT << INDEX_BITS | INDEX_MASK);
+
+/// Reading ahead that storage has at once at most: of more it does not hear.
+pub(crate) const READ_AHEADS_MAX: usize = 16;
+
 pub(crate) fn token(index: usize, generation: u32) -> OpToken {
     OpToken(u64::from(generation) << 32 | NO_SLOT << INDEX_BITS | (index as u64 & INDEX_MASK))
 }

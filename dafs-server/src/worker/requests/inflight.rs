@@ -12,7 +12,7 @@ use crate::storage::{FsReply, FsResult};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Grant, NOBODY, Owner};
 use crate::worker::flight::answer::Payload;
-use crate::worker::flight::{Call, INDEX_MASK, Wakeup, slot_of, token};
+use crate::worker::flight::{Call, INDEX_MASK, READ_AHEAD, Wakeup, slot_of, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::{Former, Operation, State};
 use crate::worker::session::Session;
@@ -82,6 +82,10 @@ impl Worker {
 
     /// Storage has finished an operation's step.
     pub(crate) fn on_storage(&mut self, token: OpToken, result: FsResult) {
+        if token == READ_AHEAD {
+            self.read_aheads = self.read_aheads.saturating_sub(1);
+            return;
+        }
         let Some(index) = self.operation_index(token) else { return };
         let operation = &mut self.operations[index];
         let (call, forgotten) = (operation.call, operation.forgotten);

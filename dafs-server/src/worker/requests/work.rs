@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
-use dafs_proto::wire::{FileHandle, HEAD_SIZE_MAX, LockRequest, Status};
+use dafs_proto::wire::{AccessPattern, FileHandle, HEAD_SIZE_MAX, LockRequest, Status};
 
 use crate::shared::Subject;
 use crate::shared::locks::WaiterId;
-use crate::storage::{FsOp, FsResult, LockKey, Submitted};
+use crate::storage::{FsOp, FsResult, LockKey, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connection::Connection;
@@ -19,7 +19,7 @@ use crate::worker::flight::after::After;
 use crate::worker::flight::batch::Batch;
 use crate::worker::flight::eager::EagerFrame;
 use crate::worker::flight::lock::AfterKept;
-use crate::worker::flight::{Call, token};
+use crate::worker::flight::{Call, READ_AHEAD, READ_AHEADS_MAX, token};
 use crate::worker::ids::SessionKey;
 use crate::worker::session::Session;
 
@@ -227,6 +227,14 @@ impl Context<'_> {
         match self.worker.storage.submit(token, &identity, op) {
             Submitted::Done(result) => Some(result),
             Submitted::Pending => None,
+        }
+    }
+
+    /// Has the kernel begin to read a range of a file, on a thread: asking for it may wait for the disk, and nobody waits for that.
+    pub(crate) fn read_ahead(&mut self, node: NodeId, offset: u64, len: u64) {
+        if self.worker.read_aheads < READ_AHEADS_MAX {
+            let op = FsOp::Hint { node, offset, len, pattern: Some(AccessPattern::WillNeed) };
+            self.worker.read_aheads += usize::from(self.submit(READ_AHEAD, op).is_none());
         }
     }
 
