@@ -219,7 +219,7 @@ impl Shared {
         let mut opcode = kind.opcode();
         if let Some(list) = &mut list {
             list.sieve = sieve;
-            let may_ask = core.terms.welcome.features & Features::EXPLAIN.bits() != 0;
+            let may_ask = core.terms.has(Features::EXPLAIN);
             list.explanations = explanations.filter(|_| may_ask);
             opcode = list.opcode(kind);
         }
@@ -274,7 +274,7 @@ impl Shared {
             *list = Some(List::of_pieces(Extent::new(offset, question.size)));
         }
         let Some(list) = list else { return 0 };
-        list.each_part |= each_piece || core.terms.welcome.features & Features::LISTS.bits() == 0;
+        list.each_part |= each_piece || !core.terms.has(Features::LISTS);
         if c.direction == Direction::Write {
             // What describes a list leaves less room for data.
             let room = (core.terms.send_payload_max as usize).saturating_sub(list.described_size());

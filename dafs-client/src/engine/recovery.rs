@@ -38,6 +38,7 @@ impl Core {
         if let Some(Renewed { session, nodes }) = renewed {
             let lapsed = terms.welcome.server_epoch == self.terms.welcome.server_epoch;
             self.session = session;
+            self.ops.iter_mut().for_each(|(_, op)| op.on_terms(&terms));
             for (node, handle) in nodes {
                 node.renew(self.epoch, handle);
             }

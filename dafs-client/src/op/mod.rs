@@ -464,6 +464,13 @@ impl Op {
         }
     }
 
+    /// It goes on in a new session, on these terms.
+    pub(crate) fn on_terms(&mut self, terms: &Terms) {
+        if let Work::Data(transfer) = &mut self.work {
+            transfer.on_terms(terms);
+        }
+    }
+
     /// It is so late: what is sent from now on has the less time.
     pub(crate) fn note_time(&mut self, now: Moment) {
         if let Some(deadline) = self.deadline {

@@ -42,7 +42,12 @@ impl Terms {
 
     /// The server knows locks.
     pub(crate) fn has_locks(&self) -> bool {
-        self.welcome.features & Features::LOCKS.bits() != 0
+        self.has(Features::LOCKS)
+    }
+
+    /// The server knows this.
+    pub(crate) fn has(&self, feature: Features) -> bool {
+        self.welcome.features & feature.bits() != 0
     }
 
     /// Largest append that is atomic whatever memory it comes from, bytes.

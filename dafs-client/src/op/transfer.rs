@@ -1,7 +1,7 @@
 //! Operations that move data.
 
 use dafs_proto::transport::{Access, LocalSegments, MemoryRef, RemoteRange, Span};
-use dafs_proto::wire::{Opcode, Stability};
+use dafs_proto::wire::{Features, Opcode, Stability};
 use smallvec::SmallVec;
 
 use crate::error::Error;
@@ -10,6 +10,7 @@ use crate::memory::{Keep, RawMemory};
 use crate::method::io_path::{Direction, IoPath};
 use crate::method::learned::Trial;
 use crate::op::list::{List, place_at};
+use crate::op::terms::Terms;
 
 /// What a transfer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,16 @@ impl Transfer {
     pub(crate) fn discarding(kind: TransferKind) -> Self {
         let none = Self::new(kind, IoPath::Inline, 0, SmallVec::new(), SmallVec::new());
         Self { begun: true, discard: true, ..none }
+    }
+
+    /// It goes on in a new session, whose server may know less, and move less at once, than the one that it was decided for.
+    pub(crate) fn on_terms(&mut self, terms: &Terms) {
+        let Some(list) = &mut self.list else { return };
+        list.each_part |= !terms.has(Features::LISTS);
+        list.explanations.take_if(|_| !terms.has(Features::EXPLAIN));
+        if self.sieved > terms.welcome.transfer_size_max as usize {
+            self.sieved = 0;
+        }
     }
 
     pub(crate) fn has_more(&self) -> bool {

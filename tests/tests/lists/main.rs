@@ -12,5 +12,6 @@ mod edges;
 mod gaps;
 mod hostile;
 mod oracle;
+mod renewed;
 mod scattered;
 mod sieve;
