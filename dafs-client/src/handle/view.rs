@@ -172,6 +172,19 @@ mod tests {
         assert!(apart > 500, "{apart}");
     }
 
+    // [VIEW-17]
+    #[test]
+    fn number_of_a_view_is_that_of_no_other_also_when_it_is_gone() {
+        let (mut views, mut numbers) = (Views::default(), std::collections::HashSet::new());
+        for _ in 0..100 {
+            let number = views.next_number();
+            assert!(numbers.insert(number), "{number}");
+            let view = View::new(&Datatype::bytes(1)).unwrap();
+            views.insert(&Arc::new(ViewNode::new(number, view, Vec::new(), Arc::default())));
+            views.remove_dropped();
+        }
+    }
+
     #[test]
     fn columns_of_a_matrix_do_not_overlap_before_a_row_is_over() {
         let column = Datatype::bytes(4).hvector(100, 1, 4000).resized(0, 4);
