@@ -90,6 +90,14 @@ impl SimServer {
         self.workers[0].worker.shared().close();
     }
 
+    /// It did not run for so long, until now.
+    pub(super) fn stood_still(&mut self, net: &SimNet, duration: Duration) {
+        for Served { worker, .. } in &mut self.workers {
+            worker.set_now(Moment::default().after(net.now()));
+            worker.on_stall(duration);
+        }
+    }
+
     /// The server's counters.
     pub(crate) fn statistics(&self) -> Statistics {
         self.workers[0].worker.statistics()

@@ -217,6 +217,14 @@ impl World {
         SimClock { world: self.clone() }.sleep(duration);
     }
 
+    /// Time passes in which the server does not run, and it notices that.
+    pub fn stand_still(&self, duration: Duration) {
+        self.net.advance(duration);
+        if let Some(running) = &mut self.lock().running {
+            running.stood_still(&self.net, duration);
+        }
+    }
+
     /// From now on nothing goes wrong any more.
     pub fn calm(&self) {
         self.net.set_plan(FaultPlan::calm());

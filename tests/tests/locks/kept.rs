@@ -482,6 +482,17 @@ mod sim {
         leases.into_iter().find_map(slow_one_is_waited_for).expect("a file that is written within a lease");
     }
 
+    // [LOCK-63]
+    #[test]
+    fn locks_are_taken_again_however_long_the_server_stood_still() {
+        let directory = tempfile::tempdir().unwrap();
+        let lease = Duration::from_secs(256 * 3600);
+        let (world, mut raw, file) = come_back(directory.path(), lease).unwrap();
+        world.stand_still(3 * lease);
+        world.let_time_pass(2 * TICK);
+        assert_eq!(lock(&mut raw, file, 0, LockFlags::RECLAIM, 0), Status::OK);
+    }
+
     // [LOCK-32]
     #[test]
     fn nobody_waits_any_more_when_the_last_lock_is_refused() {
