@@ -1,5 +1,6 @@
 //! Sieved writes of clients whose parts and windows overlap, on a server that dies at each step of each window.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use dafs_client::{Extent, File, OpenOptions, Session, Sieve, Stability};
@@ -10,11 +11,28 @@ use crate::{client_config, insist, seeds};
 
 const SIZE: usize = 4000;
 
-/// A write of a client: extents, and the byte that is written to all of them.
+/// A write of a client: its extents, and its number among the writes.
 struct Write {
     client: usize,
     extents: Vec<Extent>,
-    byte: u8,
+    number: u8,
+}
+
+impl Write {
+    /// What goes to a place of it: which write and, nearly, which place it is of. No byte that was there before is like it.
+    fn byte(&self, place: usize) -> u8 {
+        100 + 25 * self.number + (place % 25) as u8
+    }
+
+    /// Each byte of the file that it names, with the place of its data, in the order of places.
+    fn places(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let bytes = self.extents.iter().flat_map(|extent| extent.offset..extent.offset + extent.len);
+        bytes.map(|at| at as usize).zip(0..)
+    }
+
+    fn data(&self) -> Vec<u8> {
+        self.places().map(|(_, place)| self.byte(place)).collect()
+    }
 }
 
 /// Lists of two clients, and plain writes between.
@@ -27,20 +45,23 @@ fn writes(random: &mut Random) -> Vec<Write> {
         if random.below(2) == 0 {
             extents.sort_by_key(|extent| extent.offset);
         }
-        Write { client: random.index(2), extents, byte: 100 + number as u8 }
+        Write { client: random.index(2), extents, number: number as u8 }
     };
     (0..6).map(write).collect()
 }
 
-/// Outside the extents is what was there, and within what one of the writes has, or, unless all of them are done, what was there.
+/// Outside the extents is what was there, and within what one of the writes has, of the highest of its places there, or, unless all of them
+/// are done, what was there.
 fn check(found: &[u8], writes: &[Write], is_done: bool) {
     let before = |at: usize| (at % 100) as u8;
     let mut news = vec![Vec::new(); found.len().max(SIZE)];
     for write in writes {
-        for extent in &write.extents {
-            let from = (extent.offset as usize).min(news.len());
-            let to = (extent.offset + extent.len).min(news.len() as u64) as usize;
-            news[from..to].iter_mut().for_each(|of_byte| of_byte.push(write.byte));
+        // Later places replace earlier ones.
+        let lasts: HashMap<usize, usize> = write.places().collect();
+        for (at, place) in lasts {
+            if let Some(news) = news.get_mut(at) {
+                news.push(write.byte(place));
+            }
         }
     }
     for (at, news) in news.iter().enumerate() {
@@ -74,9 +95,8 @@ fn run(seed: u64, dies_at: Option<u64>) -> u64 {
     let mut random = Random::new(seed);
     let writes = writes(&mut random);
     let submit = |write: &Write| {
-        let len: u64 = write.extents.iter().map(|extent| extent.len).sum();
         let (session, file) = &clients[write.client];
-        let pending = file.submit_write_list(&write.extents, vec![vec![write.byte; len as usize]]);
+        let pending = file.submit_write_list(&write.extents, vec![write.data()]);
         session.flush();
         // Others come while it is underway.
         world.let_time_pass(Duration::from_micros(random.below(2000)));
