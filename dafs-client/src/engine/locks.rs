@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dafs_proto::wire::{LockRequest, LockTurn, Opcode};
+use dafs_proto::wire::{LockRequest, LockTurn, Opcode, Status};
 use smallvec::SmallVec;
 
 use crate::engine::core::Core;
@@ -130,11 +130,20 @@ impl Core {
         }
     }
 
+    /// In a new session: it has granted none of the locks that were given up, and what is held was taken again.
+    pub(crate) fn forget_put_backs(&mut self) {
+        for index in self.indices(|op| op.puts_back().is_some()) {
+            self.fail(index, Error::Cancelled);
+        }
+    }
+
     /// A request that puts a lock back has ended, if it was one.
     pub(crate) fn on_put_back(&mut self, op: &Op) {
         let Some((node, request)) = op.puts_back() else { return };
         let refusal = op.error.as_ref().map(|error| error.status());
         match (request, refusal) {
+            // Since the server began it has granted what was taken again alone: the lock is as it was.
+            (PutBack::Again(_), Some(Some(Status::GRACE))) => {}
             // The program thinks that it has the lock, and others may have it.
             (PutBack::Again(_), Some(Some(status))) => node.lose_locks(status),
             (PutBack::Cancel(_, Some(rest)), None) => self.give_lock_up(&Arc::clone(node), *rest, false),

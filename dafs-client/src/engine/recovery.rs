@@ -44,6 +44,7 @@ impl Core {
             }
             self.resend.clear();
             self.forget_closes();
+            self.forget_put_backs();
             self.repeat(unanswered, lapsed);
             self.repeat_chains(lapsed);
         } else {

@@ -15,6 +15,7 @@ use LockKind::{Exclusive, Shared};
 
 on_each_provider_and_two_workers! {
     those_who_held_locks_go_first_after_a_restart,
+    lock_given_up_while_others_are_awaited_leaves_what_was_taken_again,
     nobody_waits_where_nobody_held_a_lock,
     lock_that_nobody_proves_to_have_had_is_not_taken_again,
     lock_is_not_taken_again_where_others_could_lock_meanwhile,
@@ -67,6 +68,26 @@ fn those_who_held_locks_go_first_after_a_restart(on: On) {
     assert!(other.try_lock(20..21, Shared).unwrap());
     first.write_all_at(b"x", 0).unwrap();
     second.read_at(&mut [0; 1], 0).unwrap();
+}
+
+// [CLI-150] [CLI-181] [LOCK-56]
+fn lock_given_up_while_others_are_awaited_leaves_what_was_taken_again(on: On) {
+    let mut harness = start(on);
+    let quiet = Config { background: Background::None, ..Config::default() };
+    let (a, b) = (harness.session_with(&quiet), harness.session_with(&quiet));
+    let ((_, first), (_, second)) = (open(&a), open(&b));
+    first.lock(0..10, Exclusive).unwrap();
+    second.lock(20..30, Exclusive).unwrap();
+    harness.restart();
+    a.ping().unwrap();
+    drop(first.submit_lock(0..10, Shared));
+    // What follows from its answer is answered too.
+    for _ in 0..3 {
+        a.ping().unwrap();
+    }
+    first.write_all_at(b"x", 0).unwrap();
+    b.ping().unwrap();
+    assert!(!second.try_lock(0..1, Shared).unwrap(), "it is exclusive as before");
 }
 
 // [LOCK-32]

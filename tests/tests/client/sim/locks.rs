@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dafs_client::{
     Config, Error, File, LockKind, LockOptions, Opcode, OpenOptions, Pending, Session, StaleCause, Status,
 };
-use dafs_proto::wire::HEADER_SIZE;
+use dafs_proto::wire::{HEADER_SIZE, Header};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::assert_status;
 
@@ -51,6 +51,13 @@ impl Two {
         self.other.unlock(range).unwrap();
         is_free
     }
+}
+
+/// The head of a reply with this status.
+fn reply(header: &Header, status: Status) -> Vec<u8> {
+    let mut head = [0; HEADER_SIZE];
+    header.reply(status).encode(&mut head);
+    head.to_vec()
 }
 
 fn end<T>(mut pending: Pending<T>, two: &Two) -> T {
@@ -198,6 +205,33 @@ fn file_whose_lock_cannot_be_as_it_was_before_one_that_was_given_up_is_not_used_
     session.ping().unwrap();
 }
 
+// [CLI-183]
+#[test]
+fn lock_that_was_taken_again_is_not_put_back_for_one_that_was_given_up_before_the_restart() {
+    let world = ScriptedWorld::new(9);
+    let session = world.session();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.mount("data").unwrap().open_with("f", &options).unwrap();
+    let mut locks = 0;
+    world.hook(move |header| {
+        locks += usize::from(header.opcode == Opcode::Lock);
+        match (header.opcode, locks) {
+            // The lock, the one that is given up, and what puts it back.
+            (Opcode::Lock, 3) => Action::CrashBefore,
+            (Opcode::Lock, 5..) => Action::Say(reply(header, Status::TOO_MANY_LOCKS), Vec::new()),
+            _ => Action::Serve,
+        }
+    });
+    file.lock(0..4, Exclusive).unwrap();
+    drop(file.submit_lock(0..4, Shared));
+    for _ in 0..3 {
+        session.ping().unwrap();
+    }
+    assert_eq!(world.count(Opcode::Lock), 4, "the last takes it again");
+    file.write_all_at(b"x", 0).unwrap();
+}
+
 // [CLI-182]
 #[test]
 fn repair_given_up_is_not_given_back_before_the_server_has_it_broken_again() {
@@ -216,11 +250,7 @@ fn repair_given_up_is_not_given_back_before_the_server_has_it_broken_again() {
             }
             let status = if log.len() == 1 || is_broken_again { Status::OK } else { Status::TOO_MANY_LOCKS };
             match header.opcode {
-                Opcode::Lock => {
-                    let mut head = [0; HEADER_SIZE];
-                    header.reply(status).encode(&mut head);
-                    Action::Say(head.to_vec(), Vec::new())
-                }
+                Opcode::Lock => Action::Say(reply(header, status), Vec::new()),
                 _ => Action::Serve,
             }
         });
