@@ -152,7 +152,7 @@ impl Core {
                 self.queue.pop_front();
                 continue;
             };
-            if let Some(cause) = op.stale_cause() {
+            if let Some(cause) = op.stale_cause().filter(|_| !op.is_owed(self.epoch)) {
                 let path = op.path();
                 self.fail(index, Error::Stale { path, cause });
                 continue;

@@ -114,7 +114,7 @@ impl Core {
 
     /// Sends what puts locks back that were given up, as far as nobody asks for the same.
     fn put_locks_back(&mut self, node: &Arc<Node>) {
-        if self.dead.is_some() || node.is_stale() {
+        if self.dead.is_some() || (node.is_stale() && !node.is_open_in(self.epoch)) {
             return;
         }
         let requests = node.locks().put_back();

@@ -95,6 +95,11 @@ impl Node {
         self.stale.get().is_some()
     }
 
+    /// Its handle is one of this session: it has it open, even where its file is of no use any more.
+    pub(crate) fn is_open_in(&self, epoch: u64) -> bool {
+        self.epoch.load(Ordering::Relaxed) == epoch
+    }
+
     /// What is locked by it.
     pub(crate) fn locks(&self) -> MutexGuard<'_, Locks> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,7 +128,7 @@ impl Node {
         }
     }
 
-    /// The server has not what was locked by it.
+    /// The server has not all of what was locked by it. What it has is to be given back.
     pub(crate) fn lose_locks(&self, status: Status) {
         // The first cause stays.
         let _ = self.stale.set(StaleCause::Locks(status));

@@ -42,6 +42,14 @@ impl Op {
         Some((Arc::clone(self.target.as_ref()?), asked))
     }
 
+    /// The server has to hear of it although the file is of no use any more: others may wait for what this session gives back by it.
+    pub(crate) fn is_owed(&self, epoch: u64) -> bool {
+        let is_open = self.target.as_ref().is_some_and(|node| node.is_open_in(epoch));
+        let gives_up = self.lock_request().is_some_and(|request| request.flags.contains(LockFlags::CANCEL));
+        let gives_back = self.opcode == Opcode::Unlock && matches!(self.work, Work::Named(_));
+        is_open && (gives_back || gives_up)
+    }
+
     /// The session in which it was answered well.
     pub(crate) fn answered_in(&self) -> Option<u64> {
         match &self.work {

@@ -192,17 +192,26 @@ fn lock_of_another_kind_that_is_given_up_in_flight_leaves_what_was_held_before()
 fn file_whose_lock_cannot_be_as_it_was_before_one_that_was_given_up_is_not_used_any_more() {
     let two = Two::new(7);
     two.file.lock(0..4, Exclusive).unwrap();
+    two.file.lock(20..24, Exclusive).unwrap();
+    two.file.lock_with(30..34, Exclusive, LockOptions { owner: Some(1), ..LockOptions::default() }).unwrap();
     let reads = two.other.submit_lock(0..4, Shared);
     two.settle();
-    drop(two.file.submit_lock(0..4, Shared));
+    drop(two.file.submit_lock(0..6, Shared));
     two.settle();
     end(reads, &two).unwrap();
+    assert!(two.is_free(4..6, Exclusive), "it was nobody's before");
     let refused = two.file.write_at(b"x", 0);
     let cause = StaleCause::Locks(Status::LOCKED);
     assert!(matches!(refused, Err(Error::Stale { cause: found, .. }) if found == cause), "{refused:?}");
     let Two { file, session, .. } = &two;
     assert!(file.lock(0..1, Exclusive).is_err());
     session.ping().unwrap();
+    // What it has is given back all the same: others wait for it.
+    file.unlock(20..24).unwrap();
+    drop(file.submit_unlock_with(30..34, 1));
+    assert!(two.is_free(20..24, Exclusive) && two.is_free(30..34, Exclusive));
+    file.unlock(0..4).unwrap();
+    assert!(two.is_free(0..4, Exclusive));
 }
 
 // [CLI-183]
