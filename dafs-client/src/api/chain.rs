@@ -24,6 +24,7 @@ use crate::handle::closings::Closing;
 use crate::handle::node::{Node, Reopen, join};
 use crate::handle::unstable::{Unstable, joined, lost};
 use crate::memory::RawMemory;
+use crate::op::Op;
 use crate::op::body::DataReply;
 use crate::op::chain::{Answer, Ask, ChainWork, Link};
 use crate::op::named::{Named, NamedReply};
@@ -217,7 +218,7 @@ impl<'a> Chain<'a> {
             for (unlock, _) in left {
                 let unlock = Named::of(&unlock.bytes());
                 // Whatever becomes of it: the lock ends with the file at the latest.
-                let call = Call::plain(Some(node), Opcode::Unlock, unlock, |op| op.into_reply().map(drop));
+                let call = Call::plain(Some(node), Opcode::Unlock, unlock, Op::into_locked);
                 let _ = call.run(self.owner);
             }
         }

@@ -221,11 +221,12 @@ impl File {
 
     fn run_plain(&self, plain: Plain) -> Result<()> {
         let asked = (&*plain.body, plain.locks.as_ref());
-        self.owner.shared.run_plain(plain.opcode, &self.node, asked).map_or(Ok(()), ended)
+        self.owner.shared.run_plain(plain.opcode, &self.node, asked).map_or(Ok(()), Op::into_locked)
     }
 
     fn submit_plain(&self, plain: &Plain) -> Pending<Result<()>> {
-        Call::plain(Some(&self.node), plain.opcode, Named::of(&plain.body), ended).submit(&self.owner)
+        let named = Named::of(&plain.body);
+        Call::plain(Some(&self.node), plain.opcode, named, Op::into_locked).submit(&self.owner)
     }
 
     fn request(
@@ -290,10 +291,6 @@ impl Chain<'_> {
         }
         self.push(Link::few(Opcode::Unlock, &UnlockRequest { offset, len, owner }.bytes()))
     }
-}
-
-fn ended(op: Op) -> Result<()> {
-    op.into_reply().map(drop)
 }
 
 /// Owners that chains stand for have the second highest bit.

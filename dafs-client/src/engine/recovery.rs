@@ -94,15 +94,16 @@ impl Core {
             if op.goes_whole() {
                 continue;
             }
-            let is_close = op.opcode == Opcode::Close;
-            if op.can_repeat(lapsed) && op.error.is_none() && !op.is_withdrawn() && !is_close {
+            // The new session has nothing of it: but for what was locked since, which would go with it, that was not taken again.
+            let is_given_back = matches!(op.opcode, Opcode::Close | Opcode::Unlock);
+            if op.can_repeat(lapsed) && op.error.is_none() && !op.is_withdrawn() && !is_given_back {
                 op.redo(request.at, request.len);
                 if !std::mem::replace(&mut op.queued, true) {
                     again.push(index);
                 }
                 continue;
             }
-            if op.error.is_none() && !is_close && !op.detached {
+            if op.error.is_none() && !is_given_back && !op.detached {
                 op.error = Some(Box::new(Error::InDoubt { operation: op.opcode }));
                 self.stop(index);
             }

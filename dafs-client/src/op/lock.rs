@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dafs_proto::wire::{LockFlags, LockRequest, LockTurn, Opcode};
 
+use crate::error::Result;
 use crate::handle::locks::PutBack;
 use crate::handle::node::Node;
 use crate::op::{Op, Work};
@@ -55,6 +56,15 @@ impl Op {
         match &self.work {
             Work::Named(named) => Some(named.reply.as_ref()?.epoch),
             Work::Data(_) | Work::Chain(_) | Work::Batch(_) => None,
+        }
+    }
+
+    /// What came of a lock, or of giving one back. The latter ends well without a reply where its session has ended.
+    pub(crate) fn into_locked(mut self) -> Result<()> {
+        match (self.opcode, self.error.take()) {
+            (_, Some(error)) => Err(*error),
+            (Opcode::Unlock, None) => Ok(()),
+            (_, None) => self.into_reply().map(drop),
         }
     }
 

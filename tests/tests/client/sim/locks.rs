@@ -241,6 +241,32 @@ fn lock_that_was_taken_again_is_not_put_back_for_one_that_was_given_up_before_th
     file.write_all_at(b"x", 0).unwrap();
 }
 
+// [CLI-184]
+#[test]
+fn unlock_that_a_restart_leaves_unanswered_takes_nothing_that_was_locked_behind_it() {
+    for is_executed in [true, false] {
+        let world = ScriptedWorld::new(10);
+        let open = |session: &Session| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true);
+            session.mount("data").unwrap().open_with("f", &options).unwrap()
+        };
+        let (session, other_session) = (world.session(), world.session());
+        let (file, other) = (open(&session), open(&other_session));
+        file.lock(0..4, Exclusive).unwrap();
+        file.lock(10..14, Exclusive).unwrap();
+        let action = if is_executed { Action::Mute } else { Action::Ignore };
+        world.once(Opcode::Unlock, move |_| action.clone());
+        let unlock = file.submit_unlock(0..14);
+        file.lock(0..4, Exclusive).unwrap();
+        world.restart();
+        session.ping().unwrap();
+        unlock.wait().unwrap();
+        assert!(!other.try_lock(0..4, Shared).unwrap(), "it is held");
+        assert!(other.try_lock(10..14, Shared).unwrap(), "it was given back");
+    }
+}
+
 // [CLI-182]
 #[test]
 fn repair_given_up_is_not_given_back_before_the_server_has_it_broken_again() {
