@@ -56,7 +56,7 @@ pub(crate) struct Freed {
 }
 
 /// Names a request that waits for a lock of a file, in the order in which they are served. Whoever held a part of the range for which
-/// another waited goes first.
+/// another waited goes first, and whoever held all of it alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WaiterId {
     waits_in_turn: bool,
@@ -208,7 +208,7 @@ impl LockTable {
             in_way => in_way == InWay::Held,
         };
         let is_grace = self.restart.is_grace() && !claim.is_reclaim();
-        let goes_first = locks.is_awaited(&range, held.owner);
+        let goes_first = locks.is_awaited(&range, held.owner) || locks.has_alone(&range, held.owner);
         // Those who wait have no right to what was another's before the restart.
         let is_behind = !claim.is_reclaim() && !goes_first && locks.is_behind_others(&range, &held);
         let is_free = !(is_locked || is_grace || is_behind);

@@ -189,6 +189,19 @@ impl Segments {
         self.overlapping(range).any(|(_, held)| held.owner == owner)
     }
 
+    /// An owner holds all of a range, and nobody else any of it.
+    pub(super) fn has_alone(&self, range: &Range<u64>, owner: Owner) -> bool {
+        let (mut at, mut steps) = (range.start, 0);
+        let is_alone = self.overlapping(range).all(|(part, held)| {
+            steps += 1;
+            let follows = part.start <= at;
+            at = part.end;
+            follows && held.owner == owner && !held.is_broken()
+        });
+        work::add_looks(steps);
+        is_alone && at >= range.end
+    }
+
     /// All of a range is locked so by one owner already.
     pub(super) fn holds(&self, range: &Range<u64>, wanted: &Held) -> bool {
         let is_same = |held: &Held| {

@@ -265,6 +265,11 @@ impl FileLocks {
         is_awaited
     }
 
+    /// An owner has all of a range that others wait for, and nobody else any of it. They wait for something else.
+    pub(super) fn has_alone(&self, range: &Range<u64>, owner: Owner) -> bool {
+        !self.waiters.is_empty() && self.segments.has_alone(range, owner)
+    }
+
     /// Somebody waits already for what conflicts with a request.
     pub(super) fn is_behind_others(&self, range: &Range<u64>, held: &Held) -> bool {
         if self.waiters.is_empty() {

@@ -214,6 +214,22 @@ fn file_whose_lock_cannot_be_as_it_was_before_one_that_was_given_up_is_not_used_
     assert!(two.is_free(0..4, Exclusive));
 }
 
+// [CLI-150] [LOCK-66]
+#[test]
+fn lock_is_put_back_beside_one_that_waits_for_another() {
+    let two = Two::new(11);
+    two.file.lock(0..10, Exclusive).unwrap();
+    two.other.lock_with(15..16, Exclusive, LockOptions { owner: Some(1), ..LockOptions::default() }).unwrap();
+    let waits = two.other.submit_lock(5..20, Shared);
+    two.settle();
+    drop(two.file.submit_lock(0..10, Shared));
+    two.settle();
+    two.file.write_all_at(b"x", 0).unwrap();
+    two.other.unlock_with(15..16, 1).unwrap();
+    two.file.unlock(0..10).unwrap();
+    end(waits, &two).unwrap();
+}
+
 // [CLI-183]
 #[test]
 fn lock_that_was_taken_again_is_not_put_back_for_one_that_was_given_up_before_the_restart() {

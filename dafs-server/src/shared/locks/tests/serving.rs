@@ -80,6 +80,28 @@ fn search_for_a_circle_looks_at_a_bounded_number_of_locks_and_waits() {
     assert!(looked_at > 1 << 17, "{looked_at} looks: as many as it may");
 }
 
+// [LOCK-66]
+#[test]
+fn owner_who_has_all_of_a_range_alone_is_not_behind_one_who_waits_for_another() {
+    let mut table = LockTable::default();
+    let lock = |table: &mut LockTable, range, held| table.lock(FILE, range, held, Claim::New, None);
+    assert_eq!(lock(&mut table, 0..10, held(2, Kind::Exclusive)), Ok(NOW));
+    assert_eq!(lock(&mut table, 15..16, held(4, Kind::Exclusive)), Ok(NOW));
+    let wish = table.lock(FILE, 5..20, held(6, Kind::Shared), Claim::New, Some(waiting(6)));
+    assert!(matches!(wish, Ok(Outcome::Waits(_))));
+    for kind in [Kind::Shared, Kind::Exclusive, Kind::Shared] {
+        assert_eq!(lock(&mut table, 0..10, held(2, kind)), Ok(NOW));
+    }
+    assert_eq!(lock(&mut table, 0..11, held(2, Kind::Exclusive)), Err(Status::LOCKED), "not all of it");
+    assert_eq!(lock(&mut table, 8..9, held(8, Kind::Shared)), Ok(NOW));
+    assert_eq!(lock(&mut table, 0..8, held(2, Kind::Exclusive)), Ok(NOW));
+    assert_eq!(lock(&mut table, 8..10, held(2, Kind::Exclusive)), Err(Status::LOCKED), "not alone");
+    assert_eq!(table.unlock(FILE, &(8..9), owner_of(8)), []);
+    assert_eq!(lock(&mut table, 0..10, held(2, Kind::Exclusive)), Ok(NOW));
+    assert_eq!(table.unlock(FILE, &(15..16), owner_of(4)), []);
+    assert_eq!(numbers(&table.unlock(FILE, &(0..10), owner_of(2))), [6].into());
+}
+
 // [LOCK-6] [LOCK-18] Each of them has a byte that nobody waits for.
 #[test]
 fn writer_is_not_passed_by_readers_who_hold_a_part_that_nobody_waits_for() {
