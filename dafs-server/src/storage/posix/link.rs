@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use dafs_proto::wire::{FileKind, Status};
+use dafs_proto::wire::{Attributes, FileKind, Status};
 use rustix::fs::{self, AtFlags, CWD, OFlags};
 
 use super::super::FsReply;
@@ -14,6 +14,9 @@ use super::sys::{self, Errno, FdPath, retry};
 
 /// Times that a file's path is asked for, as directories on it are renamed, before the file's name counts as not durable.
 const PATHS_MAX: usize = 8;
+
+/// How the kernel ends the path of a name that is gone.
+const GONE: &[u8] = b" (deleted)";
 
 /// How a name begins that a file has for the moment in which it takes the place of another.
 const PREFIX: &str = ".dafs-link-";
@@ -126,21 +129,38 @@ impl Node {
                 Err(errno) => return Err(errno.into()),
             };
             let Some(path) = path else { return Ok(false) };
-            // Its directory was synced, or is gone: none on the way to it has another name by now.
-            if before.as_ref() == Some(&path) {
+            if self.sync_directory_at(scope, &path)? {
                 return Ok(true);
             }
-            let directory = path.iter().rposition(|b| *b == b'/').map_or(&b"."[..], |slash| &path[..slash]);
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-            #[cfg(test)]
-            super::steps::before(super::steps::Call::OpenDirectory)?;
-            match scope.open(&scope.shared.root, directory, flags, 0) {
-                Ok(fd) => sync_fd(scope, fd.as_fd(), false)?,
-                Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => {}
-                Err(status) => return Err(status),
+            // It leads elsewhere, and not because something on it was just renamed.
+            if before.as_ref() == Some(&path) {
+                return match path.ends_with(GONE) {
+                    true => Ok(true),
+                    false => sync_all(scope, self.buffered_fd()).map(|()| true),
+                };
             }
             before = Some(path);
         }
         Err(Status::AGAIN)
+    }
+
+    /// Syncs the directory of a path, if it has the file by the name at the end of that; whether it has.
+    fn sync_directory_at(&self, scope: &Scope<'_>, path: &[u8]) -> Result<bool, Status> {
+        let slash = path.iter().rposition(|b| *b == b'/');
+        let (directory, name) = slash.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        #[cfg(test)]
+        super::steps::before(super::steps::Call::OpenDirectory)?;
+        let directory = match scope.open(&scope.shared.root, directory, flags, 0) {
+            Err(Status::NOT_FOUND | Status::NOT_DIRECTORY | Status::LOOP | Status::CROSS_DEVICE) => {
+                return Ok(false);
+            }
+            opened => opened?,
+        };
+        let is_it = |there: Attributes| (there.fs_id, there.file_id) == (self.dev, self.ino);
+        if !sys::statx(directory.as_fd(), name).is_ok_and(is_it) {
+            return Ok(false);
+        }
+        sync_fd(scope, directory.as_fd(), false).map(|()| true)
     }
 }

@@ -30,6 +30,18 @@ fn synced(work: impl FnOnce()) -> Vec<u64> {
     calls.take()
 }
 
+/// The same, and whether that was all of a file system.
+fn all_synced(work: impl FnOnce()) -> Vec<Call> {
+    let calls = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&calls);
+    let watch = move |call| {
+        seen.borrow_mut().extend(matches!(call, Call::Sync(_) | Call::SyncAll).then_some(call));
+        Course::Go
+    };
+    watched(watch, work).unwrap();
+    calls.take()
+}
+
 fn number_of(f: &Fixture, path: &str) -> u64 {
     std::fs::metadata(f.directory.as_ref().unwrap().path().join("root").join(path)).unwrap().ino()
 }
@@ -203,6 +215,69 @@ fn name_below_a_directory_that_is_renamed_meanwhile_is_made_durable() {
         assert_eq!((found.first(), found.last()), (Some(&file), Some(&directory)), "{found:?}");
         assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)), [file], "its name is durable");
     }
+}
+
+// [STOR-74] A directory has the name of the file's for a while: it was not what the file is in.
+#[test]
+#[ignore = "needs dev-shm"]
+fn name_below_a_directory_whose_name_another_has_meanwhile_is_made_durable() {
+    let mut f = Fixture::new(Kind::Tmpfs);
+    f.mkdir("d").unwrap();
+    let node = f.open("d/f", RWC).unwrap();
+    let [file, directory] = ["d/f", "d"].map(|path| number_of(&f, path));
+    let root = f.directory.as_ref().unwrap().path().join("root");
+    let (calls, mut is_renamed) = (Rc::new(RefCell::new(Vec::new())), false);
+    let seen = Rc::clone(&calls);
+    let watch = move |call| {
+        match call {
+            Call::OpenDirectory if !std::mem::replace(&mut is_renamed, true) => {
+                std::fs::rename(root.join("d"), root.join("e")).unwrap();
+                std::fs::create_dir(root.join("d")).unwrap();
+            }
+            Call::Sync(number) if ![file, directory].contains(&number) => {
+                std::fs::remove_dir(root.join("d")).unwrap();
+                std::fs::rename(root.join("e"), root.join("d")).unwrap();
+            }
+            _ => {}
+        }
+        if let Call::Sync(number) = call {
+            seen.borrow_mut().push(number);
+        }
+        Course::Go
+    };
+    watched(watch, || commit(&mut f, node, Stability::FileSync)).unwrap();
+    assert!(calls.take().contains(&directory));
+    assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)), [file], "its name is durable");
+}
+
+// [STOR-74]
+#[test]
+#[ignore = "needs dev-shm"]
+fn name_that_is_gone_needs_not_be_durable() {
+    let mut f = Fixture::new(Kind::Tmpfs);
+    let node = f.open("f", RWC).unwrap();
+    let file = number_of(&f, "f");
+    f.remove("f", false).unwrap();
+    for _ in 0..2 {
+        assert_eq!(all_synced(|| commit(&mut f, node, Stability::FileSync)), [Call::Sync(file)]);
+    }
+}
+
+// [STOR-74] No path leads to its directory.
+#[test]
+#[ignore = "needs mount"]
+fn name_below_a_directory_that_another_file_system_hides_is_made_durable_too() {
+    let mut f = Fixture::new(Kind::Tmpfs);
+    f.mkdir("d").unwrap();
+    let node = f.open("d/f", RWC).unwrap();
+    let file = number_of(&f, "d/f");
+    let hidden = f.directory.as_ref().unwrap().path().join("root/d");
+    let run = |command: &mut std::process::Command| assert!(command.arg(&hidden).status().unwrap().success());
+    run(std::process::Command::new("mount").args(["-t", "tmpfs", "tmpfs"]));
+    let found = all_synced(|| commit(&mut f, node, Stability::FileSync));
+    run(std::process::Command::new("umount").arg("-l"));
+    assert_eq!(found, [Call::Sync(file), Call::SyncAll]);
+    assert_eq!(synced(|| commit(&mut f, node, Stability::FileSync)), [file], "its name is durable");
 }
 
 // [STOR-179] An append that is answered with an error is not in the file because of its name.
