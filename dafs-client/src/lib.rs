@@ -71,7 +71,7 @@ pub use dafs_proto::view::{
     ArrayOrder, Block, DarrayDimension, Datatype, Distribution, SubarrayDimension, VIEW_NODES_MAX, ViewError,
 };
 pub use dafs_proto::wire::{
-    AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, FenceList, FenceMode, FileIdentity,
+    AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, Fence, FenceList, FenceMode, FileIdentity,
     FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Sieve,
     Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process::ExitCode;
 
-use dafs_client::{Error, FenceList, FenceMode, Status};
+use dafs_client::{Error, Fence as Found, FenceList, FenceMode, Status};
 use serde_json::json;
 
 use crate::flags::{Fence, FenceCommand, FenceEntries};
@@ -11,6 +11,9 @@ use crate::output::Output;
 use crate::quote;
 use crate::remote::{Remotes, Target};
 use crate::report::{Failure, Result};
+
+/// Times that a change is begun anew, where others change the list meanwhile.
+const ROUNDS_MAX: u32 = 64;
 
 /// An id that no other client has: who changes a fence is not to be behind it with the host that he is on.
 pub(crate) fn operator_id() -> [u8; 16] {
@@ -44,7 +47,7 @@ pub(crate) fn run(flags: &Fence, remotes: &Remotes) -> Result<ExitCode> {
 }
 
 fn list(target: &Target, is_json: bool) -> Result<()> {
-    let list = read(target)?;
+    let list = read(target)?.list;
     let mut out = Output::new();
     let ids: Vec<String> = list.clients.iter().map(shown_id).collect();
     if is_json {
@@ -67,25 +70,39 @@ fn list(target: &Target, is_json: bool) -> Result<()> {
     out.flush()
 }
 
-fn read(target: &Target) -> Result<FenceList> {
-    target.export.fence_list().map_err(|error| target.failed("read the fence of", &error))
+fn read(target: &Target) -> Result<Found> {
+    target.export.fence().map_err(|error| target.failed("read the fence of", &error))
 }
 
-/// Changes the list as it is: where another changes it meanwhile, again.
+/// Changes the list as it is.
 fn change(
     target: &Target,
     action: &str,
     change: impl Fn(FenceList) -> std::result::Result<FenceList, String>,
 ) -> Result<()> {
-    loop {
+    let cannot = |why| Failure::text(format!("cannot {action} the fence of {}: {why}", target.url()));
+    let replaced = until_same(|| {
         let before = read(target)?;
-        let list = change(before.clone())
-            .map_err(|why| Failure::text(format!("cannot {action} the fence of {}: {why}", target.url())))?;
+        let list = change(before.list.clone()).map_err(cannot)?;
         match target.export.replace_fence_list(&before, &list) {
-            Err(error) if error.status() == Some(Status::NOT_SAME) => {}
-            outcome => return outcome.map_err(|error| cannot_set(target, &error)),
+            Err(error) if error.status() == Some(Status::NOT_SAME) => Ok(false),
+            outcome => outcome.map(|()| true).map_err(|error| cannot_set(target, &error)),
+        }
+    })?;
+    match replaced {
+        true => Ok(()),
+        false => Err(cannot("it was another list each time; try again".to_owned())),
+    }
+}
+
+/// Tries a change again where another list was there meanwhile; whether it was made.
+fn until_same(mut change: impl FnMut() -> Result<bool>) -> Result<bool> {
+    for _ in 0..ROUNDS_MAX {
+        if change()? {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
 fn cannot_set(target: &Target, error: &Error) -> Failure {
@@ -162,6 +179,22 @@ mod tests {
     fn keys(mode: FenceMode, keys: &[&str]) -> FenceList {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         FenceList { mode, keys, ..FenceList::default() }
+    }
+
+    // [CMD-61]
+    #[test]
+    fn change_is_given_up_where_the_list_is_another_each_time() {
+        let mut rounds = 0;
+        let after = |count: u32, rounds: &mut u32| {
+            until_same(|| {
+                *rounds += 1;
+                Ok(*rounds > count)
+            })
+        };
+        assert!(after(ROUNDS_MAX - 1, &mut rounds).unwrap());
+        rounds = 0;
+        assert!(!after(ROUNDS_MAX, &mut rounds).unwrap());
+        assert_eq!(rounds, ROUNDS_MAX);
     }
 
     // [CMD-61]

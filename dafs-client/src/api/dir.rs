@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, Attributes, CommitRequest, FenceChange, FenceList, FileKind, FsStatistics, MountReply,
+    AccessMode, Attributes, CommitRequest, Fence, FenceChange, FenceList, FileKind, FsStatistics, MountReply,
     NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes,
     Stability, TwoNames, Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
 };
@@ -350,6 +350,11 @@ impl Export {
             Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| decoded("fence list", op)))
         }
 
+        /// The same, to be replaced by [`Export::replace_fence_list`].
+        fence, submit_fence, fence_call, (&self) -> Fence {
+            Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| Ok(Fence::decode(&bytes(op)?)?)))
+        }
+
         /// Replaces the list of those who are fenced off the export, at most 1,024 entries. Returns when nothing of theirs is in flight on
         /// the server, and the list is kept where the server keeps lists. Only root and the server's own user may.
         set_fence_list, submit_set_fence_list, set_fence_list_call, (&self, list: &FenceList) -> () {
@@ -358,11 +363,11 @@ impl Export {
             Ok(self.root.call(Opcode::FenceWrite, named, done))
         }
 
-        /// As [`Export::set_fence_list`], where the list is `before`. Fails with [`Status::NOT_SAME`](crate::Status::NOT_SAME), and changes
-        /// nothing, where it is another by now.
+        /// As [`Export::set_fence_list`], where the fence is as it was `before`. Fails with
+        /// [`Status::NOT_SAME`](crate::Status::NOT_SAME), and changes nothing, where it is another by now.
         replace_fence_list, submit_replace_fence_list, replace_fence_list_call,
-        (&self, before: &FenceList, list: &FenceList) -> () {
-            let change = FenceChange::new(list.clone(), Some(before));
+        (&self, before: &Fence, list: &FenceList) -> () {
+            let change = FenceChange::new(list.clone(), Some(before.sum));
             let named = Named { payload: encode_message_pack(&change), ..Named::default() };
             Ok(self.root.call(Opcode::FenceWrite, named, done))
         }

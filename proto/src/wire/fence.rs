@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::encode_message_pack;
+use super::{WireError, decode_message_pack, encode_message_pack};
 
 /// What a [`FenceList`] says of those in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -42,9 +42,28 @@ impl FenceList {
         self.len() == 0
     }
 
-    /// What tells it from another list: of the payload of the reply to `FenceRead`.
+    /// What tells it from another list, where it is the server's: that of the payload of the reply to `FenceRead`.
     pub fn sum(&self) -> [u8; 32] {
         Sha256::digest(encode_message_pack(self)).into()
+    }
+}
+
+/// What a client has read of a fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The list.
+    pub list: FenceList,
+    /// What tells it from another list. That is of the bytes that came: another server may write the same list otherwise.
+    pub sum: [u8; 32],
+}
+
+impl Fence {
+    /// Decodes the payload of the reply to `FenceRead`.
+    ///
+    /// # Errors
+    /// It is not one list, or more.
+    pub fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        Ok(Self { list: decode_message_pack("fence list", payload)?, sum: Sha256::digest(payload).into() })
     }
 }
 
@@ -65,15 +84,35 @@ pub struct FenceChange {
 }
 
 impl FenceChange {
-    /// Puts a list in the place of that one, or of any.
-    pub fn new(list: FenceList, before: Option<&FenceList>) -> Self {
+    /// Puts a list in the place of the one with this sum, or of any.
+    pub fn new(list: FenceList, before: Option<[u8; 32]>) -> Self {
         let FenceList { mode, clients, keys, addresses } = list;
-        Self { mode, clients, keys, addresses, before: before.map(FenceList::sum) }
+        Self { mode, clients, keys, addresses, before }
     }
 
     /// The list.
     pub fn into_list(self) -> FenceList {
         let Self { mode, clients, keys, addresses, .. } = self;
         FenceList { mode, clients, keys, addresses }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    // [ACC-153]
+    #[test]
+    fn sum_of_a_fence_is_that_of_the_bytes_that_came() {
+        let list = FenceList::of_clients(&[[1; 16]]);
+        let own = encode_message_pack(&list);
+        assert_eq!(Fence::decode(&own).unwrap(), Fence { list: list.clone(), sum: list.sum() });
+        // The same, as an array whose length has 16 bits.
+        let longer = [&[0xdc, 0, own[0] & 0xf], &own[1..]].concat();
+        let found = Fence::decode(&longer).unwrap();
+        assert_eq!(found, Fence { list, sum: Sha256::digest(&longer).into() });
+        assert_ne!(found.sum, found.list.sum());
     }
 }

@@ -40,7 +40,7 @@ pub use eager::{
     EAGER_BUFFER_ROOM, EAGER_BUFFER_SIZE_MAX, EAGER_BUFFERS_MAX, EAGER_REPLY_HEAD_SIZE,
     EAGER_REQUEST_HEAD_SIZE, EagerBufferTerms, eager_frame_data,
 };
-pub use fence::{FenceChange, FenceList, FenceMode};
+pub use fence::{Fence, FenceChange, FenceList, FenceMode};
 pub use header::{CHAIN_HANDLE, FileHandle, Flags, HEADER_SIZE, Header, Slot};
 pub use list::{
     EXTENT_SIZE, Explanation, LIST_MAX, ListError, ListFlags, ListReadReply, ListRequest, Lists, ShortLists,

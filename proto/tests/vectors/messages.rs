@@ -205,7 +205,7 @@ fn statistics_and_limits_are_encoded_field_by_field() {
         addresses: vec!["10.0.0.0/8".into()],
     };
     check("fence write request", &FenceChange::new(fenced.clone(), None), 0);
-    check("fence change request", &FenceChange::new(FenceList::default(), Some(&fenced)), 0);
+    check("fence change request", &FenceChange::new(FenceList::default(), Some(fenced.sum())), 0);
     check("fence read reply", &fenced, 0);
 }
 

@@ -341,7 +341,7 @@ impl Peer {
             Opcode::FenceWrite => {
                 let list = FenceList::of_clients(&[[100 + self.index; 16]]);
                 let before = [None, Some(FenceList::default()), Some(list.clone())];
-                let change = FenceChange::new(list, before[input.below(3)].as_ref());
+                let change = FenceChange::new(list, before[input.below(3)].as_ref().map(FenceList::sum));
                 (Vec::new(), encode_message_pack(&change))
             }
             _ => (Vec::new(), Vec::new()),
