@@ -28,7 +28,7 @@ const RAISE: u16 = 4;
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     in_storage: usize,
-    /// For buffers or locks, or for those before them in their chains.
+    /// For buffers, for locks or fenced clients, or for those before them in their chains.
     for_others: usize,
     for_client: usize,
 }
@@ -190,13 +190,16 @@ impl Worker {
                 continue;
             }
             let waits = waits.entry(operation.call.session).or_default();
-            let is_locked = matches!(state, State::Lock { .. } | State::LocksKept(_) | State::Chain { .. });
+            let is_held = matches!(
+                state,
+                State::Lock { .. } | State::LocksKept(_) | State::FenceDrain { .. } | State::Chain { .. }
+            );
             // One that waits for RDMA as well waits for its client.
             let has_no_buffer =
                 operation.rdma_pending == 0 && for_buffers.contains(&token(index, operation.generation));
             if state.in_storage() {
                 waits.in_storage += 1;
-            } else if is_locked || has_no_buffer {
+            } else if is_held || has_no_buffer {
                 waits.for_others += 1;
             } else {
                 waits.for_client += 1;

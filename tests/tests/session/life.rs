@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_client::{Background, Config, Error, LockKind, OpenOptions, Session, SystemClock};
+use dafs_client::{Background, Config, Error, FenceList, LockKind, OpenOptions, Session, SystemClock};
 use dafs_proto::transport::Access;
 use dafs_proto::wire::{FileHandle, Header, LockFlags, LockRequest, Opcode, Status};
 use dafs_tests::cut::{Relay, Way};
@@ -19,6 +19,7 @@ use crate::cuts::wait_for;
 on_each_provider_and_two_workers! {
     credits_stay_within_the_budget_of_the_server,
     session_whose_operation_is_with_storage_outlives_its_lease,
+    session_that_waits_for_a_fenced_client_outlives_its_lease,
     session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
     session_that_is_kept_alive_outlives_its_lease,
     callback_is_no_sign_of_the_client_that_takes_it,
@@ -125,6 +126,32 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     faults.release();
     assert_eq!(write.wait().result.unwrap(), 4);
     assert_eq!(session.reconnects(), 0);
+}
+
+// [SESS-98] [SESS-130] It has one credit, and storage writes for whom it fences off.
+fn session_that_waits_for_a_fenced_client_outlives_its_lease(on: On) {
+    let (harness, faults) =
+        Harness::start_faulty(on, |config| [config.lease_ms, config.keep_alive_ms] = [1200, 300]);
+    let fenced = harness.session_with(&Config { client_id: Some([1; 16]), ..Config::default() });
+    let (watcher, session) =
+        (harness.session(), harness.session_with(&Config { credits: 1, ..Config::default() }));
+    let (root, file) = (session.mount("mem").unwrap(), fenced.mount("mem").unwrap().create("f").unwrap());
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let write = file.submit_write_at(b"data".to_vec(), 0);
+    fenced.flush();
+    faults.wait_for_held(1);
+    std::thread::scope(|scope| {
+        let fence = scope.spawn(|| root.set_fence_list(&FenceList::of_clients(&[[1; 16]])));
+        for _ in 0..3 {
+            let silent = silent(&harness);
+            wait_for(|| watcher.statistics().unwrap().sessions == 3);
+            drop(silent);
+        }
+        faults.release();
+        fence.join().unwrap().unwrap();
+    });
+    assert_eq!(session.reconnects(), 0, "neither side gave the other up");
+    drop(write);
 }
 
 // [SESS-98] [SESS-130] It has one credit, and others have all buffers.
