@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,12 +13,13 @@ use std::thread::JoinHandle;
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{SessionId, Status, encode_message_pack};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::shared::file_owner::{is_of_others, sync_name};
+use crate::shared::file_owner::is_of_others;
+use crate::shared::lock_draft::{AnyError, create, is_taken};
 use crate::shared::lock_names::LockNames;
 
 /// Sessions that have locks, and what proves who has such a session.
@@ -67,6 +67,12 @@ pub enum LockFileError {
         path: PathBuf,
         /// Why.
         error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Another server has it.
+    #[error("cannot use the lock file {}: another server uses it; give each one of its own", path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
     },
     /// Others may write it, and so take locks from their owners.
     #[error(
@@ -136,12 +142,15 @@ impl LockFile {
         let read = silently(|| {
             let database = match file {
                 Some(file) => Database::builder().create_file(file)?,
-                None => create(path)?,
+                None => create(path, |database| read(database).map(drop))?,
             };
             read(&database).map(|kept| (database, kept))
         });
         let read = read.unwrap_or_else(|_| Err("it is damaged".into()));
-        let (database, kept) = read.map_err(unusable)?;
+        let (database, kept) = read.map_err(|error| match is_taken(&error) {
+            true => LockFileError::Taken { path: path.to_owned() },
+            false => unusable(error),
+        })?;
         let (changes, arriving) = channel();
         let names = Arc::new(Mutex::new(LockNames::new(&kept.files)));
         let keeper = Keeper::new(Some(database), path, Arc::clone(&names));
@@ -204,8 +213,6 @@ fn silently<T>(read: impl FnOnce() -> T + std::panic::UnwindSafe) -> std::thread
     outcome
 }
 
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
-
 fn read(database: &Database) -> Result<Kept, AnyError> {
     let begin = database.begin_write()?;
     {
@@ -254,35 +261,6 @@ fn open_file(path: &Path) -> std::io::Result<Option<std::fs::File>> {
         0 => Err(std::io::Error::other("it is empty")),
         _ => Ok(Some(file)),
     }
-}
-
-/// Makes a file that names nobody. It gets its name once that is durable.
-fn create(path: &Path) -> Result<Database, AnyError> {
-    let mut other = path.to_owned().into_os_string();
-    other.push(".new");
-    let other = PathBuf::from(other);
-    // A new file each time: what somebody else has put there might be a link to any other.
-    match std::fs::remove_file(&other) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&other, flags, Mode::from_raw_mode(0o600))?;
-    let file = std::fs::File::from(file);
-    let own = file.metadata()?;
-    let database = Database::builder().create_file(file)?;
-    read(&database)?;
-    // Another server may make one at the same time: what it writes to is not replaced, and what it has made is not taken for this one's.
-    match rustix::fs::renameat_with(CWD, &other, CWD, path, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(&other, path)?,
-        renamed => renamed?,
-    }
-    let there = std::fs::metadata(path)?;
-    if (there.dev(), there.ino()) != (own.dev(), own.ino()) {
-        return Err("another server makes it at the same time".into());
-    }
-    sync_name(path)?;
-    Ok(database)
 }
 
 /// What the thread has.
@@ -529,26 +507,23 @@ mod tests {
 
     // [LOCK-34]
     #[test]
-    fn file_whose_making_was_cut_off_is_made_anew() {
+    fn file_that_is_made_leaves_nothing_beside_it() {
         let directory = tempfile::tempdir().unwrap();
-        let (path, target) = (directory.path().join("locks"), directory.path().join("target"));
-        fs::write(&target, b"another's").unwrap();
-        std::os::unix::fs::symlink(&target, directory.path().join("locks.new")).unwrap();
+        let path = directory.path().join("locks");
         assert_eq!(filled(&path).files.len(), 39);
-        assert_eq!(fs::read(&target).unwrap(), b"another's");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left beside it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     // [LOCK-64]
     #[test]
-    fn file_that_another_server_has_made_meanwhile_stays() {
+    fn file_that_another_server_uses_is_not_to_be_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
-        let first = create(&path).unwrap();
-        let made = fs::metadata(&path).unwrap().ino();
-        assert!(create(&path).is_err(), "it was not there before");
-        assert_eq!(fs::metadata(&path).unwrap().ino(), made);
-        drop(first);
+        let (first, _) = LockFile::open(&path).unwrap();
+        let error = LockFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("another server uses it; give each one of its own"), "{error}");
+        assert!(!error.contains("remove"), "{error}");
+        first.close();
     }
 
     // [LOCK-60]

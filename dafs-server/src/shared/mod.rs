@@ -7,6 +7,7 @@ mod directory;
 mod fence_file;
 mod fences;
 mod file_owner;
+mod lock_draft;
 pub(crate) mod lock_file;
 mod lock_names;
 pub(crate) mod locks;
