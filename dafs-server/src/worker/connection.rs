@@ -52,7 +52,7 @@ pub struct Connection {
     pub rdma_pending: u32,
     /// RDMA operations that have completed.
     pub(crate) rdma_completed: u64,
-    /// As [`Connection::next_rdma_step`].
+    /// Steps so far: see [`RdmaStep`].
     rdma_steps: u64,
     /// What was known of its RDMA at the last tick.
     progress: Progress,
@@ -70,6 +70,14 @@ pub struct Connection {
     pub(crate) unsent: Option<Charge>,
 }
 
+/// A step of a connection's RDMA: something was posted for an operation, or has completed for it. The earlier ones are less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RdmaStep {
+    number: u64,
+    /// As many have completed on the connection once all have that were posted before.
+    ahead: u64,
+}
+
 /// How far RDMA of a connection has come, as of some tick.
 struct Progress {
     /// Bytes that it has moved, and completions.
@@ -78,14 +86,16 @@ struct Progress {
     heard: u64,
     /// When it moved last, or none was posted.
     at: Moment,
-    /// Of the last steps for those operations that hold buffers and wait for RDMA, the first.
-    oldest: Option<u64>,
+    /// Of the last steps for those operations that hold buffers and wait for RDMA, the first; and how many have completed of what is before
+    /// it.
+    oldest: Option<(u64, u64)>,
     /// Since when that is so.
     oldest_since: Moment,
 }
 
-/// Leases in which RDMA completes something for the operation with buffers that waits for it longest, while others want them. That is a
-/// quarter of a megabyte, behind three more at most: so much passes over any line that somebody works over.
+/// Leases in which RDMA completes something for the operation with buffers that waits for it longest, or of what is before that, while
+/// others want them. That is a quarter of a megabyte, behind what the stream has taken: so much passes over any line that somebody works
+/// over.
 const LEASES_TO_COMPLETE: u32 = 8;
 
 impl Connection {
@@ -199,11 +209,11 @@ impl Connection {
         usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
     }
 
-    /// The next step of its RDMA: something was posted, or has completed.
+    /// The next step of its RDMA.
     #[inline]
-    pub(crate) fn next_rdma_step(&mut self) -> u64 {
+    pub(crate) fn next_rdma_step(&mut self) -> RdmaStep {
         self.rdma_steps += 1;
-        self.rdma_steps
+        RdmaStep { number: self.rdma_steps, ahead: self.rdma_completed + u64::from(self.rdma_pending) }
     }
 
     /// Once each tick: whether its client has sent anything since the last, or RDMA has moved data. What else the server has sent is no
@@ -220,8 +230,10 @@ impl Connection {
     }
 
     /// The client lets its RDMA rest: none has moved for a lease, or none has completed for eight for the operation that waits longest,
-    /// whose last step is `oldest`. Asked at each tick at which others wait for buffers of this connection's session.
-    pub(crate) fn rests(&mut self, oldest: Option<u64>, now: Moment, lease: Duration) -> bool {
+    /// whose last step is `oldest`, nor of what was posted before. Asked at each tick at which others wait for buffers of this connection's
+    /// session.
+    pub(crate) fn rests(&mut self, oldest: Option<RdmaStep>, now: Moment, lease: Duration) -> bool {
+        let oldest = oldest.map(|step| (step.number, self.rdma_completed.min(step.ahead)));
         if self.progress.oldest != oldest {
             (self.progress.oldest, self.progress.oldest_since) = (oldest, now);
         }
@@ -285,4 +297,45 @@ fn refuse(endpoint: &mut dyn Endpoint, head: &[u8], payload: &[u8]) -> Result<()
     let head_len = u16::try_from(HEADER_SIZE).expect("a header is short");
     Header { status: Status::RANGE, head_len, payload_len: 0, ..header }.encode(&mut refusal);
     endpoint.send_copy(&refusal, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
+    use dafs_proto::transport::{ConnectParams, Domain};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(1);
+
+    // [LIMIT-24]
+    #[test]
+    fn client_lets_its_rdma_rest_only_once_what_was_posted_before_has_completed() {
+        const BEFORE: u32 = 20;
+        let (net, port) = (SimNet::new(1, FaultPlan::calm()), Address::Sim(1));
+        let params = ConnectParams::default();
+        let _listener = net.domain(NodeId(1)).listen(&port, &params).unwrap();
+        let endpoint = net.domain(NodeId(2)).connect(&port, &params, LEASE).unwrap();
+        let key = ConnectionKey { index: 0, generation: 0 };
+        let mut now = Moment::default();
+        let mut connection = Connection::new(key, endpoint, 0, port, now);
+        // Reads of mapped files, which need no buffers, and then one that has some.
+        connection.rdma_pending = BEFORE;
+        let step = connection.next_rdma_step();
+        connection.rdma_pending += 1;
+        for _ in 0..BEFORE {
+            connection.rdma_completed += 1;
+            for _ in 0..LEASES_TO_COMPLETE {
+                assert!(!connection.rests(Some(step), now, LEASE));
+                now = now.after(LEASE);
+                // A byte moves now and then.
+                connection.progress.at = now;
+            }
+        }
+        assert!(connection.rests(Some(step), now, LEASE), "eight leases after the last");
+        connection.rdma_completed += 1;
+        assert!(connection.rests(Some(step), now, LEASE), "what was posted behind it does not count");
+    }
 }

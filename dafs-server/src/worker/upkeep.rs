@@ -13,7 +13,7 @@ use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
 use crate::storage::work;
-use crate::worker::connection::Phase;
+use crate::worker::connection::{Phase, RdmaStep};
 use crate::worker::flight::token;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::State;
@@ -155,12 +155,12 @@ impl Worker {
         if !self.buffers.has_waiters() {
             return;
         }
-        let mut oldest: HashMap<ConnectionKey, u64> = HashMap::new();
+        let mut oldest: HashMap<ConnectionKey, RdmaStep> = HashMap::new();
         for (owner, _) in self.buffers.owners() {
             let index = self.operation_index(owner.operation);
             let operation = index.map(|index| &self.operations[index]);
             if let Some(operation) = operation.filter(|operation| operation.rdma_pending > 0) {
-                let oldest = oldest.entry(operation.call.connection).or_insert(u64::MAX);
+                let oldest = oldest.entry(operation.call.connection).or_insert(operation.rdma_step);
                 *oldest = operation.rdma_step.min(*oldest);
             }
         }

@@ -11,6 +11,7 @@ use dafs_proto::wire::{Header, Status};
 use crate::storage::{FsReply, FsResult};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Grant, NOBODY, Owner};
+use crate::worker::connection::RdmaStep;
 use crate::worker::flight::answer::Payload;
 use crate::worker::flight::{Call, INDEX_MASK, READ_AHEAD, Wakeup, slot_of, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
@@ -33,7 +34,7 @@ impl Worker {
             state,
             generation,
             rdma_pending: 0,
-            rdma_step: 0,
+            rdma_step: RdmaStep::default(),
             forgotten: false,
             former: None,
             taken_back: None,
@@ -114,7 +115,7 @@ impl Worker {
     }
 
     /// The provider has finished an RDMA operation, as this step of its connection.
-    pub(crate) fn on_rdma(&mut self, token: OpToken, result: Result<(), TransportError>, step: u64) {
+    pub(crate) fn on_rdma(&mut self, token: OpToken, result: Result<(), TransportError>, step: RdmaStep) {
         let Some(index) = self.operation_index(token) else { return };
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);

@@ -14,7 +14,7 @@ use crate::shared::locks::WaiterId;
 use crate::storage::{FsOp, FsResult, LockKey, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
-use crate::worker::connection::Connection;
+use crate::worker::connection::{Connection, RdmaStep};
 use crate::worker::flight::after::After;
 use crate::worker::flight::batch::Batch;
 use crate::worker::flight::eager::EagerFrame;
@@ -32,8 +32,8 @@ pub(crate) struct Operation {
     pub(crate) generation: u32,
     /// RDMA operations posted and not completed.
     pub(crate) rdma_pending: u32,
-    /// Which of its connection's steps of RDMA was its last: see [`Connection::next_rdma_step`].
-    pub(crate) rdma_step: u64,
+    /// Which of its connection's steps of RDMA was its last.
+    pub(crate) rdma_step: RdmaStep,
     /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
     pub(crate) forgotten: bool,
     /// Whose it was, where its session has ended: a fence may be about that client.
@@ -268,8 +268,8 @@ impl Context<'_> {
             return;
         }
         let Some(connection) = self.connection() else { return };
-        connection.rdma_pending += pending;
         let step = connection.next_rdma_step();
+        connection.rdma_pending += pending;
         let operation = &mut self.worker.operations[self.index];
         if operation.rdma_pending == 0 {
             operation.rdma_step = step;
