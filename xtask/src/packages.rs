@@ -80,6 +80,12 @@ pub(crate) const NEEDS: &[Need] = &[
         probes: &[Probe::Variable("DAFS_VERBS_ADDRESS"), Probe::File("/sys/class/infiniband/rxe0")],
         packages: &[],
     },
+    Need {
+        name: "user-namespace",
+        purpose: "serving as a root that may not act as others",
+        probes: &[Probe::UserNamespace],
+        packages: &[],
+    },
     Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
     Need {
         name: "mount",

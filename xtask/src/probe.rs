@@ -34,6 +34,8 @@ pub(crate) enum Probe {
     Userfaultfd,
     /// A socket can be bound to `::1`.
     Ipv6,
+    /// unshare(1) makes a user namespace.
+    UserNamespace,
     /// A tmpfs can be mounted.
     Tmpfs,
     /// A file system in a file can be mounted.
@@ -69,6 +71,7 @@ impl Probe {
             Probe::IoUring => io_uring::IoUring::new(2).is_ok(),
             Probe::Userfaultfd => has_userfaultfd(),
             Probe::Ipv6 => TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
+            Probe::UserNamespace => succeeds(Command::new("unshare").args(["-r", "true"])),
             Probe::Tmpfs => in_new_directory(|directory| mounts(&["-t", "tmpfs", "tmpfs"], directory)),
             Probe::LoopMount => in_new_directory(can_mount_image),
             Probe::PageCache => tells_of_page_cache() && in_new_directory(can_bypass_page_cache),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::storage::Identity;
+use crate::storage::{Identity, may_change_identity};
 
 /// User and group without rights of their own.
 pub const NOBODY: u32 = 65_534;
@@ -32,7 +32,7 @@ pub enum IdentityMapping {
 pub struct ServerIdentity {
     /// Its effective user, group and supplementary groups.
     pub identity: Identity,
-    /// It may act as other users: `CAP_SETUID` and `CAP_SETGID`.
+    /// It may act as other users: it has `CAP_SETUID` and `CAP_SETGID`, and the kernel lets it use them.
     pub privileged: bool,
 }
 
@@ -40,11 +40,13 @@ impl ServerIdentity {
     /// That of this process.
     pub fn of_process() -> std::io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status")?;
-        Self::from_status(&status)
-            .ok_or_else(|| std::io::Error::other("/proc/self/status has no users, groups or capabilities"))
+        let mut own = Self::from_status(&status)
+            .ok_or_else(|| std::io::Error::other("/proc/self/status has no users, groups or capabilities"))?;
+        own.privileged = own.privileged && may_change_identity();
+        Ok(own)
     }
 
-    /// From the text of `/proc/self/status`.
+    /// From the text of `/proc/self/status`, as far as that tells.
     fn from_status(status: &str) -> Option<Self> {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         // Real, effective, saved, file system.

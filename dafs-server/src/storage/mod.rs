@@ -39,7 +39,7 @@ pub use listing::Entries;
 pub use local_locks::{LocalConflict, LocalLocks};
 pub use mem::Clock;
 pub(crate) use nodes::Places;
-pub(crate) use posix::Mapping;
+pub(crate) use posix::{Mapping, may_change_identity};
 pub use posix::hold_back;
 
 /// An export, by its place in the configuration.

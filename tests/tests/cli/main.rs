@@ -20,6 +20,7 @@ mod reload;
 mod removal;
 mod same;
 mod sieve;
+mod start;
 mod terminal;
 mod trees;
 mod whole;

@@ -63,9 +63,7 @@ thread_local! {
 impl Identities {
     /// Reads what the process may do.
     pub(super) fn of_process() -> Self {
-        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-        let groups = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();
-        Self { privileged: may_change_identity(), own: Identity { uid, gid, groups } }
+        Self { privileged: may_change_identity(), own: own_identity() }
     }
 
     /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
@@ -80,10 +78,15 @@ impl Identities {
         }
         // From user 0, so that capabilities are the process's own while changing.
         self.restore();
-        let acting = Acting { identities: Some(self), umask };
-        // Recorded first: whatever was changed before a failure is then undone.
+        let mut acting = Acting { identities: None, umask };
+        // Where the first step is refused nothing has changed, and there is nothing to return from.
+        if !set_groups(identity) {
+            return Err(Status::PERMISSION);
+        }
+        // Recorded before the others: whatever was changed before a failure is then undone.
         CURRENT.with(|current| *current.borrow_mut() = Some(identity.clone()));
-        if change(identity) { Ok(acting) } else { Err(Status::PERMISSION) }
+        acting.identities = Some(self);
+        if set_ids(identity) { Ok(acting) } else { Err(Status::PERMISSION) }
     }
 
     /// Makes this thread act as the process itself again.
@@ -117,7 +120,7 @@ impl Identities {
             return;
         }
         // With user 0, the kernel puts CAP_FSETID into effect again.
-        if change(&self.own) && hold_back().is_ok() {
+        if set_groups(&self.own) && set_ids(&self.own) && hold_back().is_ok() {
             CURRENT.with(|current| *current.borrow_mut() = None);
         } else {
             // Whatever this thread did next, it would do as a client's user, and say that it was done.
@@ -186,12 +189,16 @@ fn set_effective(add: CapabilitySet, remove: CapabilitySet) -> rustix::io::Resul
     if sets.effective == before { Ok(()) } else { set_capabilities(None, sets) }
 }
 
-/// Whether all of it took effect.
-fn change(identity: &Identity) -> bool {
+/// The first step of acting as an identity: it takes effect, or changes nothing.
+fn set_groups(identity: &Identity) -> bool {
     let count = identity.groups.len();
     // SAFETY: the list is as long as said.
-    let groups = unsafe { libc::syscall(libc::SYS_setgroups, count, identity.groups.as_ptr()) };
-    groups == 0 && set_fs_id(libc::SYS_setfsgid, identity.gid) && set_fs_id(libc::SYS_setfsuid, identity.uid)
+    unsafe { libc::syscall(libc::SYS_setgroups, count, identity.groups.as_ptr()) == 0 }
+}
+
+/// The other steps: whether all of them took effect.
+fn set_ids(identity: &Identity) -> bool {
+    set_fs_id(libc::SYS_setfsgid, identity.gid) && set_fs_id(libc::SYS_setfsuid, identity.uid)
 }
 
 /// These calls return the former id and never an error, so ask again.
@@ -213,10 +220,18 @@ fn take_umask() -> Mode {
     set_umask(Mode::empty())
 }
 
-/// CAP_SETUID and CAP_SETGID are in effect.
-fn may_change_identity() -> bool {
+/// Whether the calling thread, which acts as the process itself, may act as others: CAP_SETUID and CAP_SETGID are in effect, and the kernel
+/// lets them be used. In a user namespace, or behind a filter of system calls, it may not.
+pub(crate) fn may_change_identity() -> bool {
     let both = CapabilitySet::SETGID | CapabilitySet::SETUID;
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(both))
+    let own = own_identity();
+    // To become what it is changes nothing.
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(both)) && set_groups(&own) && set_ids(&own)
+}
+
+fn own_identity() -> Identity {
+    let groups = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();
+    Identity { uid: geteuid().as_raw(), gid: getegid().as_raw(), groups }
 }
 
 #[cfg(test)]
@@ -263,6 +278,24 @@ mod tests {
             assert!(!overrides_permissions().unwrap());
         });
         as_user.join().unwrap();
+    }
+
+    // [ACC-37] Nobody has left who would have to return.
+    #[test]
+    #[ignore = "needs root"]
+    fn client_whose_groups_the_kernel_refuses_is_refused_and_the_server_goes_on() {
+        let refused = std::thread::spawn(|| {
+            let identities = Identities::of_process();
+            assert!(identities.privileged);
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = sets.effective.difference(CapabilitySet::SETGID);
+            set_capabilities(None, sets).unwrap();
+            let client = Identity { uid: 4444, gid: 5555, groups: [5555].into() };
+            let refused = identities.act_as(&client).err();
+            assert_eq!(identities.act_as_itself(), Ok(()));
+            refused
+        });
+        assert_eq!(refused.join().unwrap(), Some(Status::PERMISSION));
     }
 
     /// Set in the process that is to end.

@@ -49,6 +49,7 @@ use data::Throttle;
 use hot::HotWindows;
 use identity::Identities;
 pub use identity::hold_back;
+pub(crate) use identity::may_change_identity;
 pub(super) use identity::overrides_permissions;
 use local_locks::FileLocks;
 use map::Windows;
