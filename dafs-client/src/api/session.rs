@@ -15,6 +15,7 @@ use crate::config::{Background, Config};
 use crate::connect::{self, Server};
 use crate::driver::background::{self, Threads};
 use crate::driver::driven::Driven;
+use crate::driver::fork;
 use crate::driver::pending::{Call, Pending};
 use crate::driver::{Owner, Shared};
 use crate::engine::choice::Question;
@@ -177,6 +178,7 @@ impl Session {
             }
         });
         shared.begin_eager_buffers();
+        fork::watch(&shared);
         background::start(&shared);
         Ok(Self { owner: Arc::new(Owner { shared }) })
     }

@@ -12,6 +12,7 @@ pub(crate) mod background;
 pub(crate) mod driven;
 mod fast_chain;
 pub(crate) mod fast_path;
+pub(crate) mod fork;
 pub(crate) mod give_up;
 pub(crate) mod outlet;
 pub(crate) mod pending;

@@ -42,6 +42,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-bench/src/sys.rs",
     "dafs-client/src/api/file/raw.rs",
     "dafs-client/src/api/file/submit.rs",
+    "dafs-client/src/driver/fork.rs",
     "dafs-client/src/memory/mod.rs",
     "dafs-client/src/memory/registration/holes.rs",
     "dafs-client/src/api/pin.rs",

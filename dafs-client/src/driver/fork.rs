@@ -1,0 +1,142 @@
+//! A fork while a thread of the library works. The child does not have that thread, and what it had locked would stay locked there.
+//!
+//! So whoever forks takes the locks of all sessions first, and gives them back in both processes.
+#![allow(unsafe_code, reason = "pthread_atfork, whose handlers hold locks from one to the next")]
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Once, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::driver::{Guard, Shared};
+
+/// How long a fork waits for locks. The thread that has one may be that which forks, or is inside a call, where a program must not fork.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The sessions of this process, and of those that it was forked from.
+static SESSIONS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// What this thread holds while it forks.
+    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The lock of a session.
+struct Held {
+    /// Borrows from `shared`, and must go first.
+    guard: Guard<'static>,
+    shared: Arc<Shared>,
+}
+
+/// From now on a fork leaves the session's lock free in the child.
+pub(crate) fn watch(shared: &Arc<Shared>) {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        // SAFETY: the handlers live as long as the process. Without memory for them a child may wait for ever, as before.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    sessions.retain(|session| session.strong_count() > 0);
+    sessions.push(Arc::downgrade(shared));
+}
+
+unsafe extern "C" fn before() {
+    let sessions: Vec<_> =
+        SESSIONS.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    let until = Instant::now() + WAIT_MAX;
+    let here = sessions.into_iter().filter(|shared| shared.home.is_here());
+    let held = here.filter_map(|shared| hold(shared, until)).collect();
+    // A thread that ends forks no more.
+    let _ = HELD.try_with(|place| place.replace(held));
+}
+
+unsafe extern "C" fn in_parent() {
+    for Held { guard, shared } in taken() {
+        drop((guard, shared));
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    for Held { guard, shared } in taken() {
+        drop(guard);
+        // Whatever it holds is the parent's.
+        std::mem::forget(shared);
+    }
+}
+
+fn taken() -> Vec<Held> {
+    HELD.try_with(RefCell::take).unwrap_or_default()
+}
+
+fn hold(shared: Arc<Shared>, until: Instant) -> Option<Held> {
+    let guard = shared.lock_to_fork(until)?;
+    // SAFETY: only the lifetime changes. What the guard borrows from outlives it: it goes first (see `Held`).
+    let guard = unsafe { std::mem::transmute::<Guard<'_>, Guard<'static>>(guard) };
+    Some(Held { guard, shared })
+}
+
+impl Shared {
+    /// As [`Shared::lock`], until then at most.
+    fn lock_to_fork(&self, until: Instant) -> Option<Guard<'_>> {
+        loop {
+            match self.core.try_lock() {
+                Ok(core) => return Some(core),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !self.keeping_alive.load(Ordering::Relaxed) {
+                // Who waits in the endpoint with the lock gives it back then.
+                self.contended.store(true, Ordering::Relaxed);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::error::Error;
+    use crate::testing::World;
+
+    // [CLI-43]
+    #[test]
+    fn child_that_is_made_while_a_thread_of_the_library_works_is_refused_and_does_not_hang() {
+        let world = World::new(1);
+        let session = world.session();
+        let read = session.submit_ping();
+        let shared = &session.owner.shared;
+        let (locked, is_locked) = std::sync::mpsc::channel();
+        let elsewhere = Arc::clone(shared);
+        let library = std::thread::spawn(move || {
+            let core = elsewhere.core.lock().unwrap();
+            locked.send(()).unwrap();
+            // Until somebody wants it.
+            while !elsewhere.contended.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            drop(core);
+        });
+        is_locked.recv().unwrap();
+        // SAFETY: the child uses what this thread alone uses, and ends without running anything of the parent's.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends a child that waits for ever.
+            unsafe { libc::alarm(20) };
+            let refused = matches!(read.wait(), Err(Error::Forked)) && matches!(session.probe(), Err(Error::Forked));
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        shared.contended.store(true, Ordering::Relaxed);
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child is refused everything");
+        library.join().unwrap();
+        read.wait().unwrap();
+        session.probe().unwrap();
+    }
+}
