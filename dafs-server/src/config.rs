@@ -42,6 +42,8 @@ pub struct Config {
     pub exports: Vec<ExportConfig>,
     /// Where to listen, in the order in which they are announced. A port of 0 takes any free one.
     pub listeners: Vec<Address>,
+    /// What the settings name as listeners, and the addresses of `listeners` that each stands for. Those not given by settings are not here.
+    pub listen: Vec<Listen>,
     /// How the loop waits.
     pub poll: WaitPolicy,
     /// Sessions at once.
@@ -106,6 +108,7 @@ impl Default for Config {
         Self {
             exports: Vec::new(),
             listeners: Vec::new(),
+            listen: Vec::new(),
             poll: WaitPolicy::Adaptive,
             sessions_max: 4096,
             slots_max: 64,
@@ -159,7 +162,7 @@ impl Config {
             storage_engine "--storage-engine", storage_threads "--storage-threads",
             coalesce_replies "--no-coalescing", direct_io "--direct-io", calibrate "--no-calibrate",
             metrics_address "--metrics", fence_file "--fence-file", lock_file "--lock-file",
-            ; exports listeners access features limits log
+            ; exports listeners listen access features limits log
         }
         compare! {
             &self.limits, new.limits, LimitConfig;
@@ -184,6 +187,15 @@ impl Config {
             .map(|size| usize::try_from(size).unwrap_or(usize::MAX));
         BufferConfig { sizes: self.buffer_sizes.clone(), size_max, kept_size_max }
     }
+}
+
+/// A listener as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Such as `tcp://localhost`.
+    pub text: String,
+    /// The addresses that it stands for.
+    pub addresses: Vec<Address>,
 }
 
 /// Budgets of the server: `spec/limits.md`. `None`: by the limits of this process and machine.

@@ -70,7 +70,8 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
     raise_descriptor_limit();
     // Before there are threads, and devices that hold on to the credentials they were opened with.
     dafs_server::storage::hold_back().context("cannot give up capabilities")?;
-    let read_again = Box::new(move || Config::from_settings(read(&cli)?, &environment));
+    let began = config.clone();
+    let read_again = Box::new(move || Config::from_settings_over(read(&cli)?, &environment, &began));
     dafs_server::run(config, read_again)
 }
 

@@ -452,6 +452,8 @@ fn reload_at_hangup(shared: Arc<Shared>, read_again: ReadAgain) -> std::io::Resu
     let reload = move || {
         // Several at once are one.
         while matches!(read.read(&mut [0; 64]), Ok(count) if count > 0) {
+            // Where the file of settings or that of keys does not answer, this is the last word.
+            tracing::info!("reading the settings again");
             match read_again() {
                 Ok(config) => tell(&shared.reload(&config)),
                 Err(error) => tracing::error!(%error, "cannot reload the settings; those from before stay"),

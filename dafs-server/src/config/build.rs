@@ -8,7 +8,7 @@ use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme}
 use dafs_proto::transport::{Address, WaitPolicy};
 
 use super::export::{check, parse_flag};
-use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Origin, Size};
+use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Listen, Origin, Size};
 use crate::access::{AccessConfig, Keyring};
 use crate::cli::{Poll, Settings};
 use crate::logging::LogConfig;
@@ -59,20 +59,32 @@ impl Settings {
 impl Config {
     /// Checks settings. Looks up host names, reads the key file and looks at the exported directories: blocking.
     pub fn from_settings(settings: Settings, environment: &Environment) -> Result<Self, ConfigError> {
-        let origin = settings.origin.clone();
-        Self::check_settings(settings, environment).map_err(|error| origin.locate(error))
+        Self::from_settings_over(settings, environment, &Self::default())
     }
 
-    fn check_settings(settings: Settings, environment: &Environment) -> Result<Self, ConfigError> {
+    /// As [`Config::from_settings`], for a server that serves what `began` says: it neither looks at directories that are served nor looks up
+    /// names of listeners that it has, which may hang, or be gone.
+    pub fn from_settings_over(
+        settings: Settings,
+        environment: &Environment,
+        began: &Self,
+    ) -> Result<Self, ConfigError> {
+        let origin = settings.origin.clone();
+        Self::check_settings(settings, environment, began).map_err(|error| origin.locate(error))
+    }
+
+    fn check_settings(settings: Settings, environment: &Environment, began: &Self) -> Result<Self, ConfigError> {
         let keys = match &settings.key_file {
             Some(path) => Keyring::load(path, environment.server.identity.uid).map_err(|error| {
                 ConfigError { place: "--key-file".to_owned(), message: error.to_string() }
             })?,
             None => Keyring::default(),
         };
+        let listen = listen(&settings, &keys, &began.listen)?;
         let mut config = Self {
-            exports: exports(&settings, &keys, environment)?,
-            listeners: listeners(&settings, &keys, environment)?,
+            exports: exports(&settings, &keys, (environment, &began.exports))?,
+            listeners: listeners(&listen, environment)?,
+            listen,
             access: AccessConfig { keys, server: environment.server.clone() },
             fence_file: settings.fence_file.clone(),
             lock_file: settings.lock_file.clone(),
@@ -202,11 +214,11 @@ fn buffer_sizes(sizes: &[Size]) -> Result<Vec<usize>, ConfigError> {
 fn exports(
     settings: &Settings,
     keys: &Keyring,
-    environment: &Environment,
+    (environment, served): (&Environment, &[ExportConfig]),
 ) -> Result<Vec<ExportConfig>, ConfigError> {
     let mut exports: Vec<ExportConfig> = Vec::new();
     let mut add = |table, place: &str| {
-        let export = check(table, place, keys, environment)?;
+        let export = check(table, place, keys, (environment, served))?;
         if exports.iter().any(|other| other.name == export.name) {
             let problem = format!("the name \"{}\" is taken by another export", export.name);
             return Err(ConfigError::new(place, problem, "give each export a name of its own"));
@@ -234,12 +246,9 @@ fn exports(
     }
 }
 
-fn listeners(
-    settings: &Settings,
-    keys: &Keyring,
-    environment: &Environment,
-) -> Result<Vec<Address>, ConfigError> {
-    let mut listeners = Vec::new();
+/// What `--listen` names. What is among `known` is not looked up again.
+fn listen(settings: &Settings, keys: &Keyring, known: &[Listen]) -> Result<Vec<Listen>, ConfigError> {
+    let mut all = Vec::new();
     for text in &settings.listen {
         let place = format!("--listen {text}");
         let url = ListenUrl::parse(text.as_ref())
@@ -253,18 +262,29 @@ fn listeners(
             return Err(ConfigError::new(&place, "this server was built without RDMA", remedy));
         }
         let remedy = "write an address of this host, such as tcp://127.0.0.1:12049";
-        let resolved = url.resolve().map_err(|error| ConfigError::new(&place, error.to_string(), remedy))?;
-        for address in resolved {
-            require_keys(&place, &address, keys)?;
-            // Two listeners on any free port are two listeners.
-            if !listeners.contains(&address)
-                || matches!(address, Address::Tcp(ip) | Address::Verbs(ip) if ip.port() == 0)
-            {
-                listeners.push(address);
+        let addresses = match known.iter().find(|known| known.text == *text) {
+            Some(known) => known.addresses.clone(),
+            None => {
+                url.resolve().map_err(|error| ConfigError::new(&place, error.to_string(), remedy))?
             }
+        };
+        addresses.iter().try_for_each(|address| require_keys(&place, address, keys))?;
+        all.push(Listen { text: text.clone(), addresses });
+    }
+    Ok(all)
+}
+
+fn listeners(listen: &[Listen], environment: &Environment) -> Result<Vec<Address>, ConfigError> {
+    let mut listeners = Vec::new();
+    for address in listen.iter().flat_map(|named| &named.addresses) {
+        // Two listeners on any free port are two listeners.
+        if !listeners.contains(address)
+            || matches!(address, Address::Tcp(ip) | Address::Verbs(ip) if ip.port() == 0)
+        {
+            listeners.push(address.clone());
         }
     }
-    if settings.listen.is_empty() {
+    if listen.is_empty() {
         listeners.push(Address::Tcp(([127, 0, 0, 1], DEFAULT_PORT).into()));
         listeners.extend(environment.default_socket.clone().map(Address::Shm));
     }

@@ -106,17 +106,17 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
     Ok(table)
 }
 
-/// Checks an export. `place` names it in messages: the flag, or the file and table.
+/// Checks an export. `place` names it in messages: the flag, or the file and table. A directory that is served is not looked at.
 pub(super) fn check(
     table: ExportTable,
     place: &str,
     keys: &Keyring,
-    environment: &Environment,
+    (environment, served): (&Environment, &[ExportConfig]),
 ) -> Result<ExportConfig, ConfigError> {
     let wrong = |problem: &str, remedy: &str| ConfigError::new(place, problem, remedy);
     check_name(&table.name).map_err(|problem| wrong(&problem, "choose a name such as data"))?;
     let kind = match (&table.path, table.memory) {
-        (Some(path), None) => ExportKind::Directory(check_directory(path, place)?),
+        (Some(path), None) => ExportKind::Directory(check_directory(path, served, place)?),
         (None, Some(Size(0))) => ExportKind::Memory { size_max: environment.memory_size / 2 },
         (None, Some(size)) => {
             let most = environment.memory_size.saturating_add(environment.swap_size);
@@ -207,8 +207,14 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// The directory, absolute: it stays right when the process changes its own.
-fn check_directory(path: &Path, place: &str) -> Result<PathBuf, ConfigError> {
+fn check_directory(path: &Path, served: &[ExportConfig], place: &str) -> Result<PathBuf, ConfigError> {
     let wrong = |problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
+    if let Ok(path) = std::path::absolute(path).map(ExportKind::Directory)
+        && let Some(export) = served.iter().find(|export| export.kind == path)
+        && let ExportKind::Directory(path) = &export.kind
+    {
+        return Ok(path.clone());
+    }
     if path.as_os_str().is_empty() {
         return wrong("the directory is empty", "write NAME=DIRECTORY, NAME=mem: or NAME=mem:4G");
     }

@@ -44,10 +44,15 @@ impl Place {
 
     /// `DATA` and `KEYS` stand for the directory and the key file.
     fn config(&self, arguments: &[&str]) -> Result<Config, String> {
+        self.config_over(arguments, &Config::default())
+    }
+
+    /// As [`Place::config`], for a server that serves what `began` says.
+    fn config_over(&self, arguments: &[&str], began: &Config) -> Result<Config, String> {
         let fill = |text: &&str| text.replace("DATA", &self.path("data")).replace("KEYS", &self.path("keys"));
         let arguments = std::iter::once("dafs-server".to_owned()).chain(arguments.iter().map(fill));
         let settings = Cli::try_parse_from(arguments).map_err(|error| error.to_string())?.settings;
-        Config::from_settings(settings, &self.environment).map_err(|error| error.to_string())
+        Config::from_settings_over(settings, &self.environment, began).map_err(|error| error.to_string())
     }
 
     fn export(&self, flag: &str) -> Result<ExportConfig, String> {
@@ -70,6 +75,25 @@ fn assert_says(error: Result<impl std::fmt::Debug, String>, needs: &[&str], inpu
 
 fn tcp(text: &str) -> Address {
     Address::Tcp(text.parse().unwrap())
+}
+
+// [ACC-154]
+#[test]
+fn settings_are_read_again_without_a_look_at_what_is_served() {
+    let place = Place::new(true);
+    let arguments = ["--export", "data=DATA", "--listen", "tcp://127.0.0.1:7"];
+    let mut began = place.config(&arguments).unwrap();
+    // As if the name were not known any more.
+    began.listen[0].text = "tcp://here.invalid:7".to_owned();
+    std::fs::remove_dir(place.path("data")).unwrap();
+    let again = ["--export", "other=DATA,ro", "--listen", "tcp://here.invalid:7"];
+    let config = place.config_over(&again, &began).unwrap();
+    assert_eq!((&config.exports[0].kind, &config.listeners), (&began.exports[0].kind, &began.listeners));
+    assert!(config.exports[0].read_only);
+    // What it does not serve, it looks at.
+    for new in [["--export", "other=DATA/x"], ["--export=other=DATA", "--listen=tcp://there.invalid:7"]] {
+        place.config_over(&new, &began).unwrap_err();
+    }
 }
 
 // [ACC-43] [ACC-99]

@@ -28,12 +28,22 @@ const BETA: &str = "beta:ff0102030405060708090a0b0c0d0e0f101112131415161718191a1
 
 impl Server {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts it with more exports: directories of these names.
+    fn start_with(exports: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         write_keys(directory.path(), ALPHA);
         write_settings(directory.path(), "keys = [\"alpha\"]");
         let mut child = Command::new(program("dafs-server"))
             .args(["--log-format", "json", "--no-calibrate", "--listen", "tcp://127.0.0.1:0", "--config"])
             .arg(directory.path().join("settings"))
+            .args(exports.iter().flat_map(|name| {
+                let path = directory.path().join(name);
+                fs::create_dir(&path).unwrap();
+                ["--export".to_owned(), format!("{name}={}", path.display())]
+            }))
             .env_remove("DAFS_LOG")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -152,6 +162,20 @@ fn key_that_is_revoked_between_hello_and_its_proof_opens_no_session() {
     server.said("reloaded keys and rules");
     let reply = raw.ask(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &proof);
     assert_eq!(reply.header.status, Status::AUTH_FAILED);
+}
+
+// [ACC-154]
+#[test]
+fn key_is_revoked_though_an_exported_directory_is_gone() {
+    let mut server = Server::start_with(&["gone"]);
+    fs::remove_dir(server.directory.path().join("gone")).unwrap();
+    write_keys(server.directory.path(), BETA);
+    write_settings(server.directory.path(), "");
+    server.hang_up();
+    server.said("reading the settings again");
+    let said = server.said("reload");
+    assert!(said.contains("reloaded"), "{said}");
+    assert_eq!(server.session(ALPHA).unwrap_err().status(), Some(Status::AUTH_FAILED));
 }
 
 // [ACC-17] [ACC-71]
