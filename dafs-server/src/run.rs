@@ -222,10 +222,34 @@ fn prepare(
         EventLoop::new(worker, config.poll, drain, began).context("cannot set up the event loop")
     });
     let mut loops: Vec<EventLoop> = loops.collect::<anyhow::Result<_>>()?;
-    for address in &config.listeners {
-        listen(config, address, shared.memory_limits(), &mut loops)?;
-    }
+    listen_everywhere(config, shared.memory_limits(), &mut loops)?;
     Ok(loops)
+}
+
+/// Binds all listeners. Where one name stands for several addresses, one that this host has is enough: `localhost` has one of IPv6 where the
+/// system has none.
+fn listen_everywhere(config: &Config, limits: ShmLimits, loops: &mut [EventLoop]) -> anyhow::Result<()> {
+    let (mut bound, mut elsewhere) = (Vec::new(), Vec::new());
+    for address in &config.listeners {
+        match listen(config, address, limits.clone(), loops)? {
+            Ok(()) => bound.push(address),
+            Err(error) if is_not_of_this_host(&error) => elsewhere.push((address, error)),
+            Err(error) => return Err(cannot_listen(address, error)),
+        }
+    }
+    for (address, error) in elsewhere {
+        let names = config.listen.iter().filter(|named| named.addresses.contains(address));
+        let Some(named) = names.flat_map(|named| &named.addresses).find(|other| bound.contains(other)) else {
+            return Err(cannot_listen(address, error));
+        };
+        tracing::info!(%address, %error, instead = %named, "does not listen on one of the addresses of a name");
+    }
+    Ok(())
+}
+
+fn is_not_of_this_host(error: &ConnectError) -> bool {
+    let ConnectError::System { source, .. } = error else { return false };
+    matches!(source.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT))
 }
 
 /// Binds a listener, which the first loop watches and all of them know.
@@ -234,7 +258,7 @@ fn listen(
     address: &Address,
     limits: ShmLimits,
     loops: &mut [EventLoop],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Result<(), ConnectError>> {
     let params = ConnectParams {
         recv_payload_max: write_inline_max(config, address),
         recv_depth: recv_depth(config, address),
@@ -245,7 +269,10 @@ fn listen(
         ..ConnectParams::default()
     };
     let domain = domain(address, limits)?;
-    let listener = domain.listen(address, &params).map_err(|error| cannot_listen(address, error))?;
+    let listener = match domain.listen(address, &params) {
+        Ok(listener) => listener,
+        Err(error) => return Ok(Err(error)),
+    };
     let (thresholds, gather) = thresholds(config, address, &params);
     let pipelining = pipelining(config);
     let info = ListenerInfo { address: listener.address().clone(), thresholds, gather, pipelining };
@@ -255,7 +282,7 @@ fn listen(
         event_loop.worker().offer_eager_buffers(index, Arc::clone(&domain));
     }
     let first = loops.first_mut().context("no worker")?;
-    first.add_listener(listener, index).with_context(|| format!("cannot watch {address}"))
+    first.add_listener(listener, index).with_context(|| format!("cannot watch {address}")).map(Ok)
 }
 
 /// Why, once, and what to do. `anyhow` would append the cause to a text that has it already.
@@ -279,6 +306,7 @@ fn cannot_listen(address: &Address, error: ConnectError) -> anyhow::Error {
         ErrorKind::PermissionDenied => "choose a port from 1024",
         ErrorKind::FileTooLarge => "let the server make larger files: ulimit -f unlimited",
         ErrorKind::AddrNotAvailable => "give an address of this host",
+        _ if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => "give an address of another family",
         _ => return anyhow::anyhow!("cannot listen on {place}: {source}"),
     };
     anyhow::anyhow!("cannot listen on {place}: {source}; {advice}")
@@ -482,6 +510,7 @@ mod tests {
     use dafs_proto::transport::{Endpoint, EventFds, Listener, TransportError};
 
     use super::*;
+    use crate::config::Listen;
 
     // [WIRE-30]
     #[test]
@@ -492,6 +521,27 @@ mod tests {
             for address in [Address::Tcp(ip), Address::Verbs(ip), Address::Shm("s".into())] {
                 assert!(write_inline_max(&config, &address) as usize >= PAYLOAD_SIZE_MIN, "{inline_max}");
             }
+        }
+    }
+
+    // [ACC-155] The first is one that no host has.
+    #[test]
+    fn name_with_an_address_that_the_host_does_not_have_is_listened_on_at_the_others() {
+        let [elsewhere, here] = ["192.0.2.1:0", "127.0.0.1:0"].map(|ip| Address::Tcp(ip.parse().unwrap()));
+        let listen = |names: &[&[&Address]]| {
+            let named = |addresses: &&[&Address]| {
+                let addresses = addresses.iter().copied().cloned().collect();
+                Listen { text: "tcp://name".to_owned(), addresses }
+            };
+            let listen: Vec<_> = names.iter().map(named).collect();
+            let listeners = listen.iter().flat_map(|named| named.addresses.clone()).collect();
+            let config = Config { listeners, listen, calibrate: false, ..Config::default() };
+            prepare(&config, 1, |storage| storage).map(|loops| loops[0].addresses().len())
+        };
+        for both in [[&elsewhere, &here], [&here, &elsewhere]] {
+            assert_eq!(listen(&[&both]).unwrap(), 1);
+            let error = listen(&[&both[..1], &both[1..]]).unwrap_err().to_string();
+            assert!(error.contains("192.0.2.1") && error.contains("address of this host"), "{error}");
         }
     }
 
