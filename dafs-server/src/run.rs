@@ -579,6 +579,20 @@ mod tests {
         }
     }
 
+    // Handshakes are looked at in a tick that follows no stall.
+    #[test]
+    fn server_whose_start_took_long_has_not_stood_still() {
+        let mut loops = prepare(&Config::default(), 1, |storage| storage).unwrap();
+        let event_loop = &mut loops[0];
+        event_loop.began -= std::time::Duration::from_secs(1);
+        let ticks = Arc::new(AtomicU32::new(0));
+        let (address, stop) = (Address::Sim(1), event_loop.stop_handle());
+        let flood = Flood { address, left: 1, ticks: Arc::clone(&ticks), stop };
+        event_loop.add_listener(Box::new(flood), 0).unwrap();
+        event_loop.run(|_| {}).unwrap();
+        assert!(ticks.load(Ordering::Relaxed) > 0);
+    }
+
     // [PROV-86] Each tick asks once, and is up to a second from the next.
     #[test]
     fn listener_that_has_more_is_asked_again_without_an_event_or_a_tick() {

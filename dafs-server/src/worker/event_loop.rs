@@ -84,7 +84,7 @@ pub struct EventLoop {
     // By place: whom its descriptors' events are for.
     watched: Vec<Option<ConnectionKey>>,
     policy: WaitPolicy,
-    began: Instant,
+    pub(crate) began: Instant,
     stop: Stop,
     drain_for: Duration,
     next_tick: Moment,
@@ -191,6 +191,9 @@ impl EventLoop {
         let mut events = Events::with_capacity(1024);
         let mut draining: Option<Moment> = None;
         self.look_at_clock();
+        // Until now listeners were measured, and nobody could be heard: no stall.
+        (self.gap_max, self.next_tick) = (Duration::ZERO, self.now);
+        self.worker.begin_serving();
         self.accept_all();
         self.read_mail();
         loop {

@@ -80,6 +80,11 @@ impl Worker {
         expired.len() > ENDED_AT_ONCE
     }
 
+    /// From now on clients are heard.
+    pub fn begin_serving(&mut self) {
+        (self.started, self.reclaims_since) = (self.now, self.now);
+    }
+
     /// For so long nothing was read, whatever was sent: nobody was silent in that time. Called before the tick that follows it.
     pub fn on_stall(&mut self, duration: Duration) {
         let now = self.now;
