@@ -20,4 +20,4 @@ pub mod shared;
 pub mod storage;
 pub mod worker;
 
-pub use run::{Running, run};
+pub use run::{Hangups, Running, run};

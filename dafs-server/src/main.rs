@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use dafs_server::Hangups;
 use dafs_server::access::generate_key_line;
 use dafs_server::cli::{Cli, Command, Settings};
 use dafs_server::config::{Config, ConfigError, Environment};
@@ -54,6 +55,8 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
         let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
         return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
     }
+    // Before anything takes time.
+    let hangups = Hangups::watch().context("cannot watch for SIGHUP")?;
     let settings = read(&cli)?;
     *format = settings.log_format.unwrap_or_default();
     let environment = Environment::of_process(settings.listen.is_empty())
@@ -72,7 +75,7 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
     dafs_server::storage::hold_back().context("cannot give up capabilities")?;
     let began = config.clone();
     let read_again = Box::new(move || Config::from_settings_over(read(&cli)?, &environment, &began));
-    dafs_server::run(config, read_again)
+    dafs_server::run(config, hangups, read_again)
 }
 
 /// The settings: flags, over the file that they name. Blocking.

@@ -43,12 +43,13 @@ pub type ReadAgain = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
 /// Serves until SIGTERM or SIGINT. Prints `listening <address>` on standard output for each listener when it is ready. On SIGHUP it applies
 /// the keys and rules of exports that `read_again` returns.
-pub fn run(config: Config, read_again: ReadAgain) -> anyhow::Result<()> {
+pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::Result<()> {
+    // Also to measure a listener a file is written.
+    outlive_file_size_limit().context("cannot watch for SIGXFSZ")?;
     let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
-    outlive_file_size_limit().context("cannot watch for SIGXFSZ")?;
-    reload_at_hangup(Arc::clone(event_loop.worker().shared()), read_again)
+    reload_at_hangup(Arc::clone(event_loop.worker().shared()), hangups, read_again)
         .context("cannot watch for SIGHUP")?;
     let bind = |address| {
         MetricsServer::bind(address).map_err(|error| {
@@ -473,10 +474,25 @@ fn outlive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).map(drop)
 }
 
+/// SIGHUP ends the process no more. What comes before the server serves is followed then.
+#[derive(Debug)]
+pub struct Hangups(UnixStream);
+
+impl Hangups {
+    /// Catches SIGHUP from now on.
+    pub fn watch() -> std::io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, write)?;
+        Ok(Self(read))
+    }
+}
+
 /// From now on a thread of its own reads the settings again at each SIGHUP: looking at files may wait, and the loop does not.
-fn reload_at_hangup(shared: Arc<Shared>, read_again: ReadAgain) -> std::io::Result<()> {
-    let (mut read, write) = UnixStream::pair()?;
-    signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, write)?;
+fn reload_at_hangup(
+    shared: Arc<Shared>,
+    Hangups(mut read): Hangups,
+    read_again: ReadAgain,
+) -> std::io::Result<()> {
     let reload = move || {
         // Several at once are one.
         while matches!(read.read(&mut [0; 64]), Ok(count) if count > 0) {

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use dafs_client::{Config, Identity, Session};
 use dafs_proto::session::parse_key_file;
+use dafs_tests::program::{Signal, signal};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::programs::program;
 
@@ -19,12 +21,29 @@ struct Server {
 
 impl Server {
     /// Starts what `command` says, in place of the server alone, with these flags behind the program.
-    fn start(mut command: Command, flags: &[&str]) -> Self {
-        let mut child = command.args(flags).stdout(Stdio::piped()).spawn().unwrap();
+    fn start(command: Command, flags: &[&str]) -> Self {
+        let mut server = Self::begin(command, flags);
+        server.wait();
+        server
+    }
+
+    fn begin(mut command: Command, flags: &[&str]) -> Self {
+        let child = command.args(flags).stdout(Stdio::piped()).spawn().unwrap();
+        Self { child, url: String::new() }
+    }
+
+    /// Waits until it serves.
+    fn wait(&mut self) {
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let url = line.trim().strip_prefix("listening ").unwrap_or_default().to_owned();
-        Self { child, url }
+        BufReader::new(self.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.url = line.trim().strip_prefix("listening ").expect("it serves").to_owned();
+    }
+
+    /// Whether it catches a signal, or has ended.
+    fn catches(&self, signal: Signal) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let Some(caught) = status.lines().find_map(|line| line.strip_prefix("SigCgt:")) else { return true };
+        u64::from_str_radix(caught.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
     }
 }
 
@@ -63,4 +82,34 @@ fn root_of_a_user_namespace_that_cannot_act_as_others_serves_them_as_itself() {
     session.mount("data").unwrap().create("f").unwrap();
     session.ping().unwrap();
     assert!(directory.path().join("f").exists());
+}
+
+/// It measures a listener with a file of a mebibyte.
+#[test]
+fn server_starts_under_a_limit_of_file_sizes() {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "ulimit -f 512 && exec \"$0\" \"$@\""]).arg(program("dafs-server"));
+    let server = Server::start(command, &["--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0"]);
+    Session::connect(&server.url, &Config::default()).unwrap().ping().unwrap();
+}
+
+// [ACC-156]
+#[test]
+fn server_that_is_hung_up_on_while_it_starts_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let fences = directory.path().join("fences");
+    let flags = ["--no-calibrate", "--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--fence-file"];
+    let flags = [&flags[..], &[fences.to_str().unwrap()]].concat();
+    drop(Server::start(Command::new(program("dafs-server")), &flags));
+    // A server waits for a while for another to give its file back.
+    let held = fs::File::open(&fences).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let mut server = Server::begin(Command::new(program("dafs-server")), &flags);
+    while !server.catches(Signal::HUP) {
+        std::thread::yield_now();
+    }
+    signal(server.child.id(), Signal::HUP).unwrap();
+    drop(held);
+    server.wait();
+    Session::connect(&server.url, &Config::default()).unwrap().ping().unwrap();
 }
