@@ -62,7 +62,7 @@ pub enum Evidence {
     None,
 }
 
-/// Who a client is, for as long as its session lasts. A session is resumed only by a client that is equal.
+/// Who a client is, for as long as its session lasts. A session is resumed only by [the same](ClientIdentity::is_same).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// User, group and supplementary groups, before any export's mapping.
@@ -71,6 +71,14 @@ pub struct ClientIdentity {
     pub evidence: Evidence,
     /// Name of the key it has proven.
     pub key_name: Option<String>,
+}
+
+impl ClientIdentity {
+    /// The same client, with the same evidence.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let evidence = |client: &Self| (client.evidence.clone(), client.key_name.clone());
+        evidence(self) == evidence(other) && self.identity.is_same(&other.identity)
+    }
 }
 
 /// What a client may do in an export.

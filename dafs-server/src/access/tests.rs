@@ -107,6 +107,25 @@ fn what_is_taken_is_charged_to_whom_the_server_knows() {
     }
 }
 
+// [ACC-15] A user database tells groups in any order.
+#[test]
+fn client_is_the_same_in_whatever_order_its_groups_are_told() {
+    let of = |uid, gid, groups: &[u32]| client(id(uid, gid, groups), Evidence::Kernel, Some("alpha"));
+    let known = of(1, 2, &[3, 4, 5]);
+    for groups in [&[3, 4, 5][..], &[5, 3, 4], &[4, 5, 4, 3]] {
+        assert!(known.is_same(&of(1, 2, groups)), "{groups:?}");
+    }
+    for other in [of(1, 2, &[3, 4]), of(1, 2, &[3, 4, 5, 6]), of(1, 3, &[3, 4, 5]), of(2, 2, &[3, 4, 5])] {
+        assert!(!known.is_same(&other), "{other:?}");
+    }
+    for other in [
+        ClientIdentity { evidence: Evidence::Claim, ..known.clone() },
+        ClientIdentity { key_name: None, ..known.clone() },
+    ] {
+        assert!(!known.is_same(&other), "{other:?}");
+    }
+}
+
 // [ACC-10] [ACC-11]
 #[test]
 fn admit_goes_by_the_best_evidence() {

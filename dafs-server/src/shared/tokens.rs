@@ -91,7 +91,7 @@ impl TokenTable {
         if difference != 0
             || grant.open.export != claim.export
             || grant.key_name.as_deref() != claim.key_name
-            || !acts_as(claim.identity, &grant.identity)
+            || !grant.identity.is_same(claim.identity)
         {
             return Err(Status::NO_TOKEN);
         }
@@ -131,12 +131,6 @@ fn halves(token: &Token) -> (Half, Half) {
     name.copy_from_slice(&token.as_bytes()[..TOKEN_SIZE / 2]);
     secret.copy_from_slice(&token.as_bytes()[TOKEN_SIZE / 2..]);
     (name, secret)
-}
-
-/// The same user, group and supplementary groups: these have no order.
-fn acts_as(one: &Identity, other: &Identity) -> bool {
-    let includes = |a: &Identity, b: &Identity| b.groups.iter().all(|group| a.groups.contains(group));
-    (one.uid, one.gid) == (other.uid, other.gid) && includes(one, other) && includes(other, one)
 }
 
 #[cfg(test)]

@@ -69,6 +69,20 @@ pub struct Identity {
     pub groups: Arc<[u32]>,
 }
 
+impl Identity {
+    /// The same user, group and supplementary groups: these have no order, and databases keep none.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let groups = |identity: &Self| {
+            let mut groups = identity.groups.to_vec();
+            groups.sort_unstable();
+            groups.dedup();
+            groups
+        };
+        let ids = |identity: &Self| (identity.uid, identity.gid);
+        self == other || ids(self) == ids(other) && groups(self) == groups(other)
+    }
+}
+
 /// Why data could not be moved at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NowError {

@@ -212,8 +212,8 @@ impl Worker {
         let Some(resume) = &hello.resume else { return Ok(None) };
         let Some(session) = self.sessions.resume(resume.session, &resume.secret) else { return Ok(None) };
         let client = self.admit_client(key, hello, proven)?;
-        let same =
-            self.sessions.find(session).is_some_and(|s| s.client == client && s.client_id == hello.client_id);
+        let is_same = |s: &Session| s.client.is_same(&client) && s.client_id == hello.client_id;
+        let same = self.sessions.find(session).is_some_and(is_same);
         // It may come from another address than before. A withdrawn export has the rules of the start.
         let (rules, began) = (self.shared.rules(), &self.shared.settings.exports);
         let peer = &self.connections[key.index].endpoint.capabilities().peer;
