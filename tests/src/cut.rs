@@ -2,7 +2,7 @@
 //! this process has to a server.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use dafs_client::{Config, Result, Session};
 use dafs_proto::transport::Address;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use socket2::{Domain, Socket, Type};
 
 use crate::harness::Harness;
 
@@ -42,6 +43,8 @@ struct Shared {
     server: SocketAddr,
     /// The first connections are cut so, in order; later ones are not.
     plan: Vec<Cut>,
+    /// From where it connects, where that was said.
+    from: Mutex<Option<IpAddr>>,
     connections: Mutex<Vec<(TcpStream, TcpStream)>>,
     accepted: AtomicU64,
     passed: [AtomicU64; 2],
@@ -60,6 +63,7 @@ impl Relay {
         let shared = Arc::new(Shared {
             server: *server,
             plan,
+            from: Mutex::default(),
             connections: Mutex::default(),
             accepted: AtomicU64::new(0),
             passed: Default::default(),
@@ -80,6 +84,11 @@ impl Relay {
     /// The same, for those who speak the protocol by hand.
     pub fn address(&self) -> Address {
         Address::Tcp(self.address)
+    }
+
+    /// Connects to the server from this address of the host from now on.
+    pub fn come_from(&self, address: IpAddr) {
+        *self.shared.from.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
     }
 
     /// Connections so far.
@@ -147,6 +156,14 @@ impl Shared {
         self.stalled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let from = *self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = Socket::new(Domain::for_address(self.server), Type::STREAM, None)?;
+        from.map_or(Ok(()), |from| socket.bind(&SocketAddr::new(from, 0).into()))?;
+        socket.connect(&self.server.into())?;
+        Ok(socket.into())
+    }
+
     /// Waits until some of so many bytes may go; returns how many.
     fn pass(&self, way: Way, bytes: usize) -> usize {
         let stalled = self.moved.wait_while(self.stalled(), |left| left[way as usize] == Some(0));
@@ -168,7 +185,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let Ok(client) = client else { continue };
         // A server that is not there refuses its clients.
-        let Ok(server) = TcpStream::connect(shared.server) else { continue };
+        let Ok(server) = shared.connect() else { continue };
         let number = shared.accepted.fetch_add(1, Ordering::AcqRel) as usize;
         let cut = shared.plan.get(number).copied();
         let both = || (client.try_clone().expect("a descriptor"), server.try_clone().expect("a descriptor"));

@@ -13,6 +13,7 @@ use dafs_proto::transport::{Access, Address};
 use dafs_proto::wire::{Header, Opcode, Resume};
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::config::Config as ServerConfig;
+use dafs_tests::cut::Relay;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On, key_for};
 use dafs_tests::raw::{Raw, introduction, write_body};
@@ -250,6 +251,24 @@ fn session_is_resumed_from_addresses_of_its_exports_only() {
     let resume = || Some(Resume { session: welcome.session, secret: welcome.secret });
     assert_eq!(Raw::connect(&v6).shake(&holder(resume())).unwrap_err(), Status::AUTH_FAILED);
     assert!(Raw::connect(&v4).shake(&holder(resume())).unwrap().resumed);
+}
+
+// [ACC-133] [ACC-141] Fences go by the address of the last handshake, and so must who looks for it.
+#[test]
+fn client_that_comes_back_from_another_address_is_shown_at_that() {
+    let harness = Harness::start(On::Tcp);
+    let relay = Relay::start(harness.address(), Vec::new());
+    let session = Session::connect(relay.url(), &Config::default()).unwrap();
+    let export = session.mount("mem").unwrap();
+    let shown = || session.statistics().unwrap().clients.remove(0).address;
+    assert_eq!(shown(), "127.0.0.1");
+    relay.come_from("127.0.0.2".parse().unwrap());
+    relay.cut();
+    assert_eq!(shown(), "127.0.0.2");
+    assert_eq!(session.reconnects(), 1);
+    let addresses = vec![shown()];
+    export.set_fence_list(&FenceList { addresses, ..FenceList::default() }).unwrap();
+    assert_status(export.create("f").map(drop), Status::FENCED, "the address that is shown");
 }
 
 // [ACC-18]

@@ -320,7 +320,6 @@ impl Worker {
             slots,
             "session opened"
         );
-        self.shared.directory.introduce(session.id, session.shown());
         Ok(self.sessions.insert(session))
     }
 
@@ -353,6 +352,8 @@ impl Worker {
         session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
         (session.last_heard, session.assured) = (now, now);
         session.raised = false;
+        // Also anew: it may be at another address, by which fences go.
+        self.shared.directory.introduce(session.id, session.shown());
         session.lock_turns.on_resumed();
         let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
         slot_reports
