@@ -183,7 +183,16 @@ impl Access {
         peer: &PeerIdentity,
     ) -> Result<MountRights, Status> {
         self.rights(export, client, peer).map_err(|reason| {
-            tracing::info!(export = export.name, ?peer, ?client, "mount refused: {reason}");
+            let ClientIdentity { identity, evidence, key_name } = client;
+            tracing::info!(
+                export = export.name,
+                peer = %shown(peer),
+                uid = identity.uid,
+                gid = identity.gid,
+                known_by = ?evidence,
+                key = key_name.as_deref().unwrap_or("none"),
+                "mount refused: {reason}"
+            );
             Status::NO_EXPORT
         })
     }
@@ -291,6 +300,15 @@ impl Access {
 impl KeySource for Access {
     fn key(&self, name: &str) -> Option<Key> {
         self.config.keys.key(name)
+    }
+}
+
+/// Who is at the other end, for the log: of one host, or one user of this host, the same but for the port.
+pub(crate) fn shown(peer: &PeerIdentity) -> String {
+    match peer {
+        PeerIdentity { address: Some(address), .. } => address.to_string(),
+        PeerIdentity { credentials: Some(own), .. } => format!("uid {}", own.uid),
+        PeerIdentity { address: None, credentials: None } => "unknown".to_owned(),
     }
 }
 

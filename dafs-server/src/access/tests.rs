@@ -126,6 +126,57 @@ fn client_is_the_same_in_whatever_order_its_groups_are_told() {
     }
 }
 
+/// Keeps lines of the log as `field=value …`.
+struct Lines(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        let mut line = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!("{field}={value:?} ");
+        });
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+/// Set in a process of its own for a test: other threads that log decide about its lines too.
+const OWN_PROCESS: &str = "DAFS_TEST_OWN_LOG";
+
+// [LIMIT-18] [LIMIT-25] Peers are told apart by all of the field but a port.
+#[test]
+fn refused_mount_is_logged_in_one_short_line_that_says_the_same_of_one_peer() {
+    use tracing_subscriber::layer::SubscriberExt;
+    if std::env::var_os(OWN_PROCESS).is_none() {
+        let name = "access::tests::refused_mount_is_logged_in_one_short_line_that_says_the_same_of_one_peer";
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = own.args(["--exact", name]).env(OWN_PROCESS, "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+        return;
+    }
+    let lines = Arc::new(std::sync::Mutex::default());
+    let log = tracing_subscriber::registry().with(Lines(Arc::clone(&lines)));
+    let mut export = ExportConfig::new("data", ExportKind::Memory { size_max: 1 });
+    export.keys = vec!["alpha".into()];
+    let groups: Vec<u32> = (0..1000).collect();
+    let (mut one, mut other) = (local_peer(42, 43, &groups), local_peer(42, 43, &groups));
+    one.credentials.as_mut().unwrap().pid = 7;
+    other.credentials.as_mut().unwrap().pid = 8;
+    let refused = client(id(42, 43, &groups), Evidence::Kernel, None);
+    tracing::subscriber::with_default(log, || {
+        for peer in [one, other, peer("10.0.0.1:7"), peer("10.0.0.1:8"), peer("[fe80::1]:9")] {
+            access(true).mount(&export, &refused, &peer).unwrap_err();
+        }
+    });
+    let lines = lines.lock().unwrap();
+    assert_eq!(lines[0], lines[1]);
+    assert_eq!(lines[2].replace(":7 ", ":8 "), lines[3]);
+    for (line, shown) in lines.iter().zip(["uid 42", "uid 42", "10.0.0.1:7", "10.0.0.1:8", "[fe80::1]:9"]) {
+        assert!(line.contains(&format!("peer={shown} ")) && line.contains("uid=42 gid=43 "), "{line}");
+        assert!(line.contains("keys=") && line.len() < 300, "{line}");
+    }
+}
+
 // [ACC-10] [ACC-11]
 #[test]
 fn admit_goes_by_the_best_evidence() {

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
-use dafs_proto::transport::PeerIdentity;
 use dafs_proto::wire::{
     AuthenticateReply, Features, FileHandle, Header, Hello, Method, Opcode, SessionId, Status, Welcome,
     encode_message_pack,
 };
 
-use crate::access::{Access, ClientIdentity};
+use crate::access::{self, Access, ClientIdentity};
 use crate::shared::mail::{Introduction, Mail};
 use crate::worker::Worker;
 use crate::worker::connection::Phase;
@@ -108,12 +107,10 @@ impl Worker {
     fn note_refusal(&self, key: ConnectionKey, status: Status) {
         self.shared.count_refused_login();
         let connection = &self.connections[key.index];
-        let peer = match &connection.endpoint.capabilities().peer {
-            PeerIdentity { address: Some(address), .. } => address.to_string(),
-            PeerIdentity { credentials: Some(own), .. } => format!("pid {}, uid {}", own.pid, own.uid),
-            _ => "unknown".to_owned(),
-        };
-        tracing::warn!(%peer, listener = %connection.listener_address, %status, "login refused");
+        let peer = &connection.endpoint.capabilities().peer;
+        let pid = peer.credentials.as_ref().map(|own| own.pid);
+        let listener = &connection.listener_address;
+        tracing::warn!(peer = %access::shown(peer), pid, %listener, %status, "login refused");
     }
 
     fn on_hello(&mut self, key: ConnectionKey, payload: &[u8]) -> Result<Vec<u8>, ServerRefusal> {
