@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
-use dafs_proto::session::{ClientHandshake, ClientIntroduction, ClientSession, Moment, SessionFault};
+use dafs_proto::session::{
+    ClientHandshake, ClientIntroduction, ClientSession, KEEP_ALIVE_MAX_MS, Moment, SessionFault,
+};
 use dafs_proto::transport::{
     ConnectParams, Domain, Endpoint, Head, PostError, Provider, Reach, Received, TransportError,
 };
@@ -251,11 +253,13 @@ fn introduction(
 }
 
 /// A server that says it may be silent for longer is not waited for longer, milliseconds.
-const LEASE_MAX_MS: u32 = 60_000;
+const LEASE_MAX_MS: u32 = 2 * KEEP_ALIVE_MAX_MS;
 
 fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
     // The peer does not choose how long this side waits.
     welcome.lease_ms = welcome.lease_ms.min(LEASE_MAX_MS);
+    // Whoever asks for a sign of life only when the wait is over never gets one.
+    welcome.keep_alive_ms = welcome.keep_alive_ms.min(welcome.lease_ms / 2);
     let capabilities = endpoint.capabilities();
     let thresholds = &welcome.thresholds;
     Terms {
@@ -506,6 +510,23 @@ mod tests {
         }
         let found = runtime_socket(Some("/run/user/1".into()));
         assert_eq!(found, Some("/run/user/1/dafs.sock".into()));
+    }
+
+    // [SESS-132] [SESS-97]
+    #[test]
+    fn client_speaks_before_it_gives_a_silent_server_up_whatever_the_server_says() {
+        let connected = Connected::new();
+        for (said, taken) in [
+            ((10_000, 30_000), (10_000, 30_000)),
+            ((30_000, 60_000), (30_000, 60_000)),
+            ((30_001, 60_002), (30_000, 60_000)),
+            ((120_000, 300_000), (30_000, 60_000)),
+            ((5000, 6000), (3000, 6000)),
+        ] {
+            let said = Welcome { keep_alive_ms: said.0, lease_ms: said.1, ..welcome() };
+            let welcome = terms(said, &*connected.client).welcome;
+            assert_eq!((welcome.keep_alive_ms, welcome.lease_ms), taken);
+        }
     }
 
     // [CLI-166]

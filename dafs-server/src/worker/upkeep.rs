@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use dafs_proto::budget::Owner;
-use dafs_proto::session::Moment;
+use dafs_proto::session::{KEEP_ALIVE_MAX_MS, Moment};
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{Header, Opcode};
 
@@ -215,7 +215,9 @@ impl Worker {
 
     /// A client whose requests wait for the server may have no credit to speak with: it is not silent, and is told that the server is not.
     fn hear_of_those_who_wait(&mut self) {
-        let (now, keep_alive) = (self.now, millis(self.shared.settings.keep_alive_ms));
+        // [SESS-132]
+        let keep_alive = millis(self.shared.settings.keep_alive_ms.min(KEEP_ALIVE_MAX_MS));
+        let now = self.now;
         let waits = self.waits();
         let mut told = Vec::new();
         for (key, session) in self.sessions.iter_mut_with_keys() {

@@ -35,4 +35,4 @@ pub use key_file::{
     format_key_line, is_key_name, parse_key_file,
 };
 pub use server::{Admission, Effect, KeptReply, PartEffect, REPLY_CACHE_PAYLOAD_MAX, ServerSession};
-pub use time::{KeepAlive, Moment};
+pub use time::{KEEP_ALIVE_MAX_MS, KeepAlive, Moment};

@@ -26,6 +26,9 @@ impl Moment {
     }
 }
 
+/// A side speaks after so much silence of its own, milliseconds, whatever was agreed: the other may wait for twice as long at most.
+pub const KEEP_ALIVE_MAX_MS: u32 = 30_000;
+
 /// When a client must speak, and when either side gives the other up.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepAlive {
