@@ -305,10 +305,6 @@ pub(crate) struct Caller<'a> {
 
 impl Caller<'_> {
     /// One request and its reply. Blocks until the deadline.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "heads and the payloads of names and handshakes are small"
-    )]
     pub(crate) fn call(&mut self, mut header: Header, body: &[u8], payload: &[u8]) -> Result<Answer> {
         match &mut self.session {
             // The connection before this one ended without its answer.
@@ -317,6 +313,23 @@ impl Caller<'_> {
             Some(session) => drop(session.begin(&mut header, 1)),
             None => {}
         }
+        self.exchange(header, body, payload)
+    }
+
+    /// Ends the session, whatever it has outstanding, if a request can be sent now. Blocks until the deadline.
+    pub(crate) fn say_goodbye(&mut self) -> Result<()> {
+        let mut header = Header::request(Opcode::Bye, FileHandle(0));
+        match self.session.as_mut().and_then(|session| session.begin(&mut header, 1)) {
+            Some(_) => self.exchange(header, &[], &[]).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "heads and the payloads of names and handshakes are small"
+    )]
+    fn exchange(&mut self, mut header: Header, body: &[u8], payload: &[u8]) -> Result<Answer> {
         let mut head = [0; dafs_proto::wire::HEAD_SIZE_MAX];
         let head_len = HEADER_SIZE + body.len();
         head[HEADER_SIZE..head_len].copy_from_slice(body);

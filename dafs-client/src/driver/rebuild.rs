@@ -1,6 +1,7 @@
 //! A new session in place of one that the server forgot: everything is opened again in it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dafs_proto::session::ClientSession;
@@ -78,21 +79,24 @@ impl Rebuild {
         self
     }
 
-    /// Opens everything that the lost session had open, and describes its views. Blocks, for `time_max` at each request.
+    /// Opens everything that the lost session had open, and describes its views. Blocks, for `time_max` at each request. Ends with
+    /// [`Error::Closed`] where the session is closed meanwhile.
     pub(super) fn run(
         &mut self,
         endpoint: &mut dyn Endpoint,
         (server, clock, time_max): (&str, &dyn Clock, Duration),
+        is_closed: &AtomicBool,
     ) -> Result<Vec<RenewedNode>, Error> {
         let Self { session, lost, views, part_max, answers, has_locks, .. } = self;
         let caller = Caller { endpoint, session: Some(session), server, clock, deadline: clock.now() };
         let reclaims_left = lost.iter().map(|lost| lost.locks.len()).sum();
-        let mut steps = Steps { caller, time_max, answers, asked: 0, has_locks, reclaims_left };
+        let mut steps = Steps { caller, time_max, is_closed, answers, asked: 0, has_locks, reclaims_left };
         let nodes = steps.reopen_all(lost)?;
         steps.describe_views(views, *part_max)?;
         Ok(nodes)
     }
 
+    /// The session, which has nothing outstanding but what a connection broke.
     pub(super) fn into_session(self) -> ClientSession {
         self.session
     }
@@ -103,6 +107,7 @@ struct Steps<'a> {
     caller: Caller<'a>,
     /// For each answer.
     time_max: Duration,
+    is_closed: &'a AtomicBool,
     answers: &'a mut Vec<Answer>,
     /// Of the answers, those that were asked for on this connection.
     asked: usize,
@@ -232,6 +237,9 @@ impl Steps<'_> {
         body: &[u8],
         payload: &[u8],
     ) -> Result<&Answer, Error> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
         if self.asked == self.answers.len() {
             self.caller.deadline = self.caller.clock.now().after(self.time_max);
             let answer = self.caller.call(Header::request(opcode, handle), body, payload)?;

@@ -5,15 +5,15 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dafs_proto::session::HandshakeError;
-use dafs_proto::transport::ConnectError;
+use dafs_proto::session::{ClientSession, HandshakeError};
+use dafs_proto::transport::{ConnectError, Endpoint};
 use dafs_proto::wire::{Resume, Status};
 
-use crate::connect::{Established, establish};
+use crate::connect::{Caller, Established, establish};
 use crate::driver::driven::Driven;
 use crate::driver::give_up::GIVE_UP_AFTER;
 use crate::driver::rebuild::Rebuild;
-use crate::driver::{Guard, Shared};
+use crate::driver::{GOODBYE_MAX, Guard, Shared};
 use crate::engine::recovery::Renewed;
 use crate::error::Error;
 
@@ -42,14 +42,16 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
     core.leader = false;
     match outcome {
         // Closed meanwhile.
-        _ if core.dead.is_some() => {}
-        Ok(_) if core.gives_up() => {
+        Ok(fresh) if core.dead.is_some() => core = dismiss(shared, core, fresh),
+        Err(_) if core.dead.is_some() => {}
+        Ok(fresh) if core.gives_up() => {
             let cause = format!(
                 "it broke {GIVE_UP_AFTER} times in a row before any request in flight was answered; the server may be unable to \
                  reach the memory of a request, or fail on one; look at its log"
             );
             tracing::error!(server = %shared.server.name, "cannot continue the session: {cause}");
             core.die(Error::Connection { server: shared.server.name.clone(), cause });
+            core = dismiss(shared, core, fresh);
         }
         Ok(fresh) => {
             core.install(fresh, shared);
@@ -70,6 +72,30 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
 struct Fresh {
     established: Established,
     renewed: Option<Renewed>,
+}
+
+/// Nobody will use this connection: the session has ended. Blocks, without the lock.
+fn dismiss<'a>(shared: &'a Shared, mut core: Guard<'a>, fresh: Fresh) -> Guard<'a> {
+    let Fresh { mut established, renewed } = fresh;
+    let welcome = &established.terms.welcome;
+    let session = match renewed {
+        Some(renewed) => renewed.session,
+        None => {
+            core.session.on_resumed(welcome);
+            std::mem::replace(&mut core.session, ClientSession::new(welcome))
+        }
+    };
+    drop(core);
+    say_goodbye(shared, &mut *established.endpoint, session);
+    shared.core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the server that a session has ended: else it keeps files and locks until the lease is over. Blocks.
+fn say_goodbye(shared: &Shared, endpoint: &mut dyn Endpoint, mut session: ClientSession) {
+    let (server, clock) = (&*shared.server.name, &*shared.clock);
+    let deadline = clock.now().after(GOODBYE_MAX);
+    // To whom it cannot be said, the lease says it.
+    let _ = Caller { endpoint, session: Some(&mut session), server, clock, deadline }.say_goodbye();
 }
 
 fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
@@ -151,7 +177,14 @@ fn attempt_once(
         }
     };
     let with = (&*shared.server.name, clock, config.connect_timeout);
-    let nodes = rebuild.run(&mut *established.endpoint, with)?;
+    let nodes = rebuild.run(&mut *established.endpoint, with, &shared.stopping);
+    if shared.stopping.load(Ordering::Acquire) {
+        if let Some(rebuild) = begun.take() {
+            say_goodbye(shared, &mut *established.endpoint, rebuild.into_session());
+        }
+        return Err(Error::Closed);
+    }
+    let nodes = nodes?;
     let renewed = begun.take().map(|rebuild| Renewed { session: rebuild.into_session(), nodes });
     Ok(Fresh { established, renewed })
 }
@@ -178,7 +211,67 @@ impl Driven {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::Arc;
+
+    use dafs_proto::wire::Opcode;
+    use dafs_tests::sim::Action;
+
     use super::*;
+    use crate::testing::World;
+    use crate::{File, LockKind, OpenOptions, Session};
+
+    fn open(session: &Session) -> File {
+        let mut options = OpenOptions::new();
+        session.mount("data").unwrap().open_with("f", options.write(true).create(true)).unwrap()
+    }
+
+    /// What [`Session::close`] does to a session that connects again.
+    fn close(shared: &Shared) {
+        shared.stop();
+        shared.lock().die(Error::Closed);
+    }
+
+    // [CLI-42]
+    #[test]
+    fn session_that_is_closed_while_its_files_are_opened_again_leaves_nothing_behind() {
+        for at in [Opcode::Mount, Opcode::Open, Opcode::Lock] {
+            let world = World::new(1);
+            let (session, other) = (world.session(), world.session());
+            let (file, others) = (open(&session), open(&other));
+            file.lock(0..1, LockKind::Exclusive).unwrap();
+            world.restart();
+            let shared = Arc::clone(&session.owner.shared);
+            world.once(at, move |_| {
+                close(&shared);
+                Action::Serve
+            });
+            assert!(matches!(session.ping(), Err(Error::Closed)), "{at:?}");
+            assert_eq!(world.count(Opcode::Bye), 1, "{at:?}");
+            assert!(others.try_lock(0..1, LockKind::Exclusive).unwrap(), "{at:?}");
+        }
+    }
+
+    // [CLI-42]
+    #[test]
+    fn session_that_is_closed_while_it_is_resumed_is_ended_at_the_server() {
+        let world = World::new(2);
+        let (session, other) = (world.session(), world.session());
+        let (file, others) = (open(&session), open(&other));
+        file.lock(0..1, LockKind::Exclusive).unwrap();
+        let shared = &session.owner.shared;
+        let read = file.submit_lock(1..2, LockKind::Exclusive);
+        let mut core = shared.lock();
+        core.disconnect();
+        let resume = begin(&mut core);
+        drop(core);
+        close(shared);
+        drop(finish(shared, resume));
+        assert_eq!(world.count(Opcode::Bye), 1);
+        assert!(others.try_lock(0..1, LockKind::Exclusive).unwrap());
+        assert!(matches!(read.wait(), Err(Error::Closed)));
+    }
 
     // [CLI-102]
     #[test]
