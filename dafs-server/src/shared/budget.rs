@@ -113,11 +113,11 @@ impl Budgets {
         };
         Self {
             sessions: budget(settings.sessions_max.into()),
-            descriptors: budget(descriptors_max.unwrap_or_else(descriptors_of_process)),
+            descriptors: budget(within("--descriptors-max", descriptors_max, descriptors_of_process())),
             unsent: budget(unsent_size_max),
             views: budget(views_size_max),
             memory: ShmLimits {
-                mappings: budget(mappings_max.unwrap_or_else(mappings_of_process)),
+                mappings: budget(within("--mappings-max", mappings_max, mappings_of_process())),
                 mapped: budget(mapped_size_max.unwrap_or_else(address_space_of_process)),
                 sparse: budget(sparse_size_max.unwrap_or_else(sparse_size)),
                 closers: Closers::new(Budget::new(CLOSERS, trusted.clone())),
@@ -144,6 +144,17 @@ impl Budgets {
             ("closing_threads", self.memory.closers.threads()),
             ("handshakes", &self.handshakes),
         ]
+    }
+}
+
+/// What is wanted, as far as the process can give it and keep what it needs.
+fn within(flag: &str, wanted: Option<u64>, most: u64) -> u64 {
+    match wanted {
+        Some(wanted) if wanted > most => {
+            tracing::warn!(flag, wanted, most, "the limits of this process and system permit fewer");
+            most
+        }
+        wanted => wanted.unwrap_or(most),
     }
 }
 
@@ -177,7 +188,16 @@ mod tests {
     // [LIMIT-4] [LIMIT-16]
     #[test]
     fn budgets_leave_the_process_what_it_needs_itself() {
-        let budgets = Budgets::new(&Config::default());
+        leaves_what_it_needs(&Budgets::new(&Config::default()));
+        let mut settings = Config::default();
+        (settings.limits.descriptors_max, settings.limits.mappings_max) = (Some(u64::MAX), Some(u64::MAX));
+        leaves_what_it_needs(&Budgets::new(&settings));
+        (settings.limits.descriptors_max, settings.limits.mappings_max) = (Some(7), Some(8));
+        let budgets = Budgets::new(&settings);
+        assert_eq!((budgets.descriptors.limit(), budgets.memory.mappings.limit()), (7, 8));
+    }
+
+    fn leaves_what_it_needs(budgets: &Budgets) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         assert!(budgets.descriptors.limit() <= limit - DESCRIPTORS_KEPT_MIN.min(limit));
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
