@@ -24,8 +24,6 @@ use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
 
-/// The log says once a second, in ticks of the loop, how many lines were left out.
-const TICKS_PER_SUMMARY: u32 = 10;
 /// Over tcp inline writes may be this many times the inline limit.
 const TCP_WRITE_FACTOR: u32 = 4;
 /// The same over RDMA, unless more slots than usual are configured: with the send queue's, 63 completions, which devices round up to 64.
@@ -58,12 +56,9 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
     };
     let mut metrics = config.metrics_address.map(bind).transpose()?;
     announce(&config, &event_loop.addresses())?;
-    let (mut lines_told, mut ticks) = (0, 0u32);
+    let mut left_out = flood::Summary::default();
     event_loop.run(|server| {
-        ticks = ticks.wrapping_add(1);
-        if ticks.is_multiple_of(TICKS_PER_SUMMARY) {
-            flood::tell(&mut lines_told);
-        }
+        left_out.tell_if_due(std::time::Instant::now());
         let Some(metrics_server) = &mut metrics else { return };
         let render = || {
             let extras = metrics::Extras {
@@ -83,6 +78,7 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
     event_loop.worker().shared().close();
     drop(event_loop);
     dafs_proto::transport::finish_closing();
+    left_out.tell();
     tracing::info!("stopped");
     Ok(())
 }

@@ -32,12 +32,31 @@ pub fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Logs how many lines were left out since the last call, if any were. To be called regularly.
-pub fn tell(told: &mut u64) {
-    let count = left_out() - *told;
-    if count > 0 {
-        *told += count;
-        tracing::warn!(count, "lines were left out of this log: too many of one kind in a second");
+/// Says in the log how many lines were left out.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Those of which it has told.
+    told: u64,
+    /// When it last looked.
+    looked: Option<Instant>,
+}
+
+impl Summary {
+    /// Tells once a second; to be called more often.
+    pub fn tell_if_due(&mut self, now: Instant) {
+        if self.looked.is_none_or(|looked| now.duration_since(looked) >= WINDOW) {
+            self.looked = Some(now);
+            self.tell();
+        }
+    }
+
+    /// Tells of those since the last time, if there are any.
+    pub fn tell(&mut self) {
+        let count = left_out() - self.told;
+        if count > 0 {
+            self.told += count;
+            tracing::warn!(count, "lines were left out of this log: too many of one kind in a second");
+        }
     }
 }
 
@@ -159,6 +178,16 @@ mod tests {
             assert_eq!(lines.load(Ordering::Relaxed), 16);
         });
         assert!(left_out() - before >= 95 + 90);
+        // [LIMIT-19] By the clock, however often it is called.
+        let (mut summary, now) = (Summary::default(), Instant::now());
+        summary.tell_if_due(now);
+        assert!(summary.told >= 185);
+        summary.told -= 1;
+        let told = summary.told;
+        summary.tell_if_due(now + WINDOW - Duration::from_millis(1));
+        assert_eq!(summary.told, told);
+        summary.tell_if_due(now + WINDOW);
+        assert!(summary.told > told);
         set_lines_max(u32::MAX);
     }
 }

@@ -28,17 +28,18 @@ const BETA: &str = "beta:ff0102030405060708090a0b0c0d0e0f101112131415161718191a1
 
 impl Server {
     fn start() -> Self {
-        Self::start_with(&[])
+        Self::start_with(&[], &[])
     }
 
-    /// Starts it with more exports: directories of these names.
-    fn start_with(exports: &[&str]) -> Self {
+    /// Starts it with more flags and exports: directories of these names.
+    fn start_with(flags: &[&str], exports: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         write_keys(directory.path(), ALPHA);
         write_settings(directory.path(), "keys = [\"alpha\"]");
         let mut child = Command::new(program("dafs-server"))
             .args(["--log-format", "json", "--no-calibrate", "--listen", "tcp://127.0.0.1:0", "--config"])
             .arg(directory.path().join("settings"))
+            .args(flags)
             .args(exports.iter().flat_map(|name| {
                 let path = directory.path().join(name);
                 fs::create_dir(&path).unwrap();
@@ -167,7 +168,7 @@ fn key_that_is_revoked_between_hello_and_its_proof_opens_no_session() {
 // [ACC-154]
 #[test]
 fn key_is_revoked_though_an_exported_directory_is_gone() {
-    let mut server = Server::start_with(&["gone"]);
+    let mut server = Server::start_with(&[], &["gone"]);
     fs::remove_dir(server.directory.path().join("gone")).unwrap();
     write_keys(server.directory.path(), BETA);
     write_settings(server.directory.path(), "");
@@ -219,6 +220,20 @@ fn server_that_is_hung_up_on_names_the_settings_that_it_does_not_take_over() {
         assert!(named.iter().all(|name| said.contains(name)) && !said.contains(unnamed), "{said}");
     }
     server.session(ALPHA).unwrap().mount("data").unwrap();
+}
+
+// [LIMIT-19]
+#[test]
+fn server_that_ends_says_how_many_lines_were_left_out() {
+    let mut server = Server::start_with(&["--log-lines-max", "1"], &[]);
+    // Some of them in the same second.
+    for _ in 0..20 {
+        server.session(BETA).unwrap_err();
+    }
+    signal(server.child.id(), Signal::TERM).unwrap();
+    let log: Vec<_> = server.log.by_ref().collect();
+    assert!(log.iter().any(|line| line.contains("lines were left out")), "{log:?}");
+    assert!(log.last().is_some_and(|line| line.contains("stopped")), "{log:?}");
 }
 
 // [ACC-73]
