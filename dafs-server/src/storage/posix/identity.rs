@@ -56,8 +56,8 @@ pub(super) struct SettingIds;
 thread_local! {
     /// What this thread acts as; `None` for the process's own identity.
     static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
-    /// This thread has a umask of its own.
-    static OWN_UMASK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Whether this thread has a umask of its own; `None` before it has tried to get one.
+    static OWN_UMASK: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
 }
 
 impl Identities {
@@ -68,7 +68,7 @@ impl Identities {
 
     /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
     pub(super) fn act_as(&self, identity: &Identity) -> Result<Acting<'_>, Status> {
-        let umask = Some(take_umask());
+        let umask = take_umask();
         if !self.would_change(identity) {
             self.restore();
             return Ok(Acting { identities: None, umask });
@@ -211,13 +211,15 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
 }
 
 /// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows
-/// that. Returns what it was.
-fn take_umask() -> Mode {
-    if !OWN_UMASK.replace(true) {
+/// that. Returns what it was, to be restored. Where it is every thread's it stays 0, for another may be making a file.
+fn take_umask() -> Option<Mode> {
+    let is_own = OWN_UMASK.get().unwrap_or_else(|| {
         // SAFETY: what is no longer shared is the working directory and the umask; nothing here relies on sharing them.
-        let _ = unsafe { unshare_unsafe(UnshareFlags::FS) };
-    }
-    set_umask(Mode::empty())
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.is_ok()
+    });
+    OWN_UMASK.set(Some(is_own));
+    let before = set_umask(Mode::empty());
+    is_own.then_some(before)
 }
 
 /// Whether the calling thread, which acts as the process itself, may act as others: CAP_SETUID and CAP_SETGID are in effect, and the kernel
@@ -296,6 +298,36 @@ mod tests {
             refused
         });
         assert_eq!(refused.join().unwrap(), Some(Status::PERMISSION));
+    }
+
+    /// Set in the process whose umask is changed.
+    const SHARED: &str = "DAFS_TEST_SHARED_UMASK";
+
+    // [STOR-7]
+    #[test]
+    fn umask_is_restored_only_where_no_other_thread_has_it() {
+        if std::env::var_os(SHARED).is_none() {
+            let name = "storage::posix::identity::tests::umask_is_restored_only_where_no_other_thread_has_it";
+            let own = std::process::Command::new(std::env::current_exe().unwrap());
+            return assert_passes({ own }.args(["--exact", name]).env(SHARED, "1"));
+        }
+        set_umask(Mode::WGRP);
+        let after_acting = |is_own: Option<bool>| {
+            OWN_UMASK.set(is_own);
+            let identities = Identities::of_process();
+            drop(identities.act_as(&identities.own).unwrap());
+            (OWN_UMASK.get(), set_umask(Mode::empty()))
+        };
+        let (is_own, umask) = std::thread::spawn(move || after_acting(None)).join().unwrap();
+        assert_eq!(umask, if is_own == Some(true) { Mode::WGRP } else { Mode::empty() });
+        // As if unshare(2) were refused.
+        assert_eq!(std::thread::spawn(move || after_acting(Some(false))).join().unwrap().1, Mode::empty());
+    }
+
+    fn assert_passes(test: &mut std::process::Command) {
+        let output = test.output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
     }
 
     /// Set in the process that is to end.
