@@ -42,7 +42,7 @@ pub struct Config {
     pub exports: Vec<ExportConfig>,
     /// Where to listen, in the order in which they are announced. A port of 0 takes any free one.
     pub listeners: Vec<Address>,
-    /// What the settings name as listeners, and the addresses of `listeners` that each stands for. Those not given by settings are not here.
+    /// What the settings name as listeners, and the addresses of `listeners` that each stands for. Others are not here.
     pub listen: Vec<Listen>,
     /// How the loop waits.
     pub poll: WaitPolicy,

@@ -223,8 +223,8 @@ fn prepare(
     Ok(loops)
 }
 
-/// Binds all listeners. Where one name stands for several addresses, one that this host has is enough: `localhost` has one of IPv6 where the
-/// system has none.
+/// Binds all listeners. Where one name stands for several addresses, one that this host has is enough: `localhost` has one of IPv6 where
+/// the system has none.
 fn listen_everywhere(config: &Config, limits: ShmLimits, loops: &mut [EventLoop]) -> anyhow::Result<()> {
     let (mut bound, mut elsewhere) = (Vec::new(), Vec::new());
     for address in &config.listeners {

@@ -258,7 +258,7 @@ const LEASE_MAX_MS: u32 = 2 * KEEP_ALIVE_MAX_MS;
 fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
     // The peer does not choose how long this side waits.
     welcome.lease_ms = welcome.lease_ms.min(LEASE_MAX_MS);
-    // Whoever asks for a sign of life only when the wait is over never gets one.
+    // Whoever asks only when the wait is over never gets an answer.
     welcome.keep_alive_ms = welcome.keep_alive_ms.min(welcome.lease_ms / 2);
     let capabilities = endpoint.capabilities();
     let thresholds = &welcome.thresholds;

@@ -126,7 +126,8 @@ mod tests {
         if child == 0 {
             // SAFETY: ends a child that waits for ever.
             unsafe { libc::alarm(20) };
-            let refused = matches!(read.wait(), Err(Error::Forked)) && matches!(session.probe(), Err(Error::Forked));
+            let refused =
+                matches!(read.wait(), Err(Error::Forked)) && matches!(session.probe(), Err(Error::Forked));
             // SAFETY: as above.
             unsafe { libc::_exit(i32::from(!refused)) };
         }

@@ -62,8 +62,8 @@ impl Config {
         Self::from_settings_over(settings, environment, &Self::default())
     }
 
-    /// As [`Config::from_settings`], for a server that serves what `began` says: it neither looks at directories that are served nor looks up
-    /// names of listeners that it has, which may hang, or be gone.
+    /// As [`Config::from_settings`], for a server that serves what `began` says: it neither looks at directories that are served nor looks
+    /// up names of listeners that it has, which may hang, or be gone.
     pub fn from_settings_over(
         settings: Settings,
         environment: &Environment,
@@ -73,7 +73,11 @@ impl Config {
         Self::check_settings(settings, environment, began).map_err(|error| origin.locate(error))
     }
 
-    fn check_settings(settings: Settings, environment: &Environment, began: &Self) -> Result<Self, ConfigError> {
+    fn check_settings(
+        settings: Settings,
+        environment: &Environment,
+        began: &Self,
+    ) -> Result<Self, ConfigError> {
         let keys = match &settings.key_file {
             Some(path) => Keyring::load(path, environment.server.identity.uid).map_err(|error| {
                 ConfigError { place: "--key-file".to_owned(), message: error.to_string() }
@@ -264,9 +268,7 @@ fn listen(settings: &Settings, keys: &Keyring, known: &[Listen]) -> Result<Vec<L
         let remedy = "write an address of this host, such as tcp://127.0.0.1:12049";
         let addresses = match known.iter().find(|known| known.text == *text) {
             Some(known) => known.addresses.clone(),
-            None => {
-                url.resolve().map_err(|error| ConfigError::new(&place, error.to_string(), remedy))?
-            }
+            None => url.resolve().map_err(|error| ConfigError::new(&place, error.to_string(), remedy))?,
         };
         addresses.iter().try_for_each(|address| require_keys(&place, address, keys))?;
         all.push(Listen { text: text.clone(), addresses });

@@ -39,8 +39,8 @@ pub use listing::Entries;
 pub use local_locks::{LocalConflict, LocalLocks};
 pub use mem::Clock;
 pub(crate) use nodes::Places;
-pub(crate) use posix::{Mapping, may_change_identity};
 pub use posix::hold_back;
+pub(crate) use posix::{Mapping, may_change_identity};
 
 /// An export, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

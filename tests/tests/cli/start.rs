@@ -28,7 +28,7 @@ impl Server {
     }
 
     fn begin(mut command: Command, flags: &[&str]) -> Self {
-        let child = command.args(flags).stdout(Stdio::piped()).spawn().unwrap();
+        let child = command.args(flags).env("DAFS_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
         Self { child, url: String::new() }
     }
 
