@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use dafs_client::{Config, Identity, Session};
+use dafs_client::{Config, Identity, ReconnectPolicy, Session};
 use dafs_proto::session::parse_key_file;
 use dafs_tests::program::{Signal, signal};
 use rustix::fs::{FlockOperation, flock};
@@ -40,9 +40,12 @@ impl Server {
     }
 
     /// Whether it catches a signal, or has ended.
-    fn catches(&self, signal: Signal) -> bool {
+    fn catches(&mut self, signal: Signal) -> bool {
+        if self.child.try_wait().unwrap().is_some() {
+            return true;
+        }
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let Some(caught) = status.lines().find_map(|line| line.strip_prefix("SigCgt:")) else { return true };
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
         u64::from_str_radix(caught.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
     }
 }
@@ -78,7 +81,8 @@ fn root_of_a_user_namespace_that_cannot_act_as_others_serves_them_as_itself() {
     let url = server.url.replace("0.0.0.0", "127.0.0.1");
     let identity = Some(Identity { uid: 1000, gid: 1000, groups: vec![] });
     let key = Some(parse_key_file(KEY).unwrap().swap_remove(0).key);
-    let session = Session::connect(&url, &Config { identity, key, ..Config::default() }).unwrap();
+    let reconnect = ReconnectPolicy { attempts_max: 0, ..ReconnectPolicy::default() };
+    let session = Session::connect(&url, &Config { identity, key, reconnect, ..Config::default() }).unwrap();
     session.mount("data").unwrap().create("f").unwrap();
     session.ping().unwrap();
     assert!(directory.path().join("f").exists());
