@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dafs_client::{Direction, LockKind, LockOptions};
+use dafs_client::{Direction, LockKind, LockOptions, Status};
 
 use super::access::Moved;
 use super::account::{Chosen, Why};
@@ -74,6 +74,8 @@ impl File {
         let done = raw::run_locked(&self.inner, direction, segment, kind_of(direction));
         let moved = match done {
             Ok(count) if direction == Direction::Read || count as u64 == segment.len => count as u64,
+            // A chain that waits keeps slots, and whoever has the lock, in this session or another, may need them to give it back.
+            Err(error) if has_to_wait(&error) => return None,
             Err(error @ dafs_client::Error::Status { .. }) => {
                 return Some((0, Err(self.failed(direction, error))));
             }
@@ -101,6 +103,11 @@ impl File {
         drop(self.inner.submit_unlock_with(extent, owner));
         moved
     }
+}
+
+/// Another has the lock, or may take it again after a restart of the server.
+fn has_to_wait(error: &dafs_client::Error) -> bool {
+    matches!(error.status(), Some(Status::LOCKED | Status::GRACE))
 }
 
 fn kind_of(direction: Direction) -> LockKind {

@@ -45,7 +45,7 @@ pub(super) fn run(file: &dafs_client::File, direction: Direction, segment: &Segm
     }
 }
 
-/// Locks one segment's extent, moves the segment and unlocks, in one round trip; the bytes moved. Blocks.
+/// Locks one segment's extent, moves the segment and unlocks, in one round trip; the bytes moved. Fails where the lock has to wait. Blocks.
 pub(super) fn run_locked(
     file: &dafs_client::File,
     direction: Direction,
@@ -54,7 +54,7 @@ pub(super) fn run_locked(
 ) -> Result<usize> {
     let extent = segment.offset..segment.offset + segment.len;
     let (pointer, len) = (pointer(segment.address), len(segment));
-    let chain = file.chain().lock(extent.clone(), kind);
+    let chain = file.chain().try_lock(extent.clone(), kind);
     let chain = match direction {
         Direction::Read => {
             // SAFETY: as in `run`.

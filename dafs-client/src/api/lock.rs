@@ -269,15 +269,28 @@ impl Chain<'_> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn lock(mut self, range: Range<u64>, kind: LockKind) -> Self {
-        let Some((offset, len)) = self.checked(extent(&range)) else { return self };
+    ///
+    /// While it waits, the chain keeps a slot of the session for each of its requests. Where the lock may be held in this session, by another
+    /// owner, that one needs a slot to give it back: [`Chain::try_lock`] leaves it one, and [`File::lock`] waits without a slot.
+    pub fn lock(self, range: Range<u64>, kind: LockKind) -> Self {
+        self.push_lock(&range, kind, LockFlags::WAIT)
+    }
+
+    /// As [`Chain::lock`], without waiting for others: where it would have to, the chain fails with the status [`Status::LOCKED`], and with
+    /// [`Status::GRACE`] where the server was restarted and still waits for its clients to take their locks again.
+    pub fn try_lock(self, range: Range<u64>, kind: LockKind) -> Self {
+        self.push_lock(&range, kind, LockFlags::empty())
+    }
+
+    fn push_lock(mut self, range: &Range<u64>, kind: LockKind, flags: LockFlags) -> Self {
+        let Some((offset, len)) = self.checked(extent(range)) else { return self };
         let owner = match self.lock_owner {
             Some(owner) => owner,
             None => CHAIN_OWNERS.fetch_add(1, Ordering::Relaxed),
         };
         self.lock_owner = Some(owner);
         self.unlocks.push((UnlockRequest { offset, len, owner }, false));
-        let request = LockRequest { offset, len, owner, kind, flags: LockFlags::WAIT };
+        let request = LockRequest { offset, len, owner, kind, flags };
         self.push(Link::few(Opcode::Lock, &request.bytes()))
     }
 

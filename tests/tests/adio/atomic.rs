@@ -19,6 +19,7 @@ on_sockets! {
     atomic_request_that_is_given_up_leaves_no_lock,
     requests_of_atomic_mode_stay_atomic_when_it_ends,
     small_atomic_transfer_is_one_chain,
+    small_atomic_writes_that_wait_leave_whoever_has_the_lock_its_slots,
     atomic_write_that_may_be_done_is_not_done_again,
     atomic_transfer_locks_what_it_covers_and_nothing_else,
     atomic_mode_needs_a_server_that_knows_locks,
@@ -151,6 +152,38 @@ fn small_atomic_transfer_is_one_chain(on: On) {
     file.set_atomic(false).unwrap();
     run(&file, Direction::Write, &[segment(&mut [1; 100], 50)]).unwrap();
     assert_eq!((count(&["Lock"]), counter(&file, "locks")), (after.0, 2));
+}
+
+// [MPI-88] A chain fills all slots but the one in which the holder of the lock writes.
+fn small_atomic_writes_that_wait_leave_whoever_has_the_lock_its_slots(on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |config| config.slots_max = 3);
+    let file = open_atomic(&harness, on);
+    file.take_hints([("dafs_method", "multiple")]);
+    let (_session, other) = open_plain(&harness);
+    let writes = |pieces: &'static [(u64, usize)]| {
+        let file = Arc::clone(&file);
+        std::thread::spawn(move || {
+            let mut memory: Vec<_> = pieces.iter().map(|(_, len)| vec![1; *len]).collect();
+            let offsets = pieces.iter().map(|(offset, _)| *offset);
+            let list: Vec<_> =
+                memory.iter_mut().zip(offsets).map(|(memory, offset)| segment(memory, offset)).collect();
+            run(&file, Direction::Write, &list)
+        })
+    };
+    faults.next(Kind::Write, Fault::Hold, 1);
+    let holder = writes(&[(0, 10), (90, 10)]);
+    faults.wait_for_held(1);
+    let small = [writes(&[(96, 8)]), writes(&[(96, 8)])];
+    // One waits once nobody else is let pass, behind what is locked.
+    wait_for("one waits", || {
+        let is_free = other.try_lock(102..103, LockKind::Shared).unwrap();
+        other.unlock(102..103).unwrap();
+        !is_free
+    });
+    faults.release();
+    let all: Vec<_> = small.into_iter().chain([holder]).collect();
+    wait_for("all end", || all.iter().all(std::thread::JoinHandle::is_finished));
+    assert_eq!(all.into_iter().map(|one| one.join().unwrap().unwrap()).collect::<Vec<_>>(), [8, 8, 20]);
 }
 
 // [MPI-60]
