@@ -15,6 +15,7 @@ use crate::support::{RDONLY, WRONLY, counter, name, open, opening, requests, run
 
 on_sockets! {
     atomic_transfer_waits_for_whoever_has_locked_a_part,
+    atomic_transfer_waits_for_whoever_has_locked_a_later_piece_or_a_gap,
     atomic_request_does_not_hold_up_the_program,
     atomic_request_that_is_given_up_leaves_no_lock,
     requests_of_atomic_mode_stay_atomic_when_it_ends,
@@ -82,6 +83,36 @@ fn atomic_transfer_waits_for_whoever_has_locked_a_part(on: On) {
     }
     // All is given back.
     other.lock(0..u64::MAX, LockKind::Exclusive).unwrap();
+}
+
+// [MPI-60]
+fn atomic_transfer_waits_for_whoever_has_locked_a_later_piece_or_a_gap(on: On) {
+    let harness = Harness::start(on);
+    let file = open_atomic(&harness, on);
+    let (_session, other) = open_plain(&harness);
+    for method in ["list", "multiple", "sieve", "view"] {
+        file.take_hints([("dafs_method", method)]);
+        for (direction, kind) in [(Direction::Write, LockKind::Shared), (Direction::Read, LockKind::Exclusive)] {
+            for place in [10_050, 5_000] {
+                let mut data = bytes(1, 200);
+                let (one, two) = data.split_at_mut(100);
+                let list = [segment(one, 100), segment(two, 10_000)];
+                let lock = other.hold(place..place + 1, kind).unwrap();
+                let mut request = submit(&file, direction, &list).unwrap();
+                // Once it waits, it is in the way of others at its first byte. One that overlaps nothing ends meanwhile.
+                wait_for("it waits or ends", || {
+                    let is_free = other.try_lock(100..101, LockKind::Exclusive).unwrap();
+                    other.unlock(100..101).unwrap();
+                    request.test() || !is_free
+                });
+                run(&file, Direction::Write, &[segment(&mut [1; 10], 1 << 20)]).unwrap();
+                assert!(!request.test(), "{direction:?} by {method}, {place}");
+                lock.unlock().unwrap();
+                request.wait();
+                assert!(request.outcome().1.is_ok(), "{direction:?} by {method}, {place}");
+            }
+        }
+    }
 }
 
 // [MPI-62]
