@@ -86,6 +86,50 @@ static void check_columns(MPI_File fh, int split)
     MPI_Type_free(&type);
 }
 
+/* All ranks seek, and are told where that is. */
+static void check_seek(MPI_File fh, MPI_Offset offset, int whence, MPI_Offset want)
+{
+    MPI_Offset position = -1;
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK_MPI(MPI_File_seek_shared(fh, offset, whence));
+    CHECK_MPI(MPI_File_get_position_shared(fh, &position));
+    CHECK_EQUAL(position, want);
+}
+
+/* What names no place is refused to all ranks alike, and the pointer stays. */
+static void check_seeks_refused(MPI_File fh)
+{
+    static const struct {
+        MPI_Offset offset;
+        int whence;
+    } bad[] = {{-1, MPI_SEEK_SET}, {-SIZE - 1, MPI_SEEK_END}, {-101, MPI_SEEK_CUR}, {INT64_MAX, MPI_SEEK_CUR}, {0, -77}};
+    check_seek(fh, 100, MPI_SEEK_SET, 100);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK_CLASS(MPI_File_seek_shared(fh, bad[i].offset, bad[i].whence), MPI_ERR_ARG);
+        check_seek(fh, 0, MPI_SEEK_CUR, 100);
+    }
+}
+
+/* The end is that of a view of every other int, which begins anywhere. */
+static void check_seeks_in_view(MPI_File fh, MPI_Offset displacement)
+{
+    const MPI_Offset end = (SIZE - displacement) / 8, at = end - check.ranks;
+    unsigned char memory[4];
+    MPI_Datatype type;
+    MPI_Status status;
+    MPI_Type_create_resized(MPI_INT, 0, 8, &type);
+    MPI_Type_commit(&type);
+    CHECK_MPI(MPI_File_set_view(fh, displacement, MPI_INT, type, "native", MPI_INFO_NULL));
+    check_seek(fh, 0, MPI_SEEK_END, end);
+    check_seek(fh, -end, MPI_SEEK_CUR, 0);
+    check_seek(fh, at - end, MPI_SEEK_END, at);
+    CHECK_MPI(MPI_File_read_ordered(fh, memory, 1, MPI_INT, &status));
+    CHECK_COUNT(&status, MPI_INT, 1);
+    CHECK_EQUAL(memory[0], (unsigned char)(displacement + 8 * (at + check.rank)));
+    CHECK_MPI(MPI_File_set_view(fh, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+    MPI_Type_free(&type);
+}
+
 /* A file that may be written, in a directory that may not. */
 static void run_writable(void)
 {
@@ -178,6 +222,9 @@ static void run_given(void)
         check_to_the_end(fh, split);
         check_columns(fh, split);
     }
+    check_seeks_refused(fh);
+    check_seeks_in_view(fh, 0);
+    check_seeks_in_view(fh, 1000);
     CHECK_MPI(MPI_File_close(&fh));
     check_sequential();
     fh = CHECK_OPEN(MPI_MODE_RDONLY | MPI_MODE_APPEND);

@@ -193,9 +193,12 @@ struct dafs_seek {
     int whence;
     const adio_dafs_view *view;
     uint64_t etype_size;
+    /* Where the pointer of the MPI library is, in etypes; an MPI error class. `of` is what it takes. */
+    int (*library_position)(void *of, int64_t *position);
+    void *of;
 };
-/* Seeks, unless it then turns out to be with the MPI library. Collective. */
-int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const struct dafs_seek *to);
+/* Seeks, unless it then turns out to be with the MPI library, which is to set it to `target`: etypes. Collective. */
+int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const struct dafs_seek *to, int64_t *target);
 
 /* A view that has data somewhere has none behind so many etypes: there is no such place in a file. */
 bool dafs_is_outside(const adio_dafs_view *view, uint64_t etype_size, int64_t etypes);

@@ -95,15 +95,27 @@ bool dafs_is_outside(const adio_dafs_view *view, uint64_t etype_size, int64_t et
            adio_dafs_view_offset(view, position, &offset) != ADIO_DAFS_OK;
 }
 
-/* Where the first rank's arguments set it. */
-static int seek(struct dafs_file *file, const struct dafs_seek *to)
+static int present(struct dafs_file *file, const struct dafs_seek *to, int64_t *position)
+{
+    uint64_t found = 0;
+    int class;
+
+    if (file->pointer == DAFS_POINTER_LIBRARY)
+        return to->library_position(to->of, position);
+    class = dafs_pointer_add(file, 0, &found);
+    *position = (int64_t)found;
+    return class;
+}
+
+/* Where the first rank's arguments set it. The MPI library would look at them on that rank alone, and knows no view with gaps. */
+static int find_target(struct dafs_file *file, const struct dafs_seek *to, int64_t *target)
 {
     int64_t from = 0;
     uint64_t end = 0;
     int class = MPI_SUCCESS;
 
     if (to->whence == MPI_SEEK_CUR)
-        class = dafs_pointer_add(file, 0, &end);
+        class = present(file, to, &from);
     else if (to->whence == MPI_SEEK_END && !to->view)
         class = MPI_ERR_NO_MEM;
     else if (to->whence == MPI_SEEK_END)
@@ -112,13 +124,14 @@ static int seek(struct dafs_file *file, const struct dafs_seek *to)
         class = MPI_ERR_ARG;
     if (class != MPI_SUCCESS)
         return class;
-    from = (int64_t)end;
-    if (__builtin_add_overflow(from, to->offset, &from) || dafs_is_outside(to->view, to->etype_size, from))
+    if (to->whence == MPI_SEEK_END)
+        from = (int64_t)end;
+    if (__builtin_add_overflow(from, to->offset, target) || dafs_is_outside(to->view, to->etype_size, *target))
         return MPI_ERR_ARG;
-    return dafs_pointer_set(file, (uint64_t)from);
+    return MPI_SUCCESS;
 }
 
-int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const struct dafs_seek *to)
+int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const struct dafs_seek *to, int64_t *target)
 {
     struct told told = {0};
     int64_t first[2] = {to->offset, to->whence};
@@ -133,10 +146,15 @@ int dafs_pointer_seek(struct dafs_file *file, MPI_Comm comm, int rank, const str
     if (rank == 0) {
         told.class = dafs_pointer_find(file);
         told.place = file->pointer;
+        if (told.class == MPI_SUCCESS)
+            told.class = find_target(file, to, target);
+        told.position = (uint64_t)*target;
         if (told.class == MPI_SUCCESS && file->pointer == DAFS_POINTER_SERVER)
-            told.class = seek(file, to);
+            told.class = dafs_pointer_set(file, told.position);
     }
-    return tell(file, comm, 0, &told);
+    class = tell(file, comm, 0, &told);
+    *target = (int64_t)told.position;
+    return class;
 }
 
 int dafs_end_of_file(struct dafs_file *file, const adio_dafs_view *view, uint64_t etype_size, uint64_t *end)

@@ -237,20 +237,31 @@ static int our_write_ordered_end WRITE_END
     return dafs_end_split(fp, dafs_file_of_mpi(fp)->ompio.io_module_file_write_at_all_end(fp, buf, status));
 }
 
+static int position_of_librarys(void *of, int64_t *position)
+{
+    ompi_file_t *fp = of;
+    OMPI_MPI_OFFSET_TYPE found = 0;
+    int code = dafs_file_of_mpi(fp)->ompio.io_module_file_get_position_shared(fp, &found);
+
+    *position = found;
+    return ompi_errcode_get_mpi_code(code);
+}
+
 static int our_seek_shared(ompi_file_t *fp, MPI_Offset offset, int whence)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of(fh);
-    struct dafs_seek to = {offset, whence, dafs_view_of(fp), fh->f_etype_size};
+    struct dafs_seek to = {offset, whence, dafs_view_of(fp), fh->f_etype_size, position_of_librarys, fp};
+    int64_t target = 0;
     int class = dafs_at_any_place(fp);
 
     if (class != MPI_SUCCESS)
         return class;
-    class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to);
+    class = dafs_pointer_seek(&file->common, fh->f_comm, fh->f_rank, &to, &target);
     dafs_info_refresh(fp, file);
     if (class != MPI_SUCCESS || !IS_LIBRARYS)
         return class;
-    return file->ompio.io_module_file_seek_shared(fp, offset, whence);
+    return file->ompio.io_module_file_seek_shared(fp, target, MPI_SEEK_SET);
 }
 
 int dafs_displacement_of_pointer(ompi_file_t *fp, MPI_Offset *displacement)

@@ -33,6 +33,7 @@ struct dafs_romio_file {
 struct dafs_romio {
     ADIOI_Fns *ufs;
     void (*OpenColl)(ADIO_File, int, int, int *);
+    void (*Get_shared_fp)(ADIO_File, ADIO_Offset, ADIO_Offset *, int *);
     adio_transfer_fn *ReadStridedColl;
     adio_transfer_fn *WriteStridedColl;
     void (*SetInfo)(ADIO_File, MPI_Info, int *);
@@ -97,7 +98,7 @@ struct dafs_file *dafs_ours(ADIO_File fd);
 /* shared_pointer.c: see driver.h. */
 bool dafs_get_pointer(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
 bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error);
-bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error);
+bool dafs_seek_pointer(ADIO_File fd, MPI_Offset *offset, int *whence, int *error);
 bool dafs_refuses(ADIO_File fd, bool writes, bool converts, int *error);
 bool dafs_order(ADIO_File fd, int count, MPI_Datatype type, int *error);
 void dafs_ordered(void);

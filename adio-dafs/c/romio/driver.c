@@ -52,6 +52,7 @@ static bool find(void *library, const char *name, void *place)
 static bool find_all(void *library)
 {
     return find(library, "ADIO_UFS_operations", &romio.ufs) && find(library, "ADIOI_GEN_OpenColl", &romio.OpenColl) &&
+           find(library, "ADIO_Get_shared_fp", &romio.Get_shared_fp) &&
            find(library, "ADIOI_GEN_ReadStridedColl", &romio.ReadStridedColl) &&
            find(library, "ADIOI_GEN_WriteStridedColl", &romio.WriteStridedColl) &&
            find(library, "ADIOI_GEN_SetInfo", &romio.SetInfo) &&

@@ -24,7 +24,8 @@ struct dafs_driver {
     /* What ROMIO asks of the shared file pointer. Each returns true where the server keeps it, or where the call failed. */
     bool (*get_pointer)(ADIO_File fd, ADIO_Offset etypes, ADIO_Offset *position, int *error);
     bool (*set_pointer)(ADIO_File fd, ADIO_Offset position, int *error);
-    bool (*seek_pointer)(ADIO_File fd, MPI_Offset offset, int whence, int *error);
+    /* Where it returns false, ROMIO is to seek to what it has made of these. */
+    bool (*seek_pointer)(ADIO_File fd, MPI_Offset *offset, int *whence, int *error);
     /* Before a call of the pointer: true where the amode forbids it, or where ROMIO would have to convert what it moves and does not. */
     bool (*refuses)(ADIO_File fd, bool writes, bool converts, int *error);
     /* Before an ordered call: gives each rank its place, which get_pointer() then tells ROMIO. True where it failed. */

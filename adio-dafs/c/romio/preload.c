@@ -483,7 +483,7 @@ EXPORT int mca_io_romio_dist_MPI_File_seek_shared(ADIO_File fd, MPI_Offset offse
     int error = MPI_ERR_INTERN;
 
     START();
-    if (driver && driver->seek_pointer(fd, offset, whence, &error))
+    if (driver && driver->seek_pointer(fd, &offset, &whence, &error))
         return error;
     return romio.seek_shared ? romio.seek_shared(fd, offset, whence) : error;
 }

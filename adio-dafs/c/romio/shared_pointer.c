@@ -60,12 +60,22 @@ bool dafs_set_pointer(ADIO_File fd, ADIO_Offset position, int *error)
     return true;
 }
 
-bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error)
+static int position_of_romios(void *of, int64_t *position)
+{
+    ADIO_Offset found = 0;
+    int error;
+
+    romio.Get_shared_fp(of, 0, &found, &error);
+    *position = found;
+    return error == MPI_SUCCESS ? MPI_SUCCESS : MPI_ERR_INTERN;
+}
+
+bool dafs_seek_pointer(ADIO_File fd, MPI_Offset *offset, int *whence, int *error)
 {
     struct dafs_file *file = dafs_ours(fd);
-    struct dafs_seek to = {.offset = offset, .whence = whence};
+    struct dafs_seek to = {.offset = *offset, .whence = *whence, .library_position = position_of_romios, .of = fd};
     adio_dafs_view view;
-    int64_t whole[2];
+    int64_t whole[2], target = 0;
     int rank = 0;
 
     if (!file || (fd->access_mode & MPI_MODE_SEQUENTIAL))
@@ -74,7 +84,9 @@ bool dafs_seek_pointer(ADIO_File fd, MPI_Offset offset, int whence, int *error)
     to.view = &view;
     to.etype_size = (uint64_t)fd->etype_size;
     PMPI_Comm_rank(fd->comm, &rank);
-    *error = dafs_pointer_seek(file, fd->comm, rank, &to);
+    *error = dafs_pointer_seek(file, fd->comm, rank, &to, &target);
+    *offset = target;
+    *whence = MPI_SEEK_SET;
     return *error != MPI_SUCCESS || file->pointer == DAFS_POINTER_SERVER;
 }
 
