@@ -10,7 +10,8 @@ struct told {
     uint64_t position;
 };
 
-/* The server cannot keep it: the file's directory may not be written, or there are no locks. */
+/* The server can keep it for nobody: the file's directory may not be written, or there are no locks. What it refuses to this rank alone is
+ * of another class. */
 static bool is_refused(int status)
 {
     return status == ADIO_DAFS_ERR_ACCESS || status == ADIO_DAFS_ERR_READ_ONLY || status == ADIO_DAFS_ERR_UNSUPPORTED;

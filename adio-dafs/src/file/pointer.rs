@@ -25,6 +25,7 @@ const NAME_SIZE_MAX: usize = 255;
 const CUT: &str = "its file was cut";
 /// Moved twice by one call, it would pass over records.
 const DOUBTFUL: &str = "it is not known whether this call has moved it: the server was restarted meanwhile";
+const MAKE: &str = "make the shared file pointer of";
 /// A file that is stale is opened again so often in a call. It becomes so when the server restarts while others want the lock, too.
 const ATTEMPTS_MAX: u32 = 16;
 
@@ -68,9 +69,25 @@ impl File {
         state.moved = false;
     }
 
-    /// Sees to it that the pointer is there. What the server refuses here it refuses to all processes. Blocks.
+    /// Sees to it that the pointer is there. The class is [`Class::Access`], [`Class::ReadOnly`] or [`Class::Unsupported`] only where the
+    /// server refuses it to all processes alike, and has allowed it to none before. Blocks.
     pub fn open_pointer(&self) -> Result<()> {
-        self.pointer_file().map(drop)
+        let Err(error) = self.opened_pointer() else { return Ok(()) };
+        let is_of_all = is_refused_to_all(&error) && self.is_without_pointer();
+        let error = self.cannot(MAKE, error);
+        match error.class {
+            Class::Access | Class::ReadOnly | Class::Unsupported if !is_of_all => {
+                Err(Error { class: Class::Io, ..error })
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// No process has made the pointer's file. To look for it takes no right to write.
+    fn is_without_pointer(&self) -> bool {
+        let name = name_of(&self.place, self.key);
+        let found = self.server.export(&self.place.export).and_then(|export| export.metadata(name));
+        found.is_err_and(|error| error.status() == Some(Status::NOT_FOUND))
     }
 
     /// Moves the pointer on by so many etypes; returns where it was. Blocks.
@@ -167,6 +184,10 @@ impl File {
     }
 
     fn pointer_file(&self) -> Result<Arc<dafs_client::File>> {
+        self.opened_pointer().map_err(|error| self.cannot(MAKE, error))
+    }
+
+    fn opened_pointer(&self) -> dafs_client::Result<Arc<dafs_client::File>> {
         let mut state = self.pointer.state();
         if let Some(file) = &state.file {
             return Ok(Arc::clone(file));
@@ -183,11 +204,19 @@ impl File {
                 result => result,
             }
         });
-        let file = Arc::new(opened.map_err(|error| self.cannot("make the shared file pointer of", error))?);
+        let file = Arc::new(opened?);
         state.used = true;
         state.file = Some(Arc::clone(&file));
         Ok(file)
     }
+}
+
+/// Not a fence, which may be one of this moment and of this process.
+fn is_refused_to_all(error: &dafs_client::Error) -> bool {
+    matches!(
+        error.status(),
+        Some(Status::ACCESS | Status::PERMISSION | Status::READ_ONLY | Status::NOT_SUPPORTED)
+    )
 }
 
 type Outcome<T> = std::result::Result<T, Fault>;

@@ -1,12 +1,15 @@
 //! The shared file pointer, which the server keeps.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use adio_dafs::error::Class;
 use adio_dafs::file::File;
-use dafs_client::{LockKind, OpenOptions};
+use dafs_client::{Config, FenceList, FenceMode, LockKind, OpenOptions};
 use dafs_proto::wire::Features;
+use dafs_server::access::IdentityMapping;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
@@ -27,6 +30,7 @@ on_sockets! {
     lock_of_the_pointer_ends_with_whoever_died,
     pointer_that_cannot_be_made_says_why,
     pointer_that_nobody_can_lock_is_not_made,
+    pointer_that_others_have_is_not_refused_to_all_where_it_is_refused_to_one,
 }
 
 /// A file that two processes have open.
@@ -226,4 +230,37 @@ fn pointer_that_nobody_can_lock_is_not_made(on: On) {
     assert_eq!(b.add_to_pointer(1).unwrap_err().class, Class::Unsupported);
     assert!(!a.uses_pointer() && !b.uses_pointer());
     assert_eq!(pointers(&harness), Vec::<PathBuf>::new());
+}
+
+// [MPI-89] Whoever takes the MPI library's pointer keeps it, and would write over what others have written by the server's.
+fn pointer_that_others_have_is_not_refused_to_all_where_it_is_refused_to_one(on: On) {
+    let is_root = rustix::process::geteuid().is_root();
+    let harness = Harness::start_with(on, |config| {
+        if is_root {
+            config.exports[0].squash = IdentityMapping::Fixed { uid: 1000, gid: 1000 };
+        }
+    });
+    let allow = |path: PathBuf, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    allow(harness.data(), 0o777);
+    let [a, b] = open_together(&harness, on);
+    let [_, unused] = open_together(&harness, on);
+    assert_eq!(a.add_to_pointer(5).unwrap(), 0);
+    let administrator = harness.session_with(&Config { client_id: Some([9; 16]), ..Config::default() });
+    let export = administrator.mount("data").unwrap();
+    let others = FenceList { mode: FenceMode::Allow, ..FenceList::of_clients(&[[9; 16]]) };
+    export.set_fence_list(&others).unwrap();
+    // A fence is of one client, and of a moment.
+    for file in [&b, &unused] {
+        let error = file.open_pointer().unwrap_err();
+        assert!(error.class == Class::Io && error.message.contains("fenced off"), "{error}");
+    }
+    export.set_fence_list(&FenceList::default()).unwrap();
+    let pointer = pointers(&harness).remove(0);
+    allow(harness.data(), 0o555);
+    allow(pointer.clone(), 0);
+    assert_eq!(b.open_pointer().unwrap_err().class, Class::Io, "it is there");
+    assert_eq!(unused.open_pointer().unwrap_err().class, Class::Access, "nobody has it");
+    allow(pointer, 0o600);
+    assert_eq!([b.add_to_pointer(1).unwrap(), a.add_to_pointer(0).unwrap()], [5, 6]);
+    allow(harness.data(), 0o755);
 }
