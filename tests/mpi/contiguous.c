@@ -127,6 +127,31 @@ static void run_end_of_file(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* The end may move meanwhile: what is told is there from the beginning on. */
+static void end_of_file_by_pointer(int (*read)(MPI_File, void *, int, MPI_Datatype, MPI_Status *))
+{
+    enum { SIZE = 1000, LEN = 12288 };
+    unsigned char memory[LEN];
+    MPI_Status status;
+    MPI_File fh;
+    check_make(check.file, 2, SIZE);
+    fh = CHECK_OPEN(MPI_MODE_RDONLY);
+    CHECK_MPI(read(fh, memory, LEN, MPI_BYTE, &status));
+    CHECK_COUNT(&status, MPI_BYTE, SIZE);
+    CHECK_PATTERN(memory, 2, 0, SIZE);
+    CHECK_MPI(MPI_File_close(&fh));
+}
+
+static void run_end_of_file_by_pointer(void)
+{
+    end_of_file_by_pointer(MPI_File_read);
+}
+
+static void run_end_of_file_by_pointer_of_all(void)
+{
+    end_of_file_by_pointer(MPI_File_read_all);
+}
+
 /* Partial elements at the end of a file are counted in bytes. */
 static void run_partial_element(void)
 {
@@ -506,6 +531,8 @@ int main(int argc, char **argv)
         {"pointers", 1, run_pointers, "individual file pointers go on where the last call ended"},
         {"seek", 1, run_seek, "MPI_SEEK_SET, MPI_SEEK_CUR, MPI_SEEK_END"},
         {"end_of_file", 1, run_end_of_file, "reads at the end of the file and beyond"},
+        {"end_of_file_by_pointer", 1, run_end_of_file_by_pointer, "one read by the file pointer, across the end"},
+        {"end_of_file_by_pointer_of_all", 1, run_end_of_file_by_pointer_of_all, "the same by a collective call"},
         {"partial_element", 1, run_partial_element, "a file that ends within an element"},
         {"pointer_behind_partial_element", 1, run_pointer_behind_partial_element, "where the pointer is then"},
         {"bottom", 1, run_bottom, "memory from MPI_BOTTOM on, in all ways"},

@@ -51,6 +51,8 @@ struct dafs_file {
     enum dafs_call collective;
     /* The first error of the call that is under way: an MPI error class. A thread that makes progress may set it. */
     atomic_int error;
+    /* A read of the call that is under way came short. */
+    bool ended;
     /* Where reads of the collective call that is under way found the end of the file: the first byte that is not there. */
     uint64_t end;
     /* The same on all ranks, and on the node of no other file that is open. */

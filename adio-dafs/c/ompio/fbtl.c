@@ -25,20 +25,22 @@ static adio_dafs_transfer transfer_of(const ompio_file_t *fh, int direction, uin
     return transfer;
 }
 
-/* Returns the bytes that moved, also after an error, which hooks.c finds in the file: OMPIO goes on after an error as if it had
- * not been. What comes after it is not moved. */
+/* Returns the bytes that moved, also after an error, which hooks.c finds in the file: OMPIO moves what is large in several pieces, and goes
+ * on after an error, or an end of the file, as if it had not been. What comes after it is not moved: the file may have grown. */
 static ssize_t run(ompio_file_t *fh, int direction)
 {
     struct dafs_file *file = &dafs_file_of(fh)->common;
     uint64_t wanted, moved = 0;
     adio_dafs_transfer transfer = transfer_of(fh, direction, &wanted);
+    bool exchanges = file->collective && !dafs_is_alone(file);
     int class;
 
-    if (!file->collective && atomic_load(&file->error) != MPI_SUCCESS)
+    if ((!exchanges && file->ended) || (!file->collective && atomic_load(&file->error) != MPI_SUCCESS))
         return 0;
     class = dafs_transfer(file, &transfer, wanted, &moved);
     if (class != MPI_SUCCESS)
         atomic_store(&file->error, class);
+    file->ended = direction == ADIO_DAFS_READ && moved < wanted;
     return (ssize_t)moved;
 }
 

@@ -16,6 +16,7 @@ void dafs_enter(struct dafs_ompio_file *file, enum dafs_call call)
 {
     pthread_mutex_lock(&file->call_lock);
     file->common.collective = call;
+    file->common.ended = false;
     if (call != DAFS_CALL_OWN)
         file->common.end = DAFS_NO_END;
     dafs_take_error(&file->common);

@@ -1,9 +1,10 @@
 //! The programs of `tests/mpi`, each verified by content, on one to four ranks.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use dafs_server::access::IdentityMapping;
+use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way};
 
@@ -18,6 +19,7 @@ on_each_way! {
     positions,
     random,
     contiguous,
+    read_that_came_to_the_end_stops_there_though_the_file_grows,
     collective,
     collective_of_two,
     nonblocking,
@@ -169,6 +171,23 @@ fn random(way: Way, on: On) {
 
 fn contiguous(way: Way, on: On) {
     run_all(way, on, "contiguous", "");
+}
+
+// [MPI-13] Open MPI cuts what is larger than this into reads that it makes one after the other.
+fn read_that_came_to_the_end_stops_there_though_the_file_grows(way: Way, on: On) {
+    let (harness, faults) = Harness::start_faulty(on, |_| {});
+    for case in ["end_of_file_by_pointer", "end_of_file_by_pointer_of_all"] {
+        let run = Run::new(way, 1, "contiguous").arg(case).arg(file(&harness, on));
+        let run = run.env("OMPI_MCA_io_ompio_cycle_buffer_size", "4096");
+        faults.next(Kind::Read, Fault::Late, 1);
+        let done = run.env("DAFS_MPI_COLLECTIVE", "independent").run_while(|| {
+            faults.wait_for_held(1);
+            let grows = File::options().write(true).open(harness.data().join("f")).unwrap();
+            grows.set_len(20_000).unwrap();
+            faults.release();
+        });
+        done.passed();
+    }
 }
 
 // [MPI-80]
