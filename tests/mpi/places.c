@@ -188,6 +188,27 @@ static void run_bad_view_of_one(void)
     close_unchanged(fh);
 }
 
+/* The same of a file type with data before its beginning, which MPI forbids and a library may take. */
+static void run_view_before_the_file_of_one(void)
+{
+    MPI_Aint before = -4;
+    int one = 1, memory = 0;
+    MPI_File fh = open_with_gaps();
+    MPI_Datatype type;
+    MPI_Status status;
+    if (is_romio(fh)) {
+        CHECK_MPI(MPI_File_close(&fh));
+        check_skip("the library takes such views");
+    }
+    MPI_Type_create_hindexed(1, &one, &before, MPI_INT, &type);
+    MPI_Type_commit(&type);
+    CHECK_CLASS(MPI_File_set_view(fh, 0, MPI_INT, check.rank == 1 ? type : MPI_INT, "native", MPI_INFO_NULL), MPI_ERR_ARG);
+    CHECK_MPI(MPI_File_read_at_all(fh, check.rank, &memory, 1, MPI_INT, &status));
+    CHECK_PATTERN(&memory, 1, 400 + 16 * (uint64_t)check.rank, 4);
+    MPI_Type_free(&type);
+    close_unchanged(fh);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
@@ -198,6 +219,7 @@ int main(int argc, char **argv)
         {"pointer_leaves_view", 1, run_pointer_leaves_view, "a pointer that has moved beyond all numbers"},
         {"bad_view", 1, run_bad_view, "a file type that is no multiple of its etype"},
         {"bad_view_of_one", 2, run_bad_view_of_one, "a view that cannot be, of one rank"},
+        {"view_before_the_file_of_one", 2, run_view_before_the_file_of_one, "a file type with data before its beginning, of one rank"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);

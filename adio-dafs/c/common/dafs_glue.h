@@ -156,6 +156,8 @@ struct dafs_view_asked {
     const char *datarep;
     /* The MPI library takes the representation "internal". */
     bool knows_internal;
+    /* It refuses the file type, which has data before its beginning, by itself. */
+    bool begins_before;
 };
 /* Whether that can be a view of a file with this amode. A mistake of one rank is found here for all, before the MPI library finds it on
  * that rank alone, while the others wait. Collective; an MPI error class. */

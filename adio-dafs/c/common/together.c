@@ -381,6 +381,8 @@ int dafs_check_view(MPI_Comm comm, int amode, const struct dafs_view_asked *aske
         class = MPI_ERR_ARG;
     else if (asked->etype_size == 0 || asked->filetype_size % asked->etype_size != 0)
         class = MPI_ERR_ARG;
+    else if (asked->begins_before)
+        class = MPI_ERR_ARG;
     else if (!is_representation(asked))
         class = MPI_ERR_UNSUPPORTED_DATAREP;
     return dafs_max_class(comm, class);

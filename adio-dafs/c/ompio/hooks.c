@@ -398,7 +398,10 @@ static int check_view(const ompio_file_t *fh, MPI_Offset disp, const ompi_dataty
                       const char *datarep)
 {
     struct dafs_view_asked asked = {.displacement = disp, .datarep = datarep};
+    ptrdiff_t lowest, extent;
 
+    opal_datatype_get_true_extent(&filetype->super, &lowest, &extent);
+    asked.begins_before = lowest < 0;
     opal_datatype_type_size(&etype->super, &asked.etype_size);
     opal_datatype_type_size(&filetype->super, &asked.filetype_size);
     return dafs_check_view(fh->f_comm, fh->f_amode, &asked);
