@@ -64,12 +64,22 @@ static void run_directory_changes(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* DAFS_ADDRESS leads all ranks but the first to another server. */
+static void run_of_two_servers(void)
+{
+    MPI_File fh;
+    if (check.rank != 0)
+        setenv("DAFS_ADDRESS", getenv("OTHER_ADDRESS"), 1);
+    CHECK_CLASS(MPI_File_open(MPI_COMM_WORLD, check.file, MPI_MODE_CREATE | MPI_MODE_RDWR, check.info, &fh), MPI_ERR_NO_SUCH_FILE);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
         {"unreadable", 1, run_unreadable, "DAFS_MPI_PREFIX cannot be read"},
         {"of_one_rank", 2, run_of_one_rank, "one rank alone has DAFS_MPI_PREFIX"},
         {"directory_changes", 1, run_directory_changes, "MPI_MODE_DELETE_ON_CLOSE, a relative name, and chdir()"},
+        {"of_two_servers", 2, run_of_two_servers, "DAFS_ADDRESS differs, OTHER_ADDRESS is that of all ranks but the first"},
         {NULL, 0, NULL, NULL},
     };
     return check_main(argc, argv, cases, "", MPI_THREAD_SINGLE);

@@ -100,9 +100,7 @@ int dafs_class(int status);
 
 /* Tells what this thread's last call failed of in one line on stderr, unless the MPI error class alone says it. */
 void dafs_report(int status);
-/* The same with words that were kept: what a thread calls meanwhile may fail, of something else. */
-void dafs_report_words(int status, const char *words);
-/* Room for words, which are cut. */
+/* Keeps what it failed of: what a thread calls meanwhile may fail, of something else. Room for words, which are cut. */
 #define DAFS_WORDS_SIZE 1024
 void dafs_keep_words(char words[DAFS_WORDS_SIZE]);
 

@@ -46,11 +46,6 @@ void dafs_keep_words(char words[DAFS_WORDS_SIZE])
 
 void dafs_report(int status)
 {
-    dafs_report_words(status, adio_dafs_last_error());
-}
-
-void dafs_report_words(int status, const char *words)
-{
     switch (status) {
     case ADIO_DAFS_OK:
     case ADIO_DAFS_ERR_AMODE:
@@ -61,6 +56,6 @@ void dafs_report_words(int status, const char *words)
     case ADIO_DAFS_ERR_QUOTA:
         return;
     default:
-        fprintf(stderr, "adio-dafs: %s\n", words);
+        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
     }
 }

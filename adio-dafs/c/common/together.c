@@ -104,8 +104,9 @@ static int agree_on_open(const struct dafs_opening *opening, struct dafs_file *f
         file->independent = !values[OPEN_TWO_PHASE];
         return MPI_SUCCESS;
     }
-    if (values[OPEN_LOWEST_FAILED] == opening->size - opening->rank)
-        dafs_report_words(status, words);
+    /* The class alone does not say how a file can be missing that the first rank has open. */
+    if (status != ADIO_DAFS_OK && values[OPEN_LOWEST_FAILED] == opening->size - opening->rank)
+        fprintf(stderr, "adio-dafs: %s\n", words);
     return give_up(file, (int)values[OPEN_CLASS]);
 }
 

@@ -73,10 +73,12 @@ impl Opening<'_> {
                 _ => Ok((Arc::clone(server), by_path(export, &place, &options)?, false)),
             }
         });
-        let (server, inner, joined) = opened.map_err(|error| error.cannot("open", &place.shown))?;
+        let (server, inner, joined) = opened.map_err(|error| match error.class {
+            Class::NoSuchFile => other_than_opened(&place, "no such file"),
+            _ => error.cannot("open", &place.shown),
+        })?;
         if inner.attributes_at_open().identity() != ticket.identity() {
-            let what = "it was replaced while the ranks opened it; open it again";
-            return Err(Error::new(Class::NoSuchFile, what).cannot("open", &place.shown));
+            return Err(other_than_opened(&place, "another file"));
         }
         self.made(place, server, inner, Some((joined, ticket.key())))
     }
@@ -154,6 +156,15 @@ impl File {
         let identity = self.inner.attributes_at_open().identity();
         Ok(Ticket::new(token.as_ref(), &self.place, identity, self.key).encode())
     }
+}
+
+/// A rank finds something else than the file that the first one has open.
+fn other_than_opened(place: &Place, found: &str) -> Error {
+    let what = format!(
+        "{found} here, where the first rank has one open: it was removed or replaced meanwhile, or is at another server; \
+         this name must lead to the same server on all nodes"
+    );
+    Error::new(Class::NoSuchFile, what).cannot("open", &place.shown)
 }
 
 /// Removes a file by name. Blocks.

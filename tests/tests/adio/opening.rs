@@ -18,6 +18,7 @@ use crate::support::{
 on_sockets! {
     ranks_that_join_have_the_file_open_with_one_open,
     rank_joins_by_path_when_the_token_is_of_no_use,
+    rank_whose_name_leads_to_another_server_is_told_so,
     ticket_that_is_none_is_refused,
     errors_have_their_classes,
     file_is_used_as_its_access_mode_says,
@@ -82,6 +83,20 @@ fn rank_joins_by_path_when_the_token_is_of_no_use(on: On) {
         ticket
     };
     assert_eq!(opening(&name, RDWR, &[]).join(&ticket).unwrap_err().class, Class::NoSuchFile);
+}
+
+// [MPI-9] As an address does that names the host that a rank is on, or a socket there.
+fn rank_whose_name_leads_to_another_server_is_told_so(on: On) {
+    let (first, other) = (Harness::start(on), Harness::start(on));
+    let ticket = open(&name(&first, on, "f"), &[]).share().unwrap();
+    let there = name(&other, on, "f");
+    for found in ["no such file here", "another file here"] {
+        let error = opening(&there, RDWR, &[]).join(&ticket).unwrap_err();
+        assert_eq!(error.class, Class::NoSuchFile, "{error}");
+        assert!(error.message.contains(found), "{error}");
+        assert!(error.message.contains("must lead to the same server on all nodes"), "{error}");
+        open(&there, &[]);
+    }
 }
 
 fn ticket_that_is_none_is_refused(on: On) {

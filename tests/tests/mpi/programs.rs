@@ -39,6 +39,7 @@ on_each_way! {
     threads,
     name_goes_nowhere_by_a_prefix_that_cannot_be_read,
     name_that_one_rank_has_on_dafs_is_an_error_on_all,
+    name_that_leads_to_two_servers_is_an_error_that_says_so,
     file_that_goes_when_it_is_closed_is_the_one_that_was_opened,
 }
 
@@ -346,6 +347,18 @@ fn name_that_one_rank_has_on_dafs_is_an_error_on_all(way: Way, on: On) {
     let done = run.env("DAFS_MPI_PREFIX", prefix).run();
     assert!(done.passed().stderr.contains("give all of them the same DAFS_MPI_PREFIX"), "{done:?}");
     assert!(!directory.join("f").exists() && !harness.data().join("f").exists());
+}
+
+// [MPI-7] [MPI-9]
+fn name_that_leads_to_two_servers_is_an_error_that_says_so(way: Way, on: On) {
+    let (first, other) = (Harness::start(on), Harness::start(on));
+    for found in ["no such file here", "another file here"] {
+        let run = Run::new(way, 3, "names").arg("of_two_servers").arg("dafs:/data/f");
+        let done = run.env("DAFS_ADDRESS", first.url()).env("OTHER_ADDRESS", other.url()).run();
+        let said = done.passed().stderr.lines().filter(|line| line.contains(found));
+        assert_eq!(said.filter(|line| line.contains("the same server on all nodes")).count(), 1, "{done:?}");
+        std::fs::write(other.data().join("f"), []).unwrap();
+    }
 }
 
 // [MPI-17]
