@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use adio_dafs::error::Class;
 use adio_dafs::file::File;
-use dafs_client::{Direction, LockKind, OpenOptions};
+use dafs_client::{Background, Config, Direction, LockKind, OpenOptions};
 use dafs_proto::wire::Features;
+use dafs_server::config::ExportKind;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_sockets;
@@ -22,6 +23,7 @@ on_sockets! {
     small_atomic_transfer_is_one_chain,
     small_atomic_writes_that_wait_leave_whoever_has_the_lock_its_slots,
     atomic_write_that_may_be_done_is_not_done_again,
+    small_atomic_write_waits_for_those_who_take_their_locks_again,
     atomic_transfer_locks_what_it_covers_and_nothing_else,
     atomic_mode_needs_a_server_that_knows_locks,
     files_open_one_way_alone_are_locked_that_way,
@@ -92,7 +94,9 @@ fn atomic_transfer_waits_for_whoever_has_locked_a_later_piece_or_a_gap(on: On) {
     let (_session, other) = open_plain(&harness);
     for method in ["list", "multiple", "sieve", "view"] {
         file.take_hints([("dafs_method", method)]);
-        for (direction, kind) in [(Direction::Write, LockKind::Shared), (Direction::Read, LockKind::Exclusive)] {
+        for (direction, kind) in
+            [(Direction::Write, LockKind::Shared), (Direction::Read, LockKind::Exclusive)]
+        {
             for place in [10_050, 5_000] {
                 let mut data = bytes(1, 200);
                 let (one, two) = data.split_at_mut(100);
@@ -215,6 +219,26 @@ fn small_atomic_writes_that_wait_leave_whoever_has_the_lock_its_slots(on: On) {
     let all: Vec<_> = small.into_iter().chain([holder]).collect();
     wait_for("all end", || all.iter().all(std::thread::JoinHandle::is_finished));
     assert_eq!(all.into_iter().map(|one| one.join().unwrap().unwrap()).collect::<Vec<_>>(), [8, 8, 20]);
+}
+
+// [MPI-88] After a restart, a server with a lock file refuses locks that do not wait.
+fn small_atomic_write_waits_for_those_who_take_their_locks_again(on: On) {
+    let mut harness = Harness::start_with(on, |config| {
+        let ExportKind::Directory(data) = &config.exports[0].kind else { panic!("a directory") };
+        config.lock_file = Some(data.with_file_name("locks"));
+        (config.lease_ms, config.keep_alive_ms) = (1200, 400);
+    });
+    let file = open_atomic(&harness, on);
+    // Without a thread it does not come back.
+    let gone = harness.session_with(&Config { background: Background::None, ..Config::default() });
+    let export = gone.mount("data").unwrap();
+    let other = export.open_with("f", OpenOptions::new().read(true).write(true)).unwrap();
+    other.lock(0..1, LockKind::Exclusive).unwrap();
+    harness.restart();
+    // A write would be in doubt where it has found the connection broken.
+    file.size().unwrap();
+    assert_eq!(run(&file, Direction::Write, &[segment(&mut [1; 8], 0)]).unwrap(), 8);
+    assert_eq!(std::fs::read(harness.data().join("f")).unwrap(), [1; 8]);
 }
 
 // [MPI-60]

@@ -393,7 +393,7 @@ fn range_that_cannot_be_is_refused(on: On) {
     assert!(file.try_lock(u64::MAX - 1..u64::MAX, Exclusive).unwrap());
 }
 
-// [CLI-143]
+// [CLI-143] [LOCK-17]
 fn chain_locks_writes_and_unlocks_in_one_round_trip(on: On) {
     let harness = Harness::start(on);
     let (a, b) = (harness.session(), harness.session());
@@ -415,6 +415,13 @@ fn chain_locks_writes_and_unlocks_in_one_round_trip(on: On) {
         a.unlock(0..4).unwrap();
         assert_eq!(chain.join().unwrap().unwrap().counts, [4]);
     });
+    // Or it does not wait, and does nothing.
+    b.lock(3..4, Shared).unwrap();
+    let refused = a.chain().try_lock(0..4, Exclusive).write_at(b"lost", 0).unlock(0..4).run();
+    assert_status(refused, Status::LOCKED, "a lock that would wait");
+    b.unlock(3..4).unwrap();
+    a.chain().try_lock(0..4, Exclusive).read_at(&mut read, 0).unlock(0..4).run().unwrap();
+    assert_eq!(read, *b"then");
     // Where it breaks off, the lock does not stay.
     let reads = export.open_with("f", OpenOptions::new().read(true)).unwrap();
     let broken = reads.chain().lock(0..4, Shared).write_at(b"not", 0).unlock(0..4).run();
