@@ -270,8 +270,8 @@ impl Chain<'_> {
     /// # }
     /// ```
     ///
-    /// While it waits, the chain keeps a slot of the session for each of its requests. Where the lock may be held in this session, by another
-    /// owner, that one needs a slot to give it back: [`Chain::try_lock`] leaves it one, and [`File::lock`] waits without a slot.
+    /// While it waits, the chain keeps a slot of the session for each of its requests. Where another owner of this session may have the
+    /// lock, that one needs a slot to give it back: [`Chain::try_lock`] leaves it one, and [`File::lock`] waits without a slot.
     pub fn lock(self, range: Range<u64>, kind: LockKind) -> Self {
         self.push_lock(&range, kind, LockFlags::WAIT)
     }
