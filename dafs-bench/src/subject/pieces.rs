@@ -5,7 +5,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
-use dafs_client::{Datatype, Explanation, Extent, File, Noncontiguous, RegisteredBuf, Session, Sieve, ViewPlace};
+use dafs_client::{
+    Datatype, Explanation, Extent, File, Noncontiguous, RegisteredBuf, Session, Sieve, ViewPlace,
+};
 
 use crate::limit::file::AlignedBuf;
 use crate::load::{Budget, FILE_BYTES, Work};
@@ -134,7 +136,8 @@ impl Lists {
         let before = evicting(pieces.cold, path)?;
         let Naming::List(sieve) = naming else {
             file.set_sieve(Sieve::Auto);
-            let view = session.view(&Datatype::bytes(pieces.bytes as u64).resized(0, pieces.stride() as i64))?;
+            let view =
+                session.view(&Datatype::bytes(pieces.bytes as u64).resized(0, pieces.stride() as i64))?;
             return repeat_after(before, budget, samples, || {
                 pieces.run_view(file, &view.at(offsets(), 0), &mut memory)
             });

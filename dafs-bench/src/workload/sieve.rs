@@ -174,7 +174,12 @@ impl<'r> Judged<'r> {
         let row = |method: Method| rows.iter().find(|row| row.method == Some(method));
         let us = |method: Method| row(method)?.p50_us;
         let forced_us = [Method::On, Method::Off].into_iter().filter_map(us).reduce(f64::min);
-        Some(Self { auto: row(Method::Auto)?, forced_us, separate_us: us(Method::Separate), view_us: us(Method::View) })
+        Some(Self {
+            auto: row(Method::Auto)?,
+            forced_us,
+            separate_us: us(Method::Separate),
+            view_us: us(Method::View),
+        })
     }
 
     fn who(&self) -> String {
