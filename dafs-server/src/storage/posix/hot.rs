@@ -45,6 +45,8 @@ const COPY_SIZE_MAX: usize = 16 * 1024;
 /// From this size up a copy is larger than what the caches of its reader keep, bytes.
 const BULK_MIN: usize = 256 * 1024;
 const PAGE_SIZE: usize = 4096;
+/// Pieces whose first bytes are asked of memory together. To wait for those of one after the other takes longer than copying.
+const PIECES_AHEAD: usize = 16;
 
 /// The hot windows of an export: a table where each window of each file has one place.
 #[derive(Default)]
@@ -347,28 +349,46 @@ impl Window {
         }
         // How many are copied, how many of them are proved to be, and bytes of the others.
         let (mut count, mut proved, mut unproved) = (0, 0, 0);
-        while let Some((offset, into)) = piece(count) {
-            let at = within(offset);
-            if offset / WINDOW_SIZE as u64 != number || into.len() > self.last_page.saturating_sub(at) {
+        'copying: loop {
+            let ahead = self.fetched(number, &|index| piece(count + index));
+            if ahead.is_empty() {
                 break;
             }
-            let copied = match into.len() {
-                ..=COPY_SIZE_MAX => self.mapping.copy_out(at, into, bulk),
-                _ => self.copy_whole(at, into, bulk),
-            };
-            if !copied {
-                break;
-            }
-            count += 1;
-            unproved += into.len();
-            if unproved >= COPY_SIZE_MAX {
-                if !self.mapping.has_byte(self.last_page) {
-                    return proved;
+            for (at, into) in ahead {
+                let copied = match into.len() {
+                    ..=COPY_SIZE_MAX => self.mapping.copy_out(at, into, bulk),
+                    _ => self.copy_whole(at, into, bulk),
+                };
+                if !copied {
+                    break 'copying;
                 }
-                (proved, unproved) = (count, 0);
+                count += 1;
+                unproved += into.len();
+                if unproved >= COPY_SIZE_MAX {
+                    if !self.mapping.has_byte(self.last_page) {
+                        return proved;
+                    }
+                    (proved, unproved) = (count, 0);
+                }
             }
         }
         if self.mapping.has_byte(self.last_page) { count } else { proved }
+    }
+
+    /// The first pieces, as far as they lie before the last page: their places in the window. They are on their way from memory.
+    fn fetched<'a>(
+        &self,
+        number: u64,
+        piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
+    ) -> SmallVec<[(usize, Span<'a>); PIECES_AHEAD]> {
+        let ahead = (0..PIECES_AHEAD).map_while(|index| {
+            let (offset, into) = piece(index)?;
+            let at = within(offset);
+            let is_here =
+                offset / WINDOW_SIZE as u64 == number && into.len() <= self.last_page.saturating_sub(at);
+            is_here.then_some((at, into))
+        });
+        ahead.inspect(|(at, into)| self.mapping.prefetch(*at, into.len())).collect()
     }
 
     /// Copies what lies before the last page.

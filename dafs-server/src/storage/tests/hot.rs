@@ -121,6 +121,39 @@ fn hot_file_of_every_size_reads_right_at_its_edges() {
     }
 }
 
+// [STOR-21]
+#[test]
+#[ignore = "needs hot-windows"]
+fn pieces_of_hot_windows_are_read_each_in_its_place_up_to_the_last_page() {
+    let size = 2 * WINDOW;
+    let mut hot = Hot::new(size);
+    hot.activate(0);
+    hot.activate(size - 1);
+    for (count, len, stride) in
+        [(1, 9, 9), (15, 300, 999), (16, 64, 128), (17, 1, 2), (33, 5000, 9000), (40, 130, 130)]
+    {
+        let span = count as u64 * stride;
+        for from in
+            [0, 77, WINDOW - span / 2, WINDOW - 1, size - PAGE - span, size - PAGE - span + 1, size - span]
+        {
+            let offset = |index: usize| from + index as u64 * stride;
+            let mut bytes = vec![0; count * len];
+            let places: Vec<Span<'_>> = bytes.chunks_mut(len).map(Span::from_mut).collect();
+            let piece = |index: usize| Some((offset(index), *places.get(index)?));
+            let read = hot.fixture.storage.read_pieces(hot.node, count * len, &piece);
+            // What reaches into the last page of the file, or into the next window, is left to others.
+            let is_proved = |index: &usize| {
+                let (at, end) = (offset(*index), offset(*index) + len as u64);
+                end <= (at - at % WINDOW + WINDOW).min(size - PAGE)
+            };
+            assert_eq!(read, (0..count).take_while(is_proved).count(), "{count} of {len} at {from}");
+            for (index, found) in bytes.chunks(len).enumerate().take(read) {
+                assert!(found == patterned(offset(index), len), "piece {index} of {count}, {len} at {from}");
+            }
+        }
+    }
+}
+
 // [STOR-13] [STOR-21]
 #[test]
 #[ignore = "needs hot-windows"]
