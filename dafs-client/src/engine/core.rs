@@ -349,7 +349,7 @@ impl Core {
             self.on_lock_waits(request.op);
             return Ok(());
         }
-        if matches!(header.status, Status::LOCKED | Status::IO) && op.leaves_gaps_out() {
+        if matches!(header.status, Status::LOCKED | Status::IO | Status::NO_DATA) && op.leaves_gaps_out() {
             // [LIST-50] The lock, or what cannot be read, may lie in a gap alone, which nobody asked for.
             op.redo(request.at, request.len);
             if !std::mem::replace(&mut op.queued, true) {
