@@ -214,7 +214,10 @@ impl<'a> Chain<'a> {
         let result = self.finish(work, covered, outcome);
         let opened = result.as_ref().ok().and_then(|done| done.file.as_ref()).map(|file| &file.node);
         if let Some(node) = opened.or(self.at_file.then_some(self.node)) {
-            let left = self.unlocks.iter().filter(|(_, is_given_back)| result.is_err() || !is_given_back);
+            // Of a lock that was refused, and is the only one, nothing is to be given back.
+            let is_refused = matches!(&result, Err(Error::Status { operation: Opcode::Lock, .. }));
+            let unlocks = if is_refused && self.unlocks.len() == 1 { &[][..] } else { &self.unlocks[..] };
+            let left = unlocks.iter().filter(|(_, is_given_back)| result.is_err() || !is_given_back);
             for (unlock, _) in left {
                 let unlock = Named::of(&unlock.bytes());
                 // Whatever becomes of it: the lock ends with the file at the latest.
