@@ -236,12 +236,24 @@ fn listen_everywhere(config: &Config, limits: ShmLimits, loops: &mut [EventLoop]
     }
     for (address, error) in elsewhere {
         let names = config.listen.iter().filter(|named| named.addresses.contains(address));
-        let Some(named) = names.flat_map(|named| &named.addresses).find(|other| bound.contains(other)) else {
+        let instead: Option<Vec<_>> =
+            names.map(|named| named.addresses.iter().find(|other| bound.contains(other))).collect();
+        let Some(instead) = instead.and_then(|others| others.first().copied()) else {
             return Err(cannot_listen(address, error));
         };
-        tracing::info!(%address, %error, instead = %named, "does not listen on one of the addresses of a name");
+        let what = "does not listen on one of the addresses of a name";
+        if is_loopback(address) {
+            tracing::info!(%address, %error, %instead, "{what}");
+        } else {
+            // The host may be about to have it.
+            tracing::warn!(%address, %error, %instead, "{what}; if the host has it later, restart the server");
+        }
     }
     Ok(())
+}
+
+fn is_loopback(address: &Address) -> bool {
+    matches!(address, Address::Tcp(ip) | Address::Verbs(ip) if ip.ip().is_loopback())
 }
 
 fn is_not_of_this_host(error: &ConnectError) -> bool {
@@ -552,8 +564,10 @@ mod tests {
         };
         for both in [[&elsewhere, &here], [&here, &elsewhere]] {
             assert_eq!(listen(&[&both]).unwrap(), 1);
-            let error = listen(&[&both[..1], &both[1..]]).unwrap_err().to_string();
-            assert!(error.contains("192.0.2.1") && error.contains("address of this host"), "{error}");
+            for names in [[&both[..1], &both[1..]], [&both[..], &[&elsewhere]]] {
+                let error = listen(&names).unwrap_err().to_string();
+                assert!(error.contains("192.0.2.1") && error.contains("address of this host"), "{error}");
+            }
         }
     }
 
