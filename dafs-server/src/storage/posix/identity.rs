@@ -225,6 +225,11 @@ fn take_umask() -> Option<Mode> {
 /// Whether the calling thread, which acts as the process itself, may act as others: CAP_SETUID and CAP_SETGID are in effect, and the kernel
 /// lets them be used. In a user namespace, or behind a filter of system calls, it may not.
 pub(crate) fn may_change_identity() -> bool {
+    // On a thread of its own: the kernel takes RDMA calls only from threads that have never changed who they are, to the same either.
+    std::thread::spawn(try_to_change).join().unwrap_or(false)
+}
+
+fn try_to_change() -> bool {
     let both = CapabilitySet::SETGID | CapabilitySet::SETUID;
     let own = own_identity();
     // To become what it is changes nothing.
