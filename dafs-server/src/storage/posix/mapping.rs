@@ -387,7 +387,7 @@ mod tests {
     fn copy_of_every_length_is_the_bytes_and_nothing_behind_them() {
         assert!(prepare());
         let file = file(1);
-        let content: Vec<u8> = (0..PAGE).map(|at| (at % 251 + 1) as u8).collect();
+        let content: Vec<u8> = (1..=251).cycle().take(PAGE).collect();
         file.write_all_at(&content, 0).unwrap();
         let mapping = Mapping::new(file.as_fd(), 0, PAGE).unwrap();
         for len in (0..=200).chain([PAGE - 7]) {
