@@ -65,8 +65,7 @@ impl Export {
 
 /// The server knows tokens; else the answer that it would give if it could.
 fn check_feature(owner: &Owner, operation: Opcode, path: &[u8]) -> Result<()> {
-    let features = owner.shared.lock().terms.welcome.features;
-    if features & Features::TOKENS.bits() != 0 {
+    if owner.shared.lock().terms.has(Features::TOKENS) {
         return Ok(());
     }
     Err(Error::Status {

@@ -111,11 +111,11 @@ impl Session {
             path: Vec::new(),
             explanation: explanation.to_owned(),
         };
-        let (features, number) = {
+        let (has_views, number) = {
             let mut core = shared.lock();
-            (core.terms.welcome.features, core.views.next_number())
+            (core.terms.has(Features::VIEWS), core.views.next_number())
         };
-        if features & Features::VIEWS.bits() == 0 {
+        if !has_views {
             return Err(refused(Status::NOT_SUPPORTED, "the server knows no views; lists do the same"));
         }
         let description = encode_datatype(datatype);

@@ -56,9 +56,8 @@ pub(crate) fn prepare(
     if let Some(error) = parts.wrong {
         return Err((error, keep));
     }
-    let knows_batches = core.terms.welcome.features & Features::BATCHES.bits() != 0;
     let bounds = Bounds::of(&core.terms);
-    if !knows_batches {
+    if !core.terms.has(Features::BATCHES) {
         return Ok(Plan::Singly { parts, keep });
     }
     for part in &mut parts.operations {
