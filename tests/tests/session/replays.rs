@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dafs_client::{Datatype, File, LockOptions, Session, SetAttributes};
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, Region};
+use dafs_proto::transport::{Access, Domain, Region};
 use dafs_proto::wire::{
     AllocateRequest, BATCH_RESULT_SIZE, BatchOperation, BatchRequest, CommitRequest, CopyRequest,
     EXTENT_SIZE, FileHandle, Flags, HEADER_SIZE, Header, ListFlags, ListReadReply, ListRequest, Lists,
@@ -13,7 +13,7 @@ use dafs_proto::wire::{
     ViewSetRequest, Welcome, WriteReply, decode_batch_results, encode_datatype, encode_lists,
     encode_message_pack, lists_size,
 };
-use dafs_tests::faulty::{Fault, Kind};
+use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Message, Raw, introduction, read_body, request, stable_write_body, write_body};
@@ -227,6 +227,17 @@ fn batch(operations: &[BatchOperation]) -> Request {
     Request { opcode: Opcode::Batch, body, payload }
 }
 
+/// Breaks the connection of what storage holds, which it then does without one. `other` is the only other session.
+fn left_in_flight(raw: Raw, faults: &Faults, other: &Session) -> Arc<dyn Domain> {
+    faults.wait_for_held(1);
+    let domain = Arc::clone(&raw.domain);
+    drop(raw);
+    wait_for("its connection is gone", || other.statistics().unwrap().connections == 1);
+    faults.release();
+    wait_for("storage has let go", || other.statistics().unwrap().in_flight == 0);
+    domain
+}
+
 // [BATCH-20] [BATCH-22] Storage lets go of them while their session has no connection.
 fn stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_committed_and_not_repeated(
     on: On,
@@ -256,12 +267,7 @@ fn stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_comm
         let mut header = Header::request(Opcode::Batch, FileHandle(0));
         raw.begin(&mut header);
         raw.send(header, &request.body, &request.payload);
-        faults.wait_for_held(1);
-        let domain = Arc::clone(&raw.domain);
-        drop(raw);
-        wait_for("its connection is gone", || other.statistics().unwrap().connections == 1);
-        faults.release();
-        wait_for("storage has let go", || other.statistics().unwrap().in_flight == 0);
+        let domain = left_in_flight(raw, &faults, &other);
         let written = file.metadata().unwrap().size as usize;
         assert!(written >= 10, "{export}: nothing is in the file");
         file.write_all_at(&bytes(2, 50), 0).unwrap();
@@ -307,12 +313,7 @@ fn write_that_comes_again_meets_a_lock_only_behind_what_is_written(on: On) {
         let mut header = Header::request(request.opcode, handle);
         raw.begin(&mut header);
         raw.send(header, &request.body, &request.payload);
-        faults.wait_for_held(1);
-        let domain = Arc::clone(&raw.domain);
-        drop(raw);
-        wait_for("its connection is gone", || other.statistics().unwrap().connections == 1);
-        faults.release();
-        wait_for("storage has let go", || other.statistics().unwrap().in_flight == 0);
+        let domain = left_in_flight(raw, &faults, &other);
         assert_eq!(file.metadata().unwrap().size, 10, "what is written");
         let mandatory = LockOptions { mandatory: true, ..LockOptions::default() };
         file.lock_with(locked.clone(), LockKind::Exclusive, mandatory).unwrap();

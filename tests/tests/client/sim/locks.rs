@@ -24,15 +24,13 @@ struct Two {
 impl Two {
     fn new(seed: u64) -> Self {
         let world = ScriptedWorld::new(seed);
-        let open = |client: u8| {
+        let connect = |client: u8| {
             let config = Config { client_id: Some([client; 16]), ..ScriptedWorld::config() };
             let session = world.connect(&config).unwrap();
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true);
-            let file = session.mount("data").unwrap().open_with("f", &options).unwrap();
+            let file = open(&session);
             (session, file)
         };
-        let ((session, file), (other_session, other)) = (open(7), open(8));
+        let ((session, file), (other_session, other)) = (connect(7), connect(8));
         Self { session, file, other_session, other, _world: world }
     }
 
@@ -53,6 +51,12 @@ impl Two {
     }
 }
 
+fn open(session: &Session) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    session.mount("data").unwrap().open_with("f", &options).unwrap()
+}
+
 /// The head of a reply with this status.
 fn reply(header: &Header, status: Status) -> Vec<u8> {
     let mut head = [0; HEADER_SIZE];
@@ -70,11 +74,6 @@ fn end<T>(mut pending: Pending<T>, two: &Two) -> T {
 #[test]
 fn lock_of_a_file_that_is_dropped_beside_an_operation_is_given_back_behind_it() {
     let world = ScriptedWorld::new(41);
-    let open = |session: &Session| {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true);
-        session.mount("data").unwrap().open_with("f", &options).unwrap()
-    };
     let (session, other_session) = (world.session(), world.session());
     let (file, other) = (open(&session), open(&other_session));
     file.lock(0..10, Exclusive).unwrap();
@@ -262,11 +261,6 @@ fn lock_that_was_taken_again_is_not_put_back_for_one_that_was_given_up_before_th
 fn unlock_that_a_restart_leaves_unanswered_takes_nothing_that_was_locked_behind_it() {
     for is_executed in [true, false] {
         let world = ScriptedWorld::new(10);
-        let open = |session: &Session| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true);
-            session.mount("data").unwrap().open_with("f", &options).unwrap()
-        };
         let (session, other_session) = (world.session(), world.session());
         let (file, other) = (open(&session), open(&other_session));
         file.lock(0..4, Exclusive).unwrap();
