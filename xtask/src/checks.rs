@@ -74,6 +74,27 @@ pub(crate) const CHECKS: &[Check] = &[
         ],
         environment: &[],
     },
+    // The archives of the crates that are published, as RELEASING.md makes them.
+    Check {
+        name: "package",
+        needs: None,
+        calls: &[&[
+            "package",
+            "--locked",
+            "--offline",
+            "--no-verify",
+            "--allow-dirty",
+            "--package",
+            "dafs-proto",
+            "--package",
+            "dafs-client",
+            "--package",
+            "dafs-server",
+            "--package",
+            "dafs-cli",
+        ]],
+        environment: &[],
+    },
 ];
 
 /// A check that was run, or could not be.

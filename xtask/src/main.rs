@@ -59,7 +59,8 @@ const TEST_HELP: &str = "\
 A suite is a cargo test target: the unit tests of a crate (proto/unit), the provider conformance tests
 (proto/conformance), or a file of tests/tests (session, files, faults, ...). A test belongs to the provider
 whose name is a module on its path, as in tcp::read_past_end_returns_short; with none it stands in column '-'.
-The checks are suites too: fmt, build, doctests, clippy, rustdoc, features.
+The checks are suites too: fmt, build, doctests, clippy, rustdoc,
+features, package.
 
 A test marked #[ignore = \"needs NAME\"] runs when NAME is there. What Debian can supply is installed with apt-get
 when this runs as root or sudo asks no password; --no-install prevents that. What is missing is named at the end.

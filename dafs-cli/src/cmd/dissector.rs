@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use crate::output::Output;
 use crate::report::Result;
 
-const DISSECTOR: &str = include_str!("../../../spec/wireshark/dafs.lua");
+const DISSECTOR: &str = include_str!("../../dafs.lua");
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut out = Output::new();

@@ -1,0 +1,1 @@
+../spec/wireshark/dafs.lua
