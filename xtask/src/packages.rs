@@ -86,6 +86,12 @@ pub(crate) const NEEDS: &[Need] = &[
         probes: &[Probe::UserNamespace],
         packages: &[],
     },
+    Need {
+        name: "own-network",
+        purpose: "the commands of the README, at the default addresses",
+        probes: &[Probe::UserNamespace, Probe::Program("ip")],
+        packages: &["iproute2"],
+    },
     Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
     Need {
         name: "mount",

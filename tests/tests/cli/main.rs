@@ -15,6 +15,7 @@ mod locks;
 mod memlock;
 mod merged;
 mod owners;
+mod pages;
 mod programs;
 mod reload;
 mod removal;

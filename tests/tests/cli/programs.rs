@@ -226,6 +226,8 @@ fn build() -> PathBuf {
             "-p",
             "dafs-cli",
             "-p",
+            "dafs-bench",
+            "-p",
             "dafs-server",
             "-p",
             "dafs-tests",

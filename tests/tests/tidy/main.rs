@@ -8,6 +8,7 @@
 mod graph;
 mod layers;
 mod limits;
+mod pages;
 mod rules;
 mod source;
 mod spec_ids;
@@ -253,14 +254,39 @@ fn exceptions_are_still_needed() {
 
 #[test]
 fn links_between_pages_lead_somewhere() {
-    let faults = faults_in(
-        |path| path.ends_with(".md"),
-        |path, text| {
-            let directory = root().join(path).parent().unwrap().to_owned();
-            rules::dead_links(text, |link| directory.join(link).exists())
-        },
-    );
-    assert_none(&faults);
+    let dead = |path: &str, text: &str| {
+        let directory = root().join(path).parent().unwrap().to_owned();
+        let leads = |link: &str, anchor: &str| {
+            let target = if link.is_empty() { root().join(path) } else { directory.join(link) };
+            let has_anchor =
+                || fs::read_to_string(&target).is_ok_and(|text| pages::anchors(&text).contains(anchor));
+            target.exists() && (anchor.is_empty() || has_anchor())
+        };
+        let links = pages::links(text).into_iter().filter(|(_, link, anchor)| !leads(link, anchor));
+        links.map(|(line, link, anchor)| format!("{line}: {link}#{anchor} leads nowhere")).collect()
+    };
+    assert_none(&faults_in(|path| path.ends_with(".md"), dead));
+}
+
+#[test]
+fn pages_are_short_enough_to_use() {
+    assert_none(&faults_in(|path| path.ends_with(".md"), pages::too_many_words));
+}
+
+#[test]
+fn guide_has_each_of_its_pages_in_its_contents() {
+    let mut named: Vec<String> = Vec::new();
+    let mut there: Vec<String> = Vec::new();
+    for (path, text) in files(|path| path.starts_with("docs/src/") && path.ends_with(".md")) {
+        match path.strip_prefix("docs/src/").unwrap() {
+            "SUMMARY.md" => {
+                named.extend(pages::links(&text).into_iter().map(|(_, link, _)| link.to_owned()));
+            }
+            page => there.push(page.to_owned()),
+        }
+    }
+    named.sort();
+    assert_eq!(named, there);
 }
 
 #[test]

@@ -170,22 +170,6 @@ pub(crate) fn unguarded_root(text: &str) -> Vec<String> {
     if is_guarded { Vec::new() } else { vec!["1: a crate root without #![deny(unsafe_code)]".to_owned()] }
 }
 
-/// Links in Markdown to files that do not exist, as `exists` tells of a path relative to the text's directory.
-pub(crate) fn dead_links(text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (number, line) in numbered(text) {
-        for (at, _) in line.match_indices("](") {
-            let Some((target, _)) = line[at + 2..].split_once(')') else { continue };
-            let path = target.split('#').next().unwrap_or_default();
-            if !path.is_empty() && !target.contains("://") && !target.starts_with("mailto:") && !exists(path)
-            {
-                faults.push(format!("{number}: links to {path}, which does not exist"));
-            }
-        }
-    }
-    faults
-}
-
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
@@ -298,11 +282,5 @@ mod tests {
     fn crate_root_must_deny_unsafe() {
         assert_eq!(unguarded_root("//! A crate.\nmod a;").len(), 1);
         assert!(unguarded_root("//! A crate.\n#![deny(unsafe_code)]").is_empty());
-    }
-
-    #[test]
-    fn dead_link_is_found() {
-        let text = "[a](here.md) [b](gone.md#part) [c](https://example.org/gone.md) [d](#part)";
-        assert_eq!(dead_links(text, |path| path == "here.md"), ["1: links to gone.md, which does not exist"]);
     }
 }
