@@ -4,10 +4,10 @@ use dafs_client::{
     Attributes, Error, Expected, File, FileIdentity, OpenOptions, SetAttributes, Stability, Status, Timestamp,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_status};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     file_that_nobody_has_changed_is_written_in_one_round_trip_and_another_is_not,
     verify_compares_what_it_is_told_and_nothing_else,
     verify_of_a_path_follows_a_link_where_it_is_told,

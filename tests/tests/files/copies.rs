@@ -4,11 +4,11 @@ use dafs_client::{Error, Export, File, OpenOptions, Status};
 use dafs_proto::wire::{CopyRequest, HEADER_SIZE, Header, Opcode};
 use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::raw::Raw;
 use dafs_tests::suite::{EXPORTS, Numbers, assert_invalid, assert_same, assert_status, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     copy_between_files_brings_the_bytes_and_nothing_else,
     copy_within_a_file_may_touch_and_not_overlap,
     copy_of_a_whole_file_behind_itself_ends,

@@ -8,10 +8,10 @@ use dafs_client::{
     Config, Error, Extent, File, MethodOverride, OpenOptions, Session, Stability, Status, wait_all, wait_any,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     transfer_of_every_size_method_and_memory_moves_exactly_its_bytes,
     transfer_with_a_demanded_method_travels_that_way,
     transfer_without_memory_to_stage_in_goes_all_the_same,

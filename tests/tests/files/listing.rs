@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{Config, Dir, FileKind, MethodOverride, Session};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::program::Program;
 use dafs_tests::suite::{EXPORTS, resident_size};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     listing_of_ten_thousand_entries_answers_each_once,
     listing_is_resumed_after_any_entry,
     listing_while_entries_come_and_go_keeps_those_that_stay,

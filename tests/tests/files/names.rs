@@ -8,10 +8,10 @@ use dafs_client::{
     AccessMode, Dir, Error, FileKind, OpenOptions, SetAttributes, SetTime, Status, Timestamp, XattrSetMode,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_status};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     open_flags_mean_what_they_say,
     open_flags_that_contradict_each_other_are_refused_by_the_library,
     directories_are_made_and_removed_when_empty,

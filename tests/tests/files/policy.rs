@@ -11,12 +11,12 @@ use dafs_client::{
 use dafs_tests::area::{Area, page_size};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::registration::{SIZE, assert_reads, since, userfaultfd_is_there, wait_for_stale};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     library_copies_writes_that_block_and_registers_the_rest,
     memory_is_registered_for_each_operation,
     memory_is_registered_once_and_found_again,

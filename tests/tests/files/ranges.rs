@@ -2,10 +2,10 @@
 
 use dafs_client::{AccessPattern, Error, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     truncate_cuts_and_extends_by_zeros,
     allocate_grows_and_punch_leaves_zeros_of_the_same_size,
     seek_finds_data_and_holes,

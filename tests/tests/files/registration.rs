@@ -12,10 +12,10 @@ use dafs_client::{
 };
 use dafs_tests::area::{Area, page_size};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{Numbers, assert_invalid, assert_same, bytes, is_all};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     memory_of_one_operation_is_not_kept,
     memory_without_bytes_is_not_registered,
     memory_that_is_more_than_all_addresses_is_refused,

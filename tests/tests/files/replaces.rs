@@ -3,10 +3,10 @@
 use dafs_client::{Error, Export, OpenOptions, Status};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider! {
     replaced_file_is_all_of_the_new_one_and_the_old_one_stays_open,
     replace_makes_a_file_where_there_is_none,
     replace_that_fails_leaves_the_old_file_and_nothing_else,
