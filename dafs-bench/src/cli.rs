@@ -15,13 +15,13 @@ pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
 
 /// Measure dafs beside the raw limit of this machine, and beside other systems.
 ///
-/// Every row names its limit and the ratio to it. The limit is the barest program that does the same work: a ring in shared memory, a TCP
-/// request and response, a local pread. The ratio is ours over the limit for times, and the limit over ours for rates: 1.0 equals the
-/// limit, and smaller is better; below 1.0 dafs is faster than the limit's program. Limit and subject alternate, round by round, in one
-/// run. The ratio is the median over the rounds, so a machine that is busy for a while spoils one round and not the result.
+/// Each row names its limit and the ratio to it. The limit is the simplest program that does the same work: a ring in shared memory, a TCP
+/// request and response, a local pread. The ratio is dafs over the limit for times, and the limit over dafs for rates. At 1.0 dafs equals
+/// the limit; smaller is better, and below 1.0 dafs is faster. Limit and subject alternate in each round of a run. The ratio is the median
+/// over the rounds, so a machine that is busy for a while spoils one round, not the result.
 ///
-/// A dafs-server is started for the run, on a temporary directory in memory, and stopped at its end. latency, bandwidth, iops and
-/// crossover also run on a temporary directory on a disk, where there is one, unless --dir names a directory.
+/// Each run starts a dafs-server on a temporary directory in memory, and stops it at the end. latency, bandwidth, iops and crossover also
+/// run on a temporary directory on a disk, if there is one, unless --dir names a directory.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-bench", version, after_help = EXAMPLES)]
 pub struct Cli {
@@ -38,7 +38,7 @@ Examples:
   dafs-bench crossover --transport tcp,shm --plot crossover.svg
   dafs-bench overlap --transport shm --plot overlap.svg
   dafs-bench noncontiguous --segments 128 --plot noncontiguous.svg
-  dafs-bench mixed --transport shm --dir /var/tmp    # does a client on the disk slow down one in the cache?
+  dafs-bench mixed --transport shm --dir /var/tmp    # does a client that reads the disk slow down one that reads the cache?
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
   dafs-bench latency --transport verbs --sizes 4,1MiB --peer perftest
   dafs-bench registration --plot registration.svg    # pin-down cache, batched deregistration, groups
@@ -50,16 +50,16 @@ Examples:
   dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
   dafs-bench limits                                  # the raw limits alone, no server
 
-A quiet machine gives steady figures; the load average is part of the JSON.
-What the options mean: dafs-bench latency --help";
+Figures are steady on a quiet machine; the JSON has the load average.
+The options are explained by: dafs-bench latency --help";
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Benchmark {
     /// Measure the time of one operation after the other, by size.
     ///
-    /// Rows are for reads and writes, with registered and with ordinary memory, and for an empty request. Over tcp each row
-    /// comes twice, unless --poll is given: waiting in the kernel (limit tcp_rr), and spinning (tcp_rr_spin).
+    /// There are rows for reads and writes, with registered and with ordinary memory, and for an empty request. Over tcp each row
+    /// appears twice unless --poll is given: waiting in the kernel (limit tcp_rr), and spinning (tcp_rr_spin).
     Latency(Options),
     /// Measure the rate of large transfers, many in flight.
     ///
@@ -68,12 +68,12 @@ pub enum Benchmark {
     /// Measure the rate of small operations, by queue depth.
     ///
     /// Defaults: 4 KiB reads in random order at queue depths 1, 16 and 64, registered memory. The limit over tcp is a
-    /// server that makes one receive and one send for each request. Sending together beats it, so the ratio may be
+    /// server that makes one receive and one send for each request. dafs sends several together, so the ratio may be
     /// well below 1.
     Iops(Options),
     /// Compare inline and direct transfers, by size, direction and registration.
     ///
-    /// The size from which direct is faster, where both are measured, stands beside the threshold that the server exported.
+    /// The table shows the size from which direct is faster beside the threshold that the server exported.
     Crossover(Options),
     /// Measure bandwidth while the client computes between submission and completion.
     ///
@@ -82,88 +82,87 @@ pub enum Benchmark {
     Overlap(Options),
     /// Move memory in pieces to and from a contiguous range of the file, by each method.
     ///
-    /// Rows are for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and auto
-    /// (pack or gather, by the sizes that the server exports), each beside one contiguous transfer of as many bytes.
-    /// --sizes are those of one piece.
+    /// There are rows for multiple (a request for each piece), pack (the client copies), gather (RDMA of each piece) and auto
+    /// (pack or gather, by the sizes that the server exports). Each stands beside one contiguous transfer of as many bytes.
+    /// --sizes are sizes of one piece.
     #[command(alias = "transfer")]
     Noncontiguous(Options),
     /// Move file and memory in pieces, by each method, beside local calls on the file.
     ///
-    /// As noncontiguous, with gaps in the file as large as its pieces. The limit is the quickest of a pread for each piece, one pread of
-    /// all with copies, and all pieces at once by io_uring; for writes a pwrite for each. With --cold nothing of the file is in the page
-    /// cache.
+    /// Like noncontiguous, with gaps in the file as large as the pieces. The limit for reads is the fastest of: a pread for each piece, one
+    /// pread of everything with copies, all pieces at once by io_uring. The limit for writes is a pwrite for each piece. With --cold the
+    /// file is not in the page cache.
     Listio(Options),
     /// Measure cached reads of one client while another reads from the disk.
     ///
     /// One server exports a directory in memory, and one on a disk that bypasses the page cache (O_DIRECT): --dir, or the directory for
     /// temporary files, or else /var/tmp, whichever is on a disk. Rows: 4 KiB reads from the disk at queue depth 16, alone, beside a
-    /// loop of local preads; cached reads alone; and each while the other goes on, beside its own figure alone (limit `alone`), so that
-    /// a ratio of 1.25 means 0.8 of the rate. Both clients share a CPU, unless --pin none.
+    /// loop of local preads; cached reads alone; and each of the two while the other runs, beside its own figure alone (limit `alone`). A
+    /// ratio of 1.25 then means 0.8 of the rate. Both clients share a CPU, unless --pin none.
     Mixed(Options),
     /// Measure the CPU and memory that an idle server and idle sessions take.
     ///
-    /// Rows for the server and for the client, over --seconds (at least 1) of nothing to do.
+    /// There are rows for the server and for the client, over --seconds (at least 1) without work.
     Idle {
         /// Hold this many sessions open, 1 to 10000.
         #[arg(long, default_value_t = 100, value_parser = parse_sessions, value_name = "COUNT")]
         sessions: usize,
-        /// The rest.
+        /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,
     },
     /// Measure the cost of registering memory, and what keeping and grouping registrations save.
     ///
-    /// Cases `rows-…`: 1,024 rows of 4 KiB of one array, written in one operation: registered before, one by one, in a group, and in a
-    /// group with ten unmapped holes. Cases `none`, `cache`, `batch`: writes from 1,000 buffers with a cache of 100
-    /// registrations; the column gives the share of writes that find theirs in it. `none` keeps nothing, `cache` gives up one at a
-    /// time, `batch` sixteen together. Cases `hit` and `miss`: what looking a registration up costs by itself, and what a miss adds
-    /// to registering.
+    /// Cases `rows-…` write 1,024 rows of 4 KiB of one array in one operation: registered before, one by one, in a group, and in a group
+    /// with ten unmapped holes. Cases `none`, `cache` and `batch` write from 1,000 buffers with an LRU cache of 100 registrations; a column
+    /// has the hit ratio. `none` keeps nothing, `cache` evicts one at a time, `batch` sixteen together. `hit` is the cost of a look-up,
+    /// `miss` what a miss adds to a registration.
     Registration(Options),
-    /// Measure lists of small pieces of a file, with what lies between them and without.
+    /// Measure lists of small pieces of a file, with the gaps between them (sieved) and without.
     ///
-    /// Methods `auto`, `on`, `off`: one list of --segments pieces, which the server moves with what lies between them where that is
-    /// quicker, wherever it can, or nowhere. `view`: the same pieces by a view, as `auto`. The others are what a local program can do: a
-    /// call for each piece (`separate`), one for all (`vectored`: reads, and writes with nothing between), a window and copies
-    /// (`sieved`), all at once (`io_uring`). Rows: --sizes of a piece, and one byte in 1 to 64 wanted. The memory is registered, unless
-    /// --registered says otherwise. The ratio is to the quickest local one. --cold takes the file out of the page cache before each list,
-    /// --direct-io bypasses it, by local calls too; --dir names the disk.
+    /// Methods `auto`, `on` and `off` send one list of --segments pieces, which the server sieves where that is faster, always, or never.
+    /// `view` moves the same pieces by a view, as `auto`. The other methods are local programs: a call for each piece (`separate`), one for
+    /// all (`vectored`: reads, and writes without gaps), a window and copies (`sieved`), all at once (`io_uring`). Rows vary the size of a
+    /// piece (--sizes) and how many bytes of 1 to 64 are wanted. The memory is registered, unless --registered says otherwise. The ratio
+    /// is to the fastest local program. --cold drops the file from the page cache before each list. --direct-io bypasses the page cache,
+    /// in local programs too. --dir names the disk.
     Sieve {
-        /// Say below the table which calls of its file system the server made of one list of each row, and what it expected of them.
+        /// Below the table, show the file system calls that the server made for one list of each row, and the times that it expected.
         #[arg(long)]
         explain: bool,
-        /// The rest.
+        /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,
     },
     /// Measure what byte-range locks cost.
     ///
     /// Case `uncontended`: lock and unlock, beside two empty requests. Case `chain`: lock, write of 4 KiB and unlock in one round trip,
-    /// beside the write alone. Case `contended`: two sessions pass one lock to and fro, on any CPUs, beside two empty requests of a session
-    /// that is pinned. Case `held`: lock and unlock while another session holds as many ranges of the file as the column `held` says.
+    /// beside the write alone. Case `contended`: two sessions pass one lock back and forth, on any CPUs, beside two empty requests of a
+    /// pinned session. Case `held`: lock and unlock while another session holds `held` ranges of the file.
     Locks(Options),
     /// Measure how far disk and network work at the same time, for one large file.
     ///
     /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once. The
-    /// server cuts them into chunks of each of --chunk-sizes and keeps each of --depths in progress; 1 is one after the other. Rows: the
-    /// disk alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both, whose ratio is
-    /// its time over that of the slower alone. --dir is the disk [default: as for mixed].
+    /// server cuts them into chunks of --chunk-sizes and keeps --depths of them in progress; 1 is one after the other. Rows: the disk
+    /// alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both. The ratio of both is
+    /// their time over that of the slower one alone. --dir is the disk [default: as for mixed].
     Pipeline {
-        /// What is varied.
+        /// What to vary.
         #[command(flatten)]
         pipeline: PipelineOptions,
-        /// The rest.
+        /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,
     },
     /// Measure small reads of one client while another has many large ones in flight.
     ///
     /// Rows: reads of --sizes [default: 4 KiB], one after the other, alone; and while another client keeps --outstanding reads of 1 MiB of
-    /// the same file in flight, beside their own time alone, so that a ratio of 3 means thrice the latency. Both from the page cache and
+    /// the same file in flight, beside their own time alone: a ratio of 3 is three times the latency. Both from the page cache and
     /// from a disk (--dir), which bypasses it. MiB/s is what the other client gets meanwhile. Both clients share
     /// a CPU, unless --pin none.
     ///
-    /// With --sessions as many sessions at once, each with four reads in flight: what all of them get together, and what the one gets
-    /// that gets least, beside an equal part, so that a ratio of 2 means half its fair share.
+    /// With --sessions, that many sessions run at once, each with four reads in flight. Rows: the rate of all of them together, and the
+    /// rate of the slowest session beside an equal share. A ratio of 2 is half of its fair share.
     Fairness {
         /// Run this many sessions at once instead of the two clients, 1 to 10000.
         #[arg(long, value_parser = parse_sessions, value_name = "COUNT")]
@@ -177,7 +176,7 @@ pub enum Benchmark {
             value_name = "COUNT"
         )]
         outstanding: u32,
-        /// The rest.
+        /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,
     },
@@ -185,12 +184,12 @@ pub enum Benchmark {
     ///
     /// Needs Open MPI 4.1, and the driver in --mpi-prefix: `cargo xtask mpi install --prefix DIR` puts it there. The programs are
     /// compiled at the start. They run on dafs by OMPIO and by ROMIO, without dafs on the same directory (transport `local`), and on
-    /// every --peer-mount. Subjects alternate, round by round. It takes a few minutes.
+    /// every --peer-mount. Subjects alternate, round by round. A run takes a few minutes.
     ///
-    /// One process, transfers of --sizes: `memory` compares memory modes. Its column `reuse` is the share of transfers that use one
-    /// and the same buffer; each of the others uses one that is not kept registered any more. `latency` and `bandwidth` go by size.
+    /// One process, transfers of --sizes: `memory` compares memory modes. Its column `reuse` is the share of transfers that use the
+    /// same buffer; each of the others uses a buffer that is no longer registered. `latency` and `bandwidth` go by size.
     /// `overlap` adds computation. Way `client` is the client API without MPI: mode `none` is memory of the library, which is
-    /// registered when it is made; `pinned` is ordinary memory that was registered before. Means leave out the slowest hundredth.
+    /// registered when it is made; `pinned` is ordinary memory that was registered before. Means leave out the slowest 1 %.
     ///
     /// --ranks processes: `block-column`, `tiled`, `mesh` and `btio` write an array into one file, and read it. In `mesh` the integers of
     /// the processes are interleaved. Modes are methods: `multiple` (a request for each piece), `sieve` (client data sieving), `list`,
@@ -201,25 +200,25 @@ pub enum Benchmark {
     /// Limits: `client` and `none`, the client API, beside MPI programs on dafs; `perfect` overlap; `local`, the quickest program
     /// without dafs, beside methods; pread and pwrite beside the rest. Notes say which targets are met.
     Mpi {
-        /// What is measured.
+        /// What to measure.
         #[command(flatten)]
         mpi: MpiOptions,
-        /// The rest.
+        /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,
     },
     /// Draw the figures and tables of the papers about views, lists and sieving.
     ///
     /// Runs cases of `mpi`, with its methods, on the axes of the papers: `block-column` and `tiled` of 4 processes (PVFS over InfiniBand,
-    /// Figures 6 to 9), `mesh` of 2 and 4 (ECIO, Tables 1 to 4). Writes come without MPI_File_sync and with it. With --cold, reads also
-    /// come with the file out of the page cache (`cache` is then cold), but for mounts, whose servers keep their own; the file is on the
-    /// disk of --dir. A note for each figure and table says who wins from which size up, whether that is as in the paper, and what each
-    /// side takes for a piece where it is not. Durable writes are judged on a disk only.
+    /// Figures 6 to 9), `mesh` of 2 and 4 (ECIO, Tables 1 to 4). Writes are measured without and with MPI_File_sync. With --cold, reads are
+    /// also measured with the file out of the page cache (`cache` is then cold), except on mounts, whose servers have caches of their own.
+    /// --dir names the disk. A note on each figure and table says which side is faster from which size, whether that is as in the paper,
+    /// and otherwise each side's time for one piece. Durable writes are judged on a disk only.
     Views {
-        /// What is measured.
+        /// What to measure.
         #[command(flatten)]
         views: ViewsOptions,
-        /// The rest.
+        /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,
     },
@@ -274,7 +273,7 @@ pub struct Options {
     /// Order of offsets in the file of 64 MiB [default: sequential; random for iops, mixed and fairness].
     #[arg(long)]
     pub pattern: Option<Pattern>,
-    /// Wait in this way at both ends [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
+    /// Policy for waiting, at both ends [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
     #[arg(long)]
     pub poll: Option<Poll>,
     /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for mpi and views].
@@ -305,13 +304,13 @@ pub struct Options {
     /// Put the file of the benchmark into this directory [default: /dev/shm, memory].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Drop the file from the page cache before each read of listio and views, and each list of sieve; needs a --dir on disk.
+    /// Drop the file from the page cache before each read (listio, views) or list (sieve); needs a --dir on disk.
     #[arg(long, conflicts_with = "direct_io")]
     pub cold: bool,
     /// Bypass the page cache (O_DIRECT) in the server, and where a limit reads or writes the file; needs a --dir on disk.
     ///
     /// For latency, bandwidth, iops, crossover, overlap, noncontiguous, sieve and limits; mixed, pipeline and fairness bypass it by
-    /// themselves. Sizes are then multiples of 4 KiB: other defaults are left out.
+    /// themselves. Sizes are then multiples of 4 KiB; other default sizes are left out.
     #[arg(long)]
     pub direct_io: bool,
     /// Use a running server instead of starting one, such as dafs+tcp://10.0.0.7:41731/data.

@@ -10,14 +10,14 @@ use crate::config::{ExportTable, Origin, Size};
 use crate::logging::LogFormat;
 use crate::storage::Engine;
 
-/// Serves directories and memory to dafs clients over TCP, shared memory and, in builds with it, RDMA.
+/// Serve directories and memory to dafs clients over TCP, shared memory and, in builds with it, RDMA.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-server", version, args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
 pub struct Cli {
     /// What to do instead of serving.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Read settings from this TOML file; flags are added to it and win over it
+    /// Read settings from this TOML file; flags add to it and override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// How to serve.
@@ -74,20 +74,20 @@ pub struct Settings {
     /// damaged keeps the server from starting.
     #[arg(long, value_name = "FILE")]
     pub lock_file: Option<PathBuf>,
-    /// How to wait for work: sleep at once, spin all the time, or spin while that pays [default: adaptive]
+    /// How to wait for work [default: adaptive]
     #[arg(long, value_name = "POLICY")]
     pub poll: Option<Poll>,
-    /// What carries out storage operations that would block [default: auto]
+    /// How to carry out storage operations that would block [default: auto]
     #[arg(long, value_name = "ENGINE")]
     pub storage_engine: Option<Engine>,
-    /// Threads for storage operations that may wait; started as needed [default: 16]
+    /// Threads for storage operations that may wait, at most [default: 16]
     #[arg(long, value_name = "COUNT")]
     pub storage_threads: Option<u64>,
     /// Bypass the page cache (O_DIRECT) for the files of all exports
     #[arg(long, alias = "direct")]
     #[serde(default, alias = "direct")]
     pub direct_io: bool,
-    /// Send every reply by itself, to measure what sending several together brings
+    /// Send each reply by itself, to measure the gain of sending several together
     #[arg(long)]
     #[serde(default)]
     pub no_coalescing: bool,
@@ -102,10 +102,10 @@ pub struct Settings {
     #[arg(long)]
     #[serde(default)]
     pub metrics_anywhere: bool,
-    /// Log this much: error, warn, info, debug, trace, or directives such as info,dafs_server::access=debug [default: info]
+    /// Log level: error, warn, info, debug, trace, or directives such as info,dafs_server::access=debug [default: info]
     #[arg(long, value_name = "FILTER", env = "DAFS_LOG")]
     pub log: Option<String>,
-    /// Form of log lines, on standard error [default: text]
+    /// Format of log lines, on standard error [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
     /// Sessions at once [default: 4096]
@@ -126,7 +126,7 @@ pub struct Settings {
     /// Largest single read or write [default: 64M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub transfer_size_max: Option<Size>,
-    /// Memory for transfer buffers, those lent to clients included [default: 256M]
+    /// Memory for transfer buffers, including those lent to clients [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub buffers_size_max: Option<Size>,
     /// Sizes of transfer buffers, the smallest first [default: 16K,128K,256K,1M]
@@ -136,7 +136,7 @@ pub struct Settings {
     /// Memory kept in free transfer buffers of each size [default: 32M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub buffers_kept_max: Option<Size>,
-    /// Chunks of one large transfer in progress at once; 1 for one after the other [default: 4]
+    /// Chunks of one large transfer in progress at once [default: 4]
     #[arg(long, value_name = "COUNT")]
     pub pipeline_depth: Option<u64>,
     /// Size of a chunk, at most the largest of --buffer-sizes [default: 256K; 128K in transfers of 512K and less]
@@ -163,7 +163,7 @@ pub struct Settings {
     /// Address space of all mappings of clients' memory [default: 32T]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub mapped_size_max: Option<Size>,
-    /// Registered client memory that has no pages yet; the server's first access allocates them [default: half of the machine's memory]
+    /// Registered client memory without pages, which the server's first access allocates [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub sparse_size_max: Option<Size>,
     /// Bytes of replies that clients have not received yet [default: 512M]
@@ -184,13 +184,13 @@ pub struct Settings {
     /// Parts of files that all sessions together have locked or wait for [default: 1048576]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub locks_max: Option<u64>,
-    /// Connections of a listener that have not begun a session yet [default: 1024]
+    /// Connections of a listener that have no session yet [default: 1024]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub handshakes_max: Option<u64>,
-    /// Lines of one kind in the log each second; the others are counted [default: 100]
+    /// Log lines of one kind per second; further ones are counted [default: 100]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub log_lines_max: Option<u64>,
-    /// Drain time: end this long after SIGTERM even if operations are in flight [default: 10000]
+    /// Drain time: exit this long after SIGTERM even if operations are in flight [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub drain_ms: Option<u64>,
     /// Where the file said what it said.
@@ -262,7 +262,7 @@ Clients find it as dafs://HOST/NAME. Options, after commas:
   squash=server             all clients act as the user that the server runs as
   no_root_squash            a client that proved a key may act as root; else root acts as nobody
   direct_io                 bypass the page cache (O_DIRECT)
-  local_locks               clients' locks and those of this host's processes (fcntl, lockf) keep each other out
+  local_locks               locks of clients and of this host's processes (fcntl, lockf) exclude each other
 
 Export a directory with a comma in its name from a file (--config):
   [[export]]
@@ -298,9 +298,9 @@ Examples:
 When the server is ready, it prints one line per listener: listening dafs+tcp://127.0.0.1:12049
 
 Signals:
-  SIGTERM, SIGINT  finish the operations in flight, then end
-  SIGHUP           read the settings again: keys, and who may mount which export as whom. Sessions stay. If a setting is
-                   wrong, the log says so and nothing changes. Listeners, new exports and other settings need a restart.
+  SIGTERM, SIGINT  drain: finish the operations in flight, then exit
+  SIGHUP           reload keys and the rules of exports. Sessions stay. If a setting is wrong, the log says so and nothing
+                   changes. Listeners, new exports and other settings need a restart.
                    With systemd: ExecReload=/bin/kill -HUP $MAINPID
 
 Exit status:

@@ -40,9 +40,9 @@ enum Task {
     /// Run every suite on every provider, then the checks, and print a table
     #[command(after_help = TEST_HELP)]
     Test(TestArgs),
-    /// Make the C header of adio-dafs anew
+    /// Generate the C header of adio-dafs
     Header,
-    /// Make the tables of the Wireshark dissector anew, of the pages in spec/
+    /// Generate the tables of the Wireshark dissector from the pages in spec/
     Dissector,
     /// MPI-IO on dafs: the driver and its glue for the MPI library of this machine
     #[command(subcommand)]
@@ -57,21 +57,20 @@ enum MpiTask {
 
 const TEST_HELP: &str = "\
 A suite is a cargo test target: the unit tests of a crate (proto/unit), the provider conformance tests
-(proto/conformance), or a file of tests/tests (session, files, faults, ...). A test belongs to the provider
-whose name is a module on its path, as in tcp::read_past_end_returns_short; with none it stands in column '-'.
-The checks are suites too: fmt, build, doctests, clippy, rustdoc,
-features, package.
+(proto/conformance), or a file of tests/tests (session, files, faults, ...). A module on the path of a test names its
+provider, as in tcp::read_past_end_returns_short. Tests without a provider are in column '-'. The checks are suites
+too: fmt, build, doctests, clippy, rustdoc, features, package.
 
-A test marked #[ignore = \"needs NAME\"] runs when NAME is there. What Debian can supply is installed with apt-get
-when this runs as root or sudo asks no password; --no-install prevents that. What is missing is named at the end.
+A test marked #[ignore = \"needs NAME\"] runs when NAME is present. As root, or if sudo asks no password, the command
+installs missing Debian packages with apt-get; --no-install prevents that. The summary names what is still missing.
 
-Where the headers of libibverbs are, everything is built with the feature verbs. Tests that need an RDMA device run on
-the one whose IP address is in DAFS_VERBS_ADDRESS, else, after the suites, in a guest with a Soft-RoCE device
-(tests/rdma-vm): the row verbs. --suite verbs means every suite on verbs alone.
+If the headers of libibverbs are installed, everything is built with the feature verbs. Tests that need an RDMA device
+use the device whose IP address is in DAFS_VERBS_ADDRESS. Without that they run after the suites, in a guest with a
+Soft-RoCE device (tests/rdma-vm), in the row verbs. --suite verbs runs every suite on verbs alone.
 
-Each suite writes target/xtask/SUITE.log (its standard output) and SUITE.stderr.log. Failing suites are also printed
-in full. The last line counts single tests and checks; 'skipped' counts ignored tests and table cells not run.
-The exit status is 0 when nothing failed, 1 when something did, 2 when the tests could not be run.
+Each suite writes its output to target/xtask/SUITE.log and SUITE.stderr.log. The output of a failing suite is also
+printed in full. The last line counts tests and checks; 'skipped' counts ignored tests and table cells not run.
+The exit status is 0 if nothing failed, 1 if something did, 2 if the tests could not be run.
 
 Examples:
   cargo xtask test                               everything, as CI runs it
@@ -85,7 +84,7 @@ Examples:
 struct TestArgs {
     /// Run only tests whose name contains this
     filter: Option<String>,
-    /// Run only this suite or check, as --list names it (repeatable; `unit` means every crate's unit tests)
+    /// Run only this suite or check, as --list names it (repeatable; `unit` is the unit tests of every crate)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     suite: Vec<String>,
     /// Run only tests of this provider: tcp, shm, sim, verbs, or - for those that need none (repeatable)
@@ -94,7 +93,7 @@ struct TestArgs {
     /// Name the suites, providers and optional needs, and run nothing
     #[arg(long)]
     list: bool,
-    /// Leave out fmt, clippy, rustdoc and features
+    /// Leave out fmt, clippy, rustdoc, features and package
     #[arg(long)]
     no_lint: bool,
     /// Do not install Debian packages that optional tests need
