@@ -34,13 +34,13 @@ impl Cli {
 /// Flags of all commands.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Global {
-    /// Prove the key in this file, a line NAME:SECRET that only you can read [default: none]
+    /// Prove the key in this file, a line NAME:SECRET; nobody else may have access to the file [default: none]
     #[arg(long, value_name = "FILE", global = true, env = "DAFS_KEY_FILE", help_heading = "Connection")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Wait for replies in this way
+    /// How to wait for replies
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Connection")]
     pub(crate) poll: Poll,
-    /// Move data by this method
+    /// How to move data
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Connection")]
     pub(crate) method: Method,
     /// Give up an operation, an attempt to connect, or a server that is away, after this many seconds [default: none for operations, 10 to
@@ -68,20 +68,20 @@ pub(crate) enum Poll {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Method {
-    /// Whichever the server measured to be faster at that size
+    /// The method that the server measured to be fastest at that size
     #[default]
     Auto,
     /// In messages
     Inline,
-    /// By RDMA of the server, from and to the program's memory
+    /// The server's RDMA, from and to the program's memory
     Direct,
-    /// By RDMA of the server, through bounce buffers
+    /// The server's RDMA, through bounce buffers
     Bounced,
-    /// Eager: through buffers that both sides register once
+    /// Through buffers that both sides register once
     Eager,
-    /// By RDMA of the client, from and to buffers of the server
+    /// The client's RDMA, from and to buffers of the server
     ClientInitiated,
-    /// Writes by RDMA of the client, reads by RDMA of the server
+    /// The client's RDMA for writes, the server's for reads
     Hybrid,
 }
 
@@ -115,11 +115,11 @@ pub(crate) enum Command {
     Info(Info),
     /// Show the counters of a server
     Stats(Queries),
-    /// Show and change who is fenced off an export
+    /// Show or change who is fenced off an export
     Fence(Fence),
     /// Run a program while a file is locked
     Lock(Lock),
-    /// Print a script by which Wireshark shows what dafs says over TCP
+    /// Print a script that makes Wireshark decode dafs over TCP
     #[command(after_help = DISSECTOR_HELP)]
     Dissector,
 }
@@ -130,13 +130,13 @@ pub(crate) enum Command {
     after_help = "Examples:\n  dafs ls -l dafs://localhost/data\n  dafs ls -lR 'dafs+shm:///run/dafs/dafs.sock:/data/tree'"
 )]
 pub(crate) struct Ls {
-    /// Show type, mode, links, owner, group, size in bytes and time too
+    /// Also show type, mode, links, owner, group, size in bytes and time
     #[arg(short)]
     pub(crate) long: bool,
-    /// List names that begin with a dot too
+    /// Also list names that begin with a dot
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// List directories below too
+    /// Also list the directories below
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
     /// List the directory itself, not its entries
@@ -219,10 +219,10 @@ pub(crate) struct Cp {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: dafs mkdir -p dafs://localhost/data/a/b/c")]
 pub(crate) struct Mkdir {
-    /// Make missing parent directories too; an existing directory is not an error
+    /// Also make missing parent directories; an existing directory is not an error
     #[arg(short, long)]
     pub(crate) parents: bool,
-    /// Set these permission bits, octal, not on directories above [default: 777 less the umask]
+    /// Set these permission bits, octal, except on parent directories [default: 777 less the umask]
     #[arg(short, long, value_parser = octal)]
     pub(crate) mode: Option<u32>,
     /// Directories
@@ -232,7 +232,7 @@ pub(crate) struct Mkdir {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Symbolic links are removed, never followed.\n\nExample: dafs rm -r dafs://localhost/data/tree"
+    after_help = "dafs rm removes symbolic links and never follows them.\n\nExample: dafs rm -r dafs://localhost/data/tree"
 )]
 pub(crate) struct Rm {
     /// Remove directories with their content
@@ -249,7 +249,7 @@ pub(crate) struct Rm {
 #[derive(Args, Debug)]
 #[command(
     override_usage = "dafs mv [OPTIONS] SOURCE... DESTINATION",
-    after_help = "Only within one export: between exports, copy with `dafs cp -r`, then `dafs rm -r`.\n\n\
+    after_help = "dafs mv works within one export. Between exports, use `dafs cp -r`, then `dafs rm -r`.\n\n\
                   Example: dafs mv dafs://localhost/data/old dafs://localhost/data/new"
 )]
 pub(crate) struct Mv {
@@ -343,22 +343,22 @@ pub(crate) struct Ping {
 #[derive(Args, Debug)]
 #[command(after_help = LOCK_HELP)]
 pub(crate) struct Lock {
-    /// Take a shared lock: others may hold one too; the file must exist
+    /// Take a shared lock, which others may hold too; the file must exist
     #[arg(short, long)]
     pub(crate) shared: bool,
-    /// Fail where another client has it, instead of waiting
+    /// Fail instead of waiting if another client has the lock
     #[arg(short, long)]
     pub(crate) no_wait: bool,
-    /// Also refuse reads and writes of clients that take no lock
+    /// Make the lock mandatory: refuse reads and writes of clients that take no lock
     #[arg(short, long)]
     pub(crate) mandatory: bool,
-    /// If the program fails, leave the lock broken: others are refused until somebody repairs what it guards
+    /// If the program fails, leave the lock broken: it is refused to others until somebody repairs what it guards
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) persistent: bool,
-    /// Take a broken lock over, so that the program can repair what it guards; implies --persistent
+    /// Take over a broken lock, so that the program can repair what it guards; implies --persistent
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) repair: bool,
-    /// File; it is made unless it is there
+    /// File to lock; created if it does not exist
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,
     /// Program to run, with its arguments
@@ -367,15 +367,15 @@ pub(crate) struct Lock {
 }
 
 const LOCK_HELP: &str = "\
-The lock covers the whole file, and is exclusive unless --shared is given. It ends with the program, whose exit status is
-that of dafs lock; 127 where it cannot be run. SIGTERM and SIGHUP are passed on to the program. Persistent locks need a
-server with --lock-file.
+The lock covers the whole file, and is exclusive unless --shared is given. It ends with the program. dafs lock exits with the
+program's status, or with 127 if the program cannot be run. It passes SIGTERM and SIGHUP on to the program. Persistent locks
+need a server with --lock-file.
 
-A server that goes away is waited for, as long as it takes, unless --timeout is given. A server that was
-started with --lock-file keeps the lock for the program meanwhile.
+If the server goes away, dafs lock waits for it as long as it takes, unless --timeout is given. A server with --lock-file
+keeps the lock for the program meanwhile.
 
-Do not stop dafs lock, as Ctrl-Z does: a command that is stopped for longer than the server's lease loses the lock, while its
-program goes on.
+Do not suspend dafs lock with Ctrl-Z: if it is stopped for longer than the server's lease, it loses the lock while the program
+runs on.
 
 Examples:
   dafs lock dafs://localhost/data/lock ./nightly-job
@@ -401,12 +401,12 @@ pub(crate) enum FenceCommand {
         #[arg(value_name = "URL")]
         url: OsString,
     },
-    /// Fence clients off an export; with --allow, fence off everybody else. Who is fenced off by name or address cannot lift that: only
-    /// another client can
+    /// Fence clients off an export; with --allow, fence off everybody else. A client that is fenced off by key or address cannot lift the
+    /// fence itself
     Add {
         #[command(flatten)]
         entries: FenceEntries,
-        /// Fence off all whom the list does not name
+        /// Fence off all clients that the list does not name
         #[arg(long)]
         allow: bool,
         /// Export
@@ -432,13 +432,13 @@ pub(crate) enum FenceCommand {
 /// Whom a fence names.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FenceEntries {
-    /// A client by its id, 32 hexadecimal digits: the server's log and `dafs info` show it; may be repeated
+    /// The client with this id, 32 hexadecimal digits, as the server's log and `dafs info` show it; may be repeated
     #[arg(long, value_name = "ID", value_parser = client_id)]
     pub(crate) client: Vec<[u8; 16]>,
     /// Clients that have proven the key of this name; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) key: Vec<String>,
-    /// Clients at an address, in a network such as 10.0.0.0/8, or `local` on the server's host; may be repeated
+    /// Clients at this address, in this network (10.0.0.0/8), or on the server's host (`local`); may be repeated
     #[arg(long, value_name = "RANGE")]
     pub(crate) address: Vec<String>,
 }
@@ -474,10 +474,10 @@ fn octal(text: &str) -> Result<u32, String> {
 
 const HELP: &str = "\
 Addresses:
-  dafs://HOST/EXPORT/PATH                   shared memory when the server is on this host and its socket is
+  dafs://HOST/EXPORT/PATH                   shared memory if the server is on this host, at the socket
                                             $DAFS_SHM_SOCKET or, for port 12049, /run/dafs/dafs.sock or
-                                            $XDG_RUNTIME_DIR/dafs.sock; else RDMA where there is a device and the
-                                            server listens there, else TCP
+                                            $XDG_RUNTIME_DIR/dafs.sock; else RDMA if there is a device and the
+                                            server listens there; else TCP
   dafs+tcp://HOST:PORT/EXPORT/PATH          TCP
   dafs+verbs://HOST:PORT/EXPORT/PATH        RDMA (in builds with it: see dafs info --devices)
   dafs+shm:///SOCKET/PATH:/EXPORT/PATH      shared memory: the server's socket, a colon, then export and path
@@ -516,14 +516,14 @@ Examples:
   dafs cp -r dafs://one/data/tree dafs://two/backup/tree";
 
 const FENCE_HELP: &str = "\
-A fenced client may do nothing in the export but give back what it has open. When `add` has ended, nothing of it is in
-flight on the server any more. Only root and the server's own user may change a fence. The server must know who they are:
-by shared memory, by loopback TCP, or by a key with uid=.
+A fenced client can only close what it has open in the export. When `add` returns, none of its operations is in flight on the
+server. Only root and the server's own user may change a fence, and the server must know who they are: by shared memory, by
+loopback TCP, or by a key with uid=.
 
-All programs of a host have one client id unless they choose one. A program may come back under another id; it has the
-same key and address. `dafs fence` itself uses an id of its own, so that a fence of its host does not stop it.
+All programs of a host share one client id unless they choose one. A program may come back under another id; its key and
+address stay the same. `dafs fence` uses an id of its own, so a fence of its host does not stop it.
 
-A fence outlives the server where that was started with --fence-file. Whoever changes a list last wins.
+A fence outlives the server if the server has a --fence-file.
 
 Examples:
   dafs fence list dafs://localhost/data
@@ -533,8 +533,8 @@ Examples:
   dafs fence clear dafs://localhost/data";
 
 const DISSECTOR_HELP: &str = "\
-Wireshark and tshark load it from the folder of personal Lua plugins (in Wireshark: Help, About, Folders), or where an
-option names it. Port 12049 is taken for dafs (preference dafs.port); other ports are recognized by their bytes.
+Wireshark and tshark load the script from the folder of personal Lua plugins (in Wireshark: Help, About, Folders), or from the
+command line. They decode port 12049 as dafs (preference dafs.port), and recognize dafs on other ports by its first bytes.
 
 Examples:
   mkdir -p ~/.local/lib/wireshark/plugins && dafs dissector > ~/.local/lib/wireshark/plugins/dafs.lua
