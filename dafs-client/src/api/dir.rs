@@ -452,7 +452,7 @@ pub(crate) fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {
 pub(crate) fn check_name(name: &[u8], what: &str) -> Result<()> {
     if name.is_empty() || name.len() > dafs_proto::wire::NAME_SIZE_MAX || name.contains(&0) {
         return Err(Error::Invalid(format!(
-            "{what} {:?}: 1 to {} bytes without a zero are possible",
+            "{what} {:?}: must have 1 to {} bytes, none of them zero",
             String::from_utf8_lossy(name),
             dafs_proto::wire::NAME_SIZE_MAX
         )));
@@ -470,10 +470,7 @@ pub(crate) fn clean(path: &Path) -> Result<Vec<u8>> {
 
 fn check_path(path: &[u8]) -> Result<()> {
     if path.len() > PATH_SIZE_MAX {
-        return Err(Error::Invalid(format!(
-            "a path of {} bytes: at most {PATH_SIZE_MAX} are possible",
-            path.len()
-        )));
+        return Err(Error::Invalid(format!("a path of {} bytes: the limit is {PATH_SIZE_MAX}", path.len())));
     }
     if path.contains(&0) {
         return Err(Error::Invalid(format!(

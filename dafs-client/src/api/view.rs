@@ -122,7 +122,7 @@ impl Session {
         if description.len() > VIEW_DESCRIPTION_SIZE_MAX as usize {
             let len = description.len();
             return Err(Error::Invalid(format!(
-                "a description of {len} bytes: at most {VIEW_DESCRIPTION_SIZE_MAX} are possible; use a list instead"
+                "a description of {len} bytes: the limit is {VIEW_DESCRIPTION_SIZE_MAX}; use a list instead"
             )));
         }
         let describing = shared.describing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -106,7 +106,7 @@ impl Worker {
 /// Why a range of a view cannot be moved.
 #[derive(Debug, thiserror::Error)]
 enum Problematic {
-    #[error("{len} bytes of a view, {limit} are possible in one request")]
+    #[error("{len} bytes of a view in one request; the limit is {limit}")]
     TooLong { len: u64, limit: u32 },
     #[error("{len} bytes of a view are more than {VIEW_SEGMENTS_MAX} segments, the most of one request")]
     TooMany { len: u64 },

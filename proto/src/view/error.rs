@@ -8,13 +8,13 @@ use super::{VIEW_DEPTH_MAX, VIEW_DIMENSIONS_MAX, VIEW_ENTRIES_MAX, VIEW_LEVELS_M
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ViewError {
     /// No node at all, or too many.
-    #[error("a view of {count} nodes, 1 to {VIEW_NODES_MAX} are possible")]
+    #[error("a view of {count} nodes; it must have 1 to {VIEW_NODES_MAX}")]
     Nodes {
         /// How many.
         count: usize,
     },
     /// The lists of all nodes are too long.
-    #[error("lists of {count} entries in a view, {VIEW_ENTRIES_MAX} are possible")]
+    #[error("lists of {count} entries in a view; the limit is {VIEW_ENTRIES_MAX}")]
     Entries {
         /// How many, of all nodes.
         count: usize,
@@ -28,7 +28,7 @@ pub enum ViewError {
         of: u32,
     },
     /// Too deep.
-    #[error("node {node} nests {depth} levels deep, {VIEW_DEPTH_MAX} are possible")]
+    #[error("node {node} nests {depth} levels deep; the limit is {VIEW_DEPTH_MAX}")]
     Depth {
         /// The node.
         node: usize,
@@ -36,7 +36,7 @@ pub enum ViewError {
         depth: u32,
     },
     /// All nodes together are too many levels.
-    #[error("node {node} is one of too many levels, {VIEW_LEVELS_MAX} are possible in all")]
+    #[error("node {node} is one of too many levels; the limit is {VIEW_LEVELS_MAX} in all")]
     Levels {
         /// The node.
         node: usize,
@@ -58,7 +58,7 @@ pub enum ViewError {
         what: &'static str,
     },
     /// An array of no dimensions, or of too many.
-    #[error("node {node} has {count} dimensions, 1 to {VIEW_DIMENSIONS_MAX} are possible")]
+    #[error("node {node} has {count} dimensions; it must have 1 to {VIEW_DIMENSIONS_MAX}")]
     Dimensions {
         /// The node.
         node: usize,

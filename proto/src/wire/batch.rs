@@ -125,7 +125,7 @@ impl BatchOperation {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum BatchError {
     /// Too many operations.
-    #[error("a batch of {found} operations, {limit} are possible")]
+    #[error("a batch of {found} operations; the limit is {limit}")]
     TooMany {
         /// How many were announced.
         found: u32,
@@ -139,7 +139,7 @@ pub enum BatchError {
         index: usize,
     },
     /// More bytes than one request may move.
-    #[error("a batch that moves {len} bytes, {limit} are possible")]
+    #[error("a batch that moves {len} bytes; the limit is {limit}")]
     TooLarge {
         /// In all.
         len: u64,
@@ -155,7 +155,7 @@ pub enum BatchError {
         found: u64,
     },
     /// Results and data of inline reads that no reply carries.
-    #[error("a reply of {len} bytes to a batch, with what is read inline: {limit} are possible")]
+    #[error("a reply of {len} bytes to a batch, with what is read inline; the limit is {limit}")]
     ReplyTooLarge {
         /// In all.
         len: u64,

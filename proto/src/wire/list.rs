@@ -178,7 +178,7 @@ impl From<Lists> for ShortLists {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ListError {
     /// Too many entries.
-    #[error("{count} {what} in one request, {LIST_MAX} are possible")]
+    #[error("{count} {what} in one request; the limit is {LIST_MAX}")]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -215,7 +215,7 @@ pub enum ListError {
         expected: u32,
     },
     /// More than one request may move.
-    #[error("a list of {len} bytes, {limit} are possible in one request")]
+    #[error("a list of {len} bytes in one request; the limit is {limit}")]
     TooLong {
         /// Bytes asked for.
         len: u32,

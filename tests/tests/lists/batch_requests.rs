@@ -109,7 +109,7 @@ fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: 
         (encoded(&[operation(f, true, (0, 20), range(u64::MAX))], BatchFlags::empty()), "memory of"),
         (
             encoded(&vec![operation(f, true, (0, 1 << 30), range(1 << 30)); 5], BatchFlags::empty()),
-            "are possible",
+            "the limit is",
         ),
     ];
     for (number, ((body, payload), expected)) in cases.into_iter().enumerate() {

@@ -329,7 +329,7 @@ impl File {
         hint_likely, submit_hint_likely, hint_likely_call,
         (&self, offset: u64, len: u64, pattern: AccessPattern, likelihood: u32) -> () {
             if likelihood > 100 {
-                return Err(Error::Invalid(format!("a likelihood of {likelihood} percent: at most 100 are possible")));
+                return Err(Error::Invalid(format!("a likelihood of {likelihood} percent: the limit is 100")));
             }
             let request = HintRequest { offset, len, pattern: pattern as u32, likelihood };
             Ok(self.call(Opcode::Hint, Named::of(&request.bytes()), done))

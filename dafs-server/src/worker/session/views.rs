@@ -35,7 +35,7 @@ struct Begun {
 pub(crate) enum Refused {
     #[error("a view has number {0} already")]
     Taken(u32),
-    #[error("a description of {0} bytes, 1 to {VIEW_DESCRIPTION_SIZE_MAX} are possible")]
+    #[error("a description of {0} bytes; it must have 1 to {VIEW_DESCRIPTION_SIZE_MAX}")]
     Length(u32),
     #[error("a part of {len} bytes at {offset}, where {expected} of {description_len} are missing")]
     Part { offset: u32, len: usize, expected: usize, description_len: u32 },

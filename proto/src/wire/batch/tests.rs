@@ -93,7 +93,7 @@ fn operation_whose_method_and_ranges_disagree_is_refused() {
 fn batch_at_and_past_each_limit_is_read_and_refused() {
     let one = operation(1, 1, 1);
     for (count, read) in [(BATCH_MAX - 1, true), (BATCH_MAX, false), (BATCH_MAX + 1, false)] {
-        // Of bytes, 1,000 are possible.
+        // The limit is 1,000 bytes.
         let operations = vec![operation(1, 1, 0); count];
         let result = decode(&operations, u32::try_from(count).unwrap());
         assert_eq!(result.is_ok(), read || count == BATCH_MAX, "{count}");
