@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dafs_proto::address::{Address, Url};
-use dafs_proto::transport::{Domain, Provider};
+use dafs_proto::transport::{ConnectError, Domain, Provider};
 use dafs_proto::wire::{
     GatherSwitches, LimitsReply, MountReply, Opcode, SessionId, Statistics, Thresholds, decode_message_pack,
 };
@@ -14,6 +14,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Background, Config};
 use crate::connect::{self, Server};
 use crate::driver::background::{self, Threads};
+use crate::driver::calls::Calls;
 use crate::driver::driven::Driven;
 use crate::driver::fork;
 use crate::driver::pending::{Call, Pending};
@@ -166,11 +167,16 @@ impl Session {
         // The session is its, whoever the process is when it connects again.
         config.identity.get_or_insert_with(connect::process::identity);
         config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
+        let calls = Calls::new().map_err(|source| {
+            let what = "make descriptors for a session with";
+            Error::from(ConnectError::System { what, address: server.name.clone(), source })
+        })?;
         let limits = (&config, config.connect_timeout);
         let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
         let core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
         let core = Driven::new(core, established.endpoint);
-        let shared = Shared::new(core, domain, server, config, clock, Threads::new(may_start_threads));
+        let threads = Threads::new(may_start_threads);
+        let shared = Shared::new(core, domain, server, config, clock, threads, calls);
         let weak = Arc::downgrade(&shared);
         shared.closings.set_hasten(move |is_awaited| {
             if let Some(shared) = weak.upgrade() {

@@ -380,7 +380,7 @@ impl Caller<'_> {
 
     fn wait(&mut self) -> Result<()> {
         let left = self.time_left()?;
-        self.endpoint.wait(Some(left.min(Duration::from_millis(100)))).map_err(|error| self.lost(error))
+        self.endpoint.wait(Some(left)).map_err(|error| self.lost(error))
     }
 
     /// The reply to `request`; `None` for a callback.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::config::Background;
 use crate::driver::reconnect;
 use crate::driver::{EndOnUnwind, Guard, Shared};
+use crate::engine::signs::LOOK_MAX;
 
 /// Which threads a session has, and which it may start.
 #[derive(Debug)]
@@ -36,14 +37,15 @@ impl Threads {
 }
 
 impl Shared {
-    /// Takes the lock if it is free. If it is not, the session becomes shared: whoever waits in the endpoint with the lock gives it back
-    /// within a slice, and from then on wherever it waits.
+    /// Takes the lock if it is free. If it is not, the session becomes shared: whoever waits in the endpoint with the lock is called and
+    /// gives it back, and from then on wherever it waits.
     pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
         match self.core.try_lock() {
             Ok(core) if self.home.is_here() => Some(core),
             Err(TryLockError::WouldBlock) => {
                 if !self.keeping_alive.load(Ordering::Relaxed) {
                     self.contended.store(true, Ordering::Relaxed);
+                    self.calls.holder.raise();
                     self.threads.was_refused.store(true, Ordering::Relaxed);
                 }
                 None
@@ -103,6 +105,7 @@ impl Shared {
         // As who shares the session: a thread that waits alone gives the lock back then.
         let _core = self.lock();
         self.wake_all();
+        self.calls.leader.raise();
     }
 }
 
@@ -165,7 +168,7 @@ fn progress(weak: &Weak<Shared>) {
         if shared.stopping.load(Ordering::Acquire) {
             return;
         }
-        shared.turn_and_wait(Duration::from_millis(100));
+        shared.turn_and_wait(LOOK_MAX);
     }
 }
 
@@ -188,6 +191,7 @@ mod tests {
         let guard = shared.lock();
         assert!(!read.test() && !read.has_ended(), "a thread that waited for the lock would wait for itself");
         assert!(shared.contended.load(Ordering::Relaxed));
+        assert!(shared.calls.holder.take(), "whoever sleeps with it is woken");
         drop(guard);
         // The server runs while somebody waits.
         session.ping().unwrap();

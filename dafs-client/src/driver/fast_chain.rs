@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use dafs_proto::session::Sent;
-use dafs_proto::transport::{Head, Received};
+use dafs_proto::transport::{Head, Interrupt, Received};
 use dafs_proto::wire::{FileHandle, Flags, Header, Status};
 use smallvec::SmallVec;
 
 use crate::driver::driven::Driven;
 use crate::driver::fast_path::Came;
-use crate::driver::{EndOnUnwind, Guard, SLICE, Shared};
+use crate::driver::{EndOnUnwind, Guard, Shared};
 use crate::error::Result;
 use crate::handle::node::Node;
 use crate::op::Op;
@@ -42,7 +42,7 @@ impl Shared {
         // Given back before that takes the lock.
         let mut core = core;
         let mut flight = core.send_chain(node, &mut work);
-        let done = match core.await_chain(&mut work, &mut flight) {
+        let done = match core.await_chain(&mut work, &mut flight, &self.calls.holder) {
             Ok(()) => (work, Ok(())),
             Err(came) => self.end_chain_generally(core, Op::chain(Arc::clone(node), work), &flight, *came),
         };
@@ -96,20 +96,22 @@ impl Driven {
         flight
     }
 
-    /// Takes the replies, in their order; what came instead of one.
+    /// Takes the replies, in their order; what came instead of one. Nothing, where another thread wants the session.
     fn await_chain(
         &mut self,
         work: &mut ChainWork,
         flight: &mut Flight,
+        interrupt: &Interrupt,
     ) -> std::result::Result<(), Box<Came>> {
         if flight.sent.len() < work.links.len() {
             return Err(Came::Nothing.boxed());
         }
         self.unflushed = false;
+        let longest = self.signs.undated_sleep_max();
         let mut must_wait = true;
         while let Some(sent) = flight.sent.get(flight.answered) {
             let Some(endpoint) = self.endpoint.as_mut() else { return Err(Came::Nothing.boxed()) };
-            if must_wait && let Err(error) = endpoint.wait(Some(SLICE)) {
+            if must_wait && let Err(error) = endpoint.wait_or(Some(longest), Some(interrupt)) {
                 return Err(Came::Broken(error).boxed());
             }
             match endpoint.recv() {
@@ -162,8 +164,6 @@ impl Driven {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use std::time::Duration;
-
     use dafs_proto::wire::{HEADER_SIZE, LockKind, Opcode};
     use dafs_tests::sim::Action;
 
@@ -205,7 +205,7 @@ mod tests {
         let mut core = session.owner.shared.lock();
         assert!(core.is_idle());
         let mut flight = core.send_chain(&file.node, &mut work);
-        assert!(core.await_chain(&mut work, &mut flight).is_ok());
+        assert!(core.await_chain(&mut work, &mut flight, &session.owner.shared.calls.holder).is_ok());
         assert_eq!((flight.sent.len(), flight.answered), (4, 4));
         drop(core);
         assert_eq!((&read, world.content("f")), (b"EFGH", b"ABCDEFGH".to_vec()));
@@ -333,7 +333,7 @@ mod tests {
         let mut taken: Vec<Sent> = std::iter::from_fn(|| core.session.begin(&mut null(), 1)).collect();
         taken.drain(..2).for_each(|sent| core.session.take_back(sent.slot));
         let mut flight = core.send_chain(&file.node, &mut work);
-        assert!(core.await_chain(&mut work, &mut flight).is_err());
+        assert!(core.await_chain(&mut work, &mut flight, &shared.calls.holder).is_err());
         assert_eq!((flight.sent.len(), flight.answered, work.sent), (2, 0, 2));
         taken.iter().for_each(|sent| core.session.take_back(sent.slot));
         let op = Op::chain(Arc::clone(&file.node), work);
@@ -343,9 +343,8 @@ mod tests {
         assert_eq!(&read, b"efgh");
     }
 
-    // Whoever else uses the session waits for as long.
     #[test]
-    fn chain_that_waits_keeps_the_session_for_some_milliseconds_only() {
+    fn chain_that_waits_gives_the_session_back_when_another_thread_wants_it() {
         let world = World::new(9);
         let (holder, session) = (world.session(), world.session());
         let ((_export, held), (_other, file)) = (opened(&holder), opened(&session));
@@ -355,12 +354,17 @@ mod tests {
         let lock = file.chain().lock(0..8, LockKind::Exclusive).unlock(0..8);
         let mut work = ChainWork::new(lock.into_links());
         let before = world.net().now();
+        let caller = Arc::clone(shared);
+        world.once(Opcode::Lock, move |_| {
+            caller.calls.holder.raise();
+            Action::Serve
+        });
         let mut core = shared.lock();
         let mut flight = core.send_chain(node, &mut work);
-        let came = core.await_chain(&mut work, &mut flight);
+        let came = core.await_chain(&mut work, &mut flight, &shared.calls.holder);
         assert!(came.is_err_and(|came| matches!(*came, Came::Nothing)) && flight.answered == 0);
         let kept = world.net().now().saturating_sub(before);
-        assert!(kept < Duration::from_millis(3), "{kept:?}");
+        assert!(kept < core.signs.undated_sleep_max(), "{kept:?} of virtual time");
         held.unlock(0..1).unwrap();
         let op = Op::chain(Arc::clone(node), work);
         let (_, ended) = shared.end_chain_generally(core, op, &flight, Came::Nothing);

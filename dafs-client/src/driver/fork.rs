@@ -88,6 +88,7 @@ impl Shared {
             if !self.keeping_alive.load(Ordering::Relaxed) {
                 // Who waits in the endpoint with the lock gives it back then.
                 self.contended.store(true, Ordering::Relaxed);
+                self.calls.holder.raise();
             }
             std::thread::yield_now();
         }

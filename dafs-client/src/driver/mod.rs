@@ -5,10 +5,12 @@
 //!
 //! A thread that is alone keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
 //! is for, and no other system call is made. When a second thread meets the lock taken the session turns to
-//! sharing: the leader then sleeps without the lock, on the endpoint's descriptors. It turns back when operations have
-//! followed each other for long without another thread in sight, and the oftener it has turned, the longer that takes.
+//! sharing, and the thread that sleeps with the lock is called (`calls`): the leader then sleeps without it, on the endpoint's
+//! descriptors. It turns back when operations have followed each other for long without another thread in sight, and the oftener it has
+//! turned, the longer that takes.
 
 pub(crate) mod background;
+pub(crate) mod calls;
 pub(crate) mod driven;
 mod fast_chain;
 pub(crate) mod fast_path;
@@ -35,6 +37,7 @@ use crate::clock::Clock;
 use crate::config::{Background, Config};
 use crate::connect::Server;
 use crate::driver::background::Threads;
+use crate::driver::calls::Calls;
 use crate::driver::driven::Driven;
 use crate::driver::sleep::Sleeper;
 use crate::engine::eager::EagerBufferState;
@@ -46,8 +49,6 @@ use crate::memory::registration::Registrar;
 use crate::op::Op;
 use crate::op::request::Broken;
 
-/// A thread that is alone looks up from waiting at least this often: for deadlines, the lease, and other threads, which wait that long.
-pub(crate) const SLICE: Duration = Duration::from_millis(2);
 /// How long a session that ends waits for the server to hear of it.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How often a thread looks whether the one that keeps the session alive has given the lock back.
@@ -59,6 +60,7 @@ const SPINS_MAX: u32 = 2000;
 pub(crate) struct Shared {
     pub(crate) core: Mutex<Driven>,
     wake: Condvar,
+    pub(crate) calls: Calls,
     /// More than one thread uses the session.
     pub(crate) contended: AtomicBool,
     /// The thread that keeps the session alive holds the lock, for a moment: no reason to share.
@@ -93,6 +95,7 @@ impl Shared {
         config: Config,
         clock: Arc<dyn Clock>,
         threads: Threads,
+        calls: Calls,
     ) -> Arc<Self> {
         let registrar = Registrar::new(Arc::clone(&domain), config.registration);
         registrar.set_useful_min(core.useful_sizes_min(&config));
@@ -100,6 +103,7 @@ impl Shared {
             has_locks: AtomicBool::new(core.terms.has_locks()),
             core: Mutex::new(core),
             wake: Condvar::new(),
+            calls,
             contended: AtomicBool::new(false),
             keeping_alive: AtomicBool::new(false),
             closings: Arc::default(),
@@ -154,7 +158,8 @@ impl Shared {
             }
         }
         self.contended.store(true, Ordering::Relaxed);
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.calls.wait_for_lock(lock);
         core.uncontended.on_collision();
         core
     }
@@ -207,6 +212,10 @@ impl Shared {
             op.deadline = Some(self.clock.now().after(timeout));
             op.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
             op.left_ms = op.timeout_ms;
+            if core.leader_sleeps && core.deadlines == 0 {
+                // It does not know yet that it has to look at the time.
+                self.calls.leader.raise();
+            }
         }
         core.submit(op)
     }
@@ -235,9 +244,13 @@ impl Shared {
         if !self.home.is_here() {
             return;
         }
-        if let Ok(mut core) = self.core.try_lock() {
-            self.collect_closes(&mut core);
-            self.push(&mut core, !is_awaited);
+        match self.core.try_lock() {
+            Ok(mut core) => {
+                self.collect_closes(&mut core);
+                self.push(&mut core, !is_awaited);
+            }
+            // Whoever sleeps with it looks.
+            Err(_) => self.calls.holder.raise(),
         }
     }
 
@@ -245,6 +258,12 @@ impl Shared {
         for closing in self.closings.take() {
             core.close(closing);
         }
+    }
+
+    /// Several threads use the session.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.contended.load(Ordering::Relaxed) || self.calls.is_awaited()
     }
 
     /// Several threads use the session, or handles wait to be given back.
@@ -286,7 +305,7 @@ impl Shared {
         if self.threads.take_refused() {
             core.uncontended.on_collision();
         }
-        if core.followers > 0 {
+        if core.followers > 0 || self.calls.is_awaited() {
             core.uncontended.on_company();
         } else if core.uncontended.lasts() {
             self.contended.store(false, Ordering::Relaxed);
@@ -297,6 +316,9 @@ impl Shared {
     pub(crate) fn tell(&self, core: &Driven) {
         if core.followers > 0 {
             self.wake_all();
+        }
+        if core.leader_sleeps {
+            self.calls.leader.raise();
         }
     }
 
@@ -369,7 +391,7 @@ impl Shared {
             let taken = core.receive().and_then(|_| core.send_some()).and_then(|()| core.flush());
             is_told = is_told || core.say_goodbye();
             let waited = match (&taken, core.endpoint.as_mut()) {
-                (Ok(()), Some(endpoint)) => endpoint.wait(Some(Duration::from_millis(1))),
+                (Ok(()), Some(endpoint)) => endpoint.wait(Some(until.since(self.clock.now()))),
                 // Gone: by now that is what was asked for.
                 _ => break,
             };
@@ -423,7 +445,7 @@ pub(crate) struct EndOnUnwind<'a> {
 
 impl Drop for EndOnUnwind<'_> {
     fn drop(&mut self) {
-        let mut core = self.shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.shared.lock();
         core.leader = false;
         core.die(Error::Closed);
         self.shared.tell(&core);
@@ -455,7 +477,7 @@ mod tests {
 
     use super::*;
     use crate::handle::node::Reopen;
-    use crate::testing::World;
+    use crate::testing::{World, config};
 
     fn eventually(is_so: impl Fn() -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(60);
@@ -465,7 +487,7 @@ mod tests {
         }
     }
 
-    // A thread that is alone keeps the lock for as long as its operation lasts, until it hears of another.
+    // [CLI-186] A thread that is alone keeps the lock for as long as its operation lasts, until it hears of another.
     #[test]
     fn whoever_waits_for_the_lock_makes_the_session_shared() {
         let world = World::new(2);
@@ -478,12 +500,16 @@ mod tests {
             let other = scope.spawn(|| drop(shared.lock()));
             shared.keeping_alive.store(false, Ordering::Relaxed);
             eventually(|| shared.contended.load(Ordering::Relaxed));
+            // Had it slept in the endpoint, it would have been woken, and would know why.
+            eventually(|| shared.calls.holder.take());
+            assert!(shared.calls.is_awaited());
             drop(core);
             other.join().unwrap();
+            assert!(!shared.calls.is_awaited());
             shared.contended.store(false, Ordering::Relaxed);
             let core = shared.lock();
             scope.spawn(|| shared.stop());
-            eventually(|| shared.contended.load(Ordering::Relaxed));
+            eventually(|| shared.calls.holder.take());
             drop(core);
         });
     }
@@ -539,6 +565,40 @@ mod tests {
             drop(core);
             session.ping().unwrap();
         }
+    }
+
+    // [CLI-187] On virtual time, which no test takes.
+    #[test]
+    fn operation_ends_at_its_deadline_and_not_later() {
+        let world = World::new(7);
+        for timeout in [1, 101, 1500, 2500].map(Duration::from_millis) {
+            let limited = Config { operation_timeout: Some(timeout), ..config() };
+            let session = world.connect(&limited).unwrap();
+            for contended in [false, true] {
+                session.owner.shared.contended.store(contended, Ordering::Relaxed);
+                world.once(Opcode::Null, |_| dafs_tests::sim::Action::Ignore);
+                let before = world.net().now();
+                assert!(matches!(session.ping(), Err(Error::TimedOut { .. })));
+                // A session counts in microseconds.
+                let late = (world.net().now() - before).checked_sub(timeout);
+                assert!(late.is_some_and(|late| late <= Duration::from_micros(1)), "{late:?}");
+            }
+        }
+    }
+
+    // [CLI-186] A handle that is dropped while another thread waits is given back, where that one has the session for itself, too.
+    #[test]
+    fn handle_that_is_dropped_while_another_thread_waits_calls_that_one() {
+        let world = World::new(8);
+        let session = world.session();
+        let export = session.mount("data").unwrap();
+        let shared = &*session.owner.shared;
+        let core = shared.lock();
+        drop(export);
+        assert!(shared.calls.holder.take() && shared.closings.any());
+        drop(core);
+        session.ping().unwrap();
+        assert!(!shared.closings.any());
     }
 
     // [CLI-36] A thread took the reply of an open, and the session was lost before it made a node of it.

@@ -6,13 +6,8 @@ use std::time::Duration;
 
 use crate::driver::driven::Driven;
 use crate::driver::sleep::Sleeper;
-use crate::driver::{Guard, SLICE, SPINS_MAX, Shared, reconnect};
+use crate::driver::{Guard, SPINS_MAX, Shared, reconnect};
 use crate::op::request::Broken;
-
-/// As [`SLICE`], without the lock and with a deadline: nobody waits for this one.
-const DEADLINE_SLICE: Duration = Duration::from_millis(50);
-/// Longest sleep of a leader without the lock.
-const SLEEP_MAX: Duration = Duration::from_millis(250);
 
 impl Shared {
     /// Waits until `ready`; the lock is given back meanwhile where others need it.
@@ -62,14 +57,14 @@ impl Shared {
         if core.endpoint.is_none() {
             return self.connect_again(core, limit);
         }
-        if self.contended.load(Ordering::Relaxed) {
+        if self.is_shared() {
             return self.wait_shared(core, spins, limit);
         }
-        let slice = limit.unwrap_or(SLICE).min(SLICE);
+        let longest = self.sleep_max(&core, *spins == 0, limit);
         let before = core.deadlines;
         core.unflushed = false;
         let waited = match core.endpoint.as_mut() {
-            Some(endpoint) => endpoint.wait(Some(slice)),
+            Some(endpoint) => endpoint.wait_or(Some(longest), Some(&self.calls.holder)),
             None => Ok(()),
         };
         *spins += 1;
@@ -80,6 +75,15 @@ impl Shared {
             .and_then(|()| if amiss { core.tick(self.clock.now()) } else { Ok(()) });
         self.check(&mut core, outcome);
         core
+    }
+
+    /// How long who waits may sleep; `has_spoken`: it has just sent something, or looked at the time.
+    fn sleep_max(&self, core: &Driven, has_spoken: bool, limit: Option<Duration>) -> Duration {
+        let longest = match has_spoken && core.deadlines == 0 {
+            true => core.signs.undated_sleep_max(),
+            false => core.sleep_max(self.clock.now()),
+        };
+        limit.map_or(longest, |limit| limit.min(longest))
     }
 
     fn wait_shared<'a>(&'a self, mut core: Guard<'a>, spins: &mut u32, limit: Option<Duration>) -> Guard<'a> {
@@ -105,31 +109,34 @@ impl Shared {
 
     /// Sleeps without the lock until the endpoint's descriptors tell of something.
     fn sleep<'a>(&'a self, mut core: Guard<'a>, limit: Option<Duration>) -> Guard<'a> {
-        let timeout = limit.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let timeout = self.sleep_max(&core, false, limit);
         let epoch = core.reconnects;
         let Some(endpoint) = core.endpoint.as_mut() else { return core };
         let fds = endpoint.event_fds();
         if fds.is_empty() {
-            // Nothing to sleep on: wait in the endpoint, briefly.
-            let waited = endpoint.wait(Some(timeout.min(Duration::from_millis(1))));
+            // Nothing to sleep on, as on virtual time: wait in the endpoint.
+            let waited = endpoint.wait_or(Some(timeout), Some(&self.calls.holder));
             self.check(&mut core, waited.map_err(Broken::Lost));
+            let outcome = core.tick(self.clock.now());
+            self.check(&mut core, outcome);
             return core;
         }
-        if !endpoint.arm() {
+        if !endpoint.arm() || !self.calls.leader.may_sleep() {
             return core;
         }
         core.leader_sleeps = true;
-        let timeout = if core.deadlines > 0 { timeout.min(DEADLINE_SLICE) } else { timeout };
         drop(core);
         {
             let mut sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);
-            match Sleeper::prepared(&mut sleeper, epoch, &fds) {
-                Ok(sleeper) => sleeper.sleep(timeout),
+            let mut rung = false;
+            match Sleeper::prepared(&mut sleeper, epoch, &fds, &self.calls.leader) {
+                Ok(sleeper) => rung = sleeper.sleep(timeout),
                 Err(error) => {
                     tracing::warn!("cannot watch the connection's descriptors: {error}");
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            self.calls.leader.woke(rung);
         }
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         core.leader_sleeps = false;
@@ -173,13 +180,17 @@ impl Shared {
         // Whoever leads from here on, after a new connection is made, must not keep the lock while it waits.
         self.contended.store(true, Ordering::Relaxed);
         core.followers += 1;
-        let slice = if core.deadlines > 0 { DEADLINE_SLICE } else { SLEEP_MAX };
-        let limit = limit.unwrap_or(slice).min(slice);
+        if core.leader_sleeps && core.awaits_completions() {
+            // What was posted behind its back may complete without an event.
+            self.calls.leader.raise();
+        }
+        let limit = self.sleep_max(&core, false, limit);
         let (mut core, _) = self.wake.wait_timeout(core, limit).unwrap_or_else(PoisonError::into_inner);
         core.followers -= 1;
-        // Who connects again looks at no deadline.
-        if core.deadlines > 0 && core.endpoint.is_none() {
-            core.expire(self.clock.now());
+        // Who connects again looks at no deadline, and who sleeps may not know of this one.
+        if core.deadlines > 0 {
+            let outcome = core.tick(self.clock.now());
+            self.check(&mut core, outcome);
         }
         core
     }

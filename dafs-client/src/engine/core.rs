@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use dafs_proto::session::{ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
@@ -517,6 +518,14 @@ impl Core {
         if self.dead.is_none() {
             self.submit(op);
         }
+    }
+
+    /// How long who waits may sleep: until an operation's time is over, or this side must say something.
+    pub(crate) fn sleep_max(&self, now: Moment) -> Duration {
+        let longest = self.signs.sleep_max(now);
+        let deadlines = || self.ops.iter().filter(|(_, op)| !op.done).filter_map(|(_, op)| op.deadline).min();
+        let first = if self.deadlines > 0 { deadlines() } else { None };
+        first.map_or(longest, |first| longest.min(first.since(now)))
     }
 
     /// Time has passed: what was noted gets its date, and operations are timed out. Over a connection the server is as well, `Err` when it

@@ -5,6 +5,8 @@ use std::time::Duration;
 use dafs_proto::session::{KeepAlive, Moment};
 use dafs_proto::wire::Welcome;
 
+/// Who waits looks at the time at least this often.
+pub(crate) const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Replies after which the remembered peak of wanted credits falls by one.
 const PEAK_DECAY_REPLIES: u32 = 64;
 
@@ -13,6 +15,8 @@ pub(crate) struct Signs {
     alive: KeepAlive,
     // Longest time without a look that counts as the server's silence.
     unseen_max: Duration,
+    // Who has just said something may wait for this long without a look at the time.
+    undated_max: Duration,
     looked: Moment,
     // Noted where no clock is read, dated by the next who reads one.
     pub(crate) heard: bool,
@@ -30,7 +34,24 @@ impl Signs {
 
     fn with(keep_alive: Duration, lease: Duration, now: Moment) -> Self {
         let alive = KeepAlive::new(keep_alive, lease, now);
-        Self { alive, unseen_max: lease / 2, looked: now, heard: false, spoke: false, received: 0 }
+        let unseen_max = lease / 2;
+        let undated_max = LOOK_MAX.min(unseen_max / 2).min(keep_alive);
+        Self { alive, unseen_max, undated_max, looked: now, heard: false, spoke: false, received: 0 }
+    }
+
+    /// How long who waits may sleep that has just said something: no clock is read for it.
+    #[inline]
+    pub(crate) fn undated_sleep_max(&self) -> Duration {
+        self.undated_max
+    }
+
+    /// How long who waits may sleep: until this side must say something, or the other is given up. That it does not, or cannot, may keep
+    /// either in the past.
+    pub(crate) fn sleep_max(&self, now: Moment) -> Duration {
+        let longest = LOOK_MAX.min(self.unseen_max / 2);
+        Some(self.alive.next_timeout().since(now))
+            .filter(|left| !left.is_zero())
+            .map_or(longest, |left| left.min(longest))
     }
 
     /// So many bytes have come over the connection: also those of a transfer in which no message comes.

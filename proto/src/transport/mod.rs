@@ -27,12 +27,13 @@
 //!   to, inside its bounds and with its rights. One region serves all connections of its domain. When a region is
 //!   dropped, no peer access to that memory happens any more.
 //! - **Peer faults** end the connection with [`TransportError::Peer`], which says what was wrong; the process and other connections go on.
-//! - **No blocking** anywhere but in [`Domain::connect`] and [`Endpoint::wait`].
+//! - **No blocking** anywhere but in [`Domain::connect`], [`Endpoint::wait`] and [`Endpoint::wait_or`].
 
 mod completion;
 #[cfg(feature = "sim")]
 pub mod conformance;
 mod error;
+mod interrupt;
 mod memory;
 #[cfg(feature = "shm")]
 pub mod shm;
@@ -53,6 +54,7 @@ use smallvec::SmallVec;
 pub use crate::address::Address;
 pub use completion::{Completion, OpToken};
 pub use error::{ConnectError, PeerFault, PostError, RegionError, RegionFault, TransportError};
+pub use interrupt::Interrupt;
 pub use memory::{
     Access, BorrowedMemory, HeapMemory, Memory, MemoryRef, Region, RegionKey, RegionOwner, RemoteRange,
     SharedFd, Span, part_of,
@@ -554,7 +556,17 @@ pub trait Endpoint: Send {
 
     /// Waits, as the [`WaitPolicy`] says, until something may have arrived, output can leave, or the timeout passed;
     /// flushes first. The caller's thread blocks.
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError>;
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+        self.wait_or(timeout, None)
+    }
+
+    /// As [`Endpoint::wait`], and returns when another thread raises `interrupt`, or has raised it before. That takes the interrupt. A
+    /// provider may wait in a call that cannot be interrupted first, for some milliseconds at most.
+    fn wait_or(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError>;
 
     /// Spinning on [`Endpoint::recv`] is likely to pay now: the peer runs on another CPU, and spins have paid lately.
     fn spin_pays(&self) -> bool;

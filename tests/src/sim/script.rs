@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_proto::transport::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
-    Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
+    Access, Capabilities, Completion, Endpoint, EventFds, Interrupt, LocalSegments, MemoryRef, OpToken,
+    PostError, Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
 };
 use dafs_proto::wire::{Flags, Header, Opcode};
 
@@ -203,8 +203,12 @@ impl Endpoint for ScriptedEndpoint {
         !self.is_over && self.endpoint.arm()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        self.endpoint.wait(timeout)
+    fn wait_or(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
+        self.endpoint.wait_or(timeout, interrupt)
     }
 
     fn spin_pays(&self) -> bool {

@@ -19,4 +19,5 @@ mod tokens;
 mod tokens_by_hand;
 mod tokens_logged;
 mod tokens_lost;
+mod waits;
 mod workers;

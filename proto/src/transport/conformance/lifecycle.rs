@@ -1,7 +1,7 @@
 //! Connecting, closing, waiting, and load.
 
 use super::*;
-use crate::transport::ConnectError;
+use crate::transport::{ConnectError, Interrupt};
 
 /// [PROV-31] [PROV-68] [PROV-69]
 pub fn connect_to_nobody_answers_an_error(fixture: &dyn Fixture) {
@@ -161,6 +161,28 @@ pub fn wait_answers_after_its_timeout(fixture: &dyn Fixture) {
     for timeout_ms in [0, 1, 20] {
         pair.client.endpoint.wait(Some(Duration::from_millis(timeout_ms))).unwrap();
         assert!(pair.client.endpoint.recv().unwrap().is_none());
+    }
+    pair.assert_alive();
+}
+
+/// [PROV-87] Without a timeout: a wait that misses it lasts for ever.
+pub fn wait_ends_when_another_thread_interrupts_it(fixture: &dyn Fixture) {
+    let mut pair = Pair::new(fixture);
+    let interrupt = Interrupt::new().unwrap();
+    for _ in 0..3 {
+        interrupt.raise();
+        pair.client.endpoint.wait_or(None, Some(&interrupt)).unwrap();
+        assert!(!interrupt.take(), "it is taken");
+    }
+    // On virtual time nobody sleeps.
+    if !pair.client.endpoint.event_fds().is_empty() {
+        for _ in 0..100 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| interrupt.raise());
+                pair.client.endpoint.wait_or(None, Some(&interrupt)).unwrap();
+            });
+            assert!(pair.client.endpoint.recv().unwrap().is_none());
+        }
     }
     pair.assert_alive();
 }

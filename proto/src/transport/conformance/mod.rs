@@ -90,6 +90,7 @@ macro_rules! conformance_suite {
             close_completes_what_was_posted_exactly_once
             peer_close_completes_what_was_posted_exactly_once
             wait_answers_after_its_timeout
+            wait_ends_when_another_thread_interrupts_it
             arm_misses_no_arrival
             two_sides_under_load_agree_on_every_byte
         }

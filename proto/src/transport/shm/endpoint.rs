@@ -11,9 +11,9 @@ use crate::budget::Owner;
 
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Domain, Endpoint, EventFds, LocalSegments, Memory, MemoryRef, OpToken,
-    PostError, Posted, PostedList, Reach, Received, Region, RegionError, RemoteRange, SendSlot, Span,
-    TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Domain, Endpoint, EventFds, Interrupt, LocalSegments, Memory,
+    MemoryRef, OpToken, PostError, Posted, PostedList, Reach, Received, Region, RegionError, RemoteRange,
+    SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
@@ -552,8 +552,12 @@ impl Endpoint for ShmEndpoint {
         self.arm_for_sleep()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        self.sleep(timeout)
+    fn wait_or(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
+        self.sleep(timeout, interrupt)
     }
 
     fn look(&mut self, times: u32) -> bool {

@@ -251,18 +251,27 @@ pub(super) fn silence(bell: BorrowedFd<'_>) -> bool {
 pub(super) struct Slept {
     pub(super) bell: bool,
     pub(super) socket: bool,
+    pub(super) interrupt: bool,
 }
 
-/// Waits for the doorbell or the socket. A signal ends it too.
+/// Waits for the doorbell, the socket, or another thread. A signal ends it too.
 pub(super) fn sleep(
     bell: BorrowedFd<'_>,
     socket: BorrowedFd<'_>,
+    interrupt: Option<BorrowedFd<'_>>,
     timeout: Option<Duration>,
     writable: bool,
 ) -> io::Result<Slept> {
     let socket_events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let [bell, socket] = poll([(bell, PollFlags::IN), (socket, socket_events)], timeout)?;
-    Ok(Slept { bell: !bell.is_empty(), socket: !socket.is_empty() })
+    let (bell, socket) = ((bell, PollFlags::IN), (socket, socket_events));
+    let [bell, socket, interrupt] = match interrupt {
+        Some(interrupt) => poll([bell, socket, (interrupt, PollFlags::IN)], timeout)?,
+        None => {
+            let [bell, socket] = poll([bell, socket], timeout)?;
+            [bell, socket, PollFlags::empty()]
+        }
+    };
+    Ok(Slept { bell: !bell.is_empty(), socket: !socket.is_empty(), interrupt: !interrupt.is_empty() })
 }
 
 /// Waits until `socket` is readable; `false` when the timeout passed first. Signals do not end it.
@@ -382,10 +391,10 @@ mod tests {
         drop((sleeper, ringer, eventfd));
         for (sleeper, ringer) in [(&fds[0], &fds[1]), (&fds[2], &fds[2])] {
             ring(ringer.as_fd());
-            assert!(sleep(sleeper.as_fd(), other.as_fd(), None, false).unwrap().bell);
+            assert!(sleep(sleeper.as_fd(), other.as_fd(), None, None, false).unwrap().bell);
             silence(sleeper.as_fd());
-            let slept = sleep(sleeper.as_fd(), other.as_fd(), Some(Duration::ZERO), false).unwrap();
-            assert_eq!(slept, Slept { bell: false, socket: false });
+            let slept = sleep(sleeper.as_fd(), other.as_fd(), None, Some(Duration::ZERO), false).unwrap();
+            assert_eq!(slept, Slept { bell: false, socket: false, interrupt: false });
         }
     }
 

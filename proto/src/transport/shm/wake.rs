@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::super::util::current_cpu;
-use super::super::{Endpoint, TransportError, WaitPolicy};
+use super::super::{Endpoint, Interrupt, TransportError, WaitPolicy};
 use super::endpoint::{CONTROL_PER_TURN, POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
 use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM, Side};
 use super::ring::Arrival;
@@ -50,8 +50,12 @@ impl ShmEndpoint {
         may_sleep(self.connection.segment.word(word), wants, || self.is_ready())
     }
 
-    /// As `Endpoint::wait`.
-    pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+    /// As `Endpoint::wait_or`.
+    pub(super) fn sleep(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
         self.flush()?;
         if self.armed {
             self.disarm();
@@ -76,11 +80,11 @@ impl ShmEndpoint {
                 }
             }
             WaitPolicy::Busy => {
-                self.spin_until(deadline);
+                self.spin_until(deadline, interrupt);
                 return Ok(());
             }
         }
-        if !self.arm_for_sleep() {
+        if !self.arm_for_sleep() || interrupt.is_some_and(|interrupt| !interrupt.may_sleep()) {
             return Ok(());
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -89,14 +93,18 @@ impl ShmEndpoint {
         let slept = sock::sleep(
             connection.bell_in.as_fd(),
             connection.socket.as_fd(),
+            interrupt.map(Interrupt::fd),
             left,
             connection.has_waiting(),
         );
+        if let Some(interrupt) = interrupt {
+            interrupt.woke(slept.as_ref().is_ok_and(|slept| slept.interrupt));
+        }
         self.learn_wait(now.elapsed());
         let slept = slept.map_err(|error| TransportError::system("wait for the peer", error))?;
         // Still armed: the next `recv` disarms and silences the doorbell.
         self.woken_by = match slept {
-            Slept { bell: true, socket: false } => WokenBy::Bell,
+            Slept { bell: true, socket: false, .. } => WokenBy::Bell,
             _ => WokenBy::Unknown,
         };
         Ok(())
@@ -179,13 +187,14 @@ impl ShmEndpoint {
         };
     }
 
-    /// Busy waiting: until something came, the peer died, or the deadline passed.
-    fn spin_until(&mut self, deadline: Option<Instant>) {
+    /// Busy waiting: until something came, the peer died, the deadline passed, or another thread wants this one.
+    fn spin_until(&mut self, deadline: Option<Instant>, interrupt: Option<&Interrupt>) {
         for round in 1u32.. {
             if self.is_ready() {
                 return;
             }
-            if round.is_multiple_of(64) && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if round.is_multiple_of(64) && (interrupt.is_some_and(Interrupt::take) || is_over()) {
                 return;
             }
             if round.is_multiple_of(POLLS_BETWEEN_SOCKET_LOOKS) {

@@ -10,9 +10,9 @@ use super::gather::gather;
 use super::state::State;
 use super::{SimNet, nanos};
 use crate::transport::{
-    Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, Head, HeapMemory, LocalSegments,
-    Memory, MemoryRef, OpToken, PeerIdentity, PostError, Posted, Provider, Received, RegionError,
-    RemoteRange, SendSlot, Span, TransportError,
+    Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, Head, HeapMemory, Interrupt,
+    LocalSegments, Memory, MemoryRef, OpToken, PeerIdentity, PostError, Posted, Provider, Received,
+    RegionError, RemoteRange, SendSlot, Span, TransportError,
 };
 
 /// Slots that can be reserved at once.
@@ -379,7 +379,11 @@ impl Endpoint for SimEndpoint {
         !self.is_ready(&mut state)
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+    fn wait_or(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
         self.flush()?;
         let deadline_ns = timeout.map(|timeout| self.net().lock().now_ns().saturating_add(nanos(timeout)));
         let ready = |state: &mut State| {
@@ -390,12 +394,12 @@ impl Endpoint for SimEndpoint {
             ready
         };
         loop {
-            if ready(&mut self.net().lock()) {
+            if ready(&mut self.net().lock()) || interrupt.is_some_and(Interrupt::take) {
                 return Ok(());
             }
             self.net().run_idle();
             let mut state = self.net().lock();
-            if ready(&mut state) {
+            if ready(&mut state) || interrupt.is_some_and(Interrupt::take) {
                 return Ok(());
             }
             let until_ns = match (state.next_event_ns(), deadline_ns) {

@@ -14,9 +14,9 @@ use crate::back_off::BackOff;
 
 use super::super::util::{check_destination, check_rdma, poll};
 use super::super::{
-    Access, Capabilities, Completion, Domain, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken,
-    PostError, Posted, PostedList, Provider, Reach, Received, Region, RegionError, RemoteRange, SendSlot,
-    Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Domain, Endpoint, EventFds, Interrupt, LocalSegments, MemoryRef,
+    OpToken, PostError, Posted, PostedList, Provider, Reach, Received, Region, RegionError, RemoteRange,
+    SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
@@ -68,6 +68,8 @@ pub struct TcpEndpoint {
     closed: bool,
     // What `sys::set_receive_timeout` was told last; `None` before that.
     pub(super) receive_timeout: Option<Option<Duration>>,
+    /// The last wait that another thread may interrupt was longer than one in the receiving call may be.
+    pub(super) waits_long: bool,
     // `Counters::bytes_sent` when a message was last refused for want of room.
     pub(super) refused_at: Option<u64>,
     // Why it ended, where no caller was told yet.
@@ -111,6 +113,7 @@ impl TcpEndpoint {
             vain_rounds: 0,
             closed: false,
             receive_timeout: None,
+            waits_long: false,
             refused_at: None,
             failure: None,
         }
@@ -552,9 +555,13 @@ impl Endpoint for TcpEndpoint {
         true
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+    fn wait_or(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
         self.flush()?;
-        self.wait_for_news(timeout)
+        self.wait_for_news(timeout, interrupt)
     }
 
     fn spin_pays(&self) -> bool {

@@ -1,4 +1,7 @@
 //! Waiting: spinning where that pays, in the receiving call where nothing else is waited for, else in poll.
+//!
+//! No other thread can end a wait in the receiving call, which is the quickest. So one that may be interrupted takes it only where the wait
+//! before was short, and for [`RECEIVE_MAX`]; then it goes on in poll. Long waits that follow each other are in poll from the beginning.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -6,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 
 use super::super::util::poll;
-use super::super::{TransportError, WaitPolicy};
+use super::super::{Interrupt, TransportError, WaitPolicy};
 use super::endpoint::TcpEndpoint;
 use super::sys::{self, Block, Left};
 
@@ -22,32 +25,74 @@ const CPU_CHECK_INTERVAL: u32 = 32;
 /// One spin lasts at most this long.
 const SPIN_MAX: Duration = Duration::from_micros(50);
 
+/// A wait that another thread may want to interrupt is in the receiving call for this long at most.
+const RECEIVE_MAX: Duration = Duration::from_millis(2);
+
+/// A wait with less time than this is not in the receiving call, whose clock is coarse: some ticks of the kernel.
+const RECEIVE_TIMEOUT_MIN: Duration = Duration::from_millis(20);
+
 impl TcpEndpoint {
-    /// As `Endpoint::wait`, after the flush.
-    pub(super) fn wait_for_news(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+    /// As `Endpoint::wait_or`, after the flush.
+    pub(super) fn wait_for_news(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
         let may_have_room = self.take_room();
-        if self.has_news() || may_have_room {
+        if self.has_news() || may_have_room || interrupt.is_some_and(Interrupt::take) {
             return Ok(());
         }
-        let deadline = match self.policy {
-            WaitPolicy::Event => None,
-            _ => timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-        };
-        if self.spin_for_input(deadline)? {
+        let began = Instant::now();
+        let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
+        if self.spin_for_input(deadline, interrupt)? {
             return Ok(());
         }
-        // Only a spin has used up some of it.
-        let left = match self.policy {
-            WaitPolicy::Event => timeout,
-            _ => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+        let may_receive = match interrupt {
+            Some(_) => !self.waits_long && timeout.is_none_or(|timeout| timeout >= RECEIVE_TIMEOUT_MIN),
+            None => true,
         };
-        if self.can_wait_in_receive(left) {
-            return self.wait_in_receive(left);
+        if may_receive && self.can_wait_in_receive(timeout) {
+            if interrupt.is_none() {
+                // Only a spin has used up some of it.
+                let left = match self.policy {
+                    WaitPolicy::Event => timeout,
+                    _ => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+                };
+                return self.wait_in_receive(left).map(drop);
+            }
+            if self.wait_in_receive(Some(RECEIVE_MAX))? > 0 || self.has_news() {
+                return Ok(());
+            }
+            self.waits_long = true;
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.wait_in_poll(left, interrupt)?;
+        if interrupt.is_some() {
+            self.waits_long = began.elapsed() >= RECEIVE_MAX;
+        }
+        Ok(())
+    }
+
+    fn wait_in_poll(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
+        if interrupt.is_some_and(|interrupt| !interrupt.may_sleep()) {
+            return Ok(());
         }
         self.link.counters.polls += 1;
         let wanted = if self.output.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
-        let [ready] = poll([(self.link.socket.as_fd(), wanted)], left)
-            .map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
+        let socket = (self.link.socket.as_fd(), wanted);
+        let slept = match interrupt {
+            Some(interrupt) => {
+                let slept = poll([socket, (interrupt.fd(), PollFlags::IN)], timeout);
+                interrupt.woke(slept.as_ref().is_ok_and(|[_, rung]| !rung.is_empty()));
+                slept.map(|[ready, _]| ready)
+            }
+            None => poll([socket], timeout).map(|[ready]| ready),
+        };
+        let ready = slept.map_err(|error| self.fail(TransportError::system("wait for the peer", error)))?;
         // Data, the end of the stream or an error.
         if ready.intersects(!PollFlags::OUT) {
             self.input.left = Left::Unknown;
@@ -65,7 +110,11 @@ impl TcpEndpoint {
     }
 
     /// Spins until something arrived or there is room, if that is likely to pay; `true` when it did.
-    fn spin_for_input(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
+    fn spin_for_input(
+        &mut self,
+        deadline: Option<Instant>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<bool, TransportError> {
         let busy = self.policy == WaitPolicy::Busy;
         if self.policy == WaitPolicy::Event || self.input.has_message() || !(busy || self.spin_is_worth_it())
         {
@@ -88,6 +137,9 @@ impl TcpEndpoint {
                 if deadline.is_some_and(|deadline| now >= deadline) {
                     return Ok(busy);
                 }
+                if busy && interrupt.is_some_and(Interrupt::take) {
+                    return Ok(true);
+                }
                 if !busy && now - began >= SPIN_MAX {
                     self.spin.missed();
                     return Ok(false);
@@ -107,13 +159,13 @@ impl TcpEndpoint {
     }
 
     /// Waits in the receiving call itself: one system call instead of two.
-    fn wait_in_receive(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+    fn wait_in_receive(&mut self, timeout: Option<Duration>) -> Result<usize, TransportError> {
         if self.receive_timeout != Some(timeout) {
             sys::set_receive_timeout(self.link.socket.as_fd(), timeout)
                 .map_err(|error| self.fail(TransportError::system("set how long to wait", error)))?;
             self.receive_timeout = Some(timeout);
         }
-        self.fill(Block::Yes).map(|_| ())
+        self.fill(Block::Yes)
     }
 
     pub(super) fn spin_is_worth_it(&mut self) -> bool {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, LocalSegments, MemoryRef, OpToken, PostError,
-    Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Endpoint, EventFds, Interrupt, LocalSegments, MemoryRef, OpToken,
+    PostError, Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::Counters;
 use super::abort::AbortHandle;
@@ -187,8 +187,12 @@ impl Endpoint for VerbsEndpoint {
         self.core.arm()
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        self.core.wait(timeout)
+    fn wait_or(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
+        self.core.wait(timeout, interrupt)
     }
 
     fn look(&mut self, times: u32) -> bool {

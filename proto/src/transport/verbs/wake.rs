@@ -1,9 +1,9 @@
 //! Sleeping, waking and spinning.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::super::{TransportError, WaitPolicy};
+use super::super::{Interrupt, TransportError, WaitPolicy};
 use super::cm::poll_readable;
 use super::core::Core;
 use super::events;
@@ -83,8 +83,12 @@ impl Core {
         self.starved &= !self.has_room_again();
     }
 
-    /// As `Endpoint::wait`.
-    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
+    /// As `Endpoint::wait_or`.
+    pub(super) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<(), TransportError> {
         self.flush()?;
         // Who finds something soon need not know the time.
         if self.policy == WaitPolicy::Busy && self.look(LOOKS_BETWEEN_CLOCKS) {
@@ -95,19 +99,27 @@ impl Core {
         let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
         let spun = match self.policy {
             WaitPolicy::Event => false,
-            WaitPolicy::Adaptive => self.spin(Some(began + self.spin_time), deadline),
-            WaitPolicy::Busy => self.spin(None, deadline),
+            WaitPolicy::Adaptive => self.spin(Some(began + self.spin_time), deadline, interrupt),
+            WaitPolicy::Busy => self.spin(None, deadline, interrupt),
         };
-        if spun || !self.arm() {
+        if spun || !self.arm() || interrupt.is_some_and(|interrupt| !interrupt.may_sleep()) {
             self.starved = false;
             return Ok(());
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.counters.sleeps += 1;
         let [queue, manager] = self.event_fds();
+        let device = events::descriptor(&self.device);
+        let slept = match interrupt {
+            Some(interrupt) => {
+                let slept = poll_readable([queue, manager, device, interrupt.fd().as_raw_fd()], left);
+                interrupt.woke(slept.as_ref().is_ok_and(|[.., rung]| *rung));
+                slept.map(|[queue, manager, device, _]| [queue, manager, device])
+            }
+            None => poll_readable([queue, manager, device], left),
+        };
         let [queue, manager, device] =
-            poll_readable([queue, manager, events::descriptor(&self.device)], left)
-                .map_err(|error| TransportError::system("wait for the peer", error))?;
+            slept.map_err(|error| TransportError::system("wait for the peer", error))?;
         if manager || device {
             self.take_manager_events();
         }
@@ -119,8 +131,14 @@ impl Core {
         Ok(())
     }
 
-    /// Polls until something came, or until one of two moments; `true` when it need not sleep.
-    fn spin(&mut self, give_up: Option<Instant>, deadline: Option<Instant>) -> bool {
+    /// Polls until something came, until one of two moments, or, who never sleeps, until another thread wants this one; `true` when it
+    /// need not sleep.
+    fn spin(
+        &mut self,
+        give_up: Option<Instant>,
+        deadline: Option<Instant>,
+        interrupt: Option<&Interrupt>,
+    ) -> bool {
         let mut looks = 0u32;
         loop {
             if self.look(LOOKS_AT_ONCE) {
@@ -139,6 +157,7 @@ impl Core {
                 Some(give_up) if now >= give_up => return false,
                 Some(_) => {}
                 // Nobody else asks the connection manager.
+                None if interrupt.is_some_and(Interrupt::take) => return true,
                 None => self.take_manager_events(),
             }
         }

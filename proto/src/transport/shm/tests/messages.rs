@@ -206,7 +206,7 @@ fn doorbell_that_events_told_of_is_read_only_by_who_waits_otherwise() {
     let rings = |server: &ShmEndpoint| {
         let connection = &server.connection;
         let now = Some(Duration::ZERO);
-        sock::sleep(connection.bell_in.as_fd(), connection.socket.as_fd(), now, false).unwrap().bell
+        sock::sleep(connection.bell_in.as_fd(), connection.socket.as_fd(), None, now, false).unwrap().bell
     };
     assert!(server.recv().unwrap().is_none());
     for number in 0..2 {

@@ -454,7 +454,7 @@ fn wait_that_spins_ends_when_there_is_room() {
         let mut taken = vec![0; usize::try_from(blocked_at).unwrap()];
         raw.read_exact(&mut taken).unwrap();
         let begin = Instant::now();
-        endpoint.wait_for_news(Some(HANG)).unwrap();
+        endpoint.wait_for_news(Some(HANG), None).unwrap();
         assert!(begin.elapsed() < HANG, "{wait:?}: no room although the peer takes");
         endpoint.send_copy(b"h", &payload).unwrap();
     }
