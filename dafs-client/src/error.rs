@@ -26,7 +26,7 @@ pub enum Error {
         operation: Opcode,
         /// The path it was about, below its export; empty for the export itself or where no path was given.
         path: Vec<u8>,
-        /// The server's words, where it added any; at most 512 bytes.
+        /// The server's words, where it added any, at most 512 bytes; or which key was proven, where an export could not be mounted.
         explanation: String,
     },
     /// The server broke the rules of the protocol. The session has ended.
@@ -223,6 +223,19 @@ impl Error {
     /// The server answered that it exists already.
     pub fn already_exists(&self) -> bool {
         self.status() == Some(Status::EXISTS)
+    }
+
+    /// Where an export cannot be mounted, this client's key may be why: the server does not say, not to tell strangers what it exports.
+    pub(crate) fn with_key(mut self, proven: Option<&str>) -> Self {
+        if let Self::Status { status: Status::NO_EXPORT, explanation, .. } = &mut self
+            && explanation.is_empty()
+        {
+            *explanation = match proven {
+                Some(name) => format!("it has proven the key \"{name}\", and no other"),
+                None => "it has proven no key; an export may demand one".to_owned(),
+            };
+        }
+        self
     }
 
     pub(crate) fn lost(server: &str, cause: &TransportError) -> Self {

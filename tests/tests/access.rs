@@ -168,8 +168,13 @@ fn export_with_keys_is_there_for_their_holders_only(on: On) {
             assert_eq!(missing.errno(), libc::EACCES, "a listener that other hosts could reach demands one");
             continue;
         }
+        // [CLI-195] The client says what it lacks: the server does not, not to tell strangers what it has.
+        let proven =
+            if other.is_some() { "it has proven the key \"person\"" } else { "it has proven no key" };
         let session = connect(&url, other).unwrap();
-        assert_status(session.mount("mem"), Status::NO_EXPORT, "without its key");
+        let refused = session.mount("mem").unwrap_err();
+        assert!(refused.to_string().contains(proven), "{refused}");
+        assert_status(Err::<(), _>(refused), Status::NO_EXPORT, "without its key");
         assert_eq!(session.exports().unwrap(), ["data"]);
         let told: Vec<_> =
             session.statistics().unwrap().exports.into_iter().map(|export| export.name).collect();

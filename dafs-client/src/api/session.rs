@@ -365,7 +365,8 @@ impl Session {
             let named = Named::default().about(export.as_bytes().to_vec());
             let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
             Ok(Call::boxed(None, Opcode::Mount, named, move |op| {
-                let reply = op.into_reply()?;
+                let key = owner.shared.config.key.as_ref();
+                let reply = op.into_reply().map_err(|error| error.with_key(key.map(|key| &*key.name)))?;
                 let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
                 let place = (export.clone(), Vec::new(), Reopen::Mount);
                 let node = opened(&owner, &reply, place, &mounted.attributes)?;

@@ -191,6 +191,7 @@ impl Access {
                 gid = identity.gid,
                 known_by = ?evidence,
                 key = key_name.as_deref().unwrap_or("none"),
+                demanded = export.keys.join(","),
                 "mount refused: {reason}"
             );
             Status::NO_EXPORT
