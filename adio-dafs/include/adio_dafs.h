@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 // Changes when this interface does: compare with adio_dafs_abi_version().
-#define ADIO_DAFS_ABI_VERSION 4
+#define ADIO_DAFS_ABI_VERSION 5
 
 // Room for any ticket, bytes.
 #define ADIO_DAFS_TICKET_SIZE_MAX 16384
@@ -44,6 +44,11 @@
 
 // From memory to the file.
 #define ADIO_DAFS_WRITE 1
+
+// In a collective call the processes exchanged data; or each moved its own.
+#define ADIO_DAFS_EXCHANGED 0
+
+#define ADIO_DAFS_ALONE 1
 
 // Outcomes. Each error has an MPI error class of the same name.
 typedef enum adio_dafs_status {
@@ -214,6 +219,17 @@ int adio_dafs_preallocate(struct adio_dafs_file *file, uint64_t size);
 
 // Makes durable what this process wrote. Blocks.
 int adio_dafs_sync(struct adio_dafs_file *file);
+
+// What adio_dafs_close() does before the handle goes: makes durable what this process wrote, unless a hint says no. What fails here a
+// close tries again. Blocks.
+int adio_dafs_finish(struct adio_dafs_file *file);
+
+// Sets reaches to 1 when the file has the byte at an offset, else to 0. It is read, which is no transfer. Blocks.
+int adio_dafs_reaches(struct adio_dafs_file *file, uint64_t offset, int *reaches);
+
+// A collective call was made, for what adio_dafs_explain() says: the processes exchanged data (ADIO_DAFS_EXCHANGED), and by is who did it
+// for them; or each moved its own (ADIO_DAFS_ALONE), and by is the reason.
+int adio_dafs_collective(struct adio_dafs_file *file, int direction, int way, const char *by);
 
 // Turns atomic mode on (atomic is not 0) or off, for transfers that begin after this: each then locks all from its first byte to
 // its last while it runs. By all processes that have the file open together. ADIO_DAFS_ERR_UNSUPPORTED where the server knows no

@@ -219,6 +219,34 @@ static void run_dafs_memory_unknown(void)
     CHECK_MPI(MPI_File_close(&fh));
 }
 
+/* 0 asks for the default, whatever it is a number of. */
+static void run_zeros(void)
+{
+    static const char *const keys[] = {"striping_factor", "striping_unit", "cb_buffer_size", "cb_nodes",
+                                       "ind_rd_buffer_size", "ind_wr_buffer_size"};
+    enum { INTS = 2000 };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        MPI_File fh = open_with(keys[i], "0");
+        const char *told;
+        int written[INTS], read[INTS];
+        MPI_Datatype tile;
+        MPI_Status status;
+        need_dafs(&fh);
+        told = hint_of(fh, keys[i]);
+        if (strncmp(keys[i], "striping", 8) == 0)
+            CHECK(told != NULL && strcmp(told, "0") == 0, "%s: expected 0, got %s", keys[i], told ? told : "nothing");
+        MPI_Type_create_resized(MPI_INT, 0, 4 * (MPI_Aint)check.ranks, &tile);
+        MPI_Type_commit(&tile);
+        CHECK_MPI(MPI_File_set_view(fh, 4 * check.rank, MPI_INT, tile, "native", MPI_INFO_NULL));
+        pattern_fill(written, (uint64_t)check.rank, 0, sizeof written);
+        CHECK_MPI(MPI_File_write_at_all(fh, 0, written, INTS, MPI_INT, &status));
+        CHECK_MPI(MPI_File_read_at_all(fh, 0, read, INTS, MPI_INT, &status));
+        CHECK_PATTERN(read, (uint64_t)check.rank, 0, sizeof read);
+        MPI_Type_free(&tile);
+        CHECK_MPI(MPI_File_close(&fh));
+    }
+}
+
 /* The sum of all counters, and how many there are. */
 static unsigned long long counters(MPI_File fh, int *count)
 {
@@ -446,6 +474,7 @@ int main(int argc, char **argv)
         {"round_trip", 1, run_round_trip, "what was given is told"},
         {"set_info", 1, run_set_info, "hints that change"},
         {"dafs_memory", 1, run_dafs_memory, "memory modes of a dafs driver, switched in the middle"},
+        {"zeros", 1, run_zeros, "a number of 0 asks for the default"},
         {"dafs_memory_unknown", 1, run_dafs_memory_unknown, "a memory mode that does not exist"},
         {"dafs_counters", 1, run_dafs_counters, "counters of a dafs driver"},
         {"dafs_view", 1, run_dafs_view, "a view of a dafs driver is described by MPI_File_set_view, once"},

@@ -202,7 +202,7 @@ static void run_view_before_the_file_of_one(void)
     }
     MPI_Type_create_hindexed(1, &one, &before, MPI_INT, &type);
     MPI_Type_commit(&type);
-    CHECK_CLASS(MPI_File_set_view(fh, 0, MPI_INT, check.rank == 1 ? type : MPI_INT, "native", MPI_INFO_NULL), MPI_ERR_ARG);
+    CHECK_CLASS(MPI_File_set_view(fh, 0, MPI_INT, check.rank == 1 ? type : MPI_INT, "native", MPI_INFO_NULL), MPI_ERR_IO);
     CHECK_MPI(MPI_File_read_at_all(fh, check.rank, &memory, 1, MPI_INT, &status));
     CHECK_PATTERN(&memory, 1, 400 + 16 * (uint64_t)check.rank, 4);
     MPI_Type_free(&type);

@@ -67,6 +67,10 @@ struct dafs_file {
     bool library_shares;
     /* MPI_File_set_atomicity() */
     bool atomic;
+    /* Why a transfer of this file failed was said. */
+    atomic_bool failure_told;
+    /* What is done before a close failed, which was told on all ranks. */
+    bool finish_failed;
 };
 
 /* In collective calls each rank moves its own data. In atomic mode what two ranks exchange would lie under no lock. */
@@ -100,6 +104,8 @@ int dafs_class(int status);
 
 /* Tells what this thread's last call failed of in one line on stderr, unless the MPI error class alone says it. */
 void dafs_report(int status);
+/* The same of a call on a file, such as a transfer: once a file. Returns the MPI error class. */
+int dafs_tell(struct dafs_file *file, int status);
 /* Keeps what it failed of: what a thread calls meanwhile may fail, of something else. Room for words, which are cut. */
 #define DAFS_WORDS_SIZE 1024
 void dafs_keep_words(char words[DAFS_WORDS_SIZE]);
@@ -129,6 +135,13 @@ int dafs_open_together(const struct dafs_opening *opening, struct dafs_file *fil
 /* Says what the hint dafs_explain asks for, closes, and removes the file where that is asked for: the one that was opened, whatever its
  * name leads to by now. The same MPI error class on all ranks. Collective. */
 int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank, bool removes);
+
+/* What a close does before the file goes, so that a program can be told of it. The same MPI error class on all ranks. Collective. */
+int dafs_finish_together(struct dafs_file *file, MPI_Comm comm, int rank);
+
+/* For the hint dafs_explain: a collective call goes by the exchange of somebody, or, where that is NULL, each rank moves its own, and why,
+ * or NULL for what the file says. */
+void dafs_note_collective(struct dafs_file *file, int direction, const char *exchanged_by, const char *why);
 
 /* Moves data and waits. Returns an MPI error class; moved gets the bytes. In a collective call an error is kept and success
  * pretended. */
@@ -172,6 +185,25 @@ uint64_t dafs_bytes_before(const adio_dafs_view *view, uint64_t end, uint64_t po
 /* The size of the file, which the first rank looks up for all; where it is opened at its end, the shared file pointer begins there.
  * Collective; an MPI error class. */
 int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t *size);
+
+/* --- landing.c: memory where a read lands that may come to the end of the file --- */
+
+struct dafs_landing {
+    /* NULL where data goes straight to the caller's memory. */
+    void *memory;
+    /* The caller's, and where the lowest byte of its data is from there. */
+    void *buf;
+    int64_t low;
+};
+/* Bytes from the lowest to the highest of a type's instances, and where the lowest is from their address. */
+uint64_t dafs_span(int count, int64_t true_lb, int64_t true_extent, int64_t extent, int64_t *low);
+/* A read of so many bytes from a position of the view on may come to the end of the file. Data of a large span that is all there need not
+ * be copied. */
+bool dafs_may_come_short(struct dafs_file *file, const adio_dafs_view *view, uint64_t position, uint64_t bytes, uint64_t span);
+/* What to read into in place of `buf`; NULL without memory. */
+void *dafs_landing_begin(struct dafs_landing *landing, void *buf, int64_t low, uint64_t span);
+/* So many bytes were found, which go to the caller's memory, unless they went there. */
+void dafs_landing_end(struct dafs_landing *landing, const adio_dafs_memory *memory, uint64_t found);
 
 /* --- Atomic mode --- */
 

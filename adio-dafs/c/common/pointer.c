@@ -166,5 +166,5 @@ int dafs_end_of_file(struct dafs_file *file, const adio_dafs_view *view, uint64_
     if (status == ADIO_DAFS_OK)
         status = adio_dafs_view_position(view, size, &position);
     *end = etype_size ? (position + etype_size - 1) / etype_size : 0;
-    return dafs_class(status);
+    return dafs_tell(file, status);
 }

@@ -44,7 +44,8 @@ void dafs_keep_words(char words[DAFS_WORDS_SIZE])
     snprintf(words, DAFS_WORDS_SIZE, "%s", adio_dafs_last_error());
 }
 
-void dafs_report(int status)
+/* The MPI error class alone says what it failed of. */
+static bool is_plain(int status)
 {
     switch (status) {
     case ADIO_DAFS_OK:
@@ -54,8 +55,21 @@ void dafs_report(int status)
     case ADIO_DAFS_ERR_READ_ONLY:
     case ADIO_DAFS_ERR_NO_SPACE:
     case ADIO_DAFS_ERR_QUOTA:
-        return;
+        return true;
     default:
-        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
+        return false;
     }
+}
+
+void dafs_report(int status)
+{
+    if (!is_plain(status))
+        fprintf(stderr, "adio-dafs: %s\n", adio_dafs_last_error());
+}
+
+int dafs_tell(struct dafs_file *file, int status)
+{
+    if (!is_plain(status) && !atomic_exchange(&file->failure_told, true))
+        dafs_report(status);
+    return dafs_class(status);
 }

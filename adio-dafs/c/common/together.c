@@ -178,31 +178,58 @@ static int remove_together(MPI_Comm comm, int rank, adio_dafs_place *place)
     return dafs_share_class(comm, dafs_class(status));
 }
 
-/* Open MPI's MPI_File_close() returns success whatever we say, so one rank that failed tells it. */
-int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank, bool removes)
+/* The ranks agree on how their last calls ended; one that failed tells it, unless that was told. Collective. */
+static int agree_on_last(MPI_Comm comm, int rank, int status, bool is_told)
 {
     enum { CLASS, LOWEST_FAILED, VALUES };
     char words[DAFS_WORDS_SIZE];
     int64_t values[VALUES];
+    int talk;
+
+    dafs_keep_words(words);
+    values[CLASS] = dafs_class(status);
+    values[LOWEST_FAILED] = status == ADIO_DAFS_OK ? 0 : INT_MAX - rank;
+    talk = dafs_max(comm, values, VALUES);
+    if (talk == MPI_SUCCESS && !is_told && values[LOWEST_FAILED] == INT_MAX - rank)
+        fprintf(stderr, "adio-dafs: %s\n", words);
+    return talk != MPI_SUCCESS ? talk : (int)values[CLASS];
+}
+
+int dafs_finish_together(struct dafs_file *file, MPI_Comm comm, int rank)
+{
+    int class = agree_on_last(comm, rank, adio_dafs_finish(file->handle), false);
+
+    file->finish_failed = class != MPI_SUCCESS;
+    return class;
+}
+
+/* Open MPI's MPI_File_close() returns success whatever we say, so one rank that failed tells it. */
+int dafs_close_together(struct dafs_file *file, MPI_Comm comm, int rank, bool removes)
+{
     adio_dafs_place *place = NULL;
-    int status, talk, removal = MPI_SUCCESS;
+    int class, removal = MPI_SUCCESS;
 
     explain(file, comm, rank);
     if (removes && rank == 0)
         adio_dafs_place_of(file->handle, &place);
-    status = adio_dafs_close(file->handle);
-    dafs_keep_words(words);
+    class = agree_on_last(comm, rank, adio_dafs_close(file->handle), file->finish_failed);
     file->handle = NULL;
-    values[CLASS] = dafs_class(status);
-    values[LOWEST_FAILED] = status == ADIO_DAFS_OK ? 0 : INT_MAX - rank;
-    talk = dafs_max(comm, values, VALUES);
-    if (talk == MPI_SUCCESS && values[LOWEST_FAILED] == INT_MAX - rank)
-        fprintf(stderr, "adio-dafs: %s\n", words);
     if (removes)
         removal = remove_together(comm, rank, place);
-    if (talk != MPI_SUCCESS)
-        return talk;
-    return values[CLASS] != MPI_SUCCESS ? (int)values[CLASS] : removal;
+    return class != MPI_SUCCESS ? class : removal;
+}
+
+void dafs_note_collective(struct dafs_file *file, int direction, const char *exchanged_by, const char *why)
+{
+    if (exchanged_by) {
+        adio_dafs_collective(file->handle, direction, ADIO_DAFS_EXCHANGED, exchanged_by);
+        return;
+    }
+    if (!why && file->atomic)
+        why = "atomic mode";
+    else if (!why)
+        why = file->independent ? "dafs_collective says so" : "a view has data in another order than the file";
+    adio_dafs_collective(file->handle, direction, ADIO_DAFS_ALONE, why);
 }
 
 int dafs_settle(struct dafs_file *file, bool collective, int status, uint64_t wanted, uint64_t *moved)
@@ -211,6 +238,7 @@ int dafs_settle(struct dafs_file *file, bool collective, int status, uint64_t wa
 
     if (status == ADIO_DAFS_OK)
         return MPI_SUCCESS;
+    dafs_tell(file, status);
     if (!collective)
         return dafs_class(status);
     atomic_compare_exchange_strong(&file->error, &none, dafs_class(status));
@@ -319,7 +347,7 @@ int dafs_act_by_first(struct dafs_file *file, MPI_Comm comm, int rank, int64_t s
     if (class != MPI_SUCCESS)
         return class;
     if (rank == 0)
-        class = dafs_class(act(file->handle, (uint64_t)size));
+        class = dafs_tell(file, act(file->handle, (uint64_t)size));
     return dafs_share_class(comm, class);
 }
 
@@ -382,8 +410,9 @@ int dafs_check_view(MPI_Comm comm, int amode, const struct dafs_view_asked *aske
         class = MPI_ERR_ARG;
     else if (asked->etype_size == 0 || asked->filetype_size % asked->etype_size != 0)
         class = MPI_ERR_ARG;
+    /* As OMPIO says of a local file, and as the test suites of ROMIO want it. */
     else if (asked->begins_before)
-        class = MPI_ERR_ARG;
+        class = MPI_ERR_IO;
     else if (!is_representation(asked))
         class = MPI_ERR_UNSUPPORTED_DATAREP;
     return dafs_max_class(comm, class);
@@ -440,7 +469,7 @@ int dafs_begin_at_end(struct dafs_file *file, MPI_Comm comm, int rank, uint64_t 
     int talk;
 
     if (rank == 0)
-        end.class = dafs_class(adio_dafs_size(file->handle, &end.size));
+        end.class = dafs_tell(file, adio_dafs_size(file->handle, &end.size));
     talk = dafs_bcast(comm, &end, sizeof end);
     if (talk != MPI_SUCCESS || end.class != MPI_SUCCESS)
         return talk != MPI_SUCCESS ? talk : end.class;

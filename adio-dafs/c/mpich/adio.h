@@ -10,6 +10,8 @@
 /* ROMIO's are const where memory is only read. */
 typedef void adio_transfer_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Status *, int *);
 typedef ADIOI_Flatlist_node *adio_flatten_fn(MPI_Datatype);
+/* From what a file holds to memory. */
+typedef int adio_convert_fn(void *, MPI_Datatype, int, void *);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 
 #endif

@@ -92,6 +92,8 @@ void dafs_request_free(mca_ompio_request_t *request);
 /* info.c */
 /* Hints of an info, appended. */
 void dafs_hints_of_info(struct dafs_hints *hints, opal_info_t *info);
+/* Takes hints away that ask for no buffer and no process to exchange data, which OMPIO divides by: 0 asks for what it does without them. */
+void dafs_info_drop_zeros(opal_info_t *info);
 /* Has MPI_File_set_info() tell us, and shows hints and counters to MPI_File_get_info(). */
 void dafs_info_start(ompi_file_t *fp, struct dafs_ompio_file *file);
 /* Brings the counters in the info up to date, which MPI_File_get_info() reads without asking anybody. */

@@ -77,6 +77,9 @@ static int fs_open(ompi_communicator_t *comm, const char *name, int amode, opal_
     fh->f_filename = name;
     fh->fd = -1;
     dafs_hints_of_info(&hints, info);
+    dafs_info_drop_zeros(fh->f_info);
+    if (fh->f_bytes_per_agg <= 0)
+        fh->f_bytes_per_agg = OMPIO_MCA_GET(fh, bytes_per_agg);
     class = open_at_begin_or_end(&opening, file ? &file->common : &none);
     dafs_hints_free(&hints);
     if (class != MPI_SUCCESS) {
@@ -137,11 +140,12 @@ static int fs_delete(char *name, opal_info_t *info)
 
 static int fs_set_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE size)
 {
-    int status = ADIO_DAFS_OK;
+    struct dafs_file *file = &dafs_file_of(fh)->common;
+    int class = MPI_SUCCESS;
 
     if (fh->f_rank == 0)
-        status = adio_dafs_resize(dafs_file_of(fh)->common.handle, (uint64_t)size);
-    return dafs_share_class(fh->f_comm, dafs_class(status));
+        class = dafs_tell(file, adio_dafs_resize(file->handle, (uint64_t)size));
+    return dafs_share_class(fh->f_comm, class);
 }
 
 /* At the open the ranks begin at the end that they have agreed on, though the file may grow meanwhile. */
@@ -153,7 +157,7 @@ static int fs_get_size(ompio_file_t *fh, OMPI_MPI_OFFSET_TYPE *size)
 
     file->opens_at_end = false;
     *size = (OMPI_MPI_OFFSET_TYPE)bytes;
-    return dafs_class(status);
+    return dafs_tell(&file->common, status);
 }
 
 int dafs_fs_sync(ompio_file_t *fh)

@@ -6,6 +6,7 @@
  *   - moves data before the view, or elsewhere in it, where an offset is negative or too large, and finds no byte in large blocks;
  *   - stores atomic mode and ignores it, and sets space aside by reading and writing the whole file.
  * Those of the shared file pointer are in shared_pointer.c. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,13 +95,15 @@ static int writable(ompi_file_t *fp)
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        ompi_status_public_t told;                                                                                                 \
+        struct dafs_read read;                                                                                                     \
         int error = check;                                                                                                         \
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
         if (dafs_move_by_view(fp, direction, false, DAFS_POINTER, buf, count, type, status, &error))                               \
             return error;                                                                                                          \
-        BY_OMPIO(name, __VA_ARGS__)                                                                                                \
+        BY_OMPIO_LANDED(name, __VA_ARGS__)                                                                                         \
     }
 
 INDEPENDENT(read, ADIO_DAFS_READ, READ, ALLOWED, fp, buf, count, type, status)
@@ -133,7 +136,7 @@ static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *p
     if (status != MPI_STATUS_IGNORE)
         status->_ucount = moved;
     dafs_info_refresh(fp, file);
-    return dafs_class(outcome);
+    return dafs_tell(&file->common, outcome);
 }
 
 /* Anywhere in a file, and for what the shared file pointer leads to. */
@@ -141,6 +144,8 @@ static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *p
     int dafs_##name parameters                                                                                                     \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        ompi_status_public_t told;                                                                                                 \
+        struct dafs_read read;                                                                                                     \
         adio_dafs_segment piece;                                                                                                   \
         int error;                                                                                                                 \
                                                                                                                                    \
@@ -148,7 +153,7 @@ static int move_piece(ompi_file_t *fp, int direction, const adio_dafs_segment *p
             return move_piece(fp, direction, &piece, status);                                                                      \
         if (dafs_move_by_view(fp, direction, false, at, buf, count, type, status, &error))                                         \
             return error;                                                                                                          \
-        BY_OMPIO(name, fp, at, buf, count, type, status)                                                                           \
+        BY_OMPIO_LANDED(name, fp, at, buf, count, type, status)                                                                    \
     }                                                                                                                              \
                                                                                                                                    \
     static int our_##name parameters                                                                                               \
@@ -268,17 +273,68 @@ static uint64_t bytes_found(ompi_file_t *fp, uint64_t end, uint64_t position, ui
     return view ? dafs_bytes_before(view, end, position, wanted) : 0;
 }
 
-int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status)
+void *dafs_read_begin(ompi_file_t *fp, struct dafs_read *read, bool lands, int64_t position, const void *buf, int *count,
+                      ompi_datatype_t *type)
+{
+    ptrdiff_t lb, extent, true_lb, true_extent;
+    int64_t low;
+    uint64_t span;
+    void *into;
+
+    *read = (struct dafs_read){.error = MPI_SUCCESS, .typed.bytes = bytes_of(*count, type)};
+    if (!lands || *count <= 0 || read->typed.bytes == 0)
+        return (void *)buf;
+    opal_datatype_get_extent(&type->super, &lb, &extent);
+    opal_datatype_get_true_extent(&type->super, &true_lb, &true_extent);
+    span = dafs_span(*count, true_lb, true_extent, extent, &low);
+    if (position != DAFS_NOWHERE &&
+        !dafs_may_come_short(&dafs_file_of_mpi(fp)->common, dafs_view_of(fp), (uint64_t)position, read->typed.bytes, span))
+        return (void *)buf;
+    into = dafs_landing_begin(&read->landing, (void *)buf, low, span);
+    if (read->landing.memory && dafs_describe_memory(dafs_handle_of(fp), buf, *count, type, &read->typed))
+        return into;
+    free(read->landing.memory);
+    read->landing.memory = NULL;
+    read->error = MPI_ERR_NO_MEM;
+    *count = 0;
+    return (void *)buf;
+}
+
+void dafs_read_end(struct dafs_read *read, uint64_t found)
+{
+    if (read->landing.memory)
+        dafs_landing_end(&read->landing, &read->typed.memory, found);
+    free(read->typed.numbers);
+    read->typed.numbers = NULL;
+}
+
+void dafs_note(ompi_file_t *fp, int direction, bool alone)
+{
+    const ompio_file_t *fh = dafs_handle_of(fp);
+    const char *name = fh->f_fcoll_component ? fh->f_fcoll_component->mca_component_name : "OMPIO";
+    bool moves_own = strcmp(name, "individual") == 0;
+    char why[64];
+
+    snprintf(why, sizeof why, moves_own ? "OMPIO chose fcoll %.32s" : "OMPIO (fcoll %.32s)", name);
+    dafs_note_collective(&dafs_file_of_mpi(fp)->common, direction, alone || moves_own ? NULL : why, alone ? NULL : why);
+}
+
+int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, struct dafs_read *read,
+                        ompi_status_public_t *status)
 {
     ompio_file_t *fh = dafs_handle_of(fp);
     struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
-    uint64_t end;
-    int class = dafs_agree(&file->common, fh->f_comm, error, &end);
+    uint64_t end, found = wanted;
+    int class = dafs_agree(&file->common, fh->f_comm, read && read->error != MPI_SUCCESS ? read->error : error, &end);
 
+    if (end != DAFS_NO_END && position != DAFS_NOWHERE)
+        found = bytes_found(fp, end, (uint64_t)position, wanted);
+    if (read)
+        dafs_read_end(read, class == MPI_SUCCESS ? found : 0);
     if (status != MPI_STATUS_IGNORE && class != MPI_SUCCESS)
         status->_ucount = 0;
     else if (status != MPI_STATUS_IGNORE && end != DAFS_NO_END && position != DAFS_NOWHERE)
-        status->_ucount = bytes_found(fp, end, (uint64_t)position, wanted);
+        status->_ucount = found;
     dafs_info_refresh(fp, file);
     return class;
 }
@@ -291,15 +347,18 @@ int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t w
         int error = check, mistake = place;                                                                                        \
         bool alone_now = dafs_is_alone(&file->common);                                                                             \
         int64_t position = FOUND_BY(direction, alone_now, from);                                                                   \
+        struct dafs_read read;                                                                                                     \
                                                                                                                                    \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        dafs_note(fp, direction, alone_now);                                                                                       \
         if (alone_now && dafs_move_by_view(fp, direction, true, where, buf, count, type, status, &error))                          \
-            return dafs_end_collective(fp, first_of(mistake, error), DAFS_NOWHERE, 0, status);                                     \
+            return dafs_end_collective(fp, first_of(mistake, error), DAFS_NOWHERE, 0, NULL, status);                               \
+        buf = LAND(&read, direction, alone_now, position);                                                                         \
         dafs_enter(file, dafs_call_of_all(direction));                                                                             \
         error = dafs_leave(file, alone_now ? file->ompio.io_module_file_##alone(__VA_ARGS__)                                       \
                                            : file->ompio.io_module_file_##name(__VA_ARGS__));                                      \
-        return dafs_end_collective(fp, first_of(mistake, error), position, bytes_of(count, type), status);                         \
+        return dafs_end_collective(fp, first_of(mistake, error), position, bytes_of(count, type), &read, status);                  \
     }
 
 COLLECTIVE(read_all, read, ADIO_DAFS_READ, DAFS_POINTER, READ, readable(fp), PLACED, HERE, fp, buf, count, type, status)
@@ -414,13 +473,20 @@ static int our_set_view(ompi_file_t *fp, MPI_Offset disp, ompi_datatype_t *etype
     struct dafs_ompio_file *file = dafs_file_of_mpi(fp);
     struct dafs_hints hints = {0};
     const adio_dafs_view *view;
+    opal_info_t *asked;
     int code = check_view(dafs_handle_of(fp), disp, etype, filetype, datarep);
 
     if (code == MPI_SUCCESS && disp == MPI_DISPLACEMENT_CURRENT)
         code = dafs_displacement_of_pointer(fp, &disp);
     if (code != MPI_SUCCESS)
         return code;
-    code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, info);
+    dafs_info_drop_zeros(dafs_handle_of(fp)->f_info);
+    asked = OBJ_NEW(opal_info_t);
+    if (info)
+        opal_info_dup(info, &asked);
+    dafs_info_drop_zeros(asked);
+    code = file->ompio.io_module_file_set_view(fp, disp, etype, filetype, datarep, asked);
+    OBJ_RELEASE(asked);
     dafs_forget_view(file);
     if (code != OMPI_SUCCESS)
         return code;

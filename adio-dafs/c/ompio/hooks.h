@@ -72,6 +72,18 @@ int dafs_read_at READ_AT;
 int dafs_write_at WRITE_AT;
 
 /* views.c */
+/* A transfer, and the numbers of its memory's type. */
+struct typed {
+    adio_dafs_memory memory;
+    adio_dafs_transfer transfer;
+    /* The block of memory without gaps. */
+    int64_t whole[2];
+    /* Of memory with gaps: to be freed. */
+    int64_t *numbers;
+    uint64_t bytes;
+};
+/* The memory of `typed->bytes`; false without memory for the numbers. */
+bool dafs_describe_memory(const ompio_file_t *fh, const void *buf, int count, ompi_datatype_t *type, struct typed *typed);
 /* The rank's view, as the library has it, until the next; NULL without memory. */
 const adio_dafs_view *dafs_view_of(ompi_file_t *fp);
 /* The view has changed. */
@@ -88,8 +100,48 @@ bool dafs_begin_by_view(ompi_file_t *fp, int direction, MPI_Offset at, const voi
 /* The same of a split call, whose request OMPIO keeps. */
 bool dafs_begin_split_by_view(ompi_file_t *fp, int direction, MPI_Offset at, const void *buf, int count, ompi_datatype_t *type);
 
-/* The ranks agree on the outcome of a call that began at a position of the view's data. */
-int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, ompi_status_public_t *status);
+/* Where a read lands of which OMPIO would write all of the memory. */
+struct dafs_read {
+    struct dafs_landing landing;
+    struct typed typed;
+    /* It cannot land, for lack of memory: an MPI error class. The rank takes part with nothing. */
+    int error;
+};
+/* Returns what to read into: `buf`, where the read lands nowhere else. `count` becomes 0 where it cannot. From DAFS_NOWHERE on nobody asks
+ * whether it may come short. */
+void *dafs_read_begin(ompi_file_t *fp, struct dafs_read *read, bool lands, int64_t position, const void *buf, int *count,
+                      ompi_datatype_t *type);
+/* So many bytes were found. */
+void dafs_read_end(struct dafs_read *read, uint64_t found);
+/* OMPIO converts all that a read asks for, of another representation. */
+#define CONVERTS(direction) ((direction) == ADIO_DAFS_READ && !(dafs_handle_of(fp)->f_flags & OMPIO_DATAREP_NATIVE))
+/* The memory of a read of one rank by itself that is converted, in a function whose status then is `told`. */
+#define LAND_CONVERTED(read, direction)                                                                                            \
+    dafs_read_begin(fp, read, CONVERTS(direction), DAFS_NOWHERE, buf, &count, type)
+/* The end of a function that reads or writes by OMPIO's, into what `read` says. */
+#define BY_OMPIO_LANDED(name, ...)                                                                                                 \
+    status = status == MPI_STATUS_IGNORE ? &told : status;                                                                         \
+    buf = LAND_CONVERTED(&read, direction_of_##name);                                                                              \
+    dafs_enter(file, DAFS_CALL_OWN);                                                                                               \
+    error = dafs_leave(file, file->ompio.io_module_file_##name(__VA_ARGS__));                                                      \
+    dafs_read_end(&read, error == MPI_SUCCESS ? status->_ucount : 0);                                                              \
+    dafs_info_refresh(fp, file);                                                                                                   \
+    return read.error != MPI_SUCCESS ? read.error : error;
+#define direction_of_read ADIO_DAFS_READ
+#define direction_of_read_at ADIO_DAFS_READ
+#define direction_of_read_shared ADIO_DAFS_READ
+#define direction_of_write ADIO_DAFS_WRITE
+#define direction_of_write_at ADIO_DAFS_WRITE
+#define direction_of_write_shared ADIO_DAFS_WRITE
+/* The memory of a read of all ranks, unless each moves its own. */
+#define LAND(read, direction, alone, position)                                                                                     \
+    dafs_read_begin(fp, read, (direction) == ADIO_DAFS_READ && !(alone), position, buf, &count, type)
+/* A collective call is made: for the hint dafs_explain. */
+void dafs_note(ompi_file_t *fp, int direction, bool alone);
+
+/* The ranks agree on the outcome of a call that began at a position of the view's data; `read` is NULL for one that writes. */
+int dafs_end_collective(ompi_file_t *fp, int error, int64_t position, uint64_t wanted, struct dafs_read *read,
+                        ompi_status_public_t *status);
 /* Only known to OMPIO. */
 #define DAFS_NOWHERE -1
 /* Where a call began whose status is wrong where its exchange came to the end of the file. Others tell what they moved. */

@@ -45,6 +45,20 @@ void dafs_hints_of_info(struct dafs_hints *hints, opal_info_t *info)
     OPAL_THREAD_UNLOCK(info->i_lock);
 }
 
+void dafs_info_drop_zeros(opal_info_t *info)
+{
+    static const char *const keys[] = {"cb_nodes", "cb_buffer_size"};
+    char value[DAFS_VALUE_SIZE];
+
+    for (size_t i = 0; info && i < sizeof keys / sizeof keys[0]; i++) {
+        int found = 0;
+
+        opal_info_get(info, keys[i], sizeof value - 1, value, &found);
+        if (found && strtol(value, NULL, 10) <= 0)
+            opal_info_delete(info, keys[i]);
+    }
+}
+
 /* Finds the entry of a counter and gives it room for any number. */
 static void plant(struct dafs_stat *stat, opal_info_t *info)
 {

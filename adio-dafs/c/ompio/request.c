@@ -31,6 +31,12 @@ bool dafs_request_progress(mca_ompio_request_t *request)
     pending->done = true;
     status->MPI_ERROR = dafs_settle(&pending->file->common, pending->collective, pending->status, pending->wanted, &moved);
     status->_ucount = moved;
+    /* OMPIO converts so much of a read in a view of another representation, and nothing for what is none. */
+    if (request->req_tbuf && moved < request->req_size) {
+        request->req_size = moved;
+        if (moved == 0)
+            request->req_type = MCA_OMPIO_REQUEST_WRITE;
+    }
     if (pending->fp)
         dafs_info_refresh(pending->fp, pending->file);
     return true;
@@ -70,7 +76,8 @@ int dafs_request_start(ompio_file_t *fh, mca_ompio_request_t *request, const adi
     pending->collective = transfer->collective;
     pending->wanted = wanted;
     pending->status = adio_dafs_transfer_submit(pending->file->common.handle, transfer, &pending->request);
-    if (pending->status != ADIO_DAFS_OK)
+    /* The words are this thread's. */
+    if (dafs_tell(&pending->file->common, pending->status) != MPI_SUCCESS)
         pending->request = NULL;
     request->req_data = pending;
     request->req_progress_fn = dafs_request_progress;

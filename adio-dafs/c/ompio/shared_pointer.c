@@ -73,6 +73,8 @@ static int take(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *a
     static int our_##name parameters                                                                                               \
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
+        ompi_status_public_t told;                                                                                                 \
+        struct dafs_read read;                                                                                                     \
         MPI_Offset at = 0;                                                                                                         \
         int error = check;                                                                                                         \
                                                                                                                                    \
@@ -82,7 +84,7 @@ static int take(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_Offset *a
             return error;                                                                                                          \
         if (!IS_LIBRARYS)                                                                                                          \
             return dafs_##there(fp, at, buf, count, type, status);                                                                 \
-        BY_OMPIO(name, fp, buf, count, type, status)                                                                               \
+        BY_OMPIO_LANDED(name, fp, buf, count, type, status)                                                                        \
     }
 
 SHARED(read_shared, read_at, READ, dafs_readable(fp))
@@ -187,6 +189,7 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
     {                                                                                                                              \
         struct dafs_ompio_file *file = dafs_file_of_mpi(fp);                                                                       \
         bool alone_now = dafs_is_alone(&file->common);                                                                             \
+        struct dafs_read read;                                                                                                     \
         int64_t position;                                                                                                          \
         MPI_Offset at = 0;                                                                                                         \
         int error = check;                                                                                                         \
@@ -195,13 +198,15 @@ static int take_ordered(ompi_file_t *fp, int count, ompi_datatype_t *type, MPI_O
             error = take_ordered(fp, count, type, &at);                                                                            \
         if (error != MPI_SUCCESS)                                                                                                  \
             return error;                                                                                                          \
+        dafs_note(fp, direction, alone_now);                                                                                       \
         if (alone_now && dafs_move_by_view(fp, direction, true, at, buf, count, type, status, &error))                             \
-            return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, status);                                                        \
+            return dafs_end_collective(fp, error, DAFS_NOWHERE, 0, NULL, status);                                                  \
         position = FOUND_BY(direction, alone_now, at *(int64_t)dafs_handle_of(fp)->f_etype_size);                                  \
+        buf = LAND(&read, direction, alone_now, position);                                                                         \
         dafs_enter(file, dafs_call_of_all(direction));                                                                             \
         error = dafs_leave(file, alone_now ? file->ompio.io_module_file_##alone(fp, at, buf, count, type, status)                  \
                                            : file->ompio.io_module_file_##there(fp, at, buf, count, type, status));                \
-        return dafs_end_collective(fp, error, position, bytes_of(count, type), status);                                            \
+        return dafs_end_collective(fp, error, position, bytes_of(count, type), &read, status);                                     \
     }
 
 ORDERED(read_ordered, read_at_all, read_at, ADIO_DAFS_READ, READ, dafs_readable(fp))

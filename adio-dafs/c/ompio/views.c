@@ -4,17 +4,6 @@
 
 #include "hooks.h"
 
-/* A transfer, and the numbers of its memory's type. */
-struct typed {
-    adio_dafs_memory memory;
-    adio_dafs_transfer transfer;
-    /* The block of memory without gaps. */
-    int64_t whole[2];
-    /* Of memory with gaps: to be freed. */
-    int64_t *numbers;
-    uint64_t bytes;
-};
-
 /* Blocks as the library has them: offsets, then as many lengths. NULL without memory. */
 static int64_t *numbers_of(const struct iovec *blocks, size_t count)
 {
@@ -55,8 +44,7 @@ void dafs_forget_view(struct dafs_ompio_file *file)
     pthread_mutex_unlock(&file->call_lock);
 }
 
-/* False without memory for the numbers. */
-static bool describe_memory(const ompio_file_t *fh, const void *buf, int count, ompi_datatype_t *type, struct typed *typed)
+bool dafs_describe_memory(const ompio_file_t *fh, const void *buf, int count, ompi_datatype_t *type, struct typed *typed)
 {
     struct iovec *blocks = NULL;
     uint32_t blocks_count = 0;
@@ -120,7 +108,7 @@ static bool describe(ompi_file_t *fp, int direction, bool collective, MPI_Offset
         (typed->bytes != 0 && fh->f_view_size == 0))
         return false;
     typed->transfer = (adio_dafs_transfer){.direction = direction, .collective = collective, .view = dafs_view_of(fp)};
-    if (!typed->transfer.view || !describe_memory(fh, buf, typed->bytes ? count : 0, type, typed))
+    if (!typed->transfer.view || !dafs_describe_memory(fh, buf, typed->bytes ? count : 0, type, typed))
         return false;
     if (!take_position(fp, at, typed->bytes, &position)) {
         free(typed->numbers);
@@ -158,7 +146,7 @@ bool dafs_move_by_view(ompi_file_t *fp, int direction, bool collective, MPI_Offs
             take_part(fp, direction);
         return false;
     }
-    *error = dafs_class(adio_dafs_transfer_run(file->common.handle, &typed.transfer, &moved));
+    *error = dafs_tell(&file->common, adio_dafs_transfer_run(file->common.handle, &typed.transfer, &moved));
     free(typed.numbers);
     if (status != MPI_STATUS_IGNORE)
         status->_ucount = moved;

@@ -68,6 +68,8 @@ typedef int adio_sync_fn(ADIO_File);
 typedef int adio_get_position_fn(ADIO_File, MPI_Offset *);
 typedef int adio_get_byte_offset_fn(ADIO_File, MPI_Offset, MPI_Offset *);
 typedef int adio_set_view_fn(ADIO_File, MPI_Offset, MPI_Datatype, MPI_Datatype, const char *, MPI_Info);
+/* From what a file holds to memory. */
+typedef int adio_convert_fn(void *, MPI_Datatype, int, void *);
 typedef void adio_request_fn(ADIO_File, void *, int, MPI_Datatype, int, ADIO_Offset, MPI_Request *, int *);
 
 /* A driver's functions, in ROMIO's order. */

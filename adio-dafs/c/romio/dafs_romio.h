@@ -27,6 +27,10 @@ struct dafs_romio_file {
     bool begins;
     /* How ROMIO's last question for the shared file pointer ended: an MPI error class. */
     int pointer_error;
+    /* The memory that ROMIO was given for the collective call under way, and whether it moves that rank's own data by it: then it does not
+     * exchange. */
+    const void *given;
+    bool moves_own;
 };
 
 /* What is used of the loaded ROMIO. */
@@ -82,6 +86,7 @@ void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error);
 bool dafs_mpi_get_info(MPI_File file, MPI_Info *info, int *class);
 bool dafs_mpi_set_info(MPI_File file, MPI_Info info, int *class);
 bool dafs_mpi_preallocate(MPI_File file, MPI_Offset size, int *class);
+bool dafs_mpi_finish(MPI_File file, int *class);
 bool dafs_adio_set_size(ADIO_File fd, MPI_Offset size, int *error);
 
 /* mpi_file.c: ADIO's file of MPI's, NULL where it is not ours; and the other way, MPI_FILE_NULL where it is not known. */
@@ -109,7 +114,9 @@ void dafs_view_changed(ADIO_File fd, int *error);
 adio_transfer_fn dafs_adio_read_contig, dafs_adio_write_contig, dafs_adio_read_strided, dafs_adio_write_strided;
 adio_transfer_fn dafs_adio_read_coll, dafs_adio_write_coll;
 /* See driver.h. */
-int dafs_converted(int error);
+/* A request tells the error of this thread's read, and the conversion that follows need not. */
+void dafs_error_told(void);
+int dafs_convert(adio_convert_fn *convert, void *buf, MPI_Datatype type, int count, void *read);
 /* Bytes, for whoever wants a status. */
 void dafs_set_status(MPI_Status *status, uint64_t bytes);
 
@@ -132,6 +139,13 @@ void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction,
 void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
                          int pointer, ADIO_Offset offset);
 void dafs_layout_free(struct dafs_layout *layout);
+/* Memory as MPI describes it, with room for one block. What ROMIO has flattened for it goes by dafs_memory_free(). */
+adio_dafs_memory dafs_memory_of(void *buf, int count, MPI_Datatype type, int64_t whole[2], MPI_Datatype *flattened);
+void dafs_memory_free(MPI_Datatype flattened);
+/* See driver.h. */
+int dafs_full_size(MPI_Datatype type, MPI_Aint *size);
+/* Bytes from its lowest to its highest, and where the lowest is from its address. */
+uint64_t dafs_memory_span(int count, MPI_Datatype type, int64_t *low);
 /* The file's view, with room for one block. */
 adio_dafs_view dafs_view_of(ADIO_File fd, int64_t whole[2]);
 /* The offset is one that ROMIO was told where the shared file pointer could not be had; it goes on with it. */

@@ -18,6 +18,8 @@ struct dafs_driver {
     bool (*get_info)(MPI_File file, MPI_Info *info, int *class);
     bool (*set_info)(MPI_File file, MPI_Info info, int *class);
     bool (*preallocate)(MPI_File file, MPI_Offset size, int *class);
+    /* Before a file is closed. MPI_File_close() then returns the class, which the file's error handler was told. */
+    bool (*finish)(MPI_File file, int *class);
     /* Of ROMIO's function: the same. */
     bool (*set_size)(ADIO_File fd, MPI_Offset size, int *error);
     bool (*sync)(ADIO_File fd, int *error);
@@ -32,8 +34,10 @@ struct dafs_driver {
     bool (*order)(ADIO_File fd, int count, MPI_Datatype type, int *error);
     /* After it, and after a change of the view: a place that ROMIO did not ask for is of no use any more. */
     void (*ordered)(void);
-    /* After ROMIO has converted what this thread read: the error of the read, or else that of the conversion. */
-    int (*converted)(int error);
+    /* Converts what this thread read, by ROMIO's function: the error of the read, or else that of the conversion. */
+    int (*convert)(adio_convert_fn *original, void *memory, MPI_Datatype type, int count, void *read);
+    /* Room for each instance of a type that ROMIO converts. */
+    int (*full_size)(MPI_Datatype type, MPI_Aint *size);
     /* Sets and tells atomic mode: true where the file is ours. */
     bool (*set_atomicity)(ADIO_File fd, int flag, int *error);
     bool (*get_atomicity)(ADIO_File fd, int *flag);

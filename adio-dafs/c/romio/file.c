@@ -173,16 +173,16 @@ bool dafs_adio_get_atomicity(ADIO_File fd, int *flag)
 
 void dafs_adio_fcntl(ADIO_File fd, int what, ADIO_Fcntl_t *arguments, int *error)
 {
-    adio_dafs_file *handle = dafs_file_of(fd)->common.handle;
+    struct dafs_file *file = &dafs_file_of(fd)->common;
     uint64_t size = 0;
 
     switch (what) {
     case ADIO_FCNTL_GET_FSIZE:
-        *error = dafs_class(adio_dafs_size(handle, &size));
+        *error = dafs_tell(file, adio_dafs_size(file->handle, &size));
         arguments->fsize = (ADIO_Offset)size;
         return;
     case ADIO_FCNTL_SET_DISKSPACE:
-        *error = dafs_class(adio_dafs_preallocate(handle, (uint64_t)arguments->diskspace));
+        *error = dafs_tell(file, adio_dafs_preallocate(file->handle, (uint64_t)arguments->diskspace));
         return;
     default:
         *error = MPI_ERR_ARG;
@@ -208,12 +208,13 @@ bool dafs_adio_sync(ADIO_File fd, int *error)
 
 void dafs_adio_resize(ADIO_File fd, ADIO_Offset size, int *error)
 {
+    struct dafs_file *file = &dafs_file_of(fd)->common;
     int rank = 0;
 
     *error = MPI_SUCCESS;
     PMPI_Comm_rank(fd->comm, &rank);
     if (rank == 0)
-        *error = dafs_class(adio_dafs_resize(dafs_file_of(fd)->common.handle, (uint64_t)size));
+        *error = dafs_tell(file, adio_dafs_resize(file->handle, (uint64_t)size));
     *error = dafs_share_class(fd->comm, *error);
 }
 

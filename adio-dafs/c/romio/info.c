@@ -17,10 +17,30 @@ static void hints_of_info(struct dafs_hints *hints, MPI_Info info)
     }
 }
 
+/* ROMIO divides by the size of its buffer. 0 asks for the default. */
+static MPI_Info without_zeros(MPI_Info info)
+{
+    static const char *const keys[] = {"cb_buffer_size", "cb_nodes"};
+    char value[DAFS_VALUE_SIZE];
+    MPI_Info own = MPI_INFO_NULL;
+
+    if (info == MPI_INFO_NULL || PMPI_Info_dup(info, &own) != MPI_SUCCESS)
+        return MPI_INFO_NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        int found = 0;
+
+        PMPI_Info_get(own, keys[i], MPI_MAX_INFO_VAL, value, &found);
+        if (found && strtol(value, NULL, 10) <= 0)
+            PMPI_Info_delete(own, keys[i]);
+    }
+    return own;
+}
+
 /* ROMIO calls this once before the open, where hints are kept for it. */
 void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error)
 {
     struct dafs_hints hints = {0};
+    MPI_Info own;
 
     if (info != MPI_INFO_NULL)
         hints_of_info(&hints, info);
@@ -35,7 +55,10 @@ void dafs_adio_set_info(ADIO_File fd, MPI_Info info, int *error)
             dafs_hints_add(&file->hints, hints.list[i].key, hints.list[i].value);
     }
     dafs_hints_free(&hints);
-    romio.SetInfo(fd, info, error);
+    own = without_zeros(info);
+    romio.SetInfo(fd, own, error);
+    if (own != MPI_INFO_NULL)
+        PMPI_Info_free(&own);
 }
 
 /* ROMIO's hints, and over them ours, for these are in force. */
@@ -74,6 +97,19 @@ bool dafs_adio_set_size(ADIO_File fd, MPI_Offset size, int *error)
     if (!dafs_ours(fd))
         return false;
     *error = by_first(fd, size, adio_dafs_resize);
+    return true;
+}
+
+bool dafs_mpi_finish(MPI_File file, int *class)
+{
+    ADIO_File fd = dafs_adio_of_mpi(file);
+    int rank = 0;
+
+    if (!fd || !dafs_ours(fd))
+        return false;
+    dafs_requests_end(dafs_file_of(fd));
+    PMPI_Comm_rank(fd->comm, &rank);
+    *class = dafs_mpi_return(file, dafs_finish_together(&dafs_file_of(fd)->common, fd->comm, rank), "MPI_File_close");
     return true;
 }
 

@@ -47,6 +47,45 @@ static uint64_t bytes_of(int count, MPI_Datatype type)
     return (uint64_t)count * (uint64_t)size;
 }
 
+adio_dafs_memory dafs_memory_of(void *buf, int count, MPI_Datatype type, int64_t whole[2], MPI_Datatype *flattened)
+{
+    bool is_flattened;
+    adio_dafs_memory memory = {buf, (uint64_t)count, type_of(type, whole, &is_flattened)};
+
+    *flattened = is_flattened ? type : MPI_DATATYPE_NULL;
+    return memory;
+}
+
+/* ROMIO knows flattened types by their handles, which MPI uses again. */
+void dafs_memory_free(MPI_Datatype flattened)
+{
+    if (flattened != MPI_DATATYPE_NULL)
+        romio.Delete_flattened(flattened);
+}
+
+/* ROMIO takes the bytes from the first to the last, and puts instances of a type that is wider behind its memory. */
+int dafs_full_size(MPI_Datatype type, MPI_Aint *size)
+{
+    MPI_Aint lb = 0, extent = 0, true_lb = 0, true_extent = 0;
+    int error = PMPI_Type_get_extent(type, &lb, &extent);
+
+    if (error == MPI_SUCCESS)
+        error = PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
+    *size = true_extent + (true_lb > 0 ? true_lb : 0);
+    if (extent > *size)
+        *size = extent;
+    return error;
+}
+
+uint64_t dafs_memory_span(int count, MPI_Datatype type, int64_t *low)
+{
+    MPI_Aint lb = 0, extent = 0, true_lb = 0, true_extent = 0;
+
+    PMPI_Type_get_extent(type, &lb, &extent);
+    PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
+    return dafs_span(count, true_lb, true_extent, extent, low);
+}
+
 void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
                         int pointer, ADIO_Offset offset)
 {
@@ -65,12 +104,8 @@ void dafs_layout_contig(struct dafs_layout *layout, ADIO_File fd, int direction,
 void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction, void *buf, int count, MPI_Datatype type,
                          int pointer, ADIO_Offset offset)
 {
-    bool flattened;
-
-    *layout = (struct dafs_layout){.bytes = bytes_of(count, type), .flattened = MPI_DATATYPE_NULL};
-    layout->memory = (adio_dafs_memory){buf, (uint64_t)count, type_of(type, layout->whole[0], &flattened)};
-    if (flattened)
-        layout->flattened = type;
+    *layout = (struct dafs_layout){.bytes = bytes_of(count, type)};
+    layout->memory = dafs_memory_of(buf, count, type, layout->whole[0], &layout->flattened);
     layout->view = dafs_view_of(fd, layout->whole[1]);
     layout->transfer = (adio_dafs_transfer){
         .direction = direction,
@@ -83,11 +118,9 @@ void dafs_layout_strided(struct dafs_layout *layout, ADIO_File fd, int direction
         layout->transfer.position = dafs_file_of(fd)->position;
 }
 
-/* ROMIO knows flattened types by their handles, which MPI uses again. */
 void dafs_layout_free(struct dafs_layout *layout)
 {
-    if (layout->flattened != MPI_DATATYPE_NULL)
-        romio.Delete_flattened(layout->flattened);
+    dafs_memory_free(layout->flattened);
 }
 
 bool dafs_is_nowhere(const struct dafs_layout *layout)

@@ -14,7 +14,9 @@
  * ROMIO keeps a shared file pointer in a local file and locks by a descriptor. For files of dafs the server does both: hence the
  * functions of the pointer, of the view that it begins anew with and of atomic mode. It finds a mistake in a view or a size on one rank
  * alone: hence those of MPI_File_set_view() and MPI_File_set_size(). It refuses MPI_File_sync() of a file that is only read: hence that. It
- * forgets the error of a read that it converts after: hence that of the conversion.
+ * forgets the error of a read that it converts after, converts what was not there to be read, and has no room for the gaps of types: hence
+ * that of the conversion, and of the room. Open MPI
+ * tells of no error of MPI_File_close(): hence that.
  *
  * The ROMIO in MPICH 4.0 flattens some types wrongly, too; of the others it needs all but MPI_File_set_info(). Ours
  * stand before MPI's own functions there, for those that ROMIO has no name of its own for: atomic mode and MPI_File_read_ordered(). */
@@ -48,7 +50,8 @@ static struct {
     void (*get_end)(ADIO_File, ADIO_Offset *);
     void (*get_byte_offset)(ADIO_File, ADIO_Offset, ADIO_Offset *);
     /* From external32 to memory. */
-    int (*convert_read)(void *, MPI_Datatype, int, void *);
+    adio_convert_fn *convert_read;
+    int (*full_size)(MPI_Datatype, MPI_Aint *);
 #ifndef DAFS_MPICH
     adio_ordered_fn *read_ordered, *write_ordered;
     adio_ordered_begin_fn *read_ordered_begin, *write_ordered_begin;
@@ -93,6 +96,7 @@ static void find_originals(void *component)
     *(void **)&romio.get_position = dlsym(component, "ADIOI_Get_position");
     *(void **)&romio.get_end = dlsym(component, "ADIOI_Get_eof_offset");
     *(void **)&romio.get_byte_offset = dlsym(component, "ADIOI_Get_byte_offset");
+    *(void **)&romio.full_size = dlsym(component, "MPIU_datatype_full_size");
     *(void **)&romio.convert_read = dlsym(component, "MPIU_read_external32_conversion_fn");
 #ifndef DAFS_MPICH
     *(void **)&romio.read_ordered = dlsym(component, "mca_io_romio_dist_MPI_File_read_ordered");
@@ -489,14 +493,22 @@ EXPORT int mca_io_romio_dist_MPI_File_seek_shared(ADIO_File fd, MPI_Offset offse
 }
 #endif
 
+/* ROMIO makes room for so much of each instance that it converts. */
+EXPORT int MPIU_datatype_full_size(MPI_Datatype type, MPI_Aint *size)
+{
+    START();
+    if (driver)
+        return driver->full_size(type, size);
+    return romio.full_size ? romio.full_size(type, size) : MPI_ERR_INTERN;
+}
+
 /* ROMIO takes the outcome of this for that of the read. */
 EXPORT int MPIU_read_external32_conversion_fn(void *memory, MPI_Datatype type, int count, void *read)
 {
-    int error;
-
     START();
-    error = romio.convert_read ? romio.convert_read(memory, type, count, read) : MPI_ERR_INTERN;
-    return driver ? driver->converted(error) : error;
+    if (!romio.convert_read)
+        return MPI_ERR_INTERN;
+    return driver ? driver->convert(romio.convert_read, memory, type, count, read) : romio.convert_read(memory, type, count, read);
 }
 
 /* The MPI library's function. A language's binding may have loaded the library for itself alone. */
@@ -552,6 +564,29 @@ static int preallocate(MPI_File file, MPI_Offset size)
         return class;
     *(void **)&original = of_mpi("PMPI_File_preallocate");
     return original ? original(file, size) : MPI_ERR_INTERN;
+}
+
+/* The library's returns success, whatever became of the data. */
+static int close_file(MPI_File *file)
+{
+    int (*original)(MPI_File *);
+    int class = MPI_SUCCESS, closed;
+
+    if (driver && file)
+        driver->finish(*file, &class);
+    *(void **)&original = of_mpi("PMPI_File_close");
+    closed = original ? original(file) : MPI_ERR_INTERN;
+    return class != MPI_SUCCESS ? class : closed;
+}
+
+EXPORT int MPI_File_close(MPI_File *file)
+{
+    return close_file(file);
+}
+
+EXPORT int PMPI_File_close(MPI_File *file)
+{
+    return close_file(file);
 }
 
 /* Programs call the one name, bindings of Fortran the other. */

@@ -64,15 +64,18 @@ static int progress(void)
         uint64_t moved;
     } ended[16];
     int count = 0;
+    bool failed = false;
 
     if (atomic_load(&under_way_count) == 0 || pthread_mutex_trylock(&under_way_lock) != 0)
         return 0;
-    for (dafs_adio_request **place = &under_way; *place && count < 16;) {
+    /* What a failure is for is told by its words, which the next failure of this thread replaces. */
+    for (dafs_adio_request **place = &under_way; *place && count < 16 && !failed;) {
         uint64_t moved = 0;
         int done = 0;
         int status = adio_dafs_request_test((*place)->transfer, &done, &moved);
 
         if (done) {
+            failed = status != ADIO_DAFS_OK;
             ended[count++] = (struct ended){*place, status, moved};
             *place = (*place)->next;
         } else {
@@ -267,8 +270,7 @@ static void together(ADIO_File fd, adio_transfer_fn *run, void *buf, int count, 
     int class = MPI_SUCCESS;
 
     run(fd, buf, count, type, pointer, offset, &status, &class);
-    /* The request tells the error. */
-    dafs_converted(class);
+    dafs_error_told();
     *error = request ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     if (!request)
         return;

@@ -7,7 +7,7 @@ use crate::error::Class;
 use crate::file::AccessModeBits;
 
 /// Changes when this interface does: compare with adio_dafs_abi_version().
-pub const ADIO_DAFS_ABI_VERSION: c_int = 4;
+pub const ADIO_DAFS_ABI_VERSION: c_int = 5;
 
 /// Room for any ticket, bytes.
 pub const ADIO_DAFS_TICKET_SIZE_MAX: usize = 16384;
@@ -30,6 +30,10 @@ pub const ADIO_DAFS_SEQUENTIAL: c_int = 256;
 pub const ADIO_DAFS_READ: c_int = 0;
 /// From memory to the file.
 pub const ADIO_DAFS_WRITE: c_int = 1;
+
+/// In a collective call the processes exchanged data; or each moved its own.
+pub const ADIO_DAFS_EXCHANGED: c_int = 0;
+pub const ADIO_DAFS_ALONE: c_int = 1;
 
 const _: () = assert!(
     ADIO_DAFS_CREATE == AccessModeBits::CREATE

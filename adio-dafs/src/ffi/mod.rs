@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::file::{AccessMode, COUNTERS, File, Opening, Request};
+use crate::file::{AccessMode, COUNTERS, CollectiveWay, File, Opening, Request};
 use crate::name::{Place, Surroundings};
 pub use abi::*;
 use guard::{argument, guard, last_error};
@@ -356,6 +356,51 @@ pub unsafe extern "C" fn adio_dafs_preallocate(file: *mut adio_dafs_file, size: 
 pub unsafe extern "C" fn adio_dafs_sync(file: *mut adio_dafs_file) -> c_int {
     // SAFETY: by the contract, an open file.
     guard(|| unsafe { open_file(file) }?.sync())
+}
+
+/// What adio_dafs_close() does before the handle goes: makes durable what this process wrote, unless a hint says no. What fails here a
+/// close tries again. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_finish(file: *mut adio_dafs_file) -> c_int {
+    // SAFETY: by the contract, an open file.
+    guard(|| unsafe { open_file(file) }?.finish())
+}
+
+/// Sets reaches to 1 when the file has the byte at an offset, else to 0. It is read, which is no transfer. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_reaches(
+    file: *mut adio_dafs_file,
+    offset: u64,
+    reaches: *mut c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and room for a number.
+        let (file, reaches) = unsafe { (open_file(file)?, put(reaches)?) };
+        *reaches = c_int::from(file.reaches(offset)?);
+        Ok(())
+    })
+}
+
+/// A collective call was made, for what adio_dafs_explain() says: the processes exchanged data (ADIO_DAFS_EXCHANGED), and by is who did it
+/// for them; or each moved its own (ADIO_DAFS_ALONE), and by is the reason.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adio_dafs_collective(
+    file: *mut adio_dafs_file,
+    direction: c_int,
+    way: c_int,
+    by: *const c_char,
+) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract, an open file and a string.
+        let (file, by) = unsafe { (open_file(file)?, name(by)?) };
+        let way = match way {
+            ADIO_DAFS_EXCHANGED => CollectiveWay::Exchanged,
+            ADIO_DAFS_ALONE => CollectiveWay::Alone,
+            other => return Err(argument(format!("{other} is no way of a collective call"))),
+        };
+        file.note_collective(types::direction(direction)?, way, &by.to_string_lossy());
+        Ok(())
+    })
 }
 
 /// Turns atomic mode on (atomic is not 0) or off, for transfers that begin after this: each then locks all from its first byte to

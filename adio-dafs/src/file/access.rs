@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dafs_client::{Direction, RegistrationPolicy};
+use dafs_client::{Direction, RegistrationCounters};
 
 use super::account::{Chosen, Why};
 use super::counters::Count;
@@ -86,16 +86,18 @@ impl File {
         let settings = self.settings.load();
         let (mode, timed) = self.choose_mode(&settings, direction, segment.len, true);
         self.counters.on_call(Method::Multiple, mode);
-        let moved = self.move_segment(direction, segment);
+        let chosen = Chosen { direction, method: None, mode, why: Why::OnePiece };
+        self.note(&settings, chosen, 1, segment.len);
+        let before = self.registered_now(&settings);
+        let moved = self.move_segment(direction, segment, mode);
         self.tell(timed, segment.len, &moved);
-        let why = Why::OnePiece;
-        self.note(&settings, Chosen { direction, method: None, mode, why }, 1, segment.len);
+        self.note_registered(before, chosen);
         moved
     }
 
     /// All of one segment.
-    fn move_segment(&self, direction: Direction, segment: &Segment) -> Moved {
-        let outcome = move_all(direction, *segment, |segment| raw::run(&self.inner, direction, segment));
+    fn move_segment(&self, direction: Direction, segment: &Segment, mode: MemoryMode) -> Moved {
+        let outcome = move_all(direction, *segment, |segment| raw::run(self.by(mode), direction, segment));
         self.ended(direction, segment.len, outcome)
     }
 
@@ -178,16 +180,14 @@ impl File {
             let (mode, timed) = self.choose_mode(settings, direction, group.len, false);
             self.counters.add(Count::Segments, group.segments as u64);
             self.counters.on_call(Method::List, mode);
-            self.note(
-                settings,
-                Chosen { direction, method: Some(Method::List), mode, why },
-                group.segments,
-                group.len,
-            );
+            let chosen = Chosen { direction, method: Some(Method::List), mode, why };
+            self.note(settings, chosen, group.segments, group.len);
+            let before = self.registered_now(settings);
             let len = group.len;
-            let outcome = move_all(direction, group, |group| raw::run_list(&self.inner, direction, group));
+            let outcome = move_all(direction, group, |group| raw::run_list(self.by(mode), direction, group));
             let done = self.ended(direction, len, outcome);
             self.tell(timed, len, &done);
+            self.note_registered(before, chosen);
             moved += done.0;
             // Also where the file ends.
             if done.0 < len {
@@ -213,14 +213,12 @@ impl File {
             let (mode, timed) = self.choose_mode(settings, direction, segment.len, true);
             self.counters.add(Count::Segments, 1);
             self.counters.on_call(Method::Multiple, mode);
-            self.note(
-                settings,
-                Chosen { direction, method: Some(Method::Multiple), mode, why },
-                1,
-                segment.len,
-            );
-            let done = self.move_segment(direction, &segment);
+            let chosen = Chosen { direction, method: Some(Method::Multiple), mode, why };
+            self.note(settings, chosen, 1, segment.len);
+            let before = self.registered_now(settings);
+            let done = self.move_segment(direction, &segment, mode);
             self.tell(timed, segment.len, &done);
+            self.note_registered(before, chosen);
             moved += done.0;
             if done.1.is_err() || done.0 < segment.len {
                 return (moved, done.1);
@@ -229,7 +227,7 @@ impl File {
         (moved, Ok(()))
     }
 
-    /// The memory mode for one call, which is set at the file, and what to tell its end where it is measured.
+    /// The memory mode for one call, and what to tell its end where it is measured.
     #[inline]
     pub(super) fn choose_mode(
         &self,
@@ -238,7 +236,7 @@ impl File {
         len: u64,
         in_one_piece: bool,
     ) -> (MemoryMode, Option<Timed>) {
-        let chosen = match settings.memory {
+        match settings.memory {
             // Nothing is registered in any mode.
             MemoryMode::Auto if len < self.direct_size_min(direction) => (MemoryMode::Dafs, None),
             MemoryMode::Auto => {
@@ -247,9 +245,7 @@ impl File {
                 (mode, Some(timed))
             }
             mode => (mode, None),
-        };
-        self.inner.set_registration_policy(policy(chosen.0));
-        chosen
+        }
     }
 
     /// As [`File::choose_mode`], for a call that nobody waits for.
@@ -260,16 +256,14 @@ impl File {
         len: u64,
         in_one_piece: bool,
     ) -> MemoryMode {
-        let mode = match settings.memory {
+        match settings.memory {
             MemoryMode::Auto if len < self.direct_size_min(direction) => MemoryMode::Dafs,
             MemoryMode::Auto => {
                 let trials = self.trials.lock().unwrap_or_else(PoisonError::into_inner);
                 trials.best(Cell::of(direction, len, in_one_piece))
             }
             mode => mode,
-        };
-        self.inner.set_registration_policy(policy(mode));
-        mode
+        }
     }
 
     pub(super) fn direct_size_min(&self, direction: Direction) -> u64 {
@@ -288,6 +282,20 @@ impl File {
     pub(super) fn note(&self, settings: &Settings, chosen: Chosen, segments: usize, len: u64) {
         if settings.explain {
             self.account.lock().unwrap_or_else(PoisonError::into_inner).note(chosen, segments, len);
+        }
+    }
+
+    /// What was registered so far, where that is to be told.
+    pub(super) fn registered_now(&self, settings: &Settings) -> Option<RegistrationCounters> {
+        settings.explain.then(|| self.server.session.registration_counters())
+    }
+
+    /// A call was waited for, before which so much was registered.
+    pub(super) fn note_registered(&self, before: Option<RegistrationCounters>, chosen: Chosen) {
+        if let Some(before) = before {
+            let now = self.server.session.registration_counters();
+            let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
+            account.note_registered(chosen, &before, &now);
         }
     }
 
@@ -346,14 +354,6 @@ pub(super) fn call_limits(settings: &Settings) -> GroupLimits {
         max => max.min(CALL_ENTRIES_MAX),
     };
     GroupLimits { entries, counts_bounds: settings.list_bounds, len: CALL_SIZE_MAX }
-}
-
-fn policy(mode: MemoryMode) -> RegistrationPolicy {
-    match mode {
-        MemoryMode::Auto | MemoryMode::Dafs => RegistrationPolicy::Library,
-        MemoryMode::Adio => RegistrationPolicy::Operation,
-        MemoryMode::AdioCache => RegistrationPolicy::Kept,
-    }
 }
 
 #[cfg(test)]

@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use dafs_client::{Direction, Expected, RegistrationCounters, Status};
+use dafs_client::{Direction, Expected, RegistrationCounters, RegistrationPolicy, Status};
 
 use access::Collectives;
-pub use account::Account;
+pub use account::{Account, CollectiveWay};
 pub use amode::{AccessMode, AccessModeBits};
 use counters::Count;
 pub use counters::{COUNTERS, Counters, Values};
@@ -36,7 +36,7 @@ pub use request::Request;
 pub use transfer::Transfer;
 
 use crate::error::{Class, Error, Result};
-use crate::hint::Settings;
+use crate::hint::{MemoryMode, Settings};
 use crate::memory::Trials;
 use crate::name::Place;
 use crate::server::Server;
@@ -47,6 +47,10 @@ use worker::Worker;
 /// An open file. Shared by threads.
 pub struct File {
     inner: dafs_client::File,
+    /// The same open file, whose transfers register their memory each time, and which keeps it registered: what one transfer chooses is
+    /// none of another's business, in whichever thread that runs.
+    registering: dafs_client::File,
+    keeping: dafs_client::File,
     /// Of all processes that opened it together.
     pointer: SharedPointer,
     /// The same on all of them, and of no other open.
@@ -96,6 +100,12 @@ impl File {
     pub fn size(&self) -> Result<u64> {
         let attributes = self.inner.metadata().map_err(|error| self.cannot("look at", error))?;
         Ok(attributes.size)
+    }
+
+    /// A byte of the file is there. It is read, which needs the right to; the transfer counts for nobody. Blocks.
+    pub fn reaches(&self, offset: u64) -> Result<bool> {
+        let read = self.inner.read_at(&mut [0], offset);
+        read.map(|count| count > 0).map_err(|error| self.failed(Direction::Read, error))
     }
 
     /// Has space set aside for the first `size` bytes; the file grows to it. Where its file system cannot, it grows by a hole. Blocks.
@@ -167,7 +177,9 @@ impl File {
             settings
         });
         let now = self.settings();
-        self.inner.set_sieve(now.sieve);
+        for file in [&self.inner, &self.registering, &self.keeping] {
+            file.set_sieve(now.sieve);
+        }
         if let Some(count) = now.cache_entries {
             self.server.session.set_registrations_max(count);
         }
@@ -219,6 +231,25 @@ impl File {
         &self.server
     }
 
+    /// The open file for a transfer in this memory mode.
+    #[inline]
+    fn by(&self, mode: MemoryMode) -> &dafs_client::File {
+        match mode {
+            MemoryMode::Auto | MemoryMode::Dafs => &self.inner,
+            MemoryMode::Adio => &self.registering,
+            MemoryMode::AdioCache => &self.keeping,
+        }
+    }
+
+    /// A collective call was made in this way, for the hint `dafs_explain`; `by` says who exchanged, or why nobody did.
+    pub fn note_collective(&self, direction: Direction, way: CollectiveWay, by: &str) {
+        let settings = self.settings();
+        if settings.explain {
+            let way = way.of(&settings, direction);
+            self.account.lock().unwrap_or_else(PoisonError::into_inner).note_collective(direction, way, by);
+        }
+    }
+
     /// Data was moved, or may have been: what was written is not durable, whatever a sync made so that ran beside it.
     #[inline]
     fn on_moved(&self, direction: Direction) {
@@ -238,6 +269,12 @@ impl File {
     fn cannot(&self, action: &str, error: dafs_client::Error) -> Error {
         Error::from(error).cannot(action, &self.place.shown)
     }
+}
+
+/// The open file as transfers take it that register their memory each time, and that keep it registered.
+fn by_policies(inner: &dafs_client::File) -> [dafs_client::File; 2] {
+    [RegistrationPolicy::Operation, RegistrationPolicy::Kept]
+        .map(|policy| inner.with_registration_policy(policy))
 }
 
 /// Has the handle of a file that was dropped go back at once: on an idle session it would wait for the next call, and with it the space of

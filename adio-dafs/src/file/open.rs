@@ -13,7 +13,7 @@ use super::access::Collectives;
 use super::pointer::{SharedPointer, new_key};
 use super::ticket::Ticket;
 use super::worker::Worker;
-use super::{AccessMode, Account, Counters, File, Returning};
+use super::{AccessMode, Account, Counters, File, Returning, by_policies};
 use crate::error::{Class, Error, Result};
 use crate::hint::Settings;
 use crate::memory::Trials;
@@ -116,6 +116,7 @@ impl Opening<'_> {
         }
         let direct_sizes_min = [Direction::Read, Direction::Write].map(|d| direct_size_min(session, d));
         let agreed = session.agreed();
+        let [registering, keeping] = by_policies(&inner);
         let (joined, key) = joined.unwrap_or_else(|| (false, new_key()));
         Ok(File {
             pointer: SharedPointer::default(),
@@ -127,6 +128,8 @@ impl Opening<'_> {
             inline_sizes_max: [agreed.read_inline_max.into(), agreed.write_inline_max.into()],
             registered_before: session.registration_counters(),
             inner,
+            registering,
+            keeping,
             mode: self.mode,
             ranks: self.ranks.max(1),
             joined,

@@ -13,7 +13,7 @@ use super::view::{Viewed, is_forgotten};
 use super::worker::{Handed, Worker};
 use super::{File, Transfer};
 use crate::error::Result;
-use crate::hint::{Method, Settings};
+use crate::hint::{MemoryMode, Method, Settings};
 use crate::layout::{Group, Segment, Segments, Source, Stretch, next_group};
 
 /// Calls of the client library that a request has under way at most; the next begins when one has ended.
@@ -44,9 +44,9 @@ pub struct Request {
 
 /// What a call was asked for.
 enum Asked {
-    Segment(Segment),
+    Segment(Segment, MemoryMode),
     /// To write.
-    List(Group),
+    List(Group, MemoryMode),
     /// So many bytes of anything else.
     Other(u64),
 }
@@ -54,8 +54,8 @@ enum Asked {
 impl Asked {
     fn len(&self) -> u64 {
         match self {
-            Self::Segment(segment) => segment.len,
-            Self::List(group) => group.len,
+            Self::Segment(segment, _) => segment.len,
+            Self::List(group, _) => group.len,
             Self::Other(len) => *len,
         }
     }
@@ -103,8 +103,8 @@ impl File {
                     1,
                     segment.len,
                 );
-                let started = raw::start(&self.inner, direction, &segment);
-                request.under_way.push_back((started, Asked::Segment(segment)));
+                let started = raw::start(self.by(mode), direction, &segment);
+                request.under_way.push_back((started, Asked::Segment(segment, mode)));
             }
             None => {
                 let source = transfer.into_owned().into_source();
@@ -181,7 +181,7 @@ impl Request {
                                 in_one_piece,
                             );
                             file.note_view(&self.settings, direction, mode, &group);
-                            let started = raw::start_view(&file.inner, direction, viewed, &group);
+                            let started = raw::start_view(file.by(mode), direction, viewed, &group);
                             self.under_way.push_back((started, Asked::Other(group.len)));
                         }
                         Some(Err(error)) => {
@@ -211,7 +211,7 @@ impl Request {
                             1,
                             segment.len,
                         );
-                        (raw::start(&file.inner, direction, &segment), Asked::Segment(segment))
+                        (raw::start(file.by(mode), direction, &segment), Asked::Segment(segment, mode))
                     })
                 }),
                 _ => next_group(segments, call_limits(&self.settings)).transpose().map(|next| {
@@ -225,10 +225,10 @@ impl Request {
                             group.segments,
                             group.len,
                         );
-                        let started = raw::start_list(&file.inner, direction, &group);
+                        let started = raw::start_list(file.by(mode), direction, &group);
                         match direction {
                             Direction::Read => (started, Asked::Other(group.len)),
-                            Direction::Write => (started, Asked::List(group)),
+                            Direction::Write => (started, Asked::List(group, mode)),
                         }
                     })
                 }),
@@ -277,19 +277,19 @@ impl Request {
 
     /// A write came short: what is left of it is tried again, for its reason.
     fn go_on(&mut self, asked: Asked, count: u64) {
-        let (inner, direction) = (&self.file.inner, self.direction);
+        let (file, direction) = (&self.file, self.direction);
         let again = match asked {
             _ if self.shown.is_some() => {
                 (self.goes_by_lists, self.rest) = (true, None);
                 return;
             }
-            Asked::Segment(mut segment) if count > 0 => {
+            Asked::Segment(mut segment, mode) if count > 0 => {
                 segment.advance(count);
-                (raw::start(inner, direction, &segment), Asked::Segment(segment))
+                (raw::start(file.by(mode), direction, &segment), Asked::Segment(segment, mode))
             }
-            Asked::List(mut group) if count > 0 => {
+            Asked::List(mut group, mode) if count > 0 => {
                 group.advance(count);
-                (raw::start_list(inner, direction, &group), Asked::List(group))
+                (raw::start_list(file.by(mode), direction, &group), Asked::List(group, mode))
             }
             _ => return self.fail(self.file.short(direction)),
         };

@@ -56,7 +56,7 @@ fn piece(segment: &Segment) -> MemoryPart {
 
 impl File {
     pub(super) fn run_sieved(&self, settings: &Settings, mut segments: Segments<'_>, why: Why) -> Moved {
-        let size = settings.sieve_size as u64;
+        let size = settings.sieve_size() as u64;
         let (mut moved, mut window, mut buffer) = (0, Window::default(), None);
         loop {
             let next = match segments.next_segment().transpose() {

@@ -138,15 +138,17 @@ impl File {
                 Err(error) => return Ok((moved, Err(error))),
             };
             let (mode, timed) = self.choose_mode(settings, direction, group.len, group.memory.len() == 1);
-            self.note_view(settings, direction, mode, &group);
+            let chosen = self.note_view(settings, direction, mode, &group);
+            let before = self.registered_now(settings);
             let len = group.len;
-            let run = |group: &PieceGroup| raw::run_view(&self.inner, direction, &viewed, group);
+            let run = |group: &PieceGroup| raw::run_view(self.by(mode), direction, &viewed, group);
             let (count, result) = move_all(direction, group, run);
             if result.as_ref().is_err_and(is_forgotten) {
                 return Err(Forgotten { moved: moved + count });
             }
             let done = self.ended(direction, len, (count, result));
             self.tell(timed, len, &done);
+            self.note_registered(before, chosen);
             moved += count;
             // Also where the file ends.
             if count < len {
@@ -162,11 +164,12 @@ impl File {
         direction: Direction,
         mode: crate::hint::MemoryMode,
         group: &PieceGroup,
-    ) {
+    ) -> Chosen {
         self.counters.add(Count::Views, 1);
         self.counters.on_call(Method::View, mode);
         let chosen = Chosen { direction, method: Some(Method::View), mode, why: Why::Hint };
         self.note(settings, chosen, group.memory.len(), group.len);
+        chosen
     }
 }
 

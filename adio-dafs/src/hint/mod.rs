@@ -1,10 +1,12 @@
-//! What a program may ask for: hints in an `MPI_Info`, or variables of the environment. One table says what there is; imports `error` and
-//! nothing else.
+//! What a program may ask for: hints in an `MPI_Info`, or variables of the environment. One table says what there is; imports `environment`
+//! and nothing else.
 
 use std::fmt;
 use std::io::Write as _;
 
 use dafs_client::{Direction, Sieve};
+
+use crate::environment::text;
 
 /// How ordinary memory gets within the server's reach: the modes of Wu and Panda, "MPI-IO on DAFS over VIA", §4.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,8 +65,8 @@ pub struct Settings {
     pub list_max: usize,
     /// `dafs_list_bounds`: the bounds of the file type count as a segment of a call, as in the measurements of PVFS list I/O.
     pub list_bounds: bool,
-    /// `ind_rd_buffer_size`: windows of data sieving, bytes.
-    pub sieve_size: usize,
+    /// `ind_rd_buffer_size`: windows of data sieving, bytes; 0 for the default.
+    sieve_size: usize,
     /// `dafs_collective`.
     pub collective: Collective,
     /// `dafs_sieve`: what the server does with what lies between the pieces of lists and views.
@@ -73,7 +75,7 @@ pub struct Settings {
     pub explain: bool,
     /// `dafs_commit_on_close`: what was written is made durable before the file is closed, as MPI demands.
     pub commit_on_close: bool,
-    /// `striping_factor`: accepted and reported; one server holds a file.
+    /// `striping_factor`: accepted and reported; one server holds a file, whichever number is given. 0 asks for the default.
     pub striping_factor: u32,
     /// `striping_unit`, bytes: accepted and reported.
     pub striping_unit: u32,
@@ -98,8 +100,7 @@ impl Default for Settings {
             sieves: [Switch::default(); 2],
             list_max: 0,
             list_bounds: false,
-            // ROMIO's own.
-            sieve_size: 4 << 20,
+            sieve_size: SIEVE_SIZE,
             collective: Collective::default(),
             sieve: Sieve::default(),
             explain: false,
@@ -124,7 +125,8 @@ struct Row {
 const READ: usize = 0;
 const WRITE: usize = 1;
 
-/// Windows of data sieving, bytes.
+/// Windows of data sieving, bytes: the default, which is ROMIO's own.
+const SIEVE_SIZE: usize = 4 << 20;
 const SIEVE_SIZES: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
 
 const ROWS: &[Row] = &[
@@ -195,12 +197,14 @@ const ROWS: &[Row] = &[
     },
     Row {
         key: "ind_rd_buffer_size",
-        set: |s, v| put(&mut s.sieve_size, v.parse().ok().filter(|size| SIEVE_SIZES.contains(size))),
+        set: |s, v| {
+            put(&mut s.sieve_size, v.parse().ok().filter(|size| *size == 0 || SIEVE_SIZES.contains(size)))
+        },
         show: |s| s.sieve_size.to_string(),
     },
     Row {
         key: "striping_factor",
-        set: |s, v| put(&mut s.striping_factor, v.parse().ok().filter(|n| *n > 0)),
+        set: |s, v| put(&mut s.striping_factor, v.parse().ok()),
         show: |s| s.striping_factor.to_string(),
     },
     Row {
@@ -213,7 +217,7 @@ const ROWS: &[Row] = &[
 impl Settings {
     /// The defaults, and what the environment says instead: `DAFS_MPI_MEMORY` for the hint `dafs_memory` and so on.
     pub fn of_process() -> Self {
-        Self::from_variables(|name| std::env::var(name).ok())
+        Self::from_variables(text)
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
@@ -245,6 +249,11 @@ impl Settings {
     /// All hints and their values, as a program may read them.
     pub fn shown(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
         ROWS.iter().map(|row| (row.key, (row.show)(self)))
+    }
+
+    /// Windows of data sieving, bytes.
+    pub fn sieve_size(&self) -> usize {
+        if self.sieve_size == 0 { SIEVE_SIZE } else { self.sieve_size }
     }
 
     /// How segments become requests.
@@ -380,7 +389,12 @@ mod tests {
             }
         }
         assert_eq!(with(&[("cb_nodes", "2"), ("unknown", "x")]), Settings::default());
-        for size in ["4095", "1073741825"] {
+        for (key, shown) in [("striping_factor", "0"), ("ind_rd_buffer_size", "0")] {
+            let settings = with(&[(key, "0")]);
+            assert!(settings.shown().any(|(own, value)| own == key && value == shown), "{key}");
+            assert_eq!(settings.sieve_size(), Settings::default().sieve_size());
+        }
+        for size in ["1", "4095", "1073741825"] {
             assert_eq!(with(&[("ind_rd_buffer_size", size)]), Settings::default());
         }
         // What is shown, taken over by another file, is the same.

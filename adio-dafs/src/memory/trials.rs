@@ -66,6 +66,15 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// The sizes of the transfers of this kind, bytes.
+    pub fn sizes(self) -> std::ops::RangeInclusive<u64> {
+        let class = self.0 / 4;
+        let last = if class == CLASSES as usize - 1 { u64::MAX } else { (1 << class) - 1 };
+        (1 << class) / 2..=last
+    }
+}
+
 impl Default for Trials {
     fn default() -> Self {
         Self { cells: vec![State { to_end: ROW, ..State::default() }; CLASSES as usize * 4] }

@@ -5,13 +5,13 @@
 
 mod prefix;
 
-use std::env::VarError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use dafs_client::Url;
 
+use crate::environment::variable;
 use crate::error::{Class, Error, Result};
 pub use prefix::Prefixes;
 
@@ -53,13 +53,12 @@ impl Surroundings {
     /// # Errors
     /// [`Class::Argument`] when [`PREFIX_VARIABLE`] cannot be read; its words say how to write it.
     pub fn of_process() -> Result<Self> {
-        let prefixes = match std::env::var(PREFIX_VARIABLE) {
-            Ok(text) => Prefixes::parse(OsStr::new(&text))?,
-            Err(VarError::NotUnicode(text)) => Prefixes::parse(&text)?,
-            Err(VarError::NotPresent) => Prefixes::default(),
+        let prefixes = match variable(PREFIX_VARIABLE) {
+            Some(text) => Prefixes::parse(&text)?,
+            None => Prefixes::default(),
         };
         let directory = std::env::current_dir().unwrap_or_default();
-        Ok(Self { address: std::env::var_os(ADDRESS_VARIABLE), prefixes, directory })
+        Ok(Self { address: variable(ADDRESS_VARIABLE), prefixes, directory })
     }
 
     /// Whether a name is one of a file on dafs.

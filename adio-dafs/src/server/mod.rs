@@ -1,20 +1,23 @@
-//! The servers that this process uses: one session with each, whatever files are open there. Imports `error`, `hint`
+//! The servers that this process uses: one session with each, whatever files are open there. Imports `environment`, `error`, `hint`
 //! and `name`.
 //!
 //! A session stays when its last file is closed, for a program that opens a file for each time step; it ends with the process.
 
 mod exit;
+mod gone;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dafs_client::{Background, Config, Export, ReconnectPolicy, Session, Url, load_key};
 
+use crate::environment::{text, variable};
 use crate::error::{Class, Error, Result};
 use crate::hint::{CACHE_ENTRIES, Settings, parse_bool, say_unusable};
 use crate::name::Place;
+use gone::Gone;
 
 /// A session, and what was mounted in it.
 pub struct Server {
@@ -23,7 +26,13 @@ pub struct Server {
     exports: Mutex<HashMap<String, Export>>,
 }
 
-static SERVERS: OnceLock<Mutex<HashMap<Url, Arc<Server>>>> = OnceLock::new();
+/// What is known of a server.
+enum Known {
+    There(Arc<Server>),
+    Gone(Gone),
+}
+
+static SERVERS: OnceLock<Mutex<HashMap<Url, Known>>> = OnceLock::new();
 
 /// The key of this client.
 const KEY_VARIABLE: &str = "DAFS_KEY_FILE";
@@ -33,16 +42,65 @@ const RECONNECT_VARIABLE: &str = "DAFS_MPI_RECONNECT_TIME_MS";
 const PROGRESS_VARIABLE: &str = "DAFS_MPI_PROGRESS_THREAD";
 
 impl Server {
-    /// The server of a place, connected to if it is not yet. Blocks.
+    /// The server of a place, connected to if it is not yet. One that did not answer is not asked again for a while, and then for a second.
+    /// Blocks.
     fn connected(url: &Url) -> Result<Arc<Self>> {
-        if let Some(server) = table().get(url) {
-            return Ok(Arc::clone(server));
+        let mut config = config()?;
+        match table().get(url) {
+            Some(Known::There(server)) => return Ok(Arc::clone(server)),
+            Some(Known::Gone(gone)) => {
+                config.connect_timeout = config.connect_timeout.min(gone.timeout(Instant::now())?);
+            }
+            None => {}
         }
-        // Not under the lock: other servers answer meanwhile. Of two sessions that threads made at once, the second ends.
-        let session = Session::connect_url(url, &config()?)?;
+        let began = Instant::now();
+        // Not under the lock: other servers answer meanwhile.
+        let session = match Session::connect_url(url, &config) {
+            Ok(session) => session,
+            Err(error) => return Err(Self::failed(url, error, began)),
+        };
         session.set_registrations_max(Settings::of_process().cache_entries.unwrap_or(CACHE_ENTRIES));
         let made = Arc::new(Self { session, exports: Mutex::default() });
-        Ok(Arc::clone(table().entry(url.clone()).or_insert(made)))
+        let mut table = table();
+        // Of two sessions that threads made at once, the second ends.
+        if let Some(Known::There(server)) = table.get(url) {
+            return Ok(Arc::clone(server));
+        }
+        table.insert(url.clone(), Known::There(Arc::clone(&made)));
+        Ok(made)
+    }
+
+    /// An attempt to connect failed.
+    fn failed(url: &Url, error: dafs_client::Error, began: Instant) -> Error {
+        // A refusal is an answer.
+        let is_silent =
+            matches!(error, dafs_client::Error::Connect(_) | dafs_client::Error::Connection { .. });
+        let error = Error::from(error);
+        if is_silent {
+            let gone = Gone::failed(error.clone(), began, Instant::now());
+            let mut table = table();
+            if !matches!(table.get(url), Some(Known::There(_))) {
+                table.insert(url.clone(), Known::Gone(gone));
+            }
+        }
+        error
+    }
+
+    /// The session has ended.
+    fn lost(self: &Arc<Self>, url: &Url, error: dafs_client::Error) {
+        let mut table = table();
+        if let Some(Known::There(known)) = table.get(url)
+            && Arc::ptr_eq(known, self)
+        {
+            let known = match error {
+                dafs_client::Error::Connection { .. } => Some(Gone::lost(error.into(), Instant::now())),
+                _ => None,
+            };
+            match known {
+                Some(gone) => table.insert(url.clone(), Known::Gone(gone)),
+                None => table.remove(url),
+            };
+        }
     }
 
     /// Does something on the export of a place, in the session of its server; when that has ended, in another. An export that has another
@@ -55,7 +113,7 @@ impl Server {
         let outcome = server.export(&place.export).and_then(|export| act(&server, &export));
         match outcome {
             Err(error) if has_ended(&error) => {
-                table().retain(|_, other| !Arc::ptr_eq(other, &server));
+                server.lost(&place.server, error);
                 let server = Self::connected(&place.server)?;
                 Ok(server.export(&place.export).and_then(|export| act(&server, &export))?)
             }
@@ -87,7 +145,7 @@ impl Server {
     }
 }
 
-fn table() -> MutexGuard<'static, HashMap<Url, Arc<Server>>> {
+fn table() -> MutexGuard<'static, HashMap<Url, Known>> {
     SERVERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -97,7 +155,11 @@ fn end_all() {
         return;
     }
     let all = std::mem::take(&mut *table());
-    all.values().for_each(|server| server.session.close());
+    for known in all.into_values() {
+        if let Known::There(server) = known {
+            server.session.close();
+        }
+    }
 }
 
 /// The session is over, so another may do better.
@@ -107,7 +169,7 @@ fn has_ended(error: &dafs_client::Error) -> bool {
 }
 
 fn config() -> Result<Config> {
-    let key = match std::env::var_os(KEY_VARIABLE) {
+    let key = match variable(KEY_VARIABLE) {
         Some(path) => Some(load_key(Path::new(&path))?),
         None => None,
     };
@@ -124,7 +186,7 @@ fn config() -> Result<Config> {
 }
 
 fn has_progress_thread() -> bool {
-    let Ok(value) = std::env::var(PROGRESS_VARIABLE) else { return false };
+    let Some(value) = text(PROGRESS_VARIABLE) else { return false };
     parse_bool(value.trim()).unwrap_or_else(|| {
         say_unusable(PROGRESS_VARIABLE, &value, "write true or false");
         false
@@ -132,14 +194,14 @@ fn has_progress_thread() -> bool {
 }
 
 fn number(variable: &str) -> Result<Option<u64>> {
-    match std::env::var(variable) {
-        Ok(text) => text.trim().parse().map(Some).map_err(|_| {
+    match text(variable) {
+        Some(text) => text.trim().parse().map(Some).map_err(|_| {
             Error::new(
                 Class::Argument,
                 format!("cannot use {variable}={text}: not a number; write milliseconds, such as 5000"),
             )
         }),
-        Err(_) => Ok(None),
+        None => Ok(None),
     }
 }
 

@@ -150,7 +150,7 @@ fn file_is_opened_shared_joined_moved_and_closed(on: On) {
         assert_eq!(adio_dafs_delete(path.as_ptr()), adio_dafs_status::ADIO_DAFS_ERR_NO_SUCH_FILE as c_int);
     }
     assert!(last_error().contains("cannot delete") && last_error().contains("/data/f"), "{}", last_error());
-    assert_eq!(adio_dafs_abi_version(), 4);
+    assert_eq!(adio_dafs_abi_version(), 5);
 }
 
 fn pointer_is_moved_in_atomic_mode_too(file: *mut adio_dafs_file, joined: *mut adio_dafs_file) {

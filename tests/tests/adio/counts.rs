@@ -220,5 +220,30 @@ fn modes_are_measured_where_none_is_chosen(on: On) {
     assert_eq!(counts.iter().sum::<u64>(), 300);
     assert!(counts.iter().all(|count| *count >= 4), "each is tried: {counts:?}");
     let words = file.explanation(&file.counter_values()).unwrap();
-    assert!(words.contains("measured, ns a byte:") && words.contains("quickest:"), "{words}");
+    assert!(words.contains("ns a byte:") && words.contains("quickest:"), "{words}");
+    // [MPI-94] It is of all modes, and told once.
+    assert_eq!(words.matches("measured, read of").count(), 1, "{words}");
+}
+
+// [MPI-20] What one thread asks for is nothing to the transfer of another. Over shm a write is not registered but in its own mode.
+#[test]
+fn memory_is_registered_by_the_transfers_that_chose_it_and_no_others() {
+    let harness = Harness::start(On::Shm);
+    let file = of_one_mib(&harness, On::Shm, &[]);
+    let before = counter(&file, "registrations");
+    std::thread::scope(|scope| {
+        for mode in ["adio", "dafs"] {
+            let file = &file;
+            scope.spawn(move || {
+                let mut data = bytes(1, LARGE);
+                for _ in 0..1000 {
+                    file.take_hints([("dafs_memory", mode)]);
+                    run(file, Direction::Write, &[segment(&mut data, 0)]).unwrap();
+                }
+            });
+        }
+    });
+    let by_adio = counter(&file, "mode_adio");
+    assert!(by_adio > 0);
+    assert_eq!(counter(&file, "registrations") - before, by_adio);
 }

@@ -1,5 +1,7 @@
 //! One open for all ranks, access modes, errors by their classes.
 
+use std::ffi::OsStr;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use adio_dafs::error::Class;
@@ -378,4 +380,33 @@ fn file_that_is_closed_is_closed_at_the_server_at_once(on: On) {
     while handles() != before - 1 {
         std::thread::yield_now();
     }
+}
+
+// [MPI-92] It takes connections, and never says a word.
+#[test]
+fn server_that_kept_one_call_waiting_is_not_waited_for_by_the_next() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let name = format!("dafs+tcp://{}/data/f", listener.local_addr().unwrap());
+    let connections = || std::iter::from_fn(|| listener.accept().ok()).count();
+    let first = opening(&name, RDWR, &[]).open().unwrap_err();
+    assert_eq!((first.class, connections()), (Class::Io, 1));
+    let second = opening(&name, RDWR, &[]).open().unwrap_err();
+    let third = delete(OsStr::new(&name)).unwrap_err();
+    assert_eq!(connections(), 0, "nobody asked it again");
+    assert_eq!(second.message, first.message);
+    assert!(third.message.contains("no answer from"), "{third}");
+}
+
+// [MPI-91]
+#[test]
+fn file_reaches_its_last_byte_and_no_further() {
+    let harness = Harness::start(On::Shm);
+    let file = open(&name(&harness, On::Shm, "f"), &[]);
+    assert!(!file.reaches(0).unwrap());
+    file.resize(1000).unwrap();
+    assert_eq!([999, 1000, u64::MAX / 4].map(|offset| file.reaches(offset).unwrap()), [true, false, false]);
+    assert_eq!(counter(&file, "reads"), 0);
+    let writes = opening(&name(&harness, On::Shm, "f"), WRONLY, &[]).open().unwrap();
+    assert!(writes.reaches(0).is_err());
 }

@@ -15,6 +15,9 @@ on_each_way! {
     server_that_goes_away_ends_every_rank_in_an_error,
     server_that_is_restarted_is_found_again,
     storage_that_is_full_is_an_error_on_every_rank,
+    reason_of_a_failed_transfer_is_told_once,
+    close_whose_data_is_lost_says_so,
+    explanation_tells_how_collective_calls_were_made,
     count_of_a_short_read_comes_from_the_read,
     rank_that_dies_ends_the_run,
     file_is_closed_and_mpi_ended_by_a_function_that_runs_at_exit,
@@ -103,6 +106,66 @@ fn storage_that_is_full_is_an_error_on_every_rank(way: Way, on: On) {
     for case in ["independent", "collective"] {
         let run = Run::new(way, 3, "kill").arg(case).arg(&name).args(&["--grow", "--each"]).run();
         assert_eq!(lines_of(&run.passed().stdout, ": error MPI_ERR_NO_SPACE "), RANKS, "{run:?}");
+    }
+}
+
+// [MPI-93] Whatever fails of one file, and however often.
+fn reason_of_a_failed_transfer_is_told_once(way: Way, on: On) {
+    let mut harness = Harness::start(on);
+    let ready = harness.scratch().join("ready");
+    let run = Run::new(way, 2, "failures").arg("transfers").arg(file(&harness, on)).arg(&ready);
+    let done = run.env("DAFS_MPI_RECONNECT_TIME_MS", "1000").run_while(|| {
+        await_file(&ready);
+        harness.stop();
+        std::fs::remove_file(&ready).unwrap();
+    });
+    let said = |words: &str| done.stderr.lines().filter(|line| line.contains(words)).count();
+    let transfers = said("adio-dafs: cannot write") + said("adio-dafs: cannot read");
+    assert_eq!(transfers, 2, "once a rank: {done:?}");
+    assert!(done.stderr.contains("attempts to connect again"), "{done:?}");
+    done.passed();
+}
+
+// [MPI-31] [MPI-96] What was written and not synced is lost with the server.
+fn close_whose_data_is_lost_says_so(way: Way, on: On) {
+    let mut harness = Harness::start(on);
+    let ready = harness.scratch().join("ready");
+    let run = Run::new(way, 2, "failures").arg("close").arg(file(&harness, on)).arg(&ready);
+    let done = run.run_while(|| {
+        await_file(&ready);
+        harness.restart();
+        std::fs::remove_file(&ready).unwrap();
+    });
+    done.passed();
+    // OMPIO has no way to tell it.
+    let expected = if way == Way::Romio { "close: MPI_ERR_IO" } else { "close: MPI_SUCCESS" };
+    assert_eq!(done.stdout.lines().filter(|line| line.contains(expected)).count(), 2, "{done:?}");
+    let told = done.stderr.lines().filter(|line| line.contains("adio-dafs: cannot sync"));
+    assert_eq!(told.count(), 1, "{done:?}");
+}
+
+// [MPI-94] Four ranks, so that OMPIO exchanges too.
+fn explanation_tells_how_collective_calls_were_made(way: Way, on: On) {
+    let harness = Harness::start(on);
+    let explained = |collective: &str| {
+        let run = Run::new(way, 4, "failures").arg("collective").arg(file(&harness, on));
+        let run = run.env("DAFS_MPI_EXPLAIN", "true").env("DAFS_MPI_COLLECTIVE", collective);
+        let done = run.env("DAFS_MPI_MEMORY", "adio").run();
+        done.passed().stderr.clone()
+    };
+    for (collective, words) in [
+        ("two_phase", "exchanged, by two-phase I/O of"),
+        ("independent", "not exchanged, each rank moved its own: dafs_collective says so"),
+        ("server", "not exchanged, by views in the server: dafs_collective says so"),
+    ] {
+        let said = explained(collective);
+        for direction in ["read", "write"] {
+            let line = format!("collective {direction}: 1 calls, {words}");
+            assert!(said.contains(&line), "{collective}: {line} in {said}");
+        }
+        // What became of the memory of the file, whatever the session does by default.
+        let is_registered = said.contains("its memory was registered ");
+        assert!(is_registered && !said.contains("direct, bounced"), "{collective}: {said}");
     }
 }
 

@@ -23,6 +23,7 @@ on_each_way! {
     collective,
     collective_of_two,
     nonblocking,
+    untouched,
     shared,
     shared_on_two_nodes,
     ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once,
@@ -215,6 +216,11 @@ fn nonblocking(way: Way, on: On) {
     run_all(way, on, "nonblocking", "");
 }
 
+// [MPI-91]
+fn untouched(way: Way, on: On) {
+    run_all(way, on, "untouched", "");
+}
+
 // [MPI-64] [MPI-67] [MPI-71]
 fn shared(way: Way, on: On) {
     run_all(way, on, "shared", "");
@@ -282,7 +288,7 @@ fn errors(way: Way, on: On) {
     run_all(way, on, "errors", if way == Way::Ompio { "long_name,long_path" } else { "" });
 }
 
-// [MPI-7] [MPI-83]
+// [MPI-7] [MPI-83] [MPI-90]
 fn places(way: Way, on: On) {
     // ROMIO refuses an offset on one rank alone.
     run_all(way, on, "places", if way == Way::Romio { "offset_of_one" } else { "" });
@@ -307,7 +313,7 @@ fn datarep(way: Way, on: On) {
     run_all(way, on, "datarep", if way == Way::Romio { "internal" } else { "" });
 }
 
-// [MPI-7] [MPI-20] [MPI-51] [MPI-52]
+// [MPI-7] [MPI-20] [MPI-51] [MPI-52] [MPI-95]
 fn hints(way: Way, on: On) {
     // Open MPI shows what the program set until the next call on the file.
     run_all(way, on, "hints", if way == Way::Ompio { "dafs_memory_unknown" } else { "" });

@@ -114,6 +114,14 @@ impl File {
         twin
     }
 
+    /// The same open file with this in place of [`File::set_registration_policy`]: for single requests, and for threads that want each
+    /// another. It has a position of its own, and the settings that this one has now. Does not block.
+    pub fn with_registration_policy(&self, policy: RegistrationPolicy) -> Self {
+        let twin = self.twin();
+        twin.set_registration_policy(policy);
+        twin
+    }
+
     /// The same open file, which collects how the server moves its lists and views: [`File::take_explanation`]. It has a position of its
     /// own, and the settings that this one has now. What the client decides is not changed, but that reads which would fill a message with
     /// their data go directly. Servers before `Features.EXPLAIN` tell nothing. Does not block.
