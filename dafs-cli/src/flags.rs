@@ -369,9 +369,9 @@ pub(crate) struct Lock {
 const LOCK_HELP: &str = "\
 The lock covers the whole file, and is exclusive unless --shared is given. It ends with the program. dafs lock exits with the
 program's status, or with 127 if the program cannot be run. It passes SIGTERM and SIGHUP on to the program. Persistent locks
-need a server with --lock-file.
+need a server with --state-file.
 
-If the server goes away, dafs lock waits for it as long as it takes, unless --timeout is given. A server with --lock-file
+If the server goes away, dafs lock waits for it as long as it takes, unless --timeout is given. A server with --state-file
 keeps the lock for the program meanwhile.
 
 Do not suspend dafs lock with Ctrl-Z: if it is stopped for longer than the server's lease, it loses the lock while the program
@@ -523,7 +523,7 @@ loopback TCP, or by a key with uid=.
 All programs of a host share one client id unless they choose one. A program may come back under another id; its key and
 address stay the same. `dafs fence` uses an id of its own, so a fence of its host does not stop it.
 
-A fence outlives the server if the server has a --fence-file.
+A fence outlives the server if the server has a --state-file.
 
 Examples:
   dafs fence list dafs://localhost/data

@@ -62,17 +62,18 @@ pub struct Settings {
     /// user may have access to the file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Keep the lists of fenced clients in this file, so that they outlive the server; made where there is none
-    ///
-    /// Without it, fences end with the server. A file that is damaged keeps the server from starting.
-    #[arg(long, value_name = "FILE")]
-    pub fence_file: Option<PathBuf>,
-    /// Keep in this file who holds locks, and the persistent ones, so that they outlive the server; made where there is none
+    /// Keep fences, who holds locks, and persistent locks in this file, so that they outlive the server; made where there is none
     ///
     /// When the server starts, nobody else gets a lock until those whom the file names have theirs again, for --lease-ms at
-    /// most. Without it, whoever comes first after a restart has the lock, and persistent locks are refused. A file that is
-    /// damaged keeps the server from starting.
+    /// most. Without it, fences end with the server, whoever comes first after a restart has the lock, and persistent locks
+    /// are refused. A file that is damaged keeps the server from starting.
     #[arg(long, value_name = "FILE")]
+    pub state_file: Option<PathBuf>,
+    /// What earlier versions kept fences in.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub fence_file: Option<PathBuf>,
+    /// What earlier versions kept locks in.
+    #[arg(long, value_name = "FILE", hide = true)]
     pub lock_file: Option<PathBuf>,
     /// How to wait for work [default: adaptive]
     #[arg(long, value_name = "POLICY")]
@@ -236,7 +237,7 @@ impl Settings {
             };
         }
         join! {
-            or: key_file fence_file lock_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max
+            or: key_file state_file fence_file lock_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max
                 operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
                 keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max sparse_size_max
                 unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max session_locks_max

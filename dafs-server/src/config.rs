@@ -94,10 +94,8 @@ pub struct Config {
     pub limits: LimitConfig,
     /// Keys, and as whom the server itself runs.
     pub access: AccessConfig,
-    /// Where fence lists are kept; without it they end with the server.
-    pub fence_file: Option<PathBuf>,
-    /// Where it is kept who holds locks, and which of them last; without it they end with the server.
-    pub lock_file: Option<PathBuf>,
+    /// Where fences, who holds locks, and persistent locks are kept; without it they end with the server.
+    pub state_file: Option<PathBuf>,
     /// What is logged, and how.
     pub log: LogConfig,
 }
@@ -134,8 +132,7 @@ impl Default for Config {
             calibrate: true,
             limits: LimitConfig::default(),
             access: AccessConfig::default(),
-            fence_file: None,
-            lock_file: None,
+            state_file: None,
             log: LogConfig::default(),
         }
     }
@@ -161,7 +158,7 @@ impl Config {
             keep_alive_ms "--keep-alive-ms", handshake_ms "--handshake-ms", drain_ms "--drain-ms",
             storage_engine "--storage-engine", storage_threads "--storage-threads",
             coalesce_replies "--no-coalescing", direct_io "--direct-io", calibrate "--no-calibrate",
-            metrics_address "--metrics", fence_file "--fence-file", lock_file "--lock-file",
+            metrics_address "--metrics", state_file "--state-file",
             ; exports listeners listen access features limits log
         }
         compare! {

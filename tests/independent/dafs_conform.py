@@ -13,7 +13,7 @@ line:
 Each test works in a directory of its own, dafs-conform-PID-N, below the root of the export, and
 removes it. Tests send what a server must refuse, so its log will complain: use an export and a
 server that may be tried hard. Some requirements show only with more: a key (--key), a second
-export, an export that is read-only, a short lease (dafs-server --lease-ms 2000 --keep-alive-ms 500), a lock file, a client
+export, an export that is read-only, a short lease (dafs-server --lease-ms 2000 --keep-alive-ms 500), a state file, a client
 that is root or the server's own user.
 """
 from __future__ import annotations

@@ -45,7 +45,7 @@ mod tcp {
 
     #[test]
     #[ignore = "needs python3"]
-    fn server_with_keys_and_a_lock_file_fails_no_requirement_that_can_be_tested_from_outside() {
+    fn server_with_keys_and_a_state_file_fails_no_requirement_that_can_be_tested_from_outside() {
         conforms(true);
     }
 }
@@ -56,9 +56,9 @@ fn conforms(with_key: bool) {
     let mut flags = vec!["--no-calibrate", "--lease-ms", "2000", "--keep-alive-ms", "500"];
     let file = dafs_tests::program::key_file(keys.path());
     let file = file.to_str().unwrap();
-    let locks = keys.path().join("locks");
+    let state = keys.path().join("state");
     if with_key {
-        flags.extend(["--key-file", file, "--lock-file", locks.to_str().unwrap()]);
+        flags.extend(["--key-file", file, "--state-file", state.to_str().unwrap()]);
     }
     let server = Program::start(On::Tcp, &flags);
     let url = format!("dafs+tcp://{}/data", server.address().to_string().rsplit('/').next().unwrap());

@@ -28,7 +28,7 @@ pub struct LockOptions {
     /// Reads and writes of other sessions that conflict with it fail with the status [`Status::LOCKED`]. Else only those who lock notice.
     pub mandatory: bool,
     /// Of an exclusive lock: it ends with [`File::unlock`] alone. Where its owner goes without that, it stays, *broken*, also over a
-    /// restart of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a lock file, and an
+    /// restart of the server, until somebody repairs what it guards ([`LockOptions::repair`]). Needs a server with a state file, and an
     /// export of a directory; else the status is [`Status::NOT_SUPPORTED`].
     pub persistent: bool,
     /// Takes broken locks of the range over, which others are refused with the status [`Status::LOCK_BROKEN`]. The lock is persistent:
@@ -125,7 +125,7 @@ impl File {
         /// Whoever waits is served in the order of coming. What the owner holds of the range already becomes of this kind, and ranges that
         /// touch become one: see `spec/locks.md`. A lock ends with [`File::unlock`], with the file, and with the session. After a restart
         /// of the server it is taken again, and where somebody was quicker, the file is of no use any more ([`Error::Stale`]). A server
-        /// with a lock file lets nobody be quicker.
+        /// with a state file lets nobody be quicker.
         ///
         /// Fails with the status [`Status::DEADLOCK`] where whoever holds it waits for this owner, with [`Status::TOO_MANY_LOCKS`], and
         /// with [`Status::TIMED_OUT`] after [`crate::Config::operation_timeout`].

@@ -84,14 +84,14 @@ impl Config {
             })?,
             None => Keyring::default(),
         };
+        refuse_former(&settings)?;
         let listen = listen(&settings, &keys, &began.listen)?;
         let mut config = Self {
             exports: exports(&settings, &keys, (environment, &began.exports))?,
             listeners: listeners(&listen, environment)?,
             listen,
             access: AccessConfig { keys, server: environment.server.clone() },
-            fence_file: settings.fence_file.clone(),
-            lock_file: settings.lock_file.clone(),
+            state_file: settings.state_file.clone(),
             ..Self::default()
         };
         config.set_times(&settings)?;
@@ -315,6 +315,21 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
             tcp.port()
         ),
     ))
+}
+
+/// What earlier versions knew, and how that is said now.
+fn refuse_former(settings: &Settings) -> Result<(), ConfigError> {
+    let refused = |flag, remedy| Err(ConfigError::new(flag, "one file keeps fences and locks now", remedy));
+    if settings.lock_file.is_some() {
+        return refused("--lock-file", "write --state-file instead: it takes over what a lock file has");
+    }
+    if settings.fence_file.is_some() {
+        return refused(
+            "--fence-file",
+            "write --state-file with another file, and add the entries of this one again with `dafs fence add`: it is text",
+        );
+    }
+    Ok(())
 }
 
 fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigError> {

@@ -1,13 +1,14 @@
-//! Who is fenced off, by export: lists that outlive the server where it has a file for them.
+//! Who is fenced off, by export: lists that outlive the server where it has a store.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use dafs_proto::transport::PeerIdentity;
 use dafs_proto::wire::{FenceList, FenceMode, Status};
 
-use super::fence_file::{FenceFile, FenceFileError};
+use super::store::{Change, Store, Tell};
 use crate::access::AddressRange;
 
 /// Entries of one export's list at most.
@@ -29,7 +30,7 @@ pub(crate) struct Subject<'a> {
 pub(crate) struct Fences {
     by_export: Vec<Fence>,
     names: Vec<String>,
-    file: Option<Mutex<FenceFile>>,
+    store: Option<Arc<Store>>,
 }
 
 #[derive(Default)]
@@ -47,7 +48,7 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Checks what a client, or the file, says.
+    /// Checks what a client, or the store, says.
     ///
     /// # Errors
     /// [`Status::TOO_LARGE`] for more than [`FENCES_MAX`] entries, [`Status::INVALID`] for an address or a name that cannot be one.
@@ -88,19 +89,25 @@ impl Fences {
     /// Of exports of these names; nobody is fenced off, and nothing is kept.
     pub(super) fn new(names: Vec<String>) -> Self {
         let by_export = std::iter::repeat_with(Fence::default).take(names.len()).collect();
-        Self { by_export, names, file: None }
+        Self { by_export, names, store: None }
     }
 
-    /// Takes up what the file has, and keeps lists there from now on.
-    pub(super) fn keep_in(&mut self, file: FenceFile) -> Result<(), FenceFileError> {
+    /// Takes up what a store has kept, and keeps lists there from now on.
+    ///
+    /// # Errors
+    /// The export whose list cannot be one.
+    pub(super) fn keep_in(
+        &mut self,
+        store: Arc<Store>,
+        kept: &BTreeMap<String, FenceList>,
+    ) -> Result<(), String> {
         for (name, fence) in self.names.iter().zip(&self.by_export) {
-            if let Some(list) = file.list(name) {
-                let checked =
-                    Checked::new(list.clone()).map_err(|_| file.corrupt("an entry that cannot be one"))?;
-                fence.set(checked, None).map_err(|_| file.corrupt("a list that cannot be set"))?;
+            if let Some(list) = kept.get(name) {
+                let checked = Checked::new(list.clone()).map_err(|_| name.clone())?;
+                fence.set(checked, None).map_err(|_| name.clone())?;
             }
         }
-        self.file = Some(Mutex::new(file));
+        self.store = Some(store);
         Ok(())
     }
 
@@ -132,20 +139,16 @@ impl Fences {
 
     /// Lists outlive the server.
     pub(crate) fn are_kept(&self) -> bool {
-        self.file.is_some()
+        self.store.is_some()
     }
 
-    /// Writes all lists to the file, as they are now. Blocks.
-    pub(crate) fn keep(&self) -> Result<(), Status> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-        for (export, name) in self.names.iter().enumerate() {
-            file.set(name, self.of(export));
+    /// Has an export's list written, as it is now. It holds whether that can be or not, and is then written later.
+    pub(crate) fn keep(&self, export: usize, tell: Tell) {
+        if let Some(store) = &self.store {
+            // Nobody replaces it meanwhile: what is written last is what was set last.
+            let checked = self.by_export[export].list();
+            store.note(Change::Fence(self.names[export].clone(), checked.list.clone()), Some(tell));
         }
-        file.write().map_err(|error| {
-            tracing::error!("{error}; the lists hold until the server ends");
-            Status::IO
-        })
     }
 }
 

@@ -38,7 +38,7 @@ pub enum Mail {
         /// What waits there.
         waiter: OpToken,
     },
-    /// The fence lists were written to their file, or not.
+    /// A fence list was written to the store, or not.
     FencesKept {
         /// What waits for it.
         waiter: OpToken,
@@ -50,7 +50,7 @@ pub enum Mail {
         /// What waited for it.
         waiter: OpToken,
     },
-    /// What lasts of locks was written to its file, or not.
+    /// What lasts of locks was written to the store, or not.
     LocksKept {
         /// What waits for it.
         waiter: OpToken,

@@ -4,18 +4,14 @@
 
 pub(crate) mod budget;
 mod directory;
-mod fence_file;
 mod fences;
-mod file_owner;
-mod lock_draft;
-pub(crate) mod lock_file;
-mod lock_names;
 pub(crate) mod locks;
 pub mod mail;
 mod rules;
 pub mod settings;
 pub(crate) mod shares;
 mod statistics;
+pub(crate) mod store;
 pub(crate) mod tokens;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -29,16 +25,14 @@ use dafs_proto::wire::Statistics;
 
 use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
-use self::fence_file::FenceFile;
-pub use self::fence_file::FenceFileError;
 pub(crate) use self::fences::{Checked, Fences, Subject};
-use self::lock_file::LockFile;
-pub use self::lock_file::LockFileError;
 use self::locks::{LockLimits, Locks};
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
 use self::shares::Shares;
+use self::store::Store;
+pub use self::store::StoreError;
 use self::tokens::TokenTable;
 use crate::config::Config;
 use crate::metrics::{BudgetState, SessionLimitState};
@@ -60,20 +54,10 @@ pub struct Shared {
     pub(crate) shares: Arc<Shares>,
     tokens: Mutex<TokenTable>,
     pub(crate) locks: Arc<Locks>,
+    store: Option<Arc<Store>>,
     desks: Vec<Desk>,
     /// Nanoseconds.
     longest_turn: AtomicU64,
-}
-
-/// Why what is to outlive a server cannot be kept.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// Fences.
-    #[error(transparent)]
-    Fences(#[from] FenceFileError),
-    /// Locks.
-    #[error(transparent)]
-    Locks(#[from] LockFileError),
 }
 
 /// What the others know of a worker.
@@ -90,17 +74,21 @@ impl Shared {
         Arc::new(Self::with(settings, epoch, workers))
     }
 
-    /// As [`Shared::new`], with the fences and the locks that the configured files have. Blocks.
-    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, StateError> {
-        let (fence_file, lock_file) = (settings.fence_file.clone(), settings.lock_file.clone());
+    /// As [`Shared::new`], with the fences and the locks that the configured file has. Blocks.
+    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, StoreError> {
+        let state_file = settings.state_file.clone();
         let mut shared = Self::with(settings, epoch, workers);
-        if let Some(path) = fence_file {
-            shared.fences.keep_in(FenceFile::open(&path)?)?;
-        }
-        if let Some(path) = lock_file {
-            let (file, kept) = LockFile::open(&path)?;
+        if let Some(path) = state_file {
+            let (store, kept) = Store::open(&path)?;
+            let store = Arc::new(store);
+            let taken_up = shared.fences.keep_in(Arc::clone(&store), &kept.fences);
+            taken_up.map_err(|export| StoreError::Unusable {
+                path,
+                error: format!("it is damaged: the fence list of export \"{export}\" cannot be one").into(),
+            })?;
             let limits = LockLimits::of(&shared.settings.limits);
-            shared.locks = Arc::new(Locks::kept_in(file, kept, limits));
+            let locks = Locks::kept_in(Arc::clone(&store), kept.sessions, kept.locks, limits);
+            (shared.locks, shared.store) = (Arc::new(locks), Some(store));
         }
         Ok(Arc::new(shared))
     }
@@ -112,6 +100,7 @@ impl Shared {
             budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),
             locks: Arc::new(Locks::new(LockLimits::of(&settings.limits))),
+            store: None,
             logins_refused: AtomicU64::new(0),
             settings,
             epoch,
@@ -122,9 +111,9 @@ impl Shared {
         }
     }
 
-    /// The workers have ended: what they keep is written, and its files are closed. Blocks.
+    /// The workers have ended: what they keep is written, and its file is closed. Blocks.
     pub fn close(&self) {
-        self.locks.close();
+        self.store.iter().for_each(|store| store.close());
     }
 
     /// The rules of access that hold now.

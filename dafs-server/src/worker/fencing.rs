@@ -21,26 +21,25 @@ impl Worker {
         let kept = (!self.shared.fences.are_kept()).then_some(Status::OK);
         let waiter = self.park(*call, State::FenceDrain { export, others, kept });
         if kept.is_none() {
-            self.keep_fences(waiter);
+            self.keep_fence(export, waiter);
         }
         for other in self.shared.others(self.id) {
             self.shared.send(other, Mail::Drain { export, from: self.id, waiter });
         }
     }
 
-    /// Has a thread write the lists to their file, which waits for a disk.
-    fn keep_fences(&mut self, waiter: OpToken) {
-        let (shared, id) = (Arc::clone(&self.shared), self.id);
-        let keep = move || {
-            let status = shared.fences.keep().err().unwrap_or(Status::OK);
-            shared.send(id, Mail::FencesKept { waiter, status });
-        };
-        if std::thread::Builder::new().name("dafs-fences".into()).spawn(keep).is_err() {
-            self.on_fences_kept(waiter, Status::NO_MEMORY);
-        }
+    /// Has the list of an export written to the store. Where that cannot be, it holds all the same.
+    fn keep_fence(&self, export: usize, waiter: OpToken) {
+        let (shared, id) = (Arc::downgrade(&self.shared), self.id);
+        let tell = Box::new(move |status| {
+            if let Some(shared) = shared.upgrade() {
+                shared.send(id, Mail::FencesKept { waiter, status });
+            }
+        });
+        self.shared.fences.keep(export, tell);
     }
 
-    /// The lists were written, or not.
+    /// The list was written, or not.
     pub(super) fn on_fences_kept(&mut self, waiter: OpToken, status: Status) {
         if let Some(index) = self.operation_index(waiter)
             && let State::FenceDrain { kept, .. } = &mut self.operations[index].state

@@ -388,7 +388,7 @@ def persistent(bench: Bench, count: int) -> Sequence[File]:
     files = sharers(bench, count)
     came = status_of(files[0].lock, 0, 10, flags=PERSISTENT)
     if came == "NOT_SUPPORTED":
-        raise Skipped("the server has no lock file, or the export is in memory")
+        raise Skipped("the server has no state file, or the export is in memory")
     same(came, "OK", "the persistent lock:")
     return files
 

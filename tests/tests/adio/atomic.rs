@@ -221,11 +221,11 @@ fn small_atomic_writes_that_wait_leave_whoever_has_the_lock_its_slots(on: On) {
     assert_eq!(all.into_iter().map(|one| one.join().unwrap().unwrap()).collect::<Vec<_>>(), [8, 8, 20]);
 }
 
-// [MPI-88] After a restart, a server with a lock file refuses locks that do not wait.
+// [MPI-88] After a restart, a server with a state file refuses locks that do not wait.
 fn small_atomic_write_waits_for_those_who_take_their_locks_again(on: On) {
     let mut harness = Harness::start_with(on, |config| {
         let ExportKind::Directory(data) = &config.exports[0].kind else { panic!("a directory") };
-        config.lock_file = Some(data.with_file_name("locks"));
+        config.state_file = Some(data.with_file_name("locks"));
         (config.lease_ms, config.keep_alive_ms) = (1200, 400);
     });
     let file = open_atomic(&harness, on);

@@ -281,7 +281,7 @@ fn start_keeping(
 
 // [ACC-136]
 fn fences_outlive_a_crash() {
-    let (mut world, disk, with_file) = start_keeping("--fence-file", &[]);
+    let (mut world, disk, with_file) = start_keeping("--state-file", &[]);
     let client = "07".repeat(16);
     let url = world.url("data");
     for (change, is_fenced_off) in [("add", true), ("remove", false), ("add", true)] {
@@ -300,7 +300,7 @@ fn fences_outlive_a_crash() {
 fn persistent_locks_outlive_a_crash() {
     // As long as one is waited for that the file names and that ended just before the crash.
     let (mut world, disk, with_file) =
-        start_keeping("--lock-file", &["--lease-ms", "3000", "--keep-alive-ms", "500"]);
+        start_keeping("--state-file", &["--lease-ms", "3000", "--keep-alive-ms", "500"]);
     let url = world.url("data/lock");
     for _ in 0..2 {
         dafs(["lock", "--persistent", &url, "sh", "-c", "exit 3"]).failed(3, &["is broken"]);
@@ -316,7 +316,7 @@ fn persistent_locks_outlive_a_crash() {
 
 // [LOCK-31]
 fn sessions_with_locks_outlive_a_crash() {
-    let (mut world, disk, with_file) = start_keeping("--lock-file", &[]);
+    let (mut world, disk, with_file) = start_keeping("--state-file", &[]);
     // It comes back when it is told to.
     let quiet = Config { background: Background::None, ..Config::default() };
     for _ in 0..2 {

@@ -285,7 +285,7 @@ fn other_words(server: SocketAddr, words: &'static [u8], others: &'static [u8]) 
 fn words_of_a_server_are_neither_commands_to_a_terminal_nor_lines_of_their_own() {
     let world = World::start(On::Tcp);
     let server = world.server().trim_start_matches("dafs+tcp://").parse().unwrap();
-    let proxy = other_words(server, b"no lock file; ", b"\x1b[31m\r\nforged!");
+    let proxy = other_words(server, b"o state file; ", b"\x1b[31m\r\nforged!");
     let refused = dafs(["lock", "--persistent", &format!("dafs+tcp://{proxy}/data/lock"), "true"]);
     let refused = refused.failed(1, &["cannot lock", "forged!", "\\u001b[31m"]);
     let harmful = |character: char| character.is_control() && character != '\n';

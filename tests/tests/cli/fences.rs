@@ -1,16 +1,22 @@
-//! `dafs fence`, and the file in which a server keeps its fences.
+//! `dafs fence`, and the file in which a server keeps fences.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
+use dafs_client::Status;
+use dafs_proto::wire::FenceList;
 use dafs_tests::harness::On;
 use dafs_tests::on_each_provider;
+use dafs_tests::suite::assert_status;
 
+use crate::locks::limit_file_size;
 use crate::programs::{World, dafs};
 
 on_each_provider! {
     entries_that_are_added_at_once_are_all_there,
     fence_is_shown_and_changed_and_keeps_out_whom_it_names,
     fence_outlives_a_server_that_is_killed,
+    fence_that_could_not_be_written_holds_and_is_written_with_what_can_be,
 }
 
 // [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132] [ACC-141]
@@ -74,7 +80,7 @@ fn entries_that_are_added_at_once_are_all_there(on: On) {
 // [ACC-136]
 fn fence_outlives_a_server_that_is_killed(on: On) {
     let with_file = |server: &mut Command, directory: &std::path::Path| {
-        server.arg("--fence-file").arg(directory.join("fences"));
+        server.arg("--state-file").arg(directory.join("fences"));
     };
     let mut world = World::start_with(on, with_file);
     dafs(["fence", "add", "--client", &"07".repeat(16), &world.url("data")]).succeeded();
@@ -84,22 +90,49 @@ fn fence_outlives_a_server_that_is_killed(on: On) {
     dafs(["ls", &world.url("data")]).succeeded();
 }
 
-// [ACC-137]
+// [ACC-157]
+fn fence_that_could_not_be_written_holds_and_is_written_with_what_can_be(on: On) {
+    let with_file = |server: &mut Command, directory: &std::path::Path| {
+        server.arg("--export").arg("other=mem:1M").arg("--state-file").arg(directory.join("state"));
+    };
+    let mut world = World::start_with(on, with_file);
+    let (id, url) = ("07".repeat(16), world.url("data"));
+    let session = world.session().unwrap();
+    let root = session.mount("data").unwrap();
+    limit_file_size(&world, Some(0));
+    let set = root.set_fence_list(&FenceList::of_clients(&[[7; 16]]));
+    assert_status(set, Status::TOO_LARGE, "it is not written");
+    limit_file_size(&world, None);
+    dafs(["--client-id", &id, "ls", &url]).failed(1, &["fenced off"]);
+    dafs(["fence", "add", "--client", &"08".repeat(16), &world.url("other")]).succeeded();
+    world.kill();
+    world.restart_with(with_file);
+    dafs(["--client-id", &id, "ls", &world.url("data")]).failed(1, &["fenced off"]);
+}
+
+// [STATE-7]
 #[test]
-fn server_with_a_damaged_fence_file_does_not_start_and_says_why() {
+fn server_asked_for_a_file_of_an_earlier_version_says_what_to_do_now() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fences");
-    std::fs::write(&path, "dafs-fences 1\nexport deny mem\n").unwrap();
-    let server = dafs_tests::program::program();
-    let started = Command::new(server)
-        .args(["--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--no-calibrate", "--fence-file"])
-        .arg(&path)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&started.stderr);
-    assert!(!started.status.success(), "{said}");
-    for word in ["cannot read the fence file", "its end is missing", "remove it to lift all fences"] {
-        assert!(said.contains(word), "{word}: {said}");
+    std::fs::write(&path, "dafs-fences 1\nexport deny mem\nclient 07\nend 0\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    for (flag, words) in [
+        ("--state-file", ["is a fence file of an earlier version", "`dafs fence add`"]),
+        ("--fence-file", ["--state-file with another file", "`dafs fence add`"]),
+        ("--lock-file", ["one file keeps fences and locks now", "it takes over what a lock file has"]),
+    ] {
+        let server = dafs_tests::program::program();
+        let started = Command::new(server)
+            .args(["--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--no-calibrate", flag])
+            .arg(&path)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&started.stderr);
+        assert!(!started.status.success(), "{flag}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{flag}: {word}: {said}");
+        }
     }
 }

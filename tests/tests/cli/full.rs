@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dafs_client::{Error, LockKind, LockOptions, OpenOptions, Stability, StaleCause, Status};
-use dafs_proto::wire::{FileHandle, Header, LockFlags, LockRequest, Opcode, OpenFlags};
+use dafs_proto::wire::{FenceList, FileHandle, Header, LockFlags, LockRequest, Opcode, OpenFlags};
 use dafs_tests::harness::On;
 use dafs_tests::raw::Raw;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
@@ -58,13 +58,15 @@ mod verbs {
 /// Nothing of this depends on how data travels.
 mod locks {
     use super::{
-        durable_write_that_finds_room_for_a_part_vouches_for_it,
+        durable_write_that_finds_room_for_a_part_vouches_for_it, fence_that_finds_no_room_says_so,
         lock_that_cannot_be_written_is_held_by_nobody, unlock_that_cannot_be_written_is_written_later,
     };
 
     dafs_tests::on_sockets! {
         #[ignore = "needs mount"]
         durable_write_that_finds_room_for_a_part_vouches_for_it,
+        #[ignore = "needs mount"]
+        fence_that_finds_no_room_says_so,
         #[ignore = "needs mount"]
         lock_that_cannot_be_written_is_held_by_nobody,
         #[ignore = "needs mount"]
@@ -172,7 +174,7 @@ fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
         let small = directory.join("small");
         fs::create_dir(&small).unwrap();
         mounted = Some(mount(&["-t", "tmpfs", "-o", "size=3m", "tmpfs"], &small));
-        server.arg("--lock-file").arg(small.join("locks"));
+        server.arg("--state-file").arg(small.join("state"));
     });
     let url = world.url("data/lock");
     dafs(["lock", "--persistent", &url, "true"]).succeeded();
@@ -225,6 +227,29 @@ fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
     dafs(["lock", "--persistent", "--no-wait", &world.url("data/other"), "true"]).succeeded();
 }
 
+// [STATE-6]
+fn fence_that_finds_no_room_says_so(on: On) {
+    let mut mounted = None;
+    let world = World::start_with(on, |server, directory| {
+        let small = directory.join("small");
+        fs::create_dir(&small).unwrap();
+        mounted = Some(mount(&["-t", "tmpfs", "-o", "size=3m", "tmpfs"], &small));
+        server.arg("--state-file").arg(small.join("state"));
+    });
+    let filler = world.local("small").join("filler");
+    assert!(fs::write(&filler, vec![1; 4 << 20]).is_err());
+    let session = world.session().unwrap();
+    let root = session.mount("data").unwrap();
+    // What is rewritten finds room for a while.
+    let refused =
+        (0..100u8).find_map(|round| root.set_fence_list(&FenceList::of_clients(&[[round; 16]; 500])).err());
+    assert_eq!(refused.and_then(|error| error.status()), Some(Status::NO_SPACE));
+    let url = world.url("data");
+    dafs(["fence", "add", "--client", &"07".repeat(16), &url]).failed(1, &["no space left on device"]);
+    fs::remove_file(&filler).unwrap();
+    dafs(["fence", "add", "--client", &"08".repeat(16), &url]).succeeded();
+}
+
 // [LOCK-60] Another has the lock meanwhile, and has it again after a restart.
 fn unlock_that_cannot_be_written_is_written_later(on: On) {
     let mut mounted = None;
@@ -233,7 +258,7 @@ fn unlock_that_cannot_be_written_is_written_later(on: On) {
         let small = small.insert(directory.join("small"));
         fs::create_dir(&small).unwrap();
         mounted = Some(mount(&["-t", "tmpfs", "-o", "size=3m", "tmpfs"], small));
-        server.arg("--lock-file").arg(small.join("locks"));
+        server.arg("--state-file").arg(small.join("state"));
     });
     fs::write(world.data().join("lock"), b"").unwrap();
     let (session, other) = (world.session().unwrap(), world.session().unwrap());
@@ -245,22 +270,21 @@ fn unlock_that_cannot_be_written_is_written_later(on: On) {
     let persistent = LockOptions { persistent: true, ..LockOptions::default() };
     file.lock_with(GUARDED, LockKind::Exclusive, persistent).unwrap();
     beside.lock(0..1, LockKind::Exclusive).unwrap();
-    let [filler, locks, aside] = ["filler", "locks", "aside"].map(|name| world.local("small").join(name));
+    let filler = world.local("small").join("filler");
     assert!(fs::write(&filler, vec![1; 4 << 20]).is_err());
-    // What is rewritten finds room for a while. After an error the file is opened again.
-    fs::rename(&locks, &aside).unwrap();
+    // What is rewritten finds room for a while.
     let is_full = |at: u64| file.lock_with(2 * at..2 * at + 1, LockKind::Exclusive, persistent).is_err();
     assert!((1..1000).any(is_full));
-    assert_status(file.unlock(GUARDED), Status::NOT_FOUND, "it is not written");
+    let unlocked = file.unlock(GUARDED);
+    assert!(unlocked.as_ref().is_err_and(|error| error.status() == Some(Status::NO_SPACE)), "{unlocked:?}");
     beside.lock(GUARDED, LockKind::Exclusive).unwrap();
     fs::remove_file(&filler).unwrap();
-    fs::rename(&aside, &locks).unwrap();
     // What is written of another file.
     let another = session.mount("data").unwrap().create("another").unwrap();
     another.lock_with(0..1, LockKind::Exclusive, persistent).unwrap();
     world.kill();
     world.restart_with(|server, directory| {
-        server.arg("--lock-file").arg(directory.join("small").join("locks"));
+        server.arg("--state-file").arg(directory.join("small").join("state"));
     });
     beside.write_all_at(b"x", 0).unwrap();
     beside.unlock(GUARDED).unwrap();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -68,7 +69,7 @@ fn lock_of_a_file_system_that_is_not_local_is_refused() {
 // [CMD-49] [CMD-73] [LOCK-40] [LOCK-43]
 fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     let with_file = |server: &mut Command, directory: &Path| {
-        server.arg("--lock-file").arg(directory.join("locks"));
+        server.arg("--state-file").arg(directory.join("locks"));
         // As long as one is waited for that the file names and that ended just before the server was killed.
         server.args(["--lease-ms", "3000", "--keep-alive-ms", "500"]);
     };
@@ -96,10 +97,16 @@ fn lock_of_a_program_that_failed_is_broken_until_it_is_repaired(on: On) {
     dafs(["lock", "--persistent", "--shared", &url, "true"]).failed(2, &["cannot be used with"]);
 }
 
+/// The server's files may be so large from now on; of those that are larger nothing can be written behind that.
+pub(crate) fn limit_file_size(world: &World, current: Option<u64>) {
+    let server = Pid::from_raw(world.server_id().cast_signed());
+    prlimit(server, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
+}
+
 // [LOCK-43]
 fn lock_whose_end_could_not_be_written_is_there_until_that_is(on: On) {
     let with_file = |server: &mut Command, directory: &Path| {
-        server.arg("--lock-file").arg(directory.join("locks"));
+        server.arg("--state-file").arg(directory.join("locks"));
         server.args(["--lease-ms", "3000", "--keep-alive-ms", "500"]);
     };
     let mut world = World::start_with(on, with_file);
@@ -109,13 +116,11 @@ fn lock_whose_end_could_not_be_written_is_there_until_that_is(on: On) {
     let file = session.mount("data").unwrap().open_with("lock", &options).unwrap();
     let persistent = LockOptions { persistent: true, ..LockOptions::default() };
     file.lock_with(0..10, LockKind::Exclusive, persistent).unwrap();
-    let server = Pid::from_raw(world.server_id().cast_signed());
-    let limit = |current| prlimit(server, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
-    limit(Some(0));
+    limit_file_size(&world, Some(0));
     for _ in 0..2 {
         assert_status(file.unlock(0..10), Status::TOO_LARGE, "it is not written");
     }
-    limit(None);
+    limit_file_size(&world, None);
     file.unlock(0..10).unwrap();
     drop((file, session));
     world.kill();
@@ -127,24 +132,25 @@ fn lock_whose_end_could_not_be_written_is_there_until_that_is(on: On) {
 fn persistent_lock_that_nothing_would_keep_says_what_to_do(on: On) {
     let world = World::start(on);
     let refused = dafs(["lock", "--persistent", &world.url("data/lock"), "true"]);
-    refused.failed(1, &["cannot lock", "has no lock file", "--lock-file"]);
+    refused.failed(1, &["cannot lock", "has no state file", "--state-file"]);
 }
 
-// [LOCK-34]
+// [STATE-2]
 #[test]
-fn server_with_a_damaged_lock_file_does_not_start_and_says_why() {
+fn server_with_a_damaged_state_file_does_not_start_and_says_why() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("locks");
+    let path = directory.path().join("state");
     std::fs::write(&path, "something else").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let started = Command::new(dafs_tests::program::program())
-        .args(["--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--no-calibrate", "--lock-file"])
+        .args(["--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--no-calibrate", "--state-file"])
         .arg(&path)
         .stdin(Stdio::null())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&started.stderr);
     assert!(!started.status.success(), "{said}");
-    for word in ["cannot use the lock file", "remove it to forget who held locks"] {
+    for word in ["cannot use the state file", "it is damaged", "remove it to forget who held locks"] {
         assert!(said.contains(word), "{word}: {said}");
     }
 }

@@ -101,12 +101,12 @@ fn server_starts_under_a_limit_of_file_sizes() {
 #[test]
 fn server_that_is_hung_up_on_while_it_starts_goes_on() {
     let directory = tempfile::tempdir().unwrap();
-    let fences = directory.path().join("fences");
-    let flags = ["--no-calibrate", "--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--fence-file"];
-    let flags = [&flags[..], &[fences.to_str().unwrap()]].concat();
+    let state = directory.path().join("state");
+    let flags = ["--no-calibrate", "--export", "mem=mem:1M", "--listen", "tcp://127.0.0.1:0", "--state-file"];
+    let flags = [&flags[..], &[state.to_str().unwrap()]].concat();
     drop(Server::start(Command::new(program("dafs-server")), &flags));
     // A server waits for a while for another to give its file back.
-    let held = fs::File::open(&fences).unwrap();
+    let held = fs::File::open(&state).unwrap();
     flock(&held, FlockOperation::LockExclusive).unwrap();
     let mut server = Server::begin(Command::new(program("dafs-server")), &flags);
     while !server.catches(Signal::HUP) {

@@ -247,7 +247,7 @@ fn unlock(witness: &Witness<'_>, client: usize, file: &File, range: Range<u64>) 
 fn start(on: On, [lease_ms, keep_alive_ms]: [u32; 2]) -> Harness {
     Harness::start_with(on, |config| {
         let ExportKind::Directory(data) = &config.exports[0].kind else { unreachable!("the first is one") };
-        config.lock_file = Some(data.with_file_name("locks"));
+        config.state_file = Some(data.with_file_name("locks"));
         (config.lease_ms, config.keep_alive_ms) = (lease_ms, keep_alive_ms);
     })
 }
@@ -452,10 +452,10 @@ fn history_with_restarts_is_one_of_a_table(on: On) {
 // [LOCK-31] [LOCK-32] [CLI-140] [CLI-147] Nothing of what the server had in memory is left.
 fn history_with_kills_is_one_of_a_table(on: On) {
     let places = tempfile::tempdir().unwrap();
-    let lock_file = places.path().join("locks");
+    let state_file = places.path().join("state");
     let lease = LEASE.map(|ms| ms.to_string());
     let flags =
-        ["--lock-file", lock_file.to_str().unwrap(), "--lease-ms", &lease[0], "--keep-alive-ms", &lease[1]];
+        ["--state-file", state_file.to_str().unwrap(), "--lease-ms", &lease[0], "--keep-alive-ms", &lease[1]];
     let mut program = Program::start(on, &flags);
     let (kind, seeds) = ((End::Told, true), 300..300 + on.rounds(3));
     let tally = histories(&mut program, Program::session_with, kind, seeds, |program, moment| {

@@ -41,7 +41,7 @@ fn start(on: On) -> Harness {
 fn start_with(on: On, change: impl FnOnce(&mut ServerConfig)) -> Harness {
     Harness::start_with(on, |config| {
         let ExportKind::Directory(data) = &config.exports[0].kind else { unreachable!("the first is one") };
-        config.lock_file = Some(data.with_file_name("locks"));
+        config.state_file = Some(data.with_file_name("locks"));
         change(config);
     })
 }
@@ -298,7 +298,7 @@ fn persistent_lock_is_refused_where_nothing_keeps_it(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     let (_, file) = open(&session);
-    assert_status(file.lock_with(0..1, Exclusive, PERSISTENT), Status::NOT_SUPPORTED, "no lock file");
+    assert_status(file.lock_with(0..1, Exclusive, PERSISTENT), Status::NOT_SUPPORTED, "no state file");
     assert_invalid(file.lock_with(0..1, Shared, PERSISTENT), "shared");
     let harness = start(on);
     let session = harness.session();
@@ -365,7 +365,7 @@ mod sim {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
         let world = World::with(0, calm(), move |config| {
-            (config.lock_file, config.lease_ms) = (Some(path.clone()), u32::MAX);
+            (config.state_file, config.lease_ms) = (Some(path.clone()), u32::MAX);
         });
         let first = |(raw, file): &mut (Raw, FileHandle), deadline_ms| {
             lock(raw, *file, 0, LockFlags::empty(), deadline_ms)
@@ -391,7 +391,7 @@ mod sim {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
         let world = World::with(0, calm(), move |config| {
-            (config.lock_file, config.lease_ms) = (Some(path.clone()), LEASE.as_millis() as u32);
+            (config.state_file, config.lease_ms) = (Some(path.clone()), LEASE.as_millis() as u32);
         });
         let waited = (1..50).filter(|node| {
             let (mut raw, file) = with_slots(&world, *node, 1);
@@ -440,7 +440,7 @@ mod sim {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
         let world = World::with(0, calm(), move |config| {
-            (config.lock_file, config.lease_ms) = (Some(path.clone()), lease.as_millis() as u32);
+            (config.state_file, config.lease_ms) = (Some(path.clone()), lease.as_millis() as u32);
         });
         // Locks are written to the file by a thread, and time passes here meanwhile: perhaps all that there was.
         let ask = |(raw, file): &mut (Raw, FileHandle), until| {
@@ -460,11 +460,11 @@ mod sim {
         Some(())
     }
 
-    /// A world of which the server has a lock file, and in it a session that has come back after a restart; the file of that, opened again.
+    /// A world whose server has a state file, and in it a session that has come back after a restart; the file of that, opened again.
     fn come_back(directory: &std::path::Path, lease: Duration) -> Option<(World, Raw, FileHandle)> {
         let path = directory.join("locks");
         let world = World::with(0, calm(), move |config| {
-            (config.lock_file, config.lease_ms) = (Some(path.clone()), lease.as_millis() as u32);
+            (config.state_file, config.lease_ms) = (Some(path.clone()), lease.as_millis() as u32);
         });
         let until = world.net().now() + lease - TICK;
         let connect = |resume| {

@@ -2,6 +2,7 @@
 //! they are taken again.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use dafs_proto::wire::{LockFlags, LockRequest, SessionId, Status};
 
 use super::super::Worker;
 use crate::config::{ExportKind, millis};
-use crate::shared::lock_file::{Tell, proof_of};
-use crate::shared::locks::{Claim, Held, Lasting};
+use crate::shared::locks::{Claim, Held, Lasting, Owner};
 use crate::shared::mail::Mail;
+use crate::shared::store::{Tell, proof_of};
 use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Answer;
@@ -45,13 +46,13 @@ impl Worker {
                 Err("exports in memory have no persistent locks; lock a file of an exported directory")
             }
             ExportKind::Directory(_) if !self.shared.locks.are_kept() => {
-                Err("the server has no lock file; start it with --lock-file")
+                Err("the server has no state file; start it with --state-file")
             }
             ExportKind::Directory(_) => Ok(Lasting::Persistent),
         }
     }
 
-    /// A session that asks for its first lock is written to the file before; whether the request waits for that.
+    /// A session that asks for its first lock is written to the store before; whether the request waits for that.
     pub(super) fn waits_to_be_known(&mut self, call: &Call, request: &LockRequest) -> bool {
         if !self.shared.locks.are_kept() {
             return false;
@@ -64,7 +65,7 @@ impl Worker {
         session.lock_record = LockRecord::Asked;
         let (id, proof) = (session.id, proof_of(&session.secret));
         let waiter = self.park(*call, State::LocksKept(AfterKept::Lock(*request)));
-        self.shared.locks.keep_session(id, Some(proof), Some(self.teller(waiter)));
+        self.shared.locks.keep_session(id, proof, self.teller(waiter));
         true
     }
 
@@ -77,15 +78,19 @@ impl Worker {
             false => None,
         };
         match number {
-            Some(number) => self.reply_once_kept(call, file, AfterKept::Granted(file, *request, number)),
+            Some(number) => {
+                let after = AfterKept::Granted(file, *request, number);
+                let waiter = self.park(*call, State::LocksKept(after));
+                self.shared.locks.keep_granted(file, &range, self.teller(waiter));
+            }
             None => self.reply(call, Status::OK, Answer::default()),
         }
     }
 
-    /// Answers when what lasts of a file's locks is written.
-    pub(super) fn reply_once_kept(&mut self, call: &Call, file: LockKey, after: AfterKept) {
-        let waiter = self.park(*call, State::LocksKept(after));
-        self.shared.locks.keep(file, Some(self.teller(waiter)));
+    /// Answers when it is written that a range was given back. Where that cannot be, it is all the same, and others may have it.
+    pub(super) fn reply_freed(&mut self, call: &Call, file: LockKey, range: &Range<u64>, by: Owner) {
+        let waiter = self.park(*call, State::LocksKept(AfterKept::Unlocked));
+        self.shared.locks.keep_freed(file, range, Some(by), Some(self.teller(waiter)));
     }
 
     fn teller(&self, waiter: OpToken) -> Tell {
@@ -97,7 +102,7 @@ impl Worker {
         })
     }
 
-    /// The file was written, or not.
+    /// The store was written, or not.
     pub(crate) fn on_locks_kept(&mut self, waiter: OpToken, status: Status) {
         let Some(index) = self.operation_index(waiter) else { return };
         let State::LocksKept(after) = self.operations[index].state else { return };
@@ -123,13 +128,11 @@ impl Worker {
             AfterKept::Granted(file, request, number) => {
                 let freed = self.shared.locks.with(|table| table.put_back(file, &request.range(), number));
                 self.tell_of_freed(freed);
-                // The file may say otherwise: what came later may have been written.
-                self.shared.locks.keep(file, None);
+                // The store may say otherwise: what came later may have been written.
+                self.shared.locks.keep_freed(file, &request.range(), None, None);
             }
-            // It is given back all the same, and others may have it.
-            AfterKept::Unlocked(file) if status != Status::OK => self.shared.locks.keep(file, None),
             AfterKept::Lock(request) => self.note_reclaimed(&call, &request),
-            AfterKept::Unlocked(_) => {}
+            AfterKept::Unlocked => {}
         }
         self.reply_status(&call, status);
     }
@@ -188,7 +191,7 @@ impl Worker {
                 session.lockless_since = None;
             } else if now >= session.lockless_since.get_or_insert(now).after(patience) {
                 (session.lock_record, session.lockless_since) = (LockRecord::None, None);
-                locks.keep_session(session.id, None, None);
+                locks.forget_session(session.id);
             }
         }
     }
@@ -196,7 +199,7 @@ impl Worker {
     /// A session has ended, and so have its locks.
     pub(crate) fn forget_locks_of(&self, session: &Session) {
         if session.lock_record != LockRecord::None {
-            self.shared.locks.keep_session(session.id, None, None);
+            self.shared.locks.forget_session(session.id);
         }
     }
 }

@@ -19,11 +19,10 @@ use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId, work};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
-use crate::worker::flight::lock::AfterKept;
 use crate::worker::requests::work::{Operation, State};
 use crate::worker::session::Session;
 
-/// Whether the file of locks names a session.
+/// Whether the store names a session.
 enum Known {
     Yes,
     /// A request waits for that.
@@ -59,7 +58,7 @@ impl Worker {
         outcome.map(drop)
     }
 
-    /// Locks in a session that the file of locks names. Where it does not yet, the request comes again.
+    /// Locks in a session that the store names. Where it does not yet, the request comes again.
     fn lock_once_known(&mut self, call: &Call, request: &LockRequest) -> Result<Known, Problem> {
         let open = self.handle(call)?;
         let is_allowed = match request.kind {
@@ -174,8 +173,8 @@ impl Worker {
             (lasts, granted?)
         };
         // It may have been given back before, and that may not be written.
-        match lasts || self.shared.locks.may_be_kept(file, &range, owner) {
-            true => self.reply_once_kept(call, file, AfterKept::Unlocked(file)),
+        match lasts || self.shared.locks.is_unsettled(file, &range, owner) {
+            true => self.reply_freed(call, file, &range, owner),
             false => self.reply(call, Status::OK, Answer::default()),
         }
         self.tell_of_locks(granted);
@@ -237,7 +236,9 @@ impl Worker {
         }
         self.tell_of_locks(freed.granted);
         // Nobody waits for that.
-        freed.to_write.into_iter().for_each(|file| self.shared.locks.keep(file, None));
+        for (file, range) in freed.to_write {
+            self.shared.locks.keep_freed(file, &range, None, None);
+        }
     }
 
     /// Frees some of the locks of sessions that have ended; whether there are more.

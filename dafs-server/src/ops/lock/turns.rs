@@ -176,7 +176,7 @@ impl Worker {
         });
         if lasts {
             // Nobody waits for that.
-            self.shared.locks.keep(file, None);
+            self.shared.locks.keep_freed(file, &turn.range(), Some(owner), None);
         }
         self.tell_of_freed(freed);
     }

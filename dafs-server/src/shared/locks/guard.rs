@@ -1,14 +1,14 @@
-//! The table of locks as all workers share it, with the file that keeps some of it.
+//! The table of locks as all workers share it, with the store that keeps some of it.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dafs_proto::wire::{SessionId, Status};
 
 use super::{Held, LockLimits, LockTable, Owner, Waiting};
-use crate::shared::lock_file::{Change, Kept, LockFile, Proof, Tell, names, proof_of};
+use crate::shared::store::{Change, FileName, OwnerName, Proof, Record, Store, Tell, proof_of};
 use crate::storage::LockKey;
 
 /// The table, and a lock that it does not know of yet.
@@ -51,7 +51,7 @@ pub(crate) struct Locks {
     restart_over: AtomicBool,
     awaits_local: AtomicBool,
     has_untold: AtomicBool,
-    file: Option<LockFile>,
+    store: Option<Arc<Store>>,
     /// Sessions of before a restart that had locks.
     before: HashMap<SessionId, Proof>,
 }
@@ -62,10 +62,15 @@ impl Locks {
         Self { guarded: Guarded::of(LockTable::new(limits)), ..Self::default() }
     }
 
-    /// With a file, and what it has kept.
-    pub(crate) fn kept_in(file: LockFile, kept: Kept, limits: LockLimits) -> Self {
+    /// With a store, and what it has kept: sessions that had locks, and those that last.
+    pub(crate) fn kept_in(
+        store: Arc<Store>,
+        sessions: Vec<(SessionId, Proof)>,
+        files: Vec<(FileName, Vec<Record>)>,
+        limits: LockLimits,
+    ) -> Self {
         let mut table = LockTable::new(limits);
-        table.restore(names(&kept.sessions), kept.files);
+        table.restore(sessions.iter().map(|(session, _)| *session).collect(), files);
         Self {
             mandatory: AtomicBool::new(table.has_mandatory()),
             mandatory_version: AtomicU64::new(0),
@@ -74,8 +79,8 @@ impl Locks {
             awaits_local: AtomicBool::new(false),
             has_untold: AtomicBool::new(false),
             guarded: Guarded::of(table),
-            file: Some(file),
-            before: kept.sessions.into_iter().collect(),
+            store: Some(store),
+            before: sessions.into_iter().collect(),
         }
     }
 
@@ -165,7 +170,7 @@ impl Locks {
 
     /// Some of it outlives the server.
     pub(crate) fn are_kept(&self) -> bool {
-        self.file.is_some()
+        self.store.is_some()
     }
 
     /// The session of before a restart that a client has proven to be its own, where it had locks.
@@ -173,34 +178,58 @@ impl Locks {
         self.before.get(&session).filter(|proof| **proof == proof_of(secret)).map(|_| session)
     }
 
-    /// Has it written that a session has locks, or has none any more.
-    pub(crate) fn keep_session(&self, session: SessionId, proof: Option<Proof>, tell: Option<Tell>) {
-        if let Some(file) = &self.file {
-            file.write(Change::Session(session, proof), tell);
+    /// Has it written that a session has locks: whoever asked is told.
+    pub(crate) fn keep_session(&self, session: SessionId, proof: Proof, tell: Tell) {
+        if let Some(store) = &self.store {
+            store.ask(Change::Session(session, Some(proof)), tell);
         }
     }
 
-    /// Has it written what lasts of a file, also where another worker may have: whether that could be written it does not know yet.
-    pub(crate) fn keep(&self, of: LockKey, tell: Option<Tell>) {
-        if let Some(file) = &self.file {
+    /// Has it written that a session has no locks any more.
+    pub(crate) fn forget_session(&self, session: SessionId) {
+        if let Some(store) = &self.store {
+            store.note(Change::Session(session, None), None);
+        }
+    }
+
+    /// Has it written what lasts in a range of a file, in which somebody was granted a lock: it is granted once that is written.
+    pub(crate) fn keep_granted(&self, file: LockKey, range: &Range<u64>, tell: Tell) {
+        if let Some(store) = &self.store {
             // In the order of the changes, whichever worker made them.
-            self.with(|table| file.write(Change::File(table.records_of(of)), tell));
+            self.with(|table| store.ask(Change::Locks(table.records_of(file, range)), tell));
         }
     }
 
-    /// After a restart an owner might be told to have a lock in a range, though he has none in the table.
-    pub(crate) fn may_be_kept(&self, of: LockKey, range: &Range<u64>, owner: Owner) -> bool {
-        let name = (of.file, of.generation);
-        self.file.as_ref().is_some_and(|file| file.may_name(name, range, (owner.session.0, owner.id)))
+    /// Has it written what lasts in a range of a file after it has become less, if not now then later. `by` has given that back.
+    pub(crate) fn keep_freed(
+        &self,
+        file: LockKey,
+        range: &Range<u64>,
+        by: Option<Owner>,
+        tell: Option<Tell>,
+    ) {
+        let Some(store) = &self.store else { return };
+        self.with(|table| {
+            let change = table.records_of(file, range);
+            match by {
+                Some(by) => store.note_freed(change, name_of(by), tell),
+                None => store.note(Change::Locks(change), tell),
+            }
+        });
     }
 
-    /// Writes what there is to be written, and closes the file. Blocks.
-    pub(crate) fn close(&self) {
-        self.file.iter().for_each(LockFile::close);
+    /// After a restart an owner might be told to have a lock in a range that he has given back.
+    pub(crate) fn is_unsettled(&self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let file = (file.file, file.generation);
+        self.store.as_ref().is_some_and(|store| store.is_unsettled(file, range, name_of(owner)))
     }
 
     /// Nobody takes locks again any more: what was kept for that is forgotten.
     pub(crate) fn forget(&self, sessions: impl IntoIterator<Item = SessionId>) {
-        sessions.into_iter().for_each(|session| self.keep_session(session, None, None));
+        sessions.into_iter().for_each(|session| self.forget_session(session));
     }
+}
+
+fn name_of(owner: Owner) -> OwnerName {
+    (owner.session.0, owner.id)
 }

@@ -6,7 +6,7 @@ use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{LockKind, LockTurn, SessionId};
 use smallvec::SmallVec;
 
-/// Parts of one file that may be locked so that they last, at most: all of them are written with each change.
+/// Parts of one file that may be locked so that they last, at most: all of them are taken up at once after a restart.
 pub(super) const LASTING_MAX: usize = 1024;
 
 /// Who holds a lock.
@@ -242,6 +242,11 @@ impl Sessions {
 }
 
 impl Held {
+    /// It outlives its owner.
+    pub(super) fn lasts(&self) -> bool {
+        self.lasting != Lasting::No
+    }
+
     pub(super) fn is_broken(&self) -> bool {
         self.lasting == Lasting::Broken
     }

@@ -9,13 +9,13 @@ use dafs_proto::wire::{LockKind, SessionId, Status};
 use super::held::{Held, Lasting, Owner};
 use super::restart::Restart;
 use super::{FileLocks, Freed, LockTable};
-use crate::shared::lock_file::{Changed, FileName, Record};
+use crate::shared::store::{FileName, LocksChange, Record};
 use crate::storage::{LockKey, work};
 
-/// What is in the file of locks alone.
+/// What is in the store alone.
 #[derive(Debug, Default)]
 pub(super) struct Lastings {
-    /// There is a file for them.
+    /// There is a store for them.
     are_kept: bool,
     kept: HashMap<FileName, Vec<Record>>,
     /// Of those, the mandatory ones.
@@ -23,7 +23,7 @@ pub(super) struct Lastings {
 }
 
 impl Lastings {
-    /// Some are in the file of locks alone.
+    /// Some are in the store alone.
     pub(super) fn has_kept(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -35,7 +35,7 @@ impl Lastings {
 
 impl LockTable {
     /// Takes up what a file has kept: sessions that had locks, and those that last. They are broken until somebody takes them again.
-    pub(crate) fn restore(&mut self, sessions: HashSet<SessionId>, files: Vec<Changed>) {
+    pub(crate) fn restore(&mut self, sessions: HashSet<SessionId>, files: Vec<(FileName, Vec<Record>)>) {
         self.restart = Restart::of(sessions);
         self.lasting.are_kept = true;
         self.lasting.kept = files.into_iter().collect();
@@ -52,7 +52,7 @@ impl LockTable {
                 }
                 work::add_looks(locks.waiters.len());
                 let is_awaited = locks.waiters.values().any(|waiter| waiter.held.lasting != Lasting::No);
-                is_awaited || locks.segments.lasting().next().is_some()
+                is_awaited || locks.segments.lasting_count() > 0
             };
             if !self.lasting.are_kept || file.generation == 0 || self.of_name(file).any(is_of_another) {
                 return Err(Status::NOT_SUPPORTED);
@@ -88,7 +88,7 @@ impl LockTable {
         }
     }
 
-    /// The locks of those files that have the name of one in the file of locks: it, and what is the same in a clone of its file system.
+    /// The locks of those files that have the name of one in the store: it, and what is the same in a clone of its file system.
     fn of_name(&self, file: LockKey) -> impl Iterator<Item = (LockKey, &FileLocks)> {
         let first_from = |fs: u64| {
             let from = LockKey { fs, file: 0, generation: 0 };
@@ -102,8 +102,9 @@ impl LockTable {
         })
     }
 
-    /// What is to be written of a file.
-    pub(crate) fn records_of(&self, file: LockKey) -> Changed {
+    /// What is to be written of a file when locks of a range have changed: all parts that last and reach into the range, or touch it. Parts
+    /// that become one are written as one.
+    pub(crate) fn records_of(&self, file: LockKey, changed: &Range<u64>) -> LocksChange {
         let record = |(range, held): (Range<u64>, &Held)| Record {
             start: range.start,
             end: range.end,
@@ -112,9 +113,15 @@ impl LockTable {
             client: held.client,
             is_mandatory: held.is_mandatory,
         };
-        let lasting = self.of_name(file).flat_map(|(_, locks)| locks.segments.lasting());
-        let records = lasting.map(record).collect();
-        ((file.file, file.generation), records)
+        let around = changed.start.saturating_sub(1)..changed.end.saturating_add(1);
+        let reaching = self.of_name(file).flat_map(|(_, locks)| locks.segments.overlapping(&around));
+        let lasting =
+            reaching.inspect(|_| work::add_looks(1)).filter(|(_, held)| held.lasting != Lasting::No);
+        let mut records: Vec<Record> = lasting.map(record).collect();
+        records.sort_unstable_by_key(|record| record.start);
+        let start = records.first().map_or(changed.start, |first| first.start.min(changed.start));
+        let end = records.last().map_or(changed.end, |last| last.end.max(changed.end));
+        LocksChange { file: (file.file, file.generation), range: start..end, records }
     }
 
     /// A request for a lock is answered once that is written: the number of it. `None` where it need not be.

@@ -9,7 +9,7 @@ use super::held::{Counts, Held, LASTING_MAX, Owner, Waiting};
 use super::segments::{Cut, Segments};
 use crate::config::LimitConfig;
 use crate::metrics::{BudgetState, SessionLimitState};
-use crate::storage::{LockKey, work};
+use crate::storage::LockKey;
 
 /// How many parts of files may be held or waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +138,7 @@ impl LockTable {
             return Err(self.refused.count(Over::All));
         }
         if added.lasting > gone.lasting {
-            let lasting = locks.segments.lasting().count();
-            work::add_looks(lasting);
+            let lasting = locks.segments.lasting_count();
             if is_over(lasting, added.lasting, gone.lasting, LASTING_MAX) {
                 return Err(Status::TOO_MANY_LOCKS);
             }

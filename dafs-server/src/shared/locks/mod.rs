@@ -51,8 +51,8 @@ pub(crate) struct Freed {
     pub(crate) granted: Vec<Waiting>,
     /// Those that wait no more, and have no lock, and why.
     pub(crate) ended: Vec<(Waiting, Status)>,
-    /// Of these files less lasts than may be written.
-    pub(crate) to_write: BTreeSet<LockKey>,
+    /// In these ranges of files less lasts than may be written.
+    pub(crate) to_write: Vec<(LockKey, Range<u64>)>,
 }
 
 /// Names a request that waits for a lock of a file, in the order in which they are served. Whoever held a part of the range for which
@@ -383,7 +383,7 @@ impl LockTable {
         let unasked = self.files.get(&file).map(|locks| locks.segments.unwritten.unasked(range, &is_meant));
         for (number, granted) in unasked.unwrap_or_default() {
             freed.add(self.put_back(file, &granted, number));
-            freed.to_write.insert(file);
+            freed.to_write.push((file, granted));
         }
         freed.add(self.break_off(file, range, is_meant));
         freed

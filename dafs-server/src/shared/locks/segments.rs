@@ -62,6 +62,8 @@ pub(super) struct Segments {
     pub(super) unwritten: Unwritten,
     /// Who has how much of it; what is awaited the table counts.
     pub(super) sessions: Sessions,
+    /// How many parts outlive their owners.
+    lasting: usize,
 }
 
 impl Segments {
@@ -144,12 +146,12 @@ impl Segments {
 
     /// A part of a range has a lock that outlives its owner.
     pub(super) fn has_lasting(&self, range: &Range<u64>) -> bool {
-        self.overlapping(range).any(|(_, held)| held.lasting != Lasting::No)
+        self.lasting > 0 && self.overlapping(range).any(|(_, held)| held.lasting != Lasting::No)
     }
 
-    /// All locks that outlive their owners.
-    pub(super) fn lasting(&self) -> impl Iterator<Item = (Range<u64>, &Held)> + '_ {
-        self.overlapping(&(0..u64::MAX)).filter(|(_, held)| held.lasting != Lasting::No)
+    /// How many parts have locks that outlive their owners.
+    pub(super) fn lasting_count(&self) -> usize {
+        self.lasting
     }
 
     /// What lasts of those that are meant is broken from now on; which parts these are.
@@ -281,9 +283,7 @@ impl Segments {
         if added <= gone.lasting {
             return true;
         }
-        let before = self.lasting().count();
-        work::add_looks(before);
-        before + added <= LASTING_MAX + gone.lasting
+        self.lasting + added <= LASTING_MAX + gone.lasting
     }
 
     /// The segment that is to be cut at a place: one that somebody holds who is meant, and that begins before it and ends behind it.
@@ -321,6 +321,7 @@ impl Segments {
             }
             counts.add(&held);
             self.sessions.add(held.owner.session);
+            self.lasting += usize::from(held.lasts());
         }
         work::add_looks(looks);
         self.join(range, counts);
@@ -357,6 +358,7 @@ impl Segments {
         }
         counts.add(&held);
         self.sessions.add(held.owner.session);
+        self.lasting += usize::from(held.lasts());
     }
 
     /// Ends a lock of this very range that its owner shares with nobody, and that lasts no longer than he does; whether it was that.
@@ -410,6 +412,7 @@ impl Segments {
                     }
                     counts.remove(held);
                     self.sessions.remove(held.owner.session);
+                    self.lasting -= usize::from(held.lasts());
                 }
                 !goes
             });
@@ -438,6 +441,7 @@ impl Segments {
         for held in &behind.holders {
             counts.add(held);
             self.sessions.add(held.owner.session);
+            self.lasting += usize::from(held.lasts());
         }
         if behind.holders.iter().any(|held| held.is_mandatory) {
             self.mandatory.insert(at);
@@ -462,6 +466,7 @@ impl Segments {
                 for held in &next.holders {
                     counts.remove(held);
                     self.sessions.remove(held.owner.session);
+                    self.lasting -= usize::from(held.lasts());
                 }
                 segment.end = next.end;
                 at = start;

@@ -7,9 +7,10 @@ use dafs_proto::transport::OpToken;
 use super::*;
 
 use crate::metrics::BudgetState;
-use crate::shared::lock_file::Record;
+use crate::shared::store::{FileName, Record};
 
 mod circles;
+mod kept;
 mod limits;
 mod mandatory;
 mod model;
@@ -49,6 +50,12 @@ fn operation_of(waiting: Waiting) -> u64 {
 
 fn numbers(granted: &[Waiting]) -> BTreeSet<u64> {
     granted.iter().map(|waiting| operation_of(*waiting)).collect()
+}
+
+/// All that is to be kept of a file.
+fn kept_of(table: &LockTable, file: LockKey) -> (FileName, Vec<Record>) {
+    let change = table.records_of(file, &(0..u64::MAX));
+    (change.file, change.records)
 }
 
 /// A lock that was asked for is written.
@@ -144,7 +151,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     let repair = |table: &mut LockTable, range| table.lock(FILE, range, lasts(6), Claim::Repair, None);
     assert_eq!(table.lock(FILE, 0..10, lasts(2), Claim::New, None), Ok(NOW));
     write(&mut table, 0..10, lasts(2));
-    let (name, records) = table.records_of(FILE);
+    let (name, records) = kept_of(&table, FILE);
     assert_eq!((name, records.len()), ((2, 3), 1));
     let wish = table.lock(FILE, 8..9, held(4, Kind::Shared), Claim::New, Some(waiting(4)));
     assert!(matches!(wish, Ok(Outcome::Waits(_))));
@@ -159,7 +166,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
         table.keeps_out(FILE, std::slice::from_ref(&(0..1)), SessionId(9), true) && table.has_mandatory()
     );
     assert_eq!(repair(&mut table, 4..8), Ok(NOW));
-    let (_, records) = table.records_of(FILE);
+    let (_, records) = kept_of(&table, FILE);
     let parts: Vec<_> = records.iter().map(|record| (record.start, record.end, record.session)).collect();
     assert_eq!(parts, [(0, 4, 1), (4, 8, 3), (8, 10, 1)]);
     assert_eq!(table.unlock(FILE, &(4..8), owner_of(6)), []);
@@ -169,7 +176,7 @@ fn what_lasts_breaks_and_is_repaired_part_by_part() {
     assert_eq!(repair(&mut table, 8..10), Ok(NOW));
     table.unlock(FILE, &(0..10), owner_of(6));
     table.unlock(FILE, &(0..10), owner_of(4));
-    assert_eq!(table.records_of(FILE), ((2, 3), Vec::new()));
+    assert_eq!(kept_of(&table, FILE), ((2, 3), Vec::new()));
     assert!(knows_no_file(&table) && !table.has_mandatory());
 }
 
@@ -254,8 +261,8 @@ fn files_of_one_number_and_birth_do_not_both_have_locks_that_last() {
         // Nor does the one write over what is kept of the other.
         assert_eq!(lock(&mut table, second, held(2, Kind::Exclusive)), Ok(false));
         assert_eq!(table.unlock(second, &(0..10), owner_of(2)), []);
-        assert_eq!((table.records_of(second), table.records_of(later).1.len()), (table.records_of(first), 1));
-        assert_eq!(table.records_of(first).1.len(), 1);
+        assert_eq!((kept_of(&table, second), kept_of(&table, later).1.len()), (kept_of(&table, first), 1));
+        assert_eq!(kept_of(&table, first).1.len(), 1);
         // Whoever waits for one counts.
         assert_eq!(table.unlock(first, &(0..10), owner_of(2)), []);
         assert_eq!(lock(&mut table, first, held(6, Kind::Exclusive)), Ok(false));

@@ -1,23 +1,25 @@
-//! Locks that nobody is told of until they are written to the file of locks. What they have replaced is remembered until then: where they
+//! Locks that nobody is told of until they are written to the store. What they have replaced is remembered until then: where they
 //! cannot be written, their owner has it again.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rangemap::RangeSet;
 
 use super::held::{Claim, Counts, Held, Lasting, Owner};
 use super::segments::{InWay, Segments, both};
+use crate::storage::work;
 
 /// Those of one file.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
-    locks: Vec<UnwrittenLock>,
+    /// By their numbers: the earliest first.
+    locks: BTreeMap<u64, UnwrittenLock>,
     last: u64,
 }
 
 #[derive(Debug)]
 struct UnwrittenLock {
-    number: u64,
     range: Range<u64>,
     held: Held,
     /// What its owner has not given back.
@@ -32,23 +34,24 @@ impl Unwritten {
         self.locks.is_empty()
     }
 
-    fn find(&mut self, range: &Range<u64>, held: &Held) -> Option<&mut UnwrittenLock> {
-        self.locks.iter_mut().find(|lock| lock.range == *range && is_same(&lock.held, held))
+    fn find(&mut self, range: &Range<u64>, held: &Held) -> Option<(u64, &mut UnwrittenLock)> {
+        work::add_looks(self.locks.len());
+        let mut locks = self.locks.iter_mut().map(|(number, lock)| (*number, lock));
+        locks.find(|(_, lock)| lock.range == *range && is_same(&lock.held, held))
     }
 
     /// A request for a lock is answered when that is written, which its number stands for; `None` where it need not be.
     pub(super) fn begin(&mut self, range: &Range<u64>, held: &Held) -> Option<u64> {
-        let lock = self.find(range, held)?;
+        let (number, lock) = self.find(range, held)?;
         lock.asked += 1;
-        Some(lock.number)
+        Some(number)
     }
 
     /// The lock of a range that was granted to an owner last, who is not going to be told of it.
-    pub(super) fn find_granted(&mut self, range: &Range<u64>, owner: Owner) -> Option<u64> {
-        let mut granted = self.locks.iter_mut().rev();
-        let lock =
-            granted.find(|lock| lock.range == *range && lock.held.owner == owner && lock.asked == 0)?;
-        Some(lock.number)
+    pub(super) fn find_granted(&self, range: &Range<u64>, owner: Owner) -> Option<u64> {
+        let is_meant =
+            |lock: &UnwrittenLock| lock.range == *range && lock.held.owner == owner && lock.asked == 0;
+        self.locks.iter().rev().find(|(_, lock)| is_meant(lock)).map(|(number, _)| *number)
     }
 
     /// Those in a range that are meant, were granted and are not asked for, with all of their ranges: the latest first.
@@ -57,30 +60,31 @@ impl Unwritten {
         range: &Range<u64>,
         is_meant: impl Fn(&Held) -> bool,
     ) -> Vec<(u64, Range<u64>)> {
-        let is_unasked = |lock: &&UnwrittenLock| {
+        let is_unasked = |(_, lock): &(&u64, &UnwrittenLock)| {
             lock.asked == 0 && !both(&lock.range, range).is_empty() && is_meant(&lock.held)
         };
         let unasked = self.locks.iter().rev().filter(is_unasked);
-        unasked.map(|lock| (lock.number, lock.range.clone())).collect()
+        unasked.map(|(number, lock)| (*number, lock.range.clone())).collect()
     }
 
     /// A lock is written.
     pub(super) fn on_written(&mut self, number: u64) {
-        self.locks.retain(|lock| lock.number != number);
+        self.locks.remove(&number);
     }
 
     /// An owner gives a range back, written or not.
     pub(super) fn forget(&mut self, range: &Range<u64>, owner: Owner) {
-        for lock in self.locks.iter_mut().filter(|lock| lock.held.owner == owner) {
+        work::add_looks(self.locks.len());
+        for lock in self.locks.values_mut().filter(|lock| lock.held.owner == owner) {
             lock.parts.remove(range.clone());
         }
-        self.locks.retain(|lock| !lock.parts.is_empty());
+        self.locks.retain(|_, lock| !lock.parts.is_empty());
     }
 
     /// Those that are meant end. Of what they would be put back to only what lasts is left, broken.
     pub(super) fn end(&mut self, range: &Range<u64>, is_meant: impl Fn(&Held) -> bool) {
-        self.locks.retain(|lock| both(&lock.range, range).is_empty() || !is_meant(&lock.held));
-        for lock in &mut self.locks {
+        self.locks.retain(|_, lock| both(&lock.range, range).is_empty() || !is_meant(&lock.held));
+        for lock in self.locks.values_mut() {
             lock.replaced.retain(|(_, by)| by.lasting != Lasting::No || !is_meant(by));
             let ended = lock.replaced.iter_mut().filter(|(_, by)| is_meant(by));
             ended.for_each(|(_, by)| by.lasting = Lasting::Broken);
@@ -89,15 +93,14 @@ impl Unwritten {
 
     /// A lock could not be written, and nobody else waits for that.
     fn take_failed(&mut self, number: u64) -> Option<UnwrittenLock> {
-        let place = self.locks.iter().position(|lock| lock.number == number)?;
-        let lock = &mut self.locks[place];
+        let lock = self.locks.get_mut(&number)?;
         lock.asked = lock.asked.saturating_sub(1);
         if lock.asked > 0 {
             return None;
         }
-        let failed = self.locks.remove(place);
+        let failed = self.locks.remove(&number)?;
         // Those in whose place it was before have replaced what it had replaced.
-        for lock in &mut self.locks {
+        for lock in self.locks.values_mut() {
             lock.replaced = lock.replaced.iter().flat_map(|before| failed.instead_of(before)).collect();
         }
         Some(failed)
@@ -121,7 +124,7 @@ impl UnwrittenLock {
 impl Segments {
     /// What a lock is going to replace in a range.
     pub(super) fn remember(&mut self, range: &Range<u64>, held: Held) {
-        if let Some(lock) = self.unwritten.find(range, &held) {
+        if let Some((_, lock)) = self.unwritten.find(range, &held) {
             // Nobody was told yet that it is there.
             return lock.parts.insert(range.clone());
         }
@@ -130,8 +133,8 @@ impl Segments {
         let replaced = replaced.map(|(part, by)| (both(&part, range), *by)).collect();
         let (range, parts) = (range.clone(), RangeSet::from_iter([range.clone()]));
         self.unwritten.last += 1;
-        let number = self.unwritten.last;
-        self.unwritten.locks.push(UnwrittenLock { number, range, held, parts, replaced, asked: 0 });
+        let lock = UnwrittenLock { range, held, parts, replaced, asked: 0 };
+        self.unwritten.locks.insert(self.unwritten.last, lock);
     }
 
     /// A lock could not be written. What it has replaced is there again, as far as it still stands itself and nobody came in the way. Which

@@ -1,10 +1,10 @@
-//! Requests about locks that wait for the file in which these are kept.
+//! Requests about locks that wait for the store.
 
 use dafs_proto::wire::LockRequest;
 
 use crate::storage::LockKey;
 
-/// What is done when the file of locks was written.
+/// What is done when the store was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AfterKept {
     /// The session may have locks: its first request begins.
@@ -12,5 +12,5 @@ pub(crate) enum AfterKept {
     /// The lock of this number is told of, or given back.
     Granted(LockKey, LockRequest, u64),
     /// What was given back of a file is told of.
-    Unlocked(LockKey),
+    Unlocked,
 }

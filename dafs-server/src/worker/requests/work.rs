@@ -98,7 +98,7 @@ pub(crate) enum State {
     FenceDrain { export: usize, others: usize, kept: Option<Status> },
     /// A lock that others hold, under this number in the table of locks.
     Lock { file: LockKey, waiter: WaiterId, request: LockRequest },
-    /// The file of locks; then this is done.
+    /// The store; then this is done.
     LocksKept(AfterKept),
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),

@@ -262,7 +262,7 @@ fn locks_that_last_are_cut_into_a_bounded_number_of_parts() {
         let refused = (1..2000).find(|at| cut(*at) == Err(Status::TOO_MANY_LOCKS));
         let each = if way < 2 { 1 } else { 2 };
         assert_eq!(refused, Some(held::LASTING_MAX as u64 / each), "{way}");
-        let (_, records) = table.records_of(FILE);
+        let (_, records) = kept_of(&table, FILE);
         assert!(records.len() <= held::LASTING_MAX, "{way}");
     }
 }
