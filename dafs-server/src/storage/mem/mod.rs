@@ -4,6 +4,7 @@
 
 mod chunks;
 mod file;
+mod host;
 mod names;
 mod tree;
 
@@ -29,6 +30,7 @@ use super::work;
 use super::{ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LockKey, NodeId, NowError};
 use chunks::Garbage;
 use file::{FileData, Space};
+use host::Host;
 use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
 
 /// Tells the time of an export in memory.
@@ -80,6 +82,8 @@ struct MemFs {
     clock: Clock,
     verifier: u64,
     identity: FsIdentity,
+    /// Its rules are those of a directory of this host.
+    host: Host,
     id: ExportId,
 }
 
@@ -207,8 +211,10 @@ impl MemFs {
     fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
         let root = Inode::new(Content::Directory(Directory::of(ROOT)), 0o755, (0, 0), clock.now());
         let root = Inode { links: 2, open_count: 1, ..root };
+        // What is simulated is the same on every host.
+        let host = if crashes { Host::simulated() } else { Host::of_process() };
         Self {
-            tree: Tree { inodes: BTreeMap::from([(ROOT, root)]) },
+            tree: Tree { inodes: BTreeMap::from([(ROOT, root)]), guards_symlinks: host.guards_symlinks },
             nodes: NodeTable::new(id, Node { ino: ROOT, read: false, write: false }),
             space: Space { size_max, used: 0, keep_stable: crashes, garbage: Garbage::default() },
             next_ino: ROOT + 1,
@@ -216,6 +222,7 @@ impl MemFs {
             verifier,
             // Unlike any device number: those have 20 bits of minor and 12 of major number.
             identity: FsIdentity { id: 0x6d65_6d00_0000_0000 | u64::from(id.0), instance: verifier.max(1) },
+            host,
             id,
         }
     }
@@ -286,14 +293,14 @@ impl MemFs {
         }
     }
 
-    /// A file opened for writing, the space it shares, and the time.
-    fn writable(&mut self, id: NodeId) -> Result<(&mut Inode, &mut Space, Timestamp), Status> {
+    /// A file opened for writing, the space it shares, the host, and the time.
+    fn writable(&mut self, id: NodeId) -> Result<(&mut Inode, &mut Space, &Host, Timestamp), Status> {
         let node = self.node(id)?;
         if !node.write {
             return Err(Status::BAD_HANDLE);
         }
         let now = self.clock.now();
-        Ok((self.tree.inode_mut(node.ino)?, &mut self.space, now))
+        Ok((self.tree.inode_mut(node.ino)?, &mut self.space, &self.host, now))
     }
 
     fn read(&self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, Status> {
@@ -310,7 +317,7 @@ impl MemFs {
         from: &[Span<'_>],
         stability: Stability,
     ) -> Result<(u64, usize), Status> {
-        let (inode, space, now) = self.writable(node)?;
+        let (inode, space, host, now) = self.writable(node)?;
         let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
         let offset = offset.unwrap_or(data.size());
         check_write_range(offset, from.iter().map(Span::len).sum())?;
@@ -319,7 +326,7 @@ impl MemFs {
             data.commit();
         }
         if count > 0 {
-            inode.lose_set_ids();
+            inode.lose_set_ids(host.is_in_group(inode.gid));
             inode.on_change(now);
         }
         Ok((offset, count))
@@ -449,10 +456,10 @@ impl MemFs {
         node: NodeId,
         change: impl FnOnce(&mut FileData, &mut Space) -> Result<(), Status>,
     ) -> FsResult {
-        let (inode, space, now) = self.writable(node)?;
+        let (inode, space, host, now) = self.writable(node)?;
         let Content::File(data) = &mut inode.content else { return Err(Status::BAD_HANDLE) };
         change(data, space)?;
-        inode.lose_set_ids();
+        inode.lose_set_ids(host.is_in_group(inode.gid));
         inode.on_change(now);
         Ok(FsReply::Done)
     }
@@ -468,12 +475,12 @@ impl MemFs {
         let node = self.node(node)?;
         let inode = self.tree.inode(node.ino)?;
         let directory = inode.directory()?;
+        if !node.read {
+            inode.check(identity, May::Read)?;
+        }
         // It was removed while it was open.
         if inode.links == 0 {
             return Err(Status::NOT_FOUND);
-        }
-        if !node.read {
-            inode.check(identity, May::Read)?;
         }
         if i64::try_from(cookie).is_err() {
             return Err(Status::INVALID);
@@ -520,7 +527,6 @@ impl MemFs {
         let now = self.clock.now();
         let inode = self.tree.inode_mut(ino)?;
         let check = |name: &[u8], inode: &Inode, may| {
-            super::paths::check_xattr_name(name, identity)?;
             if !name.starts_with(b"user.") {
                 return Err(Status::NOT_SUPPORTED);
             }
@@ -528,8 +534,18 @@ impl MemFs {
             if !matches!(inode.kind(), FileKind::File | FileKind::Directory) {
                 return Err(if may == May::Write { Status::PERMISSION } else { Status::NO_DATA });
             }
+            // Whoever may make names in a sticky directory is not the one whose it is.
+            let is_sticky = inode.kind() == FileKind::Directory && inode.mode & 0o1000 != 0;
+            if is_sticky && may == May::Write && !inode.is_owned_by(identity) {
+                return Err(Status::PERMISSION);
+            }
             inode.check(identity, may)
         };
+        if let FsOp::XattrRead { name, .. } | FsOp::XattrWrite { name, .. } | FsOp::XattrRemove { name, .. } =
+            &op
+        {
+            super::paths::check_xattr_name(name, identity)?;
+        }
         match op {
             FsOp::XattrRead { name, .. } => {
                 check(&name, inode, May::Read)?;
@@ -541,10 +557,10 @@ impl MemFs {
                 Ok(FsReply::Bytes(names))
             }
             FsOp::XattrWrite { name, value, mode, .. } => {
-                check(&name, inode, May::Write)?;
                 if value.len() > XATTR_VALUE_SIZE_MAX {
                     return Err(Status::TOO_LARGE);
                 }
+                check(&name, inode, May::Write)?;
                 let old = inode.xattrs.get(&name).map(|value| (name.len() + value.len()) as u64);
                 match (mode, old) {
                     (XattrSetMode::Create, Some(_)) => return Err(Status::EXISTS),

@@ -41,7 +41,7 @@ impl MemFs {
                 self.attributes(ino)
             }
             FsOp::Symlink { target, at } => {
-                self.place(identity, &at, false)?;
+                self.parent(identity, &at, false)?;
                 match target.len() {
                     0 => return Err(Status::NOT_FOUND),
                     len if len >= PATH_SIZE_MAX => return Err(Status::NAME_TOO_LONG),
@@ -74,14 +74,29 @@ impl MemFs {
         Ok(FsReply::Attributes(self.tree.inode(ino)?.attributes(ino, self.identity)))
     }
 
-    /// The directory and the plain last name of a path.
-    fn place(&self, identity: &Identity, at: &At, directory: bool) -> Result<(Ino, Vec<u8>), Status> {
+    /// The directory and the plain last name of a path. Whether a name may be looked for there is not checked yet.
+    fn parent(&self, identity: &Identity, at: &At, directory: bool) -> Result<(Ino, Vec<u8>), Status> {
         let (parent, name) = split_last(&at.path, directory)?;
-        let parent = self.tree.find(self.node(at.node)?.ino, parent, true, identity)?;
+        let found = self.tree.find(self.node(at.node)?.ino, parent, true, identity)?;
+        // What a path begins at is looked at only when a name is looked for there.
+        if !parent.is_empty() {
+            self.tree.inode(found)?.directory()?;
+        }
+        Ok((found, name.to_vec()))
+    }
+
+    /// Names may be looked for there.
+    fn check_search(&self, identity: &Identity, parent: Ino) -> Result<(), Status> {
         let inode = self.tree.inode(parent)?;
         inode.directory()?;
-        inode.check(identity, May::Search)?;
-        Ok((parent, name.to_vec()))
+        inode.check(identity, May::Search)
+    }
+
+    /// The same, where a name may be looked for.
+    fn place(&self, identity: &Identity, at: &At, directory: bool) -> Result<(Ino, Vec<u8>), Status> {
+        let place = self.parent(identity, at, directory)?;
+        self.check_search(identity, place.0)?;
+        Ok(place)
     }
 
     fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
@@ -112,10 +127,15 @@ impl MemFs {
     /// A name may be taken out of this directory.
     fn check_removal(&self, identity: &Identity, parent: Ino, ino: Ino) -> Result<(), Status> {
         self.check_change(identity, parent)?;
-        let directory = self.tree.inode(parent)?;
+        self.check_sticky(identity, parent, ino)
+    }
+
+    /// In a sticky directory a name is for the owner of what it names, and for the directory's.
+    fn check_sticky(&self, identity: &Identity, parent: Ino, ino: Ino) -> Result<(), Status> {
+        let [directory, inode] = [self.tree.inode(parent)?, self.tree.inode(ino)?];
         let sticky = directory.mode & 0o1000 != 0;
-        let owner = [directory.uid, self.tree.inode(ino)?.uid].contains(&identity.uid);
-        if sticky && identity.uid != 0 && !owner { Err(Status::PERMISSION) } else { Ok(()) }
+        let owner = directory.is_owned_by(identity) || inode.is_owned_by(identity);
+        if sticky && !owner { Err(Status::PERMISSION) } else { Ok(()) }
     }
 
     fn make(
@@ -163,7 +183,13 @@ impl MemFs {
         };
         let directory = self.tree.inode(parent)?;
         let inherits = directory.mode & 0o2000 != 0;
-        let mode = if inherits && is_directory { mode | 0o2000 } else { mode };
+        // Nobody lets others act as a group that he is not in.
+        let is_foreign = identity.uid != 0 && !in_group(identity, directory.gid);
+        let mode = match (inherits, is_directory) {
+            (true, true) => mode | 0o2000,
+            (true, false) if is_foreign && mode & 0o2010 == 0o2010 => mode & !0o2000,
+            _ => mode,
+        };
         let gid = if inherits { directory.gid } else { identity.gid };
         let inode = Inode::new(content, mode, (identity.uid, gid), now);
         self.space.take(INODE_SIZE + size)?;
@@ -187,8 +213,14 @@ impl MemFs {
         let base = self.node(at.node)?.ino;
         if flags.contains(OpenFlags::UNNAMED) {
             let parent = self.find(at, true, identity)?;
-            self.tree.inode(parent)?.directory()?;
-            self.check_change(identity, parent)?;
+            let directory = self.tree.inode(parent)?;
+            directory.directory()?;
+            directory.check(identity, May::Write)?;
+            directory.check(identity, May::Search)?;
+            // As ext4 has it of a directory that was removed.
+            if directory.links == 0 {
+                return Err(Status::PERMISSION);
+            }
             let content = Content::File(FileData::default());
             let ino = self.make_unnamed(identity, parent, content, mode & 0o7777)?;
             self.tree.inode_mut(ino)?.can_be_named = true;
@@ -240,7 +272,7 @@ impl MemFs {
             if let Content::File(data) = &mut inode.content {
                 data.truncate(&mut self.space, 0)?;
             }
-            inode.lose_set_ids();
+            inode.lose_set_ids(in_group(identity, inode.gid));
             inode.on_change(now);
         }
         self.open_node(ino, flags)
@@ -269,9 +301,9 @@ impl MemFs {
             return Err(if times == [Some(SetTime::Now); 2] { Status::ACCESS } else { Status::PERMISSION });
         }
         if set.uid.is_some() || set.gid.is_some() {
+            inode.lose_set_ids(root || in_group(identity, inode.gid));
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
-            inode.lose_set_ids();
         }
         if let Some(mode) = set.mode {
             let keeps_group = root || in_group(identity, inode.gid);
@@ -325,9 +357,15 @@ impl MemFs {
     }
 
     fn rename(&mut self, identity: &Identity, from: &At, to: &At, replace: bool) -> FsResult {
-        let (old_parent, old_name) = self.place(identity, from, false)?;
-        let (new_parent, new_name) = self.place(identity, to, false)?;
+        let (old_parent, old_name) = self.parent(identity, from, false)?;
+        let (new_parent, new_name) = self.parent(identity, to, false)?;
+        self.check_search(identity, old_parent)?;
+        self.check_search(identity, new_parent)?;
         let ino = self.child(old_parent, &old_name).ok_or(Status::NOT_FOUND)?;
+        // A directory that was removed takes no names.
+        if self.tree.inode(new_parent)?.links == 0 {
+            return Err(Status::NOT_FOUND);
+        }
         let target = self.child(new_parent, &new_name);
         if target.is_some() && !replace {
             return Err(Status::EXISTS);
@@ -349,17 +387,19 @@ impl MemFs {
         self.check_change(identity, new_parent)?;
         if let Some(target) = target {
             self.check_removal(identity, new_parent, target)?;
-            match (&self.tree.inode(target)?.content, is_directory) {
-                (Content::Directory(_), false) => return Err(Status::IS_DIRECTORY),
-                (Content::Directory(content), true) if !content.names.is_empty() => {
-                    return Err(Status::NOT_EMPTY);
-                }
-                (Content::File(_) | Content::Symlink(_), true) => return Err(Status::NOT_DIRECTORY),
+            match (self.tree.inode(target)?.kind(), is_directory) {
+                (FileKind::Directory, false) => return Err(Status::IS_DIRECTORY),
+                (FileKind::File | FileKind::Symlink, true) => return Err(Status::NOT_DIRECTORY),
                 _ => {}
             }
         }
         if is_directory && old_parent != new_parent {
             self.tree.inode(ino)?.check(identity, May::Write)?;
+        }
+        if let Some(target) = target
+            && self.tree.inode(target)?.directory().is_ok_and(|directory| !directory.names.is_empty())
+        {
+            return Err(Status::NOT_EMPTY);
         }
         let (old_size, new_size) = (name_size(&old_name), name_size(&new_name));
         self.space.take(new_size.saturating_sub(old_size))?;
@@ -385,7 +425,7 @@ impl MemFs {
 
     fn link(&mut self, identity: &Identity, from: &At, to: &At, replace: bool) -> FsResult {
         // As in a directory of the system: both places are found before either name is looked at.
-        self.place(identity, to, false)?;
+        self.parent(identity, to, false)?;
         let ino = if from.path.is_empty() {
             self.node(from.node)?.ino
         } else {
@@ -397,26 +437,16 @@ impl MemFs {
         if existing.is_some() && !replace {
             return Err(Status::EXISTS);
         }
-        self.check_change(identity, parent)?;
-        let inode = self.tree.inode(ino)?;
-        if inode.kind() == FileKind::Directory {
-            return Err(Status::PERMISSION);
-        }
-        // A file without a name stays without, unless it was made so.
-        if inode.links == 0 && !inode.can_be_named {
-            return Err(Status::NOT_FOUND);
-        }
-        if inode.links == u32::MAX {
-            return Err(Status::TOO_MANY_LINKS);
-        }
-        if existing == Some(ino) {
-            return self.attributes(ino);
-        }
         if let Some(existing) = existing {
-            self.check_removal(identity, parent, existing)?;
             if self.tree.inode(existing)?.kind() == FileKind::Directory {
                 return Err(Status::IS_DIRECTORY);
             }
+            self.check_sticky(identity, parent, existing)?;
+            self.check_sticky(identity, parent, ino)?;
+        }
+        self.check_link(identity, parent, ino)?;
+        if existing == Some(ino) {
+            return self.attributes(ino);
         }
         // Before the old one goes: there may be no room.
         self.space.take(name_size(&name))?;
@@ -432,5 +462,25 @@ impl MemFs {
         let directory = self.tree.inode_mut(parent)?;
         directory.on_change(now);
         self.attributes(ino)
+    }
+
+    /// A file may get a further name in this directory.
+    fn check_link(&self, identity: &Identity, parent: Ino, ino: Ino) -> Result<(), Status> {
+        let [directory, inode] = [self.tree.inode(parent)?, self.tree.inode(ino)?];
+        if directory.links > 0 && self.host.guards_hardlinks {
+            inode.check_link_source(identity)?;
+        }
+        self.check_change(identity, parent)?;
+        if inode.kind() == FileKind::Directory {
+            return Err(Status::PERMISSION);
+        }
+        // A file without a name stays without, unless it was made so.
+        if inode.links == 0 && !inode.can_be_named {
+            return Err(Status::NOT_FOUND);
+        }
+        if inode.links == u32::MAX {
+            return Err(Status::TOO_MANY_LINKS);
+        }
+        Ok(())
     }
 }

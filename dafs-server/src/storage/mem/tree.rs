@@ -206,12 +206,26 @@ impl Inode {
         if executes && self.mode & 0o111 == 0 { Err(Status::ACCESS) } else { Ok(()) }
     }
 
-    /// A file that changes hands or data loses its set-user-id bit, and its set-group-id bit where its group may execute it.
-    pub(super) fn lose_set_ids(&mut self) {
+    /// A file that changes hands or data loses its set-user-id bit; and its set-group-id bit where its group may execute it, or whoever
+    /// does it is not `in_group`.
+    pub(super) fn lose_set_ids(&mut self, in_group: bool) {
         if self.kind() == FileKind::File {
-            let group_bit = if self.mode & 0o010 != 0 { 0o2000 } else { 0 };
+            let group_bit = if self.mode & 0o010 != 0 || !in_group { 0o2000 } else { 0 };
             self.mode &= !(0o4000 | group_bit);
         }
+    }
+
+    /// Its owner, and who may do all that an owner may.
+    pub(super) fn is_owned_by(&self, identity: &Identity) -> bool {
+        [0, self.uid].contains(&identity.uid)
+    }
+
+    /// It may get a further name by somebody who is not its owner: whom that name would give something he could not have had.
+    pub(super) fn check_link_source(&self, identity: &Identity) -> Result<(), Status> {
+        let gives_rights = self.mode & 0o4000 != 0 || self.mode & 0o2010 == 0o2010;
+        let is_open = [May::Read, May::Write].iter().all(|may| self.check(identity, *may).is_ok());
+        let is_safe = self.kind() == FileKind::File && !gives_rights && is_open;
+        if is_safe || self.is_owned_by(identity) { Ok(()) } else { Err(Status::PERMISSION) }
     }
 
     pub(super) fn directory(&self) -> Result<&Directory, Status> {
@@ -229,6 +243,8 @@ pub(super) fn in_group(identity: &Identity, gid: u32) -> bool {
 /// All inodes.
 pub(super) struct Tree {
     pub(super) inodes: BTreeMap<Ino, Inode>,
+    /// See [`super::host::Host::guards_symlinks`].
+    pub(super) guards_symlinks: bool,
 }
 
 /// Where a path leads.
@@ -297,6 +313,9 @@ impl Tree {
                             if links_followed > LINKS_FOLLOWED_MAX {
                                 return Err(Status::LOOP);
                             }
+                            if let (true, Some(link)) = (rest.is_empty(), next) {
+                                self.check_follow(identity, inode, link)?;
+                            }
                             if target.first() == Some(&b'/') {
                                 return Err(Status::CROSS_DEVICE);
                             }
@@ -316,6 +335,14 @@ impl Tree {
         work::add(parts_seen);
         let place = place.map(|(directory, name)| (directory, name.to_vec()));
         refused.map_or(Ok(Found { place, ino: found }), Err)
+    }
+
+    /// A link at the end of a path may be followed: not another's where everybody may put one.
+    fn check_follow(&self, identity: &Identity, directory: &Inode, link: Ino) -> Result<(), Status> {
+        let owner = self.inode(link)?.uid;
+        let is_anybodys = directory.mode & 0o1002 == 0o1002;
+        let is_trusted = owner == identity.uid || owner == directory.uid;
+        if self.guards_symlinks && is_anybodys && !is_trusted { Err(Status::ACCESS) } else { Ok(()) }
     }
 
     /// What must be there.

@@ -102,15 +102,24 @@ impl Identities {
         self.privileged && !is_root
     }
 
-    /// Lets the calling thread set any file's set-group-id bit, where `identity` acts as user 0.
-    pub(super) fn set_ids_as(&self, identity: &Identity) -> Option<SettingIds> {
-        let uid = if self.privileged { identity.uid } else { self.own.uid };
-        (uid == 0 && set_effective(CAP_FSETID, CapabilitySet::empty()).is_ok()).then_some(SettingIds)
+    /// Lets the calling thread set any file's set-group-id bit, where it acts as user 0.
+    pub(super) fn set_ids(&self) -> Option<SettingIds> {
+        (self.acting_uid() == 0).then(Self::keep_ids).flatten()
+    }
+
+    /// Lets the calling thread keep any file's set-group-id bit, whoever it acts as.
+    pub(super) fn keep_ids() -> Option<SettingIds> {
+        set_effective(CAP_FSETID, CapabilitySet::empty()).is_ok().then_some(SettingIds)
+    }
+
+    /// The user that this thread acts as.
+    fn acting_uid(&self) -> u32 {
+        CURRENT.with(|current| current.borrow().as_ref().map_or(self.own.uid, |acting| acting.uid))
     }
 
     /// This thread may take names out of a sticky directory that belong to one of these users.
     pub(super) fn may_remove_of(&self, owners: &[u32]) -> bool {
-        let uid = CURRENT.with(|current| current.borrow().as_ref().map_or(self.own.uid, |acting| acting.uid));
+        let uid = self.acting_uid();
         owners.contains(&uid)
             || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::FOWNER))
     }

@@ -73,8 +73,10 @@ fn take_the_place(
             return Err(Status::IS_DIRECTORY);
         }
         let directory = sys::fstat(parent.as_fd())?;
+        // Neither the name that goes nor the one of the moment could be taken away.
         let is_sticky = directory.mode & 0o1000 != 0;
-        if is_sticky && !scope.shared.identities.may_remove_of(&[there.uid, directory.uid]) {
+        let may_remove = |owner| scope.shared.identities.may_remove_of(&[owner, directory.uid]);
+        if is_sticky && !(may_remove(there.uid) && may_remove(sys::fstat(source.as_fd())?.uid)) {
             return Err(Status::PERMISSION);
         }
     }

@@ -193,13 +193,14 @@ impl Job for Task {
     fn run(mut self: Box<Self>) -> Run {
         // Open data is where it is; the names of a path are where they lead.
         let settled = self.beyond || self.op.path().is_none();
-        match self.act(if settled { Where::AnyMount } else { Where::OneMount }) {
-            Err(Status::CROSS_DEVICE) if !settled => {
-                self.beyond = true;
-                Run::Beyond(self.mount_point(), self)
-            }
-            result => Run::Done(result),
-        }
+        let place = match self.act(if settled { Where::AnyMount } else { Where::OneMount }) {
+            Err(Status::CROSS_DEVICE) if !settled => self.mount_point(),
+            // Somebody has a lease on the file, who is told now. How long he takes is his to choose.
+            Err(Status::AGAIN) if !settled && matches!(self.op, FsOp::Open { .. }) => self.leased_file(),
+            result => return Run::Done(result),
+        };
+        self.beyond = true;
+        Run::Beyond(place, self)
     }
 
     fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>> {
@@ -215,14 +216,21 @@ impl Task {
             // What the last operation here acted as is not to decide about this one.
             self.shared.identities.act_as_itself()?;
         }
-        let setting =
-            if sets_ids(&self.op) { self.shared.identities.set_ids_as(&self.identity) } else { None };
+        // An open has the right only to make a file, not to cut one.
+        let all_along = sets_ids(&self.op) && !matches!(self.op, FsOp::Open { .. });
+        let setting = if all_along { self.shared.identities.set_ids() } else { None };
         let result = self.execute(place);
         drop(setting);
         if let Some(acting) = acting {
             acting.keep();
         }
         result
+    }
+
+    /// A place by itself, as far as there are so many: whoever holds leases on files keeps only those waiting who open them.
+    fn leased_file(&self) -> Place {
+        let path = self.op.path().map_or(&b""[..], |at| &at.path);
+        Place::of((self.node.key(), path))
     }
 
     /// Where the operation's paths leave the file system that they begin on.
@@ -268,7 +276,9 @@ impl Task {
 /// data, and must never have the right that this takes.
 fn sets_ids(op: &FsOp) -> bool {
     match op {
-        FsOp::Setattr { set, .. } => set.mode.is_some_and(|mode| mode & 0o2000 != 0),
+        FsOp::Setattr { set, .. } => {
+            set.mode.is_some_and(|mode| mode & 0o2000 != 0) || set.uid.is_some() || set.gid.is_some()
+        }
         FsOp::Open { flags, mode, .. } => {
             flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED) && mode & 0o2000 != 0
         }

@@ -11,8 +11,9 @@ use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{Admission, FsOp, FsReply, admit};
 use super::busy;
+use super::identity::Identities;
 use super::link::link;
-use super::resolve::{Place, Scope};
+use super::resolve::{Place, Scope, Where};
 use super::sys::{self, Errno, retry};
 use super::write_gate::WriteGate;
 use super::{DirectIo, Node};
@@ -113,6 +114,8 @@ fn make_directory(parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<Attr
     if (there.fs_id, there.file_id) != (made.fs_id, made.file_id) || made.kind != FileKind::Directory {
         return Ok(made);
     }
+    // One who is not in the group that it has inherited would take the set-group-id bit away.
+    let _keeping = if made.mode & 0o2000 != 0 { Identities::keep_ids() } else { None };
     sys::chmod(fd.as_fd(), made.mode | mode & SET_IDS)?;
     Ok(sys::fstat(fd.as_fd())?)
 }
@@ -134,6 +137,20 @@ impl Scope<'_> {
         }
     }
 
+    /// Opens what may have to be made. User 0 may give it the set-group-id bit of any group.
+    fn make(&self, node: &Node, path: &[u8], system: OFlags, mode: u32) -> Result<OwnedFd, Status> {
+        let sets = mode & 0o2000 != 0 && self.place.on_thread();
+        let _setting = if sets { self.shared.identities.set_ids() } else { None };
+        self.open(node, path, system, mode)
+    }
+
+    /// Opens what is there, and known to be of this kind. A thread that may hang waits for whoever holds a lease on it.
+    fn reopen(&self, found: BorrowedFd<'_>, kind: FileKind, system: OFlags) -> Result<OwnedFd, Status> {
+        let waits = self.place == Where::AnyMount && kind == FileKind::File;
+        let not_here = if waits { OFlags::NONBLOCK } else { OFlags::empty() };
+        Ok(sys::reopen(found, system.difference(OFlags::CREATE | OFlags::NOFOLLOW | not_here))?)
+    }
+
     fn node(&self, fd: OwnedFd, attributes: &Attributes, opened: bool) -> Node {
         let class = self.shared.classes.of(fd.as_fd(), attributes.fs_id);
         Node::new(fd, attributes, class, opened)
@@ -150,13 +167,13 @@ struct Wish<'a> {
 
 fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(Node, Attributes), Status> {
     let flags = wish.flags;
-    // What holds a lease on the file must not be waited for.
+    // Whoever holds a lease on the file is not waited for, but where that was found before.
     let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
     let (fd, attributes) = if flags.contains(OpenFlags::UNNAMED) {
         let directory = if path.is_empty() { b"." } else { path };
-        with_attributes(scope.open(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
+        with_attributes(scope.make(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
     } else if path.is_empty() {
-        with_attributes(reopen(node, wish, system)?)?
+        with_attributes(reopen(scope, node, wish, system)?)?
     } else {
         open_path(scope, node, path, wish, system)?
     };
@@ -200,17 +217,17 @@ fn open_path(
 ) -> Result<(OwnedFd, Attributes), Status> {
     let creates = flags.contains(OpenFlags::CREATE);
     if flags.intersects(OpenFlags::EXCLUSIVE | OpenFlags::DIRECTORY) {
-        return with_attributes(scope.open(node, path, system, mode)?);
+        return with_attributes(scope.make(node, path, system, mode)?);
     }
     if creates {
-        match scope.open(node, path, system | OFlags::EXCL, mode) {
+        match scope.make(node, path, system | OFlags::EXCL, mode) {
             Err(Status::EXISTS) => {}
             made => return with_attributes(made?),
         }
     }
     let (found, is_open) = match scope.name(node, path, !flags.contains(OpenFlags::NO_FOLLOW)) {
         // A link to nothing: what it names is made. It may be there by now, so it is not cut before it was looked at.
-        Err(_) if creates => (scope.open(node, path, system.difference(OFlags::TRUNC), mode)?, true),
+        Err(_) if creates => (scope.make(node, path, system.difference(OFlags::TRUNC), mode)?, true),
         named => (named?, false),
     };
     let attributes = sys::fstat(found.as_fd())?;
@@ -223,7 +240,7 @@ fn open_path(
     let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
     let fd = match is_open {
         true => found,
-        false => sys::reopen(found.as_fd(), system.difference(OFlags::CREATE | OFlags::NOFOLLOW))?,
+        false => scope.reopen(found.as_fd(), attributes.kind, system)?,
     };
     // What was made by the open is empty, and being cut would take its set-user-id bit away.
     if is_open && cuts && attributes.size > 0 {
@@ -272,12 +289,16 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags, Status> {
 }
 
 /// Data access to what a node already names; permission is checked anew.
-fn reopen(node: &Node, Wish { flags, admission, .. }: Wish<'_>, system: OFlags) -> Result<OwnedFd, Status> {
+fn reopen(
+    scope: &Scope<'_>,
+    node: &Node,
+    Wish { flags, admission, .. }: Wish<'_>,
+    system: OFlags,
+) -> Result<OwnedFd, Status> {
     if flags.contains(OpenFlags::EXCLUSIVE) {
         return Err(Status::EXISTS);
     }
     check_kind(node.kind, flags)?;
-    let system = system.difference(OFlags::CREATE | OFlags::NOFOLLOW);
     if flags.contains(OpenFlags::TRUNCATE) {
         admit(admission, &sys::fstat(node.fd.as_fd())?)?;
     }
@@ -285,7 +306,7 @@ fn reopen(node: &Node, Wish { flags, admission, .. }: Wish<'_>, system: OFlags) 
     let _held = cuts.then(|| busy::hold_to_cut(node.key()));
     let gate = cuts.then(|| WriteGate::of(node.key()));
     let _writing = gate.as_ref().map(|gate| gate.wait_and_begin());
-    Ok(sys::reopen(node.fd.as_fd(), system)?)
+    scope.reopen(node.fd.as_fd(), node.kind, system)
 }
 
 /// The same file opened with O_DIRECT, and its alignment; `None` where that cannot be had.
