@@ -1,6 +1,6 @@
 //! From a checked [`Config`] to a server that serves.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -15,11 +15,12 @@ use dafs_proto::wire::{GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::key_required;
 use crate::calibrate::{self, Calibration};
-use crate::config::{Config, ConfigError, ExportConfig, ExportKind, millis};
+use crate::config::{Config, ExportConfig, ExportKind, millis};
 use crate::logging::{LogFormat, flood};
 use crate::metrics::{self, MetricsServer};
+use crate::reload::{self, Hangups, ReadAgain};
 use crate::shared::settings::{ListenerInfo, Pipelining};
-use crate::shared::{Reloaded, Shared};
+use crate::shared::{Reloaded, Shared, budget};
 use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
@@ -36,19 +37,18 @@ const SPARE_RECEIVES: u16 = 16;
 #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
 const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
 
-/// Reads the settings again on SIGHUP, or returns what is wrong with them.
-pub type ReadAgain = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
-
 /// Serves until SIGTERM or SIGINT. Prints `listening <address>` on standard output for each listener when it is ready. On SIGHUP it applies
 /// the keys and rules of exports that `read_again` returns.
 pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::Result<()> {
+    budget::check_open_files(budget::open_files_max()).map_err(anyhow::Error::msg)?;
     // Also to measure a listener a file is written.
     outlive_file_size_limit().context("cannot watch for SIGXFSZ")?;
     let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
     let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
     event_loop.watch_signals(signals.as_raw_fd())?;
-    reload_at_hangup(Arc::clone(event_loop.worker().shared()), hangups, read_again)
-        .context("cannot watch for SIGHUP")?;
+    let shared = Arc::clone(event_loop.worker().shared());
+    let apply = move |config: &Config| tell(&shared.reload(config));
+    reload::at_hangup(hangups, read_again, apply).context("cannot watch for SIGHUP")?;
     let bind = |address| {
         MetricsServer::bind(address).map_err(|error| {
             anyhow::anyhow!("cannot listen on --metrics {address}: {error}; choose a free port")
@@ -230,6 +230,10 @@ fn listen_everywhere(config: &Config, limits: ShmLimits, loops: &mut [EventLoop]
     for address in &config.listeners {
         match listen(config, address, limits.clone(), loops)? {
             Ok(()) => bound.push(address),
+            // The default socket is for speed: who cannot have it has the others.
+            Err(error) if config.listen.is_empty() && lacks_calls(&error) => {
+                tracing::warn!(%address, %error, "does not listen on the default socket");
+            }
             Err(error) if is_not_of_this_host(&error) => elsewhere.push((address, error)),
             Err(error) => return Err(cannot_listen(address, error)),
         }
@@ -259,6 +263,11 @@ fn is_loopback(address: &Address) -> bool {
 fn is_not_of_this_host(error: &ConnectError) -> bool {
     let ConnectError::System { source, .. } = error else { return false };
     matches!(source.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT))
+}
+
+/// The system lacks, or forbids, what a listener takes.
+fn lacks_calls(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::System { source, .. } if source.kind() == std::io::ErrorKind::Unsupported)
 }
 
 /// Binds a listener, which the first loop watches and all of them know.
@@ -480,39 +489,6 @@ fn signal_pipe() -> std::io::Result<(UnixStream, UnixStream)> {
 /// From now on a write beyond the process's limit of a file's size fails: it would end the server, and so would any client.
 fn outlive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).map(drop)
-}
-
-/// SIGHUP ends the process no more. What comes before the server serves is followed then.
-#[derive(Debug)]
-pub struct Hangups(UnixStream);
-
-impl Hangups {
-    /// Catches SIGHUP from now on.
-    pub fn watch() -> std::io::Result<Self> {
-        let (read, write) = UnixStream::pair()?;
-        signal_hook::low_level::pipe::register(signal_hook::consts::SIGHUP, write)?;
-        Ok(Self(read))
-    }
-}
-
-/// From now on a thread of its own reads the settings again at each SIGHUP: looking at files may wait, and the loop does not.
-fn reload_at_hangup(
-    shared: Arc<Shared>,
-    Hangups(mut read): Hangups,
-    read_again: ReadAgain,
-) -> std::io::Result<()> {
-    let reload = move || {
-        // Several at once are one.
-        while matches!(read.read(&mut [0; 64]), Ok(count) if count > 0) {
-            // Where the file of settings or that of keys does not answer, this is the last word.
-            tracing::info!("reading the settings again");
-            match read_again() {
-                Ok(config) => tell(&shared.reload(&config)),
-                Err(error) => tracing::error!(%error, "cannot reload the settings; those from before stay"),
-            }
-        }
-    };
-    std::thread::Builder::new().name("reload".into()).spawn(reload).map(drop)
 }
 
 fn tell(reloaded: &Reloaded) {

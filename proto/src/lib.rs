@@ -8,6 +8,7 @@
 //! - [`back_off`] is for what may be in vain. Pure.
 //! - [`budget`] is for what many share and none may take all of: it counts.
 //! - [`address`] names servers, exports and files.
+//! - [`small_file`] reads settings and keys, whatever their path names.
 //!
 //! `view` knows only `extent`, `wire` only these two, `session` knows only `wire`, and `transport` knows neither: a server or client
 //! driver joins them.
@@ -18,6 +19,7 @@ pub mod back_off;
 pub mod budget;
 pub mod extent;
 pub mod session;
+pub mod small_file;
 pub mod transport;
 pub mod view;
 pub mod wire;

@@ -1,11 +1,10 @@
 //! The key of a client, from a file.
 
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use dafs_proto::session::{Key, parse_key_file};
+use dafs_proto::small_file::{SmallFile, SmallFileError};
 
 use crate::error::{Error, Result};
 
@@ -23,15 +22,16 @@ pub fn load_key(path: &Path) -> Result<Key> {
 
 fn load_key_as(path: &Path, user: u32) -> Result<Key> {
     let name = path.display();
-    let failed = |error: std::io::Error| Error::Invalid(format!("cannot read the key file {name}: {error}"));
-    // A FIFO without a writer is not waited for.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(Error::Invalid(format!(
-            "cannot read the key file {name}: not a regular file; name a file with a line NAME:SECRET"
-        )));
-    }
+    let failed = |error: SmallFileError| {
+        let advice = match error {
+            SmallFileError::System(_) => "",
+            SmallFileError::Changed => "; try again when it is written",
+            _ => "; name a file with a line NAME:SECRET",
+        };
+        Error::Invalid(format!("cannot read the key file {name}: {error}{advice}"))
+    };
+    let file = SmallFile::open(path).map_err(failed)?;
+    let metadata = file.metadata();
     if metadata.mode() & 0o077 != 0 {
         return Err(Error::Invalid(format!(
             "cannot use the key file {name}: others may read it (mode {:03o}); forbid that with `chmod 600 {name}`, \
@@ -47,13 +47,7 @@ fn load_key_as(path: &Path, user: u32) -> Result<Key> {
             metadata.uid()
         )));
     }
-    let mut text = String::new();
-    file.take(KEY_FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > KEY_FILE_SIZE_MAX {
-        return Err(Error::Invalid(format!(
-            "cannot read the key file {name}: it is larger than {KEY_FILE_SIZE_MAX} bytes"
-        )));
-    }
+    let text = file.read(KEY_FILE_SIZE_MAX).map_err(failed)?;
     let lines = parse_key_file(&text)
         .map_err(|error| Error::Invalid(format!("cannot read the key file {name}: {error}")))?;
     match lines.into_iter().next() {

@@ -1,13 +1,12 @@
 //! Pre-shared keys and the file that holds them.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::session::{Key, KeyLineError, KeySource, format_key_line, is_key_name, parse_key_file};
+use dafs_proto::small_file::{SmallFile, SmallFileError};
 use thiserror::Error;
 
 use super::identity::parse_id;
@@ -53,9 +52,12 @@ pub enum KeyFileError {
     /// It cannot be read.
     #[error("{0}: {1}; make the file with `(umask 077; dafs-server keygen NAME > {0})`, or correct the path")]
     Read(PathBuf, std::io::Error),
-    /// It is a directory, a device or a pipe.
-    #[error("{0}: not a regular file; give the path of a file with lines of name:secret")]
-    NotFile(PathBuf),
+    /// It is a directory, a device or a FIFO, is too large, or is not text.
+    #[error("{0}: {1}; give the path of a file with lines of name:secret")]
+    Other(PathBuf, SmallFileError),
+    /// It was written to while it was read.
+    #[error("{0}: it changed while it was read; read it again (SIGHUP) when it is written")]
+    Changed(PathBuf),
     /// Others than its owner may read or change it: its permission bits.
     #[error("{0}: other users may read or change it (mode {1:03o}); run `chmod 600 {0}`")]
     Exposed(PathBuf, u32),
@@ -69,9 +71,6 @@ pub enum KeyFileError {
         /// The user that the server runs as.
         server: u32,
     },
-    /// It is larger than [`KEY_FILE_SIZE_MAX`].
-    #[error("{0}: larger than {KEY_FILE_SIZE_MAX} bytes; give a file with lines of name:secret")]
-    TooLarge(PathBuf),
     /// A line is not a key.
     #[error("{0}, {1}")]
     Line(PathBuf, KeyLineError),
@@ -88,13 +87,13 @@ pub enum KeyFileError {
 impl Keyring {
     /// Reads a key file, which only `server_uid` (or root) may be able to read. Blocking.
     pub fn load(path: &Path, server_uid: u32) -> Result<Self, KeyFileError> {
-        let read = |error| KeyFileError::Read(path.to_owned(), error);
-        // Without O_NONBLOCK, opening a pipe would wait for its other end.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
-        if !metadata.is_file() {
-            return Err(KeyFileError::NotFile(path.to_owned()));
-        }
+        let refused = |error| match error {
+            SmallFileError::System(error) => KeyFileError::Read(path.to_owned(), error),
+            SmallFileError::Changed => KeyFileError::Changed(path.to_owned()),
+            error => KeyFileError::Other(path.to_owned(), error),
+        };
+        let file = SmallFile::open(path).map_err(refused)?;
+        let metadata = file.metadata();
         if metadata.mode() & 0o077 != 0 {
             return Err(KeyFileError::Exposed(path.to_owned(), metadata.mode() & 0o777));
         }
@@ -102,12 +101,7 @@ impl Keyring {
             let (path, owner) = (path.to_owned(), metadata.uid());
             return Err(KeyFileError::Foreign { path, owner, server: server_uid });
         }
-        let mut text = String::new();
-        file.take(KEY_FILE_SIZE_MAX + 1).read_to_string(&mut text).map_err(read)?;
-        if text.len() as u64 > KEY_FILE_SIZE_MAX {
-            return Err(KeyFileError::TooLarge(path.to_owned()));
-        }
-        Self::parse(&text, path)
+        Self::parse(&file.read(KEY_FILE_SIZE_MAX).map_err(refused)?, path)
     }
 
     /// Reads the text of a key file; `path` is for messages.
@@ -302,7 +296,10 @@ mod tests {
             Keyring::load(&path, own_uid())
         };
         assert!(of_size(KEY_FILE_SIZE_MAX).is_ok());
-        assert!(matches!(of_size(KEY_FILE_SIZE_MAX + 1), Err(KeyFileError::TooLarge(_))));
+        assert!(matches!(
+            of_size(KEY_FILE_SIZE_MAX + 1),
+            Err(KeyFileError::Other(_, SmallFileError::TooLarge(_)))
+        ));
     }
 
     // [ACC-22]

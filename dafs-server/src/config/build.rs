@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme};
+use dafs_proto::small_file::{SmallFile, SmallFileError};
 use dafs_proto::transport::{Address, WaitPolicy};
 
 use super::export::{check, parse_flag};
@@ -25,16 +26,15 @@ pub const LISTENERS_MAX: usize = 64;
 impl Settings {
     /// Reads a settings file. Blocking.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        use std::io::Read;
         let place = format!("--config {}", path.display());
-        let mut text = String::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(CONFIG_FILE_SIZE_MAX + 1).read_to_string(&mut text))
-            .map_err(|error| ConfigError::new(&place, error.to_string(), "give the path of a TOML file"))?;
-        if text.len() as u64 > CONFIG_FILE_SIZE_MAX {
-            let problem = format!("the file is larger than {CONFIG_FILE_SIZE_MAX} bytes");
-            return Err(ConfigError::new(&place, problem, "give the path of a TOML file"));
-        }
+        let text =
+            SmallFile::open(path).and_then(|file| file.read(CONFIG_FILE_SIZE_MAX)).map_err(|error| {
+                let remedy = match error {
+                    SmallFileError::Changed => "read it again (SIGHUP) when it is written",
+                    _ => "give the path of a TOML file",
+                };
+                ConfigError::new(&place, error.to_string(), remedy)
+            })?;
         Self::from_toml(&text, &place)
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dafs_proto::budget::{Budget, Owner, Terms};
 use dafs_proto::transport::shm::{Closers, ShmLimits};
-use rustix::process::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit};
 
 use crate::config::{Config, LimitConfig};
 
@@ -159,9 +159,41 @@ fn within(flag: &str, wanted: Option<u64>, most: u64) -> u64 {
 }
 
 fn descriptors_of_process() -> u64 {
-    // `None` is no limit.
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = open_files_max();
     limit - (limit / DESCRIPTORS_KEPT_PART).max(DESCRIPTORS_KEPT_MIN).min(limit)
+}
+
+/// The process's limit of open files; the usual one where the system does not tell.
+pub(crate) fn open_files_max() -> u64 {
+    const USUAL: u64 = 1024;
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(USUAL, |(limit, _)| limit)
+}
+
+/// A server that can have fewer than this many files open, all told, serves nobody.
+const OPEN_FILES_NEEDED: u64 = 2 * DESCRIPTORS_KEPT_MIN;
+/// With fewer it is soon at its end.
+const OPEN_FILES_ADVISED: u64 = 1024;
+
+/// Says that the limit of open files is too low, before clients meet it.
+///
+/// # Errors
+/// No file could be opened.
+pub(crate) fn check_open_files(limit: u64) -> Result<(), String> {
+    if limit < OPEN_FILES_NEEDED {
+        return Err(format!(
+            "cannot serve with a limit of {limit} open files: {DESCRIPTORS_KEPT_MIN} are the server's own; \
+             allow {OPEN_FILES_NEEDED} at least, and better {OPEN_FILES_ADVISED} or more (`ulimit -n`, LimitNOFILE= of systemd)"
+        ));
+    }
+    if limit < OPEN_FILES_ADVISED {
+        let files = descriptors_of_process();
+        tracing::warn!(
+            limit,
+            "clients can have no more than {files} files open at a time; allow {OPEN_FILES_ADVISED} or more \
+             (`ulimit -n`, LimitNOFILE= of systemd)"
+        );
+    }
+    Ok(())
 }
 
 /// Half of what the kernel gives: every allocation may need another, and an allocation that fails ends the process.
@@ -171,7 +203,7 @@ fn mappings_of_process() -> u64 {
 }
 
 fn address_space_of_process() -> u64 {
-    let limit = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
+    let limit = getrlimit(Resource::RLIMIT_AS).map_or(u64::MAX, |(limit, _)| limit);
     (limit / 2).min(MAPPED_SIZE_USUAL)
 }
 
@@ -198,7 +230,7 @@ mod tests {
     }
 
     fn leaves_what_it_needs(budgets: &Budgets) {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = open_files_max();
         assert!(budgets.descriptors.limit() <= limit - DESCRIPTORS_KEPT_MIN.min(limit));
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
         assert!(budgets.memory.mappings.limit() <= mappings.trim().parse::<u64>().unwrap() / 2);

@@ -149,6 +149,55 @@ fn server_that_is_hung_up_on_reloads_keys_and_rules_and_drops_no_session() {
     file.commit().unwrap();
 }
 
+// [ACC-160] [ACC-72]
+#[test]
+fn settings_and_keys_of_any_shape_stop_no_later_reload() {
+    use rustix::fs::{CWD, FileType, mknodat};
+    use std::os::unix::fs::symlink;
+
+    let mut server = Server::start();
+    let directory = server.directory.path().to_owned();
+    let (settings, keys) = (directory.join("settings"), directory.join("keys"));
+    for path in [&settings, &keys] {
+        let good = directory.join("good");
+        fs::rename(path, &good).unwrap();
+        let mut listener = None;
+        for words in
+            ["a FIFO", "a socket", "a device", "a directory", "symbolic links", "No such file", "larger than"]
+        {
+            match words {
+                "a FIFO" => mknodat(CWD, path, FileType::Fifo, 0o600.into(), 0).unwrap(),
+                "a socket" => listener = Some(std::os::unix::net::UnixListener::bind(path).unwrap()),
+                "a device" => symlink("/dev/zero", path).unwrap(),
+                "a directory" => fs::create_dir(path).unwrap(),
+                "symbolic links" => symlink(path, path).unwrap(),
+                "larger than" => {
+                    use std::os::unix::fs::OpenOptionsExt;
+                    let file = fs::File::options().create_new(true).write(true).mode(0o600).open(path);
+                    file.unwrap().set_len(1 << 40).unwrap();
+                }
+                _ => {}
+            }
+            server.hang_up();
+            server.said("reading the settings again");
+            let said = server.said("reload");
+            assert!(said.contains("cannot reload the settings") && said.contains(words), "{words}: {said}");
+            drop(listener.take());
+            match words {
+                "a directory" => fs::remove_dir(path).unwrap(),
+                "No such file" => {}
+                _ => fs::remove_file(path).unwrap(),
+            }
+        }
+        fs::rename(&good, path).unwrap();
+        server.hang_up();
+        server.said("reading the settings again");
+        let said = server.said("reload");
+        assert!(said.contains("reloaded keys and rules"), "{said}");
+    }
+    server.session(ALPHA).unwrap().mount("data").unwrap();
+}
+
 // [ACC-142]
 #[test]
 fn key_that_is_revoked_between_hello_and_its_proof_opens_no_session() {

@@ -25,6 +25,7 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
         "dafs-server",
         &[
             &["run"],
+            &["reload"],
             &["calibrate"],
             &["worker/event_loop"],
             &["ops"],
