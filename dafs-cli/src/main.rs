@@ -18,6 +18,7 @@ mod signals;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    signals::unblock();
     let cli = flags::Cli::read();
     config::start_logging(cli.global.verbose);
     let done = config::Settings::from_flags(&cli.global, &cli.command)

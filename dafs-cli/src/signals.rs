@@ -96,6 +96,15 @@ impl Interrupt {
     }
 }
 
+/// What starts this program may have blocked the signals that end it: then nobody could.
+pub(crate) fn unblock() {
+    use nix::sys::signal::{SigSet, Signal};
+    let heard: SigSet = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    if let Err(error) = heard.thread_unblock() {
+        tracing::debug!("cannot unblock signals: {error}");
+    }
+}
+
 /// Of these signals those that this process was not started to ignore, as nohup(1) and shells have it.
 pub(crate) fn heeded<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

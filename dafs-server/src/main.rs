@@ -55,6 +55,7 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
         let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
         return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
     }
+    unblock_signals();
     // Before anything takes time.
     let hangups = Hangups::watch().context("cannot watch for SIGHUP")?;
     let settings = read(&cli)?;
@@ -76,6 +77,17 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
     let began = config.clone();
     let read_again = Box::new(move || Config::from_settings_over(read(&cli)?, &environment, &began));
     dafs_server::run(config, hangups, read_again)
+}
+
+/// Whoever starts a server may have blocked the signals that end it: the server would never hear them. To be called before there are
+/// threads, which block what this one does.
+fn unblock_signals() {
+    use nix::sys::signal::{SigSet, Signal};
+    let handled: SigSet =
+        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGXFSZ].into_iter().collect();
+    if let Err(error) = handled.thread_unblock() {
+        fatal(LogFormat::default(), &format!("cannot unblock signals: {error}; end the server with SIGKILL"));
+    }
 }
 
 /// The settings: flags, over the file that they name. Blocking.

@@ -3,6 +3,7 @@
 //! - [`area`] is address space with holes.
 //! - [`datatypes`] are small datatypes of every kind.
 //! - [`faulty`] is storage that fails on demand.
+//! - [`forbidden`] starts programs that may not make some system calls, or with signals blocked.
 //! - [`fuzz`] takes any bytes for input: what the fuzz targets run.
 //! - [`gate`] is storage that stops the server in the middle of a read.
 //! - [`harness`] starts a server on a provider in a temporary directory.
@@ -25,6 +26,7 @@ pub mod cut;
 pub mod datatypes;
 pub mod exhausted;
 pub mod faulty;
+pub mod forbidden;
 pub mod fuzz;
 pub mod gate;
 pub mod harness;

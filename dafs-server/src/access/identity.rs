@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustix::process::{getegid, geteuid, getgroups};
+
 use crate::storage::{Identity, may_change_identity};
 
 /// User and group without rights of their own.
@@ -39,33 +41,14 @@ pub struct ServerIdentity {
 impl ServerIdentity {
     /// That of this process.
     pub fn of_process() -> std::io::Result<Self> {
-        let status = std::fs::read_to_string("/proc/self/status")?;
-        let mut own = Self::from_status(&status)
-            .ok_or_else(|| std::io::Error::other("/proc/self/status has no users, groups or capabilities"))?;
-        own.privileged = own.privileged && may_change_identity();
-        Ok(own)
-    }
-
-    /// From the text of `/proc/self/status`, as far as that tells.
-    fn from_status(status: &str) -> Option<Self> {
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        // Real, effective, saved, file system.
-        let effective = |name| field(name)?.split_ascii_whitespace().nth(1)?.parse().ok();
-        let groups = field("Groups")?.split_ascii_whitespace().map(|group| group.parse().ok());
-        let capabilities = u64::from_str_radix(field("CapEff")?.trim(), 16).ok()?;
-        Some(Self {
-            identity: Identity {
-                uid: effective("Uid")?,
-                gid: effective("Gid")?,
-                groups: groups.collect::<Option<_>>()?,
-            },
-            privileged: capabilities & CAPABILITIES_TO_ACT_AS_OTHERS == CAPABILITIES_TO_ACT_AS_OTHERS,
-        })
+        let identity = Identity {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+            groups: getgroups()?.into_iter().map(rustix::fs::Gid::as_raw).collect(),
+        };
+        Ok(Self { identity, privileged: may_change_identity() })
     }
 }
-
-/// `CAP_SETGID` (6) and `CAP_SETUID` (7).
-const CAPABILITIES_TO_ACT_AS_OTHERS: u64 = 1 << 6 | 1 << 7;
 
 impl Default for ServerIdentity {
     /// Nobody, without privileges.
@@ -88,42 +71,18 @@ pub(crate) fn parse_id(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn status(capabilities: &str) -> String {
-        format!(
-            "Name:\tdafs-server\nUid:\t1\t1000\t3\t4\nGid:\t5\t100\t7\t8\n\
-             FDSize:\t64\nGroups:\t100 24 \nCapPrm:\t00\nCapEff:\t{capabilities}\n"
-        )
-    }
-
     #[test]
     fn server_identity_is_the_effective_one() {
-        let server = ServerIdentity::from_status(&status("0000000000000000")).unwrap();
-        assert_eq!(server.identity, Identity { uid: 1000, gid: 100, groups: Arc::from([100, 24]) });
-        assert!(!server.privileged);
-    }
-
-    #[test]
-    fn server_is_privileged_with_both_capabilities_only() {
-        for (capabilities, privileged) in [
-            ("000001ffffffffff", true),
-            ("00000000000000c0", true),
-            ("0000000000000040", false),
-            ("0000000000000080", false),
-        ] {
-            assert_eq!(
-                ServerIdentity::from_status(&status(capabilities)).unwrap().privileged,
-                privileged,
-                "{capabilities}"
-            );
-        }
-    }
-
-    #[test]
-    fn server_identity_without_a_field_is_none() {
-        let whole = status("0");
-        for field in ["Uid", "Gid", "Groups", "CapEff"] {
-            assert_eq!(ServerIdentity::from_status(&whole.replace(field, "X")), None, "{field}");
-        }
+        let told = std::fs::read_to_string("/proc/self/status").unwrap();
+        let numbers = |name: &str| {
+            let line = told.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_ascii_whitespace().map(|number| number.parse().unwrap()).collect::<Vec<u32>>()
+        };
+        let server = ServerIdentity::of_process().unwrap();
+        // Real, effective, saved, file system.
+        assert_eq!([server.identity.uid, server.identity.gid], [numbers("Uid:")[1], numbers("Gid:")[1]]);
+        assert_eq!(*server.identity.groups, *numbers("Groups:"));
+        assert_eq!(server.privileged, may_change_identity());
     }
 
     #[test]

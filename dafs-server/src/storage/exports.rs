@@ -121,6 +121,16 @@ pub enum StorageError {
         /// Its directory.
         path: PathBuf,
     },
+    /// The system lacks, or forbids, what directories are served by.
+    #[error("cannot export {} as {name:?}: {missing}", path.display())]
+    Unavailable {
+        /// The export.
+        name: String,
+        /// Its directory.
+        path: PathBuf,
+        /// What, and what to do.
+        missing: &'static str,
+    },
     /// Two exports of one name, or more than an id can count.
     #[error(
         "cannot export {name:?}: the name is taken, or there are more than 65,535 exports; give every export its own name"
@@ -257,11 +267,10 @@ impl Exports {
 
 /// Raises the limit of open files to what the process may have, and returns it.
 pub fn raise_open_files_limit() -> std::io::Result<u64> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
-    // `None` is no limit.
-    Ok(maximum.unwrap_or(u64::MAX))
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, maximum) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, maximum, maximum)?;
+    Ok(maximum)
 }
 
 fn verifier(config: &StorageConfig, id: ExportId) -> Result<u64, StorageError> {

@@ -9,6 +9,7 @@ mod disk;
 mod durable;
 mod errors;
 mod fences;
+mod forbidden;
 mod full;
 mod locks;
 #[cfg(feature = "verbs")]

@@ -107,9 +107,10 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
 
 /// Each job has many files open. Where the limit stays as it was, errors say so.
 fn raise_open_files_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, maximum)| setrlimit(Resource::RLIMIT_NOFILE, maximum, maximum));
+    if let Err(error) = raised {
         tracing::debug!("cannot raise the limit of open files: {error}");
     }
 }

@@ -51,8 +51,13 @@ pub(crate) fn mappings(extent: Extent) -> io::Result<Vec<Extent>> {
 
 fn each_mapping(extent: Extent, found: &mut dyn FnMut(Mapping)) -> io::Result<()> {
     match query(extent, found) {
-        // A system that does not know the question says so at the first.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS)) => {
+        // A system that does not know the question, or a filter of system calls that forbids it, says so at the first.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::EPERM)
+            ) =>
+        {
             list(extent, found)
         }
         result => result,

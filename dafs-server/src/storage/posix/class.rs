@@ -40,7 +40,8 @@ impl FsClass {
     pub(super) fn on_read_error(&self, errno: Errno, flags: i32) -> bool {
         match errno {
             Errno::AGAIN => true,
-            Errno::OPNOTSUPP if flags != 0 => {
+            // Where the call is missing, or a filter forbids it, it is so for good.
+            Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM if flags != 0 => {
                 self.nowait_read.store(false, Ordering::Relaxed);
                 true
             }

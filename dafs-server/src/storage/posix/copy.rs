@@ -48,8 +48,8 @@ pub(super) fn copy(target: &Node, source: &Node, range: &CopyRange) -> Result<Fs
         retry(|| copy_file_range(from, Some(&mut from_offset), to, Some(&mut to_offset), len))
     };
     match slice(range, &wanted, STEP_SIZE, by_kernel) {
-        // It cannot with these two file systems.
-        Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+        // It cannot with these two file systems, or may not. What is wrong with the files shows again.
+        Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
             by_hand(from, to, range, &wanted)
         }
         result => Ok(result?),

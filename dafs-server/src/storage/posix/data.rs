@@ -189,8 +189,8 @@ pub(super) fn write_without_waiting(
         Ok(count) if count == total(segments) => Some(Ok(count)),
         // The rest is written again with all of it.
         Ok(_) | Err(Errno::AGAIN) => Some(Err(NowError::WouldBlock)),
-        // Some say so in other words (F2FS). What is wrong with the write itself shows again.
-        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+        // Some say so in other words (F2FS), and a filter may forbid the call. What is wrong with the write itself shows again.
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
             node.class.nowait_write.store(false, Ordering::Relaxed);
             None
         }

@@ -17,6 +17,7 @@ mod local_locks;
 mod map;
 mod mapping;
 mod namespace;
+mod needs;
 mod readdir;
 mod resolve;
 mod ring_op;
@@ -316,6 +317,10 @@ impl PosixExport {
         };
         let root = std::fs::File::open(path).map_err(failed)?;
         let root = OwnedFd::from(root);
+        if let Some(missing) = needs::missing(root.as_fd()) {
+            let (name, path) = (config.name.clone(), path.to_owned());
+            return Err(StorageError::Unavailable { name, path, missing });
+        }
         let attributes = sys::fstat(root.as_fd()).map_err(|errno| failed(errno.into()))?;
         if attributes.kind != FileKind::Directory {
             return Err(failed(std::io::Error::from_raw_os_error(libc::ENOTDIR)));

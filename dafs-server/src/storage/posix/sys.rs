@@ -190,17 +190,23 @@ pub(super) fn readlinkat(directory: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u
 pub(super) fn faccess(fd: BorrowedFd<'_>, mode: AccessMode) -> Result<()> {
     // The crate's call takes no empty path.
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
-    // SAFETY: the path is zero-terminated.
-    raw_call(|| unsafe {
-        libc::syscall(
-            libc::SYS_faccessat2,
-            libc::c_long::from(fd.as_raw_fd()),
-            c"".as_ptr(),
-            libc::c_long::from(mode.bits()),
-            libc::c_long::from(flags),
-        )
-    })?;
-    Ok(())
+    let ask = |mode: AccessMode| {
+        // SAFETY: the path is zero-terminated.
+        raw_call(|| unsafe {
+            libc::syscall(
+                libc::SYS_faccessat2,
+                libc::c_long::from(fd.as_raw_fd()),
+                c"".as_ptr(),
+                libc::c_long::from(mode.bits()),
+                libc::c_long::from(flags),
+            )
+        })
+    };
+    match ask(mode) {
+        // Whether it is there, everybody may ask who has it open: so it is a filter that forbids the call.
+        Err(Errno::PERM) if ask(AccessMode::empty()) == Err(Errno::PERM) => Err(Errno::NOSYS),
+        asked => asked.map(drop),
+    }
 }
 
 /// `chmod` through the descriptor's name: works on descriptors that only name a path.
@@ -266,7 +272,13 @@ pub(super) unsafe fn preadv2(
     }
     let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
     // SAFETY: the caller vouches for the segments.
-    raw_call(|| unsafe { libc::preadv2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long })
+    raw_call(|| unsafe {
+        match flags {
+            // The older call is there where the newer one is not.
+            0 => libc::preadv(fd, segments.as_ptr(), count, offset) as libc::c_long,
+            _ => libc::preadv2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long,
+        }
+    })
 }
 
 /// `pwritev2`; `None` for the descriptor's own position, which then moves.
@@ -283,17 +295,70 @@ pub(super) unsafe fn pwritev2(
     let call = if flags & libc::RWF_NOWAIT == 0 { steps::Call::Write } else { steps::Call::WriteNow };
     #[cfg(test)]
     let segments = &steps::before_moving(call, segments)?[..];
-    let fd = fd.as_raw_fd();
+    let (number, place) = (fd.as_raw_fd(), offset);
     if let ([segment], Some(offset), 0) = (segments, offset, flags) {
         // SAFETY: the caller vouches for the segment.
         return raw_call(|| unsafe {
-            libc::pwrite(fd, segment.iov_base, segment.iov_len, offset.cast_signed()) as libc::c_long
+            libc::pwrite(number, segment.iov_base, segment.iov_len, offset.cast_signed()) as libc::c_long
         });
+    }
+    if flags == 0 {
+        // SAFETY: the caller vouches for the segments.
+        return unsafe { pwritev(fd, segments, place) };
     }
     let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
     let offset = offset.map_or(-1, u64::cast_signed);
     // SAFETY: the caller vouches for the segments.
-    raw_call(|| unsafe { libc::pwritev2(fd, segments.as_ptr(), count, offset, flags) as libc::c_long })
+    let written = raw_call(|| unsafe {
+        libc::pwritev2(number, segments.as_ptr(), count, offset, flags) as libc::c_long
+    });
+    match written {
+        // The C library says of a call that is missing that its flags are not supported.
+        Err(Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP) if flags & libc::RWF_NOWAIT == 0 => {
+            // SAFETY: the caller vouches for the segments.
+            unsafe { write_in_steps(fd, segments, place, flags) }
+        }
+        written => written,
+    }
+}
+
+/// `pwritev`, or `writev` at the descriptor's own position.
+///
+/// # Safety
+/// As of [`pwritev2`].
+unsafe fn pwritev(fd: BorrowedFd<'_>, segments: &[libc::iovec], offset: Option<u64>) -> Result<usize> {
+    let count = i32::try_from(segments.len().min(IOV_MAX)).unwrap_or(0);
+    let fd = fd.as_raw_fd();
+    // SAFETY: the caller vouches for the segments.
+    raw_call(|| unsafe {
+        match offset {
+            Some(offset) => libc::pwritev(fd, segments.as_ptr(), count, offset.cast_signed()) as libc::c_long,
+            None => libc::writev(fd, segments.as_ptr(), count) as libc::c_long,
+        }
+    })
+}
+
+/// What `pwritev2` does, by the older calls, where it is missing or forbidden. Processes beside the server may write between the steps.
+///
+/// # Safety
+/// As of [`pwritev2`].
+unsafe fn write_in_steps(
+    fd: BorrowedFd<'_>,
+    segments: &[libc::iovec],
+    offset: Option<u64>,
+    flags: i32,
+) -> Result<usize> {
+    if flags & libc::RWF_APPEND != 0 {
+        seek_end(fd)?;
+    }
+    // SAFETY: the caller vouches for the segments.
+    let count = unsafe { pwritev(fd, segments, offset) }?;
+    if flags & libc::RWF_SYNC != 0 {
+        retry(|| fs::fsync(fd))?;
+    } else if flags & libc::RWF_DSYNC != 0 {
+        retry(|| fs::fdatasync(fd))?;
+    }
+    Ok(count)
 }
 
 /// `FICLONERANGE`: a range of one file shares the blocks of a range of another, where the file system can.

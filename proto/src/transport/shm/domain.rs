@@ -101,7 +101,7 @@ impl ShmDomain {
             Incoming::Message { len, fds, cut: false } => (len, fds),
             Incoming::Message { .. } => return Err(at_fault(malformed("descriptors of a welcome", 0, 3))),
             Incoming::Nothing => return Err(failed(io::ErrorKind::TimedOut.into())),
-            Incoming::End => return Err(failed(io::ErrorKind::ConnectionReset.into())),
+            Incoming::End => return Err(failed(ended_by_server())),
         };
         let Message::Welcome { to_server, to_client, cma, nonce: claim } =
             Message::decode(&bytes, len).map_err(at_fault)?
@@ -218,6 +218,12 @@ pub(super) struct Parts {
     pub(super) socket: PeerSocket,
     /// (in, out)
     pub(super) bells: (std::os::fd::OwnedFd, std::os::fd::OwnedFd),
+}
+
+/// A server that stops, or lacks something: it tells nobody but its log.
+fn ended_by_server() -> io::Error {
+    let text = "the server ended the connection before it was set up; the server's log says why";
+    io::Error::new(io::ErrorKind::ConnectionReset, text)
 }
 
 /// Reads the word that only the peer can have, from the process that was held before: so it is the peer that is held, not a later process

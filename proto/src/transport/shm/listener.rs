@@ -24,7 +24,7 @@ use super::domain::{Parts, ShmDomain, is_shortage, socket_path};
 use super::endpoint::ShmEndpoint;
 use super::handshake::{MESSAGE_SIZE, Message, Nonce, NonceClaim, malformed, receives, sent};
 use super::layout::{Layout, RingTerms, Side};
-use super::map::{Mapping, check_file_size, create_memory_file};
+use super::map::{Mapping, check_file_size, check_memory_files, create_memory_file};
 use super::sock::{self, Epoll, Incoming, Next};
 use crate::budget::Owner;
 
@@ -130,6 +130,8 @@ impl ShmListener {
         let most = RingTerms { depth: u16::MAX, payload_max: u32::MAX };
         let largest = Layout::negotiate(sent(params, most), receives(params));
         check_file_size(largest.size()).map_err(failed)?;
+        check_memory_files().map_err(failed)?;
+        sock::check_silence().map_err(failed)?;
         let socket = PeerSocket::new(listen_replacing_stale(path).map_err(failed)?, domain.closers());
         let file = SocketFile::of(path, domain.socket_mode()).map_err(failed)?;
         let epoll = Epoll::new().map_err(failed)?;

@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use nix::sys::resource::{Resource, getrlimit};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::process::{Resource, getrlimit};
 
 use super::super::{Memory, MemoryRef, SharedFd, Span};
 use super::closing::{Closers, Left};
@@ -24,16 +24,40 @@ const PAGE: u64 = 4096;
 /// ends the process.
 pub(super) fn create_memory_file(name: &std::ffi::CStr, len: usize) -> io::Result<OwnedFd> {
     check_file_size(len)?;
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let made = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+    let file = made.map_err(|errno| match io::Error::from(errno) {
+        error if is_unavailable(&error) => unavailable("share memory", "memfd_create"),
+        error => error,
+    })?;
     ftruncate(&file, len as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
+/// Whether this process can make memory files at all: a filter of system calls may forbid it.
+pub(super) fn check_memory_files() -> io::Result<()> {
+    create_memory_file(c"dafs-probe", 1).map(drop)
+}
+
+/// A system call that is missing, or that a filter forbids: some answer as if it were missing, others that it is not permitted.
+pub(super) fn is_unavailable(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES))
+}
+
+/// Says which one, and what to do.
+pub(super) fn unavailable(what: &str, call: &str) -> io::Error {
+    let text = format!(
+        "cannot {what}: {call}(2) is not available; allow it in the filter of system calls (the container's seccomp profile), \
+         or use tcp only"
+    );
+    io::Error::new(io::ErrorKind::Unsupported, text)
+}
+
 /// Files of this process may become so large.
 pub(super) fn check_file_size(len: usize) -> io::Result<()> {
-    match getrlimit(Resource::Fsize).current {
-        Some(size_max) if len as u64 > size_max => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+    // Where the system does not tell the limit there is none that is known of.
+    match getrlimit(Resource::RLIMIT_FSIZE) {
+        Ok((size_max, _)) if len as u64 > size_max => Err(io::Error::from_raw_os_error(libc::EFBIG)),
         _ => Ok(()),
     }
 }

@@ -25,6 +25,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::PeerCredentials;
 use super::super::util::poll;
+use super::map::unavailable;
 /// Most descriptors in one message.
 const FDS_MAX: usize = 4;
 
@@ -236,13 +237,28 @@ pub(super) fn ring(bell: BorrowedFd<'_>) {
 
 /// Silences a doorbell of either kind; `true` when it had rung. Never blocks, whatever the peer did to the flags of a shared file.
 pub(super) fn silence(bell: BorrowedFd<'_>) -> bool {
+    let mut bytes = [0u8; 64];
+    match read_now(bell, &mut bytes) {
+        // A client's own bell is a pipe that nobody else can make wait; a server does not listen without the call.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
+            rustix::io::read(bell, &mut bytes).is_ok_and(|len| len > 0)
+        }
+        read => read.is_ok_and(|len| len > 0),
+    }
+}
+
+/// Reads what is there, whatever the flags of the file say.
+fn read_now(file: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
     /// Reads from where the file stands.
     const NO_OFFSET: u64 = u64::MAX;
-    let mut bytes = [0u8; 64];
-    let part = &mut [IoSliceMut::new(&mut bytes)];
-    match preadv2(bell, part, NO_OFFSET, ReadWriteFlags::NOWAIT) {
-        Err(Errno::OPNOTSUPP) => rustix::io::read(bell, &mut bytes).is_ok_and(|len| len > 0),
-        read => read.is_ok_and(|len| len > 0),
+    preadv2(file, &mut [IoSliceMut::new(bytes)], NO_OFFSET, ReadWriteFlags::NOWAIT)
+}
+
+/// Whether a server can [`silence`] a doorbell that a client shares, and not be made to wait by that client.
+pub(super) fn check_silence() -> io::Result<()> {
+    match read_now(std::os::fd::AsFd::as_fd(&eventfd()?), &mut [0; 8]) {
+        Err(Errno::NOSYS | Errno::PERM) => Err(unavailable("serve clients by shared memory", "preadv2")),
+        _ => Ok(()),
     }
 }
 

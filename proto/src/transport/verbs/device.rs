@@ -6,7 +6,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::super::util::Home;
@@ -273,10 +272,16 @@ pub struct RegistrationError {
     kind: io::ErrorKind,
 }
 
+/// Bytes of memory that this process may lock; `None` where that is not limited, or not known.
+fn locked_memory_max() -> Option<u64> {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(limit, _)| limit).filter(|limit| *limit != RLIM_INFINITY)
+}
+
 impl RegistrationError {
     fn new(device: &str, len: usize, error: io::Error) -> Self {
         let (reason, kind) = match error.raw_os_error() {
-            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match getrlimit(Resource::Memlock).current {
+            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => match locked_memory_max() {
                 Some(limit) => (
                     format!(
                         "the limit of locked memory of this process is {} KiB; raise it (ulimit -l unlimited, LimitMEMLOCK=infinity \
