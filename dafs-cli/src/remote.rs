@@ -177,8 +177,8 @@ pub(crate) fn check_paths(urls: &[OsString]) -> Result<()> {
 /// What is meant is on a server: it begins like a URL of dafs.
 pub(crate) fn is_remote(operand: &OsStr) -> bool {
     let bytes = operand.as_bytes();
-    bytes.starts_with(b"dafs://")
-        || (bytes.starts_with(b"dafs+") && bytes.windows(3).any(|part| part == b"://"))
+    let begins = |with: &[u8]| bytes.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
+    begins(b"dafs://") || (begins(b"dafs+") && bytes.windows(3).any(|part| part == b"://"))
 }
 
 /// `base/name`; `base` where the name is empty.
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn operand_is_remote_only_with_a_scheme_of_dafs() {
-        for remote in ["dafs://h/e", "dafs+tcp://h/e", "dafs+shm:///s:/e"] {
+        for remote in ["dafs://h/e", "dafs+tcp://h/e", "dafs+shm:///s:/e", "DAFS://h/e", "Dafs+TCP://h/e"] {
             assert!(is_remote(OsStr::new(remote)));
         }
         for local in ["./dafs://h", "a", "dafs", "dafs+x", "http://h"] {

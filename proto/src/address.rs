@@ -11,7 +11,8 @@
 //!
 //! Names are bytes. There is no percent-decoding and no other escape: what stands after the export is the path, byte for byte, so
 //! any name a file system can
-//! hold can be written. An IPv6 address stands in brackets. A socket path ends at the first colon, so it cannot contain one.
+//! hold can be written. An IPv6 address stands in brackets; its zone follows `%25`, with the escapes of a URL (RFC 6874), or `%` as it is.
+//! A scheme may be written in upper case (RFC 3986). A socket path ends at the first colon, so it cannot contain one.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -124,7 +125,7 @@ impl Url {
         let bytes = text.as_bytes();
         let (name, rest) = split_scheme(bytes).ok_or_else(|| fault(Scheme::Any, Problem::NoScheme))?;
         let is_named =
-            |listening: Option<&str>| listening.is_some_and(|listening| listening.as_bytes() == name);
+            |wanted: Option<&str>| wanted.is_some_and(|wanted| wanted.as_bytes().eq_ignore_ascii_case(name));
         let scheme = match Scheme::ALL.into_iter().find(|scheme| is_named(Some(scheme.name()))) {
             Some(scheme) => scheme,
             None if Scheme::ALL.into_iter().any(|scheme| is_named(scheme.listen_name())) => {
@@ -153,7 +154,7 @@ impl Url {
         let mut bytes = format!("{}://", self.scheme).into_bytes();
         match &self.location {
             Location::Host { host, port } if host.contains(':') => {
-                bytes.extend(format!("[{host}]:{port}").bytes())
+                bytes.extend(format!("[{}]:{port}", with_zone_escaped(host)).bytes())
             }
             Location::Host { host, port } => bytes.extend(format!("{host}:{port}").bytes()),
             Location::Socket(path) => bytes.extend(path.as_os_str().as_bytes()),
@@ -202,7 +203,8 @@ impl ListenUrl {
         let fault = |scheme: Scheme, problem| AddressError::new(text, problem, scheme.row().2);
         let (name, rest) =
             split_scheme(text.as_bytes()).ok_or_else(|| fault(Scheme::Any, Problem::NoListenScheme))?;
-        let short = name.strip_prefix(b"dafs+").unwrap_or(name);
+        let lower = name.to_ascii_lowercase();
+        let short = lower.strip_prefix(b"dafs+").unwrap_or(&lower);
         let is_named = |scheme: &Scheme| scheme.listen_name().is_some_and(|name| name.as_bytes() == short);
         let scheme = match Scheme::ALL.into_iter().find(is_named) {
             Some(scheme) => scheme,
@@ -387,11 +389,14 @@ fn parse_location(scheme: Scheme, server: &[u8]) -> Result<Location, Problem> {
 
 fn parse_host(server: &[u8]) -> Result<Location, Problem> {
     let bad_host = || Problem::Host(lossy(server));
+    let decoded;
     let (host, port) = match server.strip_prefix(b"[") {
         Some(rest) => {
             let end = rest.iter().position(|&byte| byte == b']').ok_or_else(bad_host)?;
             // A zone after % is checked by the resolver.
             let address = std::str::from_utf8(&rest[..end]).map_err(|_| bad_host())?;
+            decoded = with_zone_decoded(address).ok_or_else(bad_host)?;
+            let address = decoded.as_str();
             let numeric = address.split_once('%').map_or(address, |(numeric, _)| numeric);
             numeric.parse::<std::net::Ipv6Addr>().map_err(|_| bad_host())?;
             match &rest[end + 1..] {
@@ -425,6 +430,42 @@ fn parse_host(server: &[u8]) -> Result<Location, Problem> {
             .ok_or_else(|| Problem::Port(lossy(digits)))?,
     };
     Ok(Location::Host { host: host.to_owned(), port })
+}
+
+/// An IPv6 address as RFC 6874 has it in a URL, `fe80::1%25eth0`, as the resolver takes it, `fe80::1%eth0`. As written, where nothing
+/// follows `%25`: it is the zone of number 25 then. `None` where its escapes are none.
+fn with_zone_decoded(address: &str) -> Option<String> {
+    let Some((numeric, zone)) =
+        address.split_once("%25").filter(|(numeric, zone)| !numeric.contains('%') && !zone.is_empty())
+    else {
+        return Some(address.to_owned());
+    };
+    let (mut bytes, mut rest) = (Vec::new(), zone.as_bytes());
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        bytes.push(u8::try_from(digit(digits[0])? * 16 + digit(digits[1])?).ok()?);
+        rest = after;
+    }
+    Some(format!("{numeric}%{}", String::from_utf8(bytes).ok()?))
+}
+
+/// The other way round.
+fn with_zone_escaped(address: &str) -> String {
+    let Some((numeric, zone)) = address.split_once('%') else { return address.to_owned() };
+    let mut escaped = format!("{numeric}%25");
+    for byte in zone.bytes() {
+        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            true => escaped.push(byte.into()),
+            false => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
 }
 
 /// Decimal digits only: no sign, no space.

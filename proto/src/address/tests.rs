@@ -16,11 +16,11 @@ fn parse_listen(text: &str) -> Result<ListenUrl, Problem> {
     ListenUrl::parse(OsStr::new(text)).map_err(|error| error.problem)
 }
 
-// [PROV-77] [PROV-78] [PROV-79]
+// [PROV-77] [PROV-78] [PROV-79] [PROV-93]
 #[test]
 fn url_of_every_form_is_read_and_written_back() {
     let socket = |path: &str| Location::Socket(PathBuf::from(path));
-    let cases: [(&[u8], Url); 14] = [
+    let cases: [(&[u8], Url); 20] = [
         (b"dafs://host", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
         (b"dafs://host/", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
         (b"dafs://host:1/data", url(Scheme::Any, host("host", 1), Some(b"data"), b"")),
@@ -28,6 +28,12 @@ fn url_of_every_form_is_read_and_written_back() {
         (b"dafs+tcp://10.0.0.1:65535/d/a/b", url(Scheme::Tcp, host("10.0.0.1", 65535), Some(b"d"), b"a/b")),
         (b"dafs+tcp://[::1]:7/d/a/", url(Scheme::Tcp, host("::1", 7), Some(b"d"), b"a/")),
         (b"dafs+tcp://[fe80::1%eth0]", url(Scheme::Tcp, host("fe80::1%eth0", DEFAULT_PORT), None, b"")),
+        (b"dafs+tcp://[fe80::1%25eth0]", url(Scheme::Tcp, host("fe80::1%eth0", DEFAULT_PORT), None, b"")),
+        (b"dafs://[fe80::1%25a%2fb%25]:7", url(Scheme::Any, host("fe80::1%a/b%", 7), None, b"")),
+        (b"dafs://[fe80::1%25]", url(Scheme::Any, host("fe80::1%25", DEFAULT_PORT), None, b"")),
+        (b"dafs://[fe80::1%2525]", url(Scheme::Any, host("fe80::1%25", DEFAULT_PORT), None, b"")),
+        (b"DAFS://h/D", url(Scheme::Any, host("h", DEFAULT_PORT), Some(b"D"), b"")),
+        (b"Dafs+Tcp://H", url(Scheme::Tcp, host("H", DEFAULT_PORT), None, b"")),
         (b"dafs+verbs://h/d//a//b", url(Scheme::Verbs, host("h", DEFAULT_PORT), Some(b"d"), b"a//b")),
         (b"dafs+shm:///tmp/dafs.sock", url(Scheme::Shm, socket("/tmp/dafs.sock"), None, b"")),
         (
@@ -52,14 +58,17 @@ fn url_of_every_form_is_read_and_written_back() {
 #[test]
 fn url_with_fault_names_it() {
     let long = format!("dafs+shm:///{}", "x".repeat(SOCKET_PATH_SIZE_MAX));
-    let cases: [(&[u8], Problem); 28] = [
+    let cases: [(&[u8], Problem); 31] = [
         (b"", Problem::NoScheme),
         (b"/tmp/file", Problem::NoScheme),
         (b"host:/data", Problem::NoScheme),
         (b"dafs:/host/data", Problem::NoScheme),
         (b"./a/dafs://h", Problem::NoScheme),
         (b"http://h/x", Problem::Scheme("http".into())),
-        (b"DAFS://h/x", Problem::Scheme("DAFS".into())),
+        (b"DAFT://h/x", Problem::Scheme("DAFT".into())),
+        (b"dafs://[fe80::1%25e%2]/d", Problem::Host("[fe80::1%25e%2]".into())),
+        (b"dafs://[fe80::1%25e%zz]/d", Problem::Host("[fe80::1%25e%zz]".into())),
+        (b"dafs://[fe80::1%25e%ff]/d", Problem::Host("[fe80::1%25e%ff]".into())),
         (b"tcp://h:1", Problem::ListenForm),
         (b"dafs://", Problem::NoHost),
         (b"dafs:///data/x", Problem::NoHost),
