@@ -103,10 +103,16 @@ pub(super) fn check_xattr_name(name: &[u8], identity: &Identity) -> Result<(), S
     if name.len() > NAME_SIZE_MAX {
         return Err(Status::NAME_TOO_LONG);
     }
-    if identity.uid != 0 && !name.starts_with(b"user.") {
+    if identity.uid != 0 && !is_of_users(name) {
         return Err(Status::PERMISSION);
     }
     Ok(())
+}
+
+/// Whether an extended attribute is one that users other than 0 may see and set, where the kernel lets them: their own, and access control
+/// lists, which anybody may read who reaches the file, and its owner sets as he sets the mode.
+pub(super) fn is_of_users(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
 }
 
 #[cfg(test)]

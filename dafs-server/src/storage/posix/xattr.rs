@@ -7,7 +7,7 @@ use dafs_proto::wire::{Status, XATTR_VALUE_SIZE_MAX, XattrSetMode};
 use rustix::buffer::spare_capacity;
 use rustix::fs::{self, XattrFlags};
 
-use super::super::paths::check_xattr_name;
+use super::super::paths::{check_xattr_name, is_of_users};
 use super::super::{FsOp, FsReply, Identity};
 use super::Node;
 use super::resolve::Scope;
@@ -57,7 +57,9 @@ fn on_fd(fd: BorrowedFd<'_>, identity: &Identity, op: &FsOp) -> Result<FsReply, 
             let mut names = Vec::with_capacity(XATTR_VALUE_SIZE_MAX);
             retry(|| fs::listxattr(path, spare_capacity(&mut names)))?;
             let visible = names.split_inclusive(|byte| *byte == 0);
-            let visible = visible.filter(|name| identity.uid == 0 || name.starts_with(b"user."));
+            let is_visible =
+                |name: &[u8]| identity.uid == 0 || is_of_users(name.strip_suffix(b"\0").unwrap_or(name));
+            let visible = visible.filter(|name| is_visible(name));
             Ok(FsReply::Bytes(visible.flatten().copied().collect()))
         }
         FsOp::XattrRemove { name, .. } => {

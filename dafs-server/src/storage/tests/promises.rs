@@ -260,12 +260,25 @@ fn xattr_of_other_namespaces_is_refused_to_users() {
         // Where the kernel permits it.
         let seen = f.run(write(b"security.x", XattrSetMode::Any)).is_ok();
         f.identity = user(1234, 1234, &[]);
-        for name in [&b"trusted.x"[..], b"security.x", b"system.posix_acl_access"] {
+        for name in [&b"trusted.x"[..], b"security.x", b"system.x"] {
             assert!(matches!(f.run(write(name, XattrSetMode::Any)), Err(Status::PERMISSION)), "{kind:?}");
             let op = FsOp::XattrRead { at: at.clone(), name: name.to_vec() };
             assert!(matches!(f.run(op), Err(Status::PERMISSION)), "{kind:?}");
             let op = FsOp::XattrRemove { at: at.clone(), name: name.to_vec() };
             assert!(matches!(f.run(op), Err(Status::PERMISSION)), "{kind:?}");
+        }
+        // Who reaches a file may see its access control list; only its owner changes it. Memory has none.
+        let name = b"system.posix_acl_access".to_vec();
+        let (read, remove) = (
+            f.run(FsOp::XattrRead { at: at.clone(), name: name.clone() }),
+            f.run(FsOp::XattrRemove { at: at.clone(), name }),
+        );
+        match kind {
+            Kind::Mem => assert!(matches!(read, Err(Status::NOT_SUPPORTED)), "{read:?}"),
+            _ => {
+                assert!(matches!(read, Err(Status::NO_DATA)), "{kind:?} {read:?}");
+                assert!(matches!(remove, Err(Status::PERMISSION)), "{kind:?} {remove:?}");
+            }
         }
         let Ok(FsReply::Bytes(names)) = f.run(FsOp::XattrList { at: itself.clone() }) else { panic!() };
         assert_eq!(names, b"user.x\0", "{kind:?}, another is there: {seen}");
