@@ -264,6 +264,8 @@ Clients find it as dafs://HOST/NAME. Options, after commas:
   no_root_squash            a client that proved a key may act as root; else root acts as nobody
   direct_io                 bypass the page cache (O_DIRECT)
   local_locks               locks of clients and of this host's processes (fcntl, lockf) exclude each other
+  owner=UID:GID             of memory: who owns its root (default: the user of an unprivileged server, else 0:0)
+  mode=OCTAL                of memory: the permission bits of its root (default: 755 there, else 1777, as /tmp)
 
 Export a directory with a comma in its name from a file (--config):
   [[export]]

@@ -24,7 +24,7 @@ use crate::logging::LogConfig;
 use crate::storage::Engine;
 use crate::worker::buffers::{BUFFER_SIZES, BufferConfig};
 
-pub use crate::storage::ExportKind;
+pub use crate::storage::{ExportKind, MemoryRoot};
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
 pub use export::ExportTable;
 pub use origin::Origin;
@@ -269,6 +269,8 @@ pub struct ExportConfig {
     pub direct_io: bool,
     /// Locks of clients and of the host's processes keep each other out.
     pub local_locks: bool,
+    /// Whose the root of an export in memory is at its start.
+    pub root: MemoryRoot,
 }
 
 impl ExportConfig {
@@ -284,6 +286,7 @@ impl ExportConfig {
             no_root_squash: false,
             direct_io: false,
             local_locks: false,
+            root: MemoryRoot::default(),
         }
     }
 }

@@ -386,6 +386,7 @@ fn stored_export(config: &Config, export: &ExportConfig) -> storage::ExportConfi
         read_only: export.read_only,
         direct_io: export.direct_io || config.direct_io,
         local_locks: export.local_locks,
+        root: export.root,
     }
 }
 

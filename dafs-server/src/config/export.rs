@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-use super::{ConfigError, EXPORT_NAME_SIZE_MAX, Environment, ExportConfig, ExportKind, Size};
+use super::{ConfigError, EXPORT_NAME_SIZE_MAX, Environment, ExportConfig, ExportKind, MemoryRoot, Size};
 use crate::access::{AddressRange, IdentityMapping, Keyring, ServerIdentity, can_act_as, parse_id};
 
 /// An export as a flag or a table of the file has it.
@@ -41,6 +41,10 @@ pub struct ExportTable {
     /// Locks and those of the host's processes keep each other out.
     #[serde(default)]
     pub local_locks: bool,
+    /// `UID:GID` of the root of an export in memory.
+    pub owner: Option<String>,
+    /// Permission bits of the root of an export in memory, octal.
+    pub mode: Option<String>,
 }
 
 /// Of those who may mount an export. Without a list everybody may, which an empty one does not say.
@@ -93,11 +97,13 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
             ("map", Some(value)) => table.map = Some(value.to_owned()),
             ("squash", Some(value)) => table.squash = Some(value.to_owned()),
             ("no_root_squash", None) => table.no_root_squash = true,
+            ("owner", Some(value)) => table.owner = Some(value.to_owned()),
+            ("mode", Some(value)) => table.mode = Some(value.to_owned()),
             _ => {
                 return Err(wrong(
                     &format!("unknown option \"{option}\""),
                     "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash, \
-                     direct_io and local_locks; \
+                     direct_io and local_locks, and of memory owner=UID:GID and mode=OCTAL; \
                      export a directory with a comma in its name from a file: --config FILE with [[export]] name = … and path = …",
                 ));
             }
@@ -152,6 +158,7 @@ pub(super) fn check(
     if table.keys.iter().any(String::is_empty) {
         return Err(wrong("keys: a name is empty", "write keys=NAME[;NAME...], or leave it out"));
     }
+    let root = check_root(&table, &kind, &environment.server, place)?;
     let squash = check_mapping(&table, &kind, &environment.server, place)?;
     let clients = table.clients.iter().map(|range| range.parse::<AddressRange>());
     let clients = clients.collect::<Result<_, _>>().map_err(|error| {
@@ -175,7 +182,55 @@ pub(super) fn check(
         no_root_squash: table.no_root_squash,
         direct_io: table.direct_io,
         local_locks: table.local_locks,
+        root,
     })
+}
+
+/// The root of an export in memory: that of an unprivileged server is its user's, as all of its files are; a privileged one serves anybody.
+fn check_root(
+    table: &ExportTable,
+    kind: &ExportKind,
+    server: &ServerIdentity,
+    place: &str,
+) -> Result<MemoryRoot, ConfigError> {
+    let wrong = |problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
+    if !matches!(kind, ExportKind::Memory { .. }) {
+        return match table.owner.is_some() || table.mode.is_some() {
+            true => wrong("owner and mode: a directory has its own", "set them with chown and chmod"),
+            false => Ok(MemoryRoot::default()),
+        };
+    }
+    let mut root = match server.privileged {
+        true => MemoryRoot::default(),
+        false => MemoryRoot { uid: server.identity.uid, gid: server.identity.gid, mode: 0o755 },
+    };
+    if let Some(text) = &table.owner {
+        let Some((uid, gid)) = parse_ids(text) else {
+            return wrong(
+                &format!("owner={text} is not a user and a group"),
+                "write numbers such as owner=1000:1000",
+            );
+        };
+        (root.uid, root.gid) = (uid, gid);
+    }
+    if let Some(text) = &table.mode {
+        let digits = text.bytes().all(|digit| digit.is_ascii_digit());
+        match u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= 0o7777) {
+            Some(mode) => root.mode = mode,
+            None => {
+                return wrong(
+                    &format!("mode={text} is not a mode"),
+                    "write permission bits in octal, such as mode=755",
+                );
+            }
+        }
+    }
+    Ok(root)
+}
+
+/// `UID:GID`.
+fn parse_ids(text: &str) -> Option<(u32, u32)> {
+    text.split_once(':').and_then(|(uid, gid)| Some((parse_id(uid)?, parse_id(gid)?)))
 }
 
 /// A size that nobody chose: in whole MiB, where it has some.
@@ -247,8 +302,7 @@ fn check_mapping(
         (Some("client"), None) => IdentityMapping::Client,
         (None, Some("server")) => IdentityMapping::Server,
         (None, Some(text)) => {
-            let ids = text.split_once(':').and_then(|(uid, gid)| Some((parse_id(uid)?, parse_id(gid)?)));
-            let Some((uid, gid)) = ids else {
+            let Some((uid, gid)) = parse_ids(text) else {
                 let remedy = "write numbers such as squash=1000:1000, or squash=server";
                 return wrong(&format!("squash={text} is not a user and a group"), remedy);
             };

@@ -283,6 +283,8 @@ fn export_flag_of_every_form_is_read() {
     let data = ExportKind::Directory(place.path("data").into());
     let base = ExportConfig::new("d", data);
     let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    let memory = ExportConfig::new("d", ExportKind::Memory { size_max: 4096 });
+    let root = |uid, gid, mode| MemoryRoot { uid, gid, mode };
     let cases = [
         ("d=DATA", base.clone()),
         ("d=DATA,ro", ExportConfig { read_only: true, ..base.clone() }),
@@ -307,9 +309,43 @@ fn export_flag_of_every_form_is_read() {
         ("d=mem:", ExportConfig::new("d", ExportKind::Memory { size_max: 4 << 30 })),
         ("d=mem:9G", ExportConfig::new("d", ExportKind::Memory { size_max: 9 << 30 })),
         ("d=mem:4K", ExportConfig::new("d", ExportKind::Memory { size_max: 4096 })),
+        ("d=mem:4K,owner=5:6,mode=2750", ExportConfig { root: root(5, 6, 0o2750), ..memory.clone() }),
+        ("d=mem:4K,owner=5:6", ExportConfig { root: root(5, 6, 0o1777), ..memory.clone() }),
+        ("d=mem:4K,mode=0", ExportConfig { root: root(0, 0, 0), ..memory }),
     ];
     for (flag, expected) in cases {
         assert_eq!(format!("{:?}", place.export(flag).expect(flag)), format!("{expected:?}"), "{flag}");
+    }
+}
+
+// [ACC-160]
+#[test]
+fn root_of_memory_is_the_user_s_whose_server_is_unprivileged() {
+    let place = Place::new(false);
+    let root = |flag| place.export(flag).unwrap().root;
+    let server = &place.environment.server;
+    let (uid, gid) = (server.identity.uid, server.identity.gid);
+    assert_eq!(root("d=mem:4K"), MemoryRoot { uid, gid, mode: 0o755 });
+    assert_eq!(root("d=mem:4K,mode=700"), MemoryRoot { uid, gid, mode: 0o700 });
+    assert_eq!(root("d=mem:4K,owner=5:6"), MemoryRoot { uid: 5, gid: 6, mode: 0o755 });
+}
+
+// [ACC-160]
+#[test]
+fn owner_and_mode_that_are_none_are_refused() {
+    let place = Place::new(true);
+    for (flag, words) in [
+        ("d=mem:4K,owner=5", "owner=5 is not a user and a group"),
+        ("d=mem:4K,owner=root:root", "not a user and a group"),
+        ("d=mem:4K,owner=4294967295:0", "not a user and a group"),
+        ("d=mem:4K,mode=10000", "not a mode"),
+        ("d=mem:4K,mode=8", "not a mode"),
+        ("d=mem:4K,mode=", "not a mode"),
+        ("d=mem:4K,mode=+7", "not a mode"),
+        ("d=DATA,owner=5:6", "a directory has its own"),
+        ("d=DATA,mode=755", "a directory has its own"),
+    ] {
+        assert_says(place.export(flag), &[words], flag);
     }
 }
 

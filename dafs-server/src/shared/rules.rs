@@ -73,23 +73,24 @@ impl CurrentRules {
 /// The rules of an export as far as they can be followed without a restart. Storage was opened for the old export, and whom a mount lets
 /// in depends on what storage serves.
 fn follow(old: &ExportConfig, new: &ExportConfig, needs_restart: &mut Vec<String>) -> ExportConfig {
-    let served = |export: &ExportConfig| (export.kind.clone(), export.direct_io, export.local_locks);
+    let served =
+        |export: &ExportConfig| (export.kind.clone(), export.direct_io, export.local_locks, export.root);
     if served(new) != served(old) {
         needs_restart.push(format!("export \"{}\": what it serves, and how", old.name));
     }
     if old.read_only && !new.read_only {
         needs_restart.push(format!("export \"{}\": the removal of `ro`", old.name));
     }
-    let (kind, direct_io, local_locks) = served(old);
+    let (kind, direct_io, local_locks, root) = served(old);
     let read_only = old.read_only || new.read_only;
-    ExportConfig { kind, direct_io, local_locks, read_only, ..new.clone() }
+    ExportConfig { kind, direct_io, local_locks, root, read_only, ..new.clone() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access::IdentityMapping;
-    use crate::config::ExportKind;
+    use crate::config::{ExportKind, MemoryRoot};
 
     // [ACC-106]
     #[test]
@@ -103,6 +104,12 @@ mod tests {
             (memory(), directory(), memory(), "what it serves"),
             (directory(), ExportConfig { direct_io: true, ..directory() }, directory(), "what it serves"),
             (directory(), ExportConfig { local_locks: true, ..directory() }, directory(), "what it serves"),
+            (
+                memory(),
+                ExportConfig { root: MemoryRoot { uid: 1, ..memory().root }, ..memory() },
+                memory(),
+                "what it serves",
+            ),
             (
                 ExportConfig { read_only: true, ..directory() },
                 directory(),

@@ -32,6 +32,26 @@ pub struct ExportConfig {
     pub direct_io: bool,
     /// Locks are shown to the host's processes: the storage sets none of its own on files that are open in it.
     pub local_locks: bool,
+    /// The root of one in memory, as it is made.
+    pub root: MemoryRoot,
+}
+
+/// The root of an export in memory at its start. Later it is what clients make of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRoot {
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its permission bits.
+    pub mode: u32,
+}
+
+impl Default for MemoryRoot {
+    /// As `/tmp`: anybody may make something in it, and nobody removes what is another's.
+    fn default() -> Self {
+        Self { uid: 0, gid: 0, mode: 0o1777 }
+    }
 }
 
 /// Where an export's files are.
@@ -210,7 +230,8 @@ impl Exports {
                 }
                 ExportKind::Memory { size_max } => {
                     let clock = config.clock.clone().unwrap_or_else(Clock::system);
-                    Box::new(MemExport::new(id, *size_max, clock, verifier, config.seed.is_some()))
+                    let crashes = config.seed.is_some();
+                    Box::new(MemExport::new(id, *size_max, export.root, clock, verifier, crashes))
                 }
             };
             made.push(Export { name: export.name, read_only: export.read_only, files });

@@ -32,7 +32,8 @@ use dafs_proto::wire::{
 
 pub use copy::CopySource;
 pub use exports::{
-    Engine, ExportConfig, ExportKind, Exports, StorageConfig, StorageError, raise_open_files_limit,
+    Engine, ExportConfig, ExportKind, Exports, MemoryRoot, StorageConfig, StorageError,
+    raise_open_files_limit,
 };
 pub use file_system::SharedFile;
 pub use listing::Entries;

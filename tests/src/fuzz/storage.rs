@@ -10,7 +10,7 @@ use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use dafs_server::storage::{
     Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, LocalLocks,
-    LockKey, NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
+    LockKey, MemoryRoot, NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
 };
 
 /// The export with faults.
@@ -48,6 +48,7 @@ impl FaultyStorage {
             read_only: false,
             direct_io: false,
             local_locks: false,
+            root: MemoryRoot::default(),
         };
         let config = StorageConfig { engine: Engine::Pool, seed: Some(1), ..StorageConfig::default() };
         let exports =

@@ -7,7 +7,7 @@ use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::{OpenFlags, Status};
 use dafs_server::storage::{
     At, Engine, ExportConfig, ExportId, ExportKind, Exports, FsOp, FsReply, FsResult, Identity, LocalLocks,
-    LockKey, NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
+    LockKey, MemoryRoot, NodeId, NowError, SharedFile, Storage, StorageConfig, Submitted,
 };
 
 use super::windows::Windows;
@@ -37,6 +37,7 @@ impl SharedStorage {
             read_only: false,
             direct_io: false,
             local_locks: false,
+            root: MemoryRoot::default(),
         };
         let config = StorageConfig { engine: Engine::Pool, seed: Some(seed), ..StorageConfig::default() };
         let exports = Exports::new(vec![export], &config).expect("memory needs nothing");

@@ -27,7 +27,7 @@ use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::work;
-use super::{ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LockKey, NodeId, NowError};
+use super::{ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LockKey, MemoryRoot, NodeId, NowError};
 use chunks::Garbage;
 use file::{FileData, Space};
 use host::Host;
@@ -114,8 +114,15 @@ fn write(fs: &RwLock<MemFs>) -> RwLockWriteGuard<'_, MemFs> {
 
 impl MemExport {
     /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
-    pub(super) fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
-        Self { fs: Arc::new(RwLock::new(MemFs::new(id, size_max, clock, verifier, crashes))) }
+    pub(super) fn new(
+        id: ExportId,
+        size_max: u64,
+        root: MemoryRoot,
+        clock: Clock,
+        verifier: u64,
+        crashes: bool,
+    ) -> Self {
+        Self { fs: Arc::new(RwLock::new(MemFs::new(id, size_max, root, clock, verifier, crashes))) }
     }
 }
 
@@ -208,8 +215,16 @@ impl FileSystem for MemExport {
 
 impl MemFs {
     /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
-    fn new(id: ExportId, size_max: u64, clock: Clock, verifier: u64, crashes: bool) -> Self {
-        let root = Inode::new(Content::Directory(Directory::of(ROOT)), 0o755, (0, 0), clock.now());
+    fn new(
+        id: ExportId,
+        size_max: u64,
+        root: MemoryRoot,
+        clock: Clock,
+        verifier: u64,
+        crashes: bool,
+    ) -> Self {
+        let content = Content::Directory(Directory::of(ROOT));
+        let root = Inode::new(content, root.mode, (root.uid, root.gid), clock.now());
         let root = Inode { links: 2, open_count: 1, ..root };
         // What is simulated is the same on every host.
         let host = if crashes { Host::simulated() } else { Host::of_process() };

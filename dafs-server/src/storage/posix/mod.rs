@@ -566,6 +566,7 @@ mod tests {
             read_only: false,
             direct_io: false,
             local_locks: false,
+            root: crate::storage::MemoryRoot::default(),
         };
         let mut files =
             PosixExport::open(ExportId(0), directory.path(), &config, (1, &Losses::default()), false)

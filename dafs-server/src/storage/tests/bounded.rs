@@ -402,6 +402,7 @@ fn file_systems_of_the_kernel_are_not_served() {
         read_only: true,
         direct_io: false,
         local_locks: false,
+        root: MemoryRoot::default(),
     };
     let refused = Exports::new(vec![export], &StorageConfig::default()).err().expect("it is the kernel's");
     assert!(matches!(refused, StorageError::Kernel { .. }), "{refused}");

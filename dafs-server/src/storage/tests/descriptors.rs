@@ -14,7 +14,8 @@ use crate::storage::*;
 /// An export of this directory, driven by this thread alone.
 fn export(directory: &Path, direct_io: bool) -> PosixExport {
     let kind = ExportKind::Directory(directory.to_owned());
-    let config = ExportConfig { name: "data".into(), kind, read_only: false, direct_io, local_locks: false };
+    let (name, root) = ("data".into(), MemoryRoot::default());
+    let config = ExportConfig { name, kind, read_only: false, direct_io, local_locks: false, root };
     PosixExport::open(ExportId(0), directory, &config, (1, &Losses::default()), false).unwrap()
 }
 

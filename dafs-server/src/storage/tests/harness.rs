@@ -99,6 +99,7 @@ impl Fixture {
             read_only: false,
             direct_io: matches!(kind, Kind::Direct(_)),
             local_locks: false,
+            root: MemoryRoot { mode: 0o755, ..MemoryRoot::default() },
         };
         change(&mut export);
         let storage = Exports::new(vec![export], &config)?;
@@ -115,6 +116,7 @@ impl Fixture {
             read_only: false,
             direct_io: false,
             local_locks: false,
+            root: MemoryRoot::default(),
         };
         let exports = vec![export("data"), export("again")];
         self.storage =

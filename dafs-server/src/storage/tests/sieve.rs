@@ -275,6 +275,7 @@ fn file_whose_locks_are_shown_to_processes_is_written_part_by_part() {
             read_only: false,
             direct_io: matches!(kind, Kind::Direct(_)),
             local_locks,
+            root: MemoryRoot::default(),
         };
         let exports = vec![export("data", false), export("shown", true)];
         f.storage = Exports::new(exports, &StorageConfig::default()).unwrap();

@@ -100,7 +100,8 @@ pub(super) fn directories() -> impl Iterator<Item = PathBuf> {
 pub(super) fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
     let kind = ExportKind::Directory(directory.to_owned());
     let name = "data".into();
-    let config = ExportConfig { name, kind, read_only: false, direct_io: false, local_locks: false };
+    let root = MemoryRoot::default();
+    let config = ExportConfig { name, kind, read_only: false, direct_io: false, local_locks: false, root };
     let server = PosixExport::open(ExportId(0), directory, &config, (1, &Losses::default()), false).unwrap();
     let worker = server.another();
     [Box::new(server), worker].map(|mut files: Box<dyn FileSystem>| {
