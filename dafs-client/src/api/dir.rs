@@ -73,6 +73,11 @@ impl Dir {
         &self.node.path
     }
 
+    /// Whether it is of no use any more: after a restart of the server it could not be opened again. Does not ask the server.
+    pub fn is_stale(&self) -> bool {
+        self.node.is_stale()
+    }
+
     /// Opens an existing file for reading.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().read(true))
@@ -199,10 +204,7 @@ impl Dir {
 
         /// Names of the extended attributes.
         xattrs, submit_xattrs, xattrs_call, (&self, path: impl AsRef<Path>) -> Vec<Vec<u8>> {
-            Ok(self.call(Opcode::XattrList, xattr_request(path.as_ref(), "", &[], 0)?, |op| {
-                let names = bytes(op)?;
-                Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
-            }))
+            Ok(self.call(Opcode::XattrList, xattr_request(path.as_ref(), "", &[], 0)?, xattr_names))
         }
 
         /// Removes an extended attribute.
@@ -272,7 +274,12 @@ impl Dir {
 
     /// The entries of this directory, which must have been opened, not looked up; with `attributes` their attributes too.
     pub fn entries(&self, attributes: bool) -> ReadDir {
-        ReadDir::new(self.clone(), attributes, 0)
+        self.entries_from(attributes, 0)
+    }
+
+    /// As [`Dir::entries`], from behind the entry with this cookie.
+    pub fn entries_from(&self, attributes: bool, cookie: u64) -> ReadDir {
+        ReadDir::new(self.clone(), attributes, cookie)
     }
 
     fn directory_call(&self, path: &Path, flags: OpenFlags) -> Result<Call<Result<Dir>>> {
@@ -431,7 +438,7 @@ fn remove_request(path: &Path, directory: bool) -> Result<Named> {
 }
 
 /// The request about an extended attribute, or with an empty name about all: of a link at the end of the path itself.
-fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Named> {
+pub(crate) fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Named> {
     let mut named = name_request(path, false, mode)?;
     if !name.is_empty() {
         check_name(name.as_bytes(), "attribute name")?;
@@ -440,6 +447,12 @@ fn xattr_request(path: &Path, name: &str, value: &[u8], mode: u32) -> Result<Nam
     named.payload = vec![0; names.size()];
     names.encode(&mut named.payload);
     Ok(named)
+}
+
+/// The names in the reply to a request for all.
+pub(crate) fn xattr_names(op: Op) -> Result<Vec<Vec<u8>>> {
+    let names = bytes(op)?;
+    Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
 pub(crate) fn two_names(first: &[u8], second: &[u8]) -> Vec<u8> {

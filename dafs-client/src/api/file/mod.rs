@@ -6,6 +6,7 @@ pub(crate) mod list;
 pub(crate) mod raw;
 pub(crate) mod stream;
 pub(crate) mod submit;
+pub(crate) mod xattrs;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::path::Path;
