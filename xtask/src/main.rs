@@ -22,6 +22,7 @@ mod process;
 mod report;
 mod run;
 mod suite;
+mod user;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -249,6 +249,18 @@ impl Need {
     }
 }
 
+/// Whether only root has it.
+pub(crate) fn needs_root(need: &str) -> bool {
+    let probes = NEEDS.iter().filter(|known| known.name == need).flat_map(|known| known.probes);
+    probes.into_iter().any(|probe| matches!(probe, Probe::Root))
+}
+
+/// Whether a namespace of users is made for it.
+pub(crate) fn needs_user_namespace(need: &str) -> bool {
+    let probes = NEEDS.iter().filter(|known| known.name == need).flat_map(|known| known.probes);
+    probes.into_iter().any(|probe| matches!(probe, Probe::UserNamespace))
+}
+
 /// The name that an ignored test asks for: `needs NAME`, perhaps with more words after it.
 pub(crate) fn need_named_in(reason: &str) -> Option<&str> {
     let rest = reason.strip_prefix("needs ")?;

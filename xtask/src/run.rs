@@ -18,6 +18,7 @@ use crate::places::Places;
 use crate::process::{self, Log};
 use crate::report::{Report, Row};
 use crate::suite::{self, Column, PROVIDERS, Suite, TargetId, Workspace};
+use crate::user::{self, User};
 
 /// Bound on one test program. Generous: it is there to end a hang, not to judge speed.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(15 * 60);
@@ -115,6 +116,11 @@ impl<'a> Runner<'a> {
     fn run_suites(&mut self, suites: &[&Suite], programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
         for suite in suites {
             self.run_suite(suite, programs)?;
+            if crate::probe::is_root()
+                && let Some(row) = user::row(&suite.name)
+            {
+                self.run_suite_as_user(suite, programs, &row)?;
+            }
         }
         self.run_guest()?;
         if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
@@ -149,7 +155,9 @@ impl<'a> Runner<'a> {
         self.announce(&suite.name);
         let start = Instant::now();
         let log = Log::new(&self.log_directory, &suite.name);
-        let mut row = Row::new(&suite.name);
+        let is_user_s = !crate::probe::is_root();
+        let name = user::row(&suite.name).filter(|_| is_user_s).unwrap_or_else(|| suite.name.clone());
+        let mut row = Row::new(&name);
         let mut whole = (String::new(), String::new());
         let (mut is_split, mut has_tests) = (false, false);
         for target in &suite.targets {
@@ -184,6 +192,58 @@ impl<'a> Runner<'a> {
         }
         if is_split && !suite.is_unit() {
             self.explain_empty_cells(suite, &mut row);
+        }
+        self.finish(row, Some(&log), start.elapsed());
+        Ok(())
+    }
+
+    /// Runs those tests of a suite once more in which the user matters, as one without privileges.
+    fn run_suite_as_user(
+        &mut self,
+        suite: &Suite,
+        programs: &BTreeMap<TargetId, PathBuf>,
+        name: &str,
+    ) -> Result<()> {
+        self.announce(name);
+        let start = Instant::now();
+        let log = Log::new(&self.log_directory, &format!("{}-user", suite.name));
+        let mut row = Row::new(name);
+        let user = User::new(self.places.memory())?;
+        // One that does not build has failed in the suite's own row.
+        for program in suite.targets.iter().filter_map(|target| programs.get(target)) {
+            let tests = self.list_tests(suite, program, &log)?.unwrap_or_default();
+            let is_wanted = |test: &String| self.wants_test(test) && user::wants(&suite.name, test);
+            let chosen: Vec<String> = tests.into_iter().filter(is_wanted).collect();
+            if chosen.is_empty() {
+                continue;
+            }
+            if !user.reaches(program) {
+                let why = format!("a user without privileges cannot run {}", program.display());
+                row.cell(0).not_run = Some(why);
+                continue;
+            }
+            let command = || user.command(test_command(suite, program, Some(user.directory())));
+            let mut first = command();
+            first.arg("--exact").args(&chosen);
+            let outcome = process::run(first, name, &log, SUITE_TIME_MAX)?;
+            let ignored = judge(&mut row, &chosen, &libtest::parse_output(&log.stdout_text()), &outcome);
+            let (own, others): (Vec<_>, Vec<_>) = ignored.into_iter().partition(|(_, reason)| {
+                packages::need_named_in(reason)
+                    .is_some_and(|need| self.supplier.supply(need).is_ok() && user.has(need))
+            });
+            for (test, _) in others {
+                row.cell(suite::column_of(&test)).elsewhere = Some(user::AS_ROOT);
+            }
+            let own: Vec<String> = own.into_iter().map(|(test, _)| test).collect();
+            if !own.is_empty() {
+                let said = (log.stdout_text(), log.stderr_text());
+                let mut again = command();
+                again.args(["--ignored", "--exact"]).args(&own);
+                let outcome = process::run(again, name, &log, SUITE_TIME_MAX)?;
+                judge(&mut row, &own, &libtest::parse_output(&log.stdout_text()), &outcome);
+                fs::write(&log.stdout, said.0 + &log.stdout_text())?;
+                fs::write(&log.stderr, said.1 + &log.stderr_text())?;
+            }
         }
         self.finish(row, Some(&log), start.elapsed());
         Ok(())
