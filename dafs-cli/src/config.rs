@@ -46,15 +46,7 @@ impl Settings {
         if matches!(command, Command::Cp(_) | Command::Lock(_)) {
             session.reconnect.time_max = Duration::MAX;
         }
-        if let Some(seconds) = flags.timeout {
-            let timeout = Duration::try_from_secs_f64(seconds)
-                .ok()
-                .filter(|timeout| !timeout.is_zero())
-                .ok_or_else(|| {
-                    Failure::usage(format!(
-                        "cannot use --timeout {seconds}: not a time; give seconds above 0, such as 2.5"
-                    ))
-                })?;
+        if let Some(timeout) = flags.timeout {
             session.connect_timeout = timeout;
             session.operation_timeout = Some(timeout);
             session.reconnect.time_max = timeout;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::Resettable;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -26,8 +27,16 @@ impl Cli {
                 false => arg,
             }
         });
-        let words = command.get_matches_mut();
-        Self::from_arg_matches(&words).unwrap_or_else(|error| error.format(&mut command).exit())
+        let words = command.try_get_matches_from_mut(std::env::args_os());
+        let cli = words.and_then(|words| Self::from_arg_matches(&words));
+        cli.unwrap_or_else(|error| {
+            let error = error.format(&mut command);
+            // Help goes to standard output, where it may not arrive.
+            match error.use_stderr() {
+                true => error.exit(),
+                false => crate::output::end_with(&error),
+            }
+        })
     }
 }
 
@@ -45,8 +54,8 @@ pub(crate) struct Global {
     pub(crate) method: Method,
     /// Give up an operation, an attempt to connect, or a server that is away, after this many seconds [default: none for operations, 10 to
     /// connect; 60 for a server that went away, none in cp and lock]
-    #[arg(long, value_name = "SECONDS", global = true, help_heading = "Connection")]
-    pub(crate) timeout: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, global = true, help_heading = "Connection")]
+    pub(crate) timeout: Option<Duration>,
     /// Use this client id, 32 hexadecimal digits, by which fences name this program [default: that of the host]
     #[arg(long, value_name = "ID", value_parser = client_id, global = true, env = "DAFS_CLIENT_ID", help_heading = "Connection")]
     pub(crate) client_id: Option<[u8; 16]>,
@@ -187,15 +196,19 @@ pub(crate) struct Cat {
     pub(crate) urls: Vec<OsString>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = CP_HELP, override_usage = "dafs cp [OPTIONS] SOURCE... DESTINATION")]
 pub(crate) struct Cp {
     /// Copy directories with their content, and symbolic links as links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Keep owner, group and set-id bits, where the destination lets you change owners; set the attributes of existing directories too
+    /// Keep modes whatever the umask, access control lists, extended attributes (user.*), and owner, group and set-id bits where the
+    /// destination lets you change owners; set the attributes of existing files and directories too
     #[arg(short, long)]
     pub(crate) preserve: bool,
+    /// The same as -r --preserve
+    #[arg(short, long)]
+    pub(crate) archive: bool,
     /// Do not keep owner, group and set-id bits; overrides --preserve
     #[arg(long)]
     pub(crate) no_owner: bool,
@@ -206,7 +219,7 @@ pub(crate) struct Cp {
     #[arg(long)]
     pub(crate) no_sync: bool,
     /// Copy this many files at the same time, 1 to 64
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = jobs)]
     pub(crate) jobs: u16,
     /// Print no progress and no summary
     #[arg(short, long)]
@@ -214,6 +227,15 @@ pub(crate) struct Cp {
     /// Sources, and last the destination: paths and URLs
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
     pub(crate) operands: Vec<OsString>,
+}
+
+impl Cp {
+    /// The same, with what `--archive` stands for.
+    pub(crate) fn with_archive(mut self) -> Self {
+        self.recursive |= self.archive;
+        self.preserve |= self.archive;
+        self
+    }
 }
 
 #[derive(Args, Debug)]
@@ -330,7 +352,7 @@ pub(crate) struct Info {
 #[command(after_help = "Example: dafs ping -c 1000 dafs://localhost")]
 pub(crate) struct Ping {
     /// Measure this many round trips
-    #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, default_value_t = 5, value_parser = count)]
     pub(crate) count: u32,
     /// Print one JSON object
     #[arg(long)]
@@ -443,6 +465,23 @@ pub(crate) struct FenceEntries {
     pub(crate) address: Vec<String>,
 }
 
+/// `2.5`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero())
+        .ok_or_else(|| format!("{text:?} is not a time; give seconds above 0, such as 2.5"))
+}
+
+fn jobs(text: &str) -> Result<u16, String> {
+    let jobs = text.parse().ok().filter(|jobs| (1..=64).contains(jobs));
+    jobs.ok_or_else(|| format!("{text:?} is not a number of files; give one from 1 to 64"))
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| format!("{text:?} is not a count; give a number from 1 to {}", u32::MAX))
+}
+
 /// 32 hexadecimal digits.
 fn client_id(text: &str) -> Result<[u8; 16], String> {
     let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -494,13 +533,14 @@ Exit status: 0 all done; 1 something failed, which standard error says, and the 
 const CP_HELP: &str = "\
 As with cp, a source is copied into DESTINATION when that is a directory, and becomes DESTINATION otherwise.
 
-Kept are modes, times to the nanosecond, symbolic links, hard links within a tree, and holes; owners and set-id bits with
---preserve. A directory that was there before keeps its own mode and times, unless --preserve is given.
+Kept are times to the nanosecond, symbolic links, hard links within a tree, and holes. New files and directories have the
+permission bits of the source less the umask. A file that is replaced keeps its mode, owner, access control list and extended
+attributes, and a directory that was there before its mode and times. With --preserve all of these are the source's.
 
 A file is copied under a temporary name beside its own, .dafs-cp-..., and renamed when it is whole. Until then what was
-there before stays. Written in place are files with several names, the target of a symbolic link that you named, devices and
-pipes such as /dev/stdout, and files in a directory where you may make none. Symbolic links in a destination tree are
-replaced, never followed.
+there before stays. Written in place, as by cp(1), are files with several names, those whose owner or access control list
+the copy cannot get, the target of a symbolic link that you named, devices and pipes such as /dev/stdout, and files in a
+directory where you may make none. Symbolic links in a destination tree are replaced, never followed.
 
 With -r, fifos, devices and sockets are skipped, and count as failures. Without -r, a fifo or device of this machine is read
 to its end.
@@ -557,6 +597,22 @@ mod tests {
         for wrong in ["", "K", "-1", "1X", "99999999999T", "1.5M"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn number_that_is_none_is_refused_in_plain_words() {
+        assert_eq!(seconds("2.5"), Ok(Duration::from_millis(2500)));
+        assert_eq!((jobs("64"), count("1")), (Ok(64), Ok(1)));
+        for wrong in ["abc", "", "-1", "0", "nan", "inf", "1e400"] {
+            for said in [seconds(wrong).err(), jobs(wrong).err(), count(wrong).err()] {
+                let said = said.unwrap_or_else(|| panic!("{wrong} is taken"));
+                assert!(
+                    said.starts_with(&format!("{wrong:?} is not a ")) && !said.contains("literal"),
+                    "{said}"
+                );
+            }
+        }
+        assert!(jobs("65").is_err());
     }
 
     #[test]

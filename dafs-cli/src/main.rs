@@ -4,9 +4,11 @@
 //! subcommand (`cmd`). What it deliberately does not do: mount anything, or keep state between runs.
 #![deny(unsafe_code)]
 
+mod closed;
 mod cmd;
 mod config;
 mod flags;
+mod folder;
 mod format;
 mod local_time;
 mod output;

@@ -5,6 +5,18 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use crate::quote::{harmless, shown};
 use crate::report::{Failure, Result};
 
+/// Prints help, or the version, and ends the process.
+pub(crate) fn end_with(help: &clap::Error) -> ! {
+    let mut out = Output::new();
+    let text = help.render();
+    let text = if out.terminal { text.ansi().to_string() } else { text.to_string() };
+    let code = match out.bytes(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(failure) => failure.status(),
+    };
+    std::process::exit(code.into())
+}
+
 /// Standard output of a command.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
@@ -19,6 +31,9 @@ impl Output {
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        if crate::closed::is_closed() {
+            return Err(Failure::output(io::Error::from_raw_os_error(libc::EBADF)));
+        }
         self.out.write_all(bytes).map_err(Failure::output)
     }
 

@@ -72,18 +72,23 @@ impl Failure {
 
     /// Says it, and returns the exit status.
     pub(crate) fn exit(self) -> ExitCode {
+        ExitCode::from(self.status())
+    }
+
+    /// As [`Failure::exit`], as a number.
+    pub(crate) fn status(self) -> u8 {
         match self {
             // What failed before counts, whoever reads the rest.
-            Self::OutputClosed if HAS_FAILED.load(Ordering::Relaxed) => ExitCode::from(FAILED),
-            Self::OutputClosed => ExitCode::SUCCESS,
-            Self::Interrupted => ExitCode::from(INTERRUPTED),
+            Self::OutputClosed if HAS_FAILED.load(Ordering::Relaxed) => FAILED,
+            Self::OutputClosed => 0,
+            Self::Interrupted => INTERRUPTED,
             Self::Text(text) | Self::Unreached(text) => {
                 say(&text);
-                ExitCode::from(FAILED)
+                FAILED
             }
             Self::Usage(text) => {
                 say(&text);
-                ExitCode::from(USAGE)
+                USAGE
             }
         }
     }

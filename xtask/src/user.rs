@@ -29,7 +29,7 @@ const SUITES: &[(&str, &[&str])] = &[
             "same::",
         ],
     ),
-    ("server/unit", &["access::", "config::", "storage::", "shared::fence_file", "shared::lock_file"]),
+    ("server/unit", &["access::", "config::", "storage::"]),
 ];
 
 /// Where these tests are counted that root is needed for.

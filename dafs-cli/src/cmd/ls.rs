@@ -5,14 +5,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use dafs_client::{Attributes, FileKind};
+use dafs_client::{Attributes, Dir, Error, FileKind};
 
 use crate::flags::Ls;
+use crate::folder::{Folder, Held};
 use crate::format::{self, Owners};
 use crate::local_time;
 use crate::output::Output;
-use crate::remote::{Remotes, Target, join};
+use crate::remote::{Remotes, Target, join, sure};
 use crate::report::{Failure, Failures, Result};
 
 pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
@@ -55,6 +57,9 @@ struct Listing<'a> {
 /// Bytes of a listing that is kept to be sorted: names, attributes, and directories to list.
 const KEPT_SIZE_MAX: usize = 128 << 20;
 
+/// Directories that are held open on the server.
+const HELD_MAX: usize = 64;
+
 /// Widths of columns, for a listing that is not seen whole before it is written.
 const STREAM_WIDTHS: Widths = Widths { links: 3, user: 8, group: 8, size: 10 };
 
@@ -93,32 +98,65 @@ impl Listing<'_> {
             false => target.path.as_os_str().as_bytes().to_vec(),
         };
         let url = self.url_for_programs(target, Path::new(""));
-        let row = self.row((target, Path::new(""), &url), name, Some(attributes));
+        let row = self.row((target.export.root(), &url), name, Some(attributes));
         self.rows(vec![row])
     }
 
-    /// A directory, and with -R those below, depth first.
+    /// A directory, and with -R those below, depth first. Each of these is opened by its name in the one above.
     fn directories(&mut self, target: &Target) -> Result<()> {
-        let mut stack = vec![target.path.clone()];
-        while let Some(path) = stack.pop() {
+        let failed = |error: Error| target.failed("list", &error);
+        let look = || target.export.lookup(&target.path, true);
+        let (dir, found) = sure(look(), look).map_err(failed)?;
+        let top = Folder::top(dir, (found.fs_id, found.file_id), HELD_MAX);
+        let mut stack = vec![(None, PathBuf::new())];
+        while let Some((above, name)) = stack.pop() {
             let mut below = Vec::new();
-            let listed = self.directory(target, &path, &mut below);
+            let listed = match &above {
+                None => self.directory(target, &top, &mut below).map(|()| Some(Arc::clone(&top))),
+                Some(above) => self.directory_below(target, above, &name, &mut below),
+            };
             match listed {
                 Err(unreached @ Failure::Unreached(_)) => return Err(unreached),
-                listed => self.failures.keep_going(listed)?,
+                Ok(Some(folder)) => {
+                    below.sort_by(|one: &PathBuf, other| other.cmp(one));
+                    stack.extend(below.into_iter().map(|name| (Some(Arc::clone(&folder)), name)));
+                }
+                listed => self.failures.keep_going(listed.map(drop))?,
             }
-            below.sort_by(|one, other| other.cmp(one));
-            stack.append(&mut below);
         }
         Ok(())
     }
 
-    fn directory(&mut self, target: &Target, path: &Path, below: &mut Vec<PathBuf>) -> Result<()> {
+    /// A directory in another; `None` where it is not there any more.
+    fn directory_below(
+        &mut self,
+        target: &Target,
+        above: &Arc<Folder<Dir>>,
+        name: &Path,
+        below: &mut Vec<PathBuf>,
+    ) -> Result<Option<Arc<Folder<Dir>>>> {
+        let opened = above.held().and_then(|dir| dir.directory(name));
+        let (dir, id) = opened.map_err(|error| {
+            let path = join(&target.path, &above.path_of(name));
+            target.failed_at("list", &path, &error)
+        })?;
+        let folder = above.below(name, dir, id);
+        self.directory(target, &folder, below)?;
+        Ok(Some(folder))
+    }
+
+    fn directory(
+        &mut self,
+        target: &Target,
+        folder: &Arc<Folder<Dir>>,
+        below: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let path = &join(&target.path, &folder.path());
         self.heading(target, path)?;
         let failed = |error| target.failed_at("list", path, &error);
         let wants_attributes = self.flags.long || self.flags.json || self.flags.recursive;
-        let entries = target.export.read_dir(path, wants_attributes).map_err(failed)?;
-        let dir = entries.dir().clone();
+        let dir = folder.held().and_then(|held| held.open_dir_no_follow("")).map_err(failed)?;
+        let entries = dir.entries(wants_attributes);
         let url = self.url_for_programs(target, path);
         let mut rows = Vec::new();
         let mut kept = 0;
@@ -146,11 +184,10 @@ impl Listing<'_> {
                 && attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
                 && let Some(name) = crate::remote::entry_name(&entry.name)
             {
-                let own = join(path, name);
-                kept += own.as_os_str().len() + size_of::<PathBuf>();
-                below.push(own);
+                kept += name.as_os_str().len() + size_of::<PathBuf>();
+                below.push(name.to_owned());
             }
-            let row = self.row((target, path, &url), entry.name, attributes);
+            let row = self.row((&dir, &url), entry.name, attributes);
             match self.flags.unsorted {
                 true => self.write_row(&row, STREAM_WIDTHS)?,
                 false => {
@@ -185,16 +222,13 @@ impl Listing<'_> {
 
     fn row(
         &mut self,
-        (target, directory, url): (&Target, &Path, &Rc<[u8]>),
+        (directory, url): (&Dir, &Rc<[u8]>),
         name: Vec<u8>,
         attributes: Option<Attributes>,
     ) -> Row {
         let is_link = attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Symlink);
         let points_to = match is_link && (self.flags.long || self.flags.json) {
-            true => {
-                let path = join(directory, Path::new(OsStr::from_bytes(&name)));
-                target.export.read_link(path).ok()
-            }
+            true => directory.read_link(Path::new(OsStr::from_bytes(&name))).ok(),
             false => None,
         };
         Row { directory: Rc::clone(url), name, attributes, target: points_to }

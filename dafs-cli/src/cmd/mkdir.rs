@@ -61,7 +61,7 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
 }
 
 /// The user's umask: the server has none.
-fn umask() -> u32 {
+pub(crate) fn umask() -> u32 {
     use rustix::process::umask;
     let mask = umask(0o077.into());
     umask(mask);

@@ -8,7 +8,7 @@ mod fence;
 mod links;
 mod lock;
 mod ls;
-mod mkdir;
+pub(crate) mod mkdir;
 mod mv;
 mod query;
 mod rm;

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use dafs_client::{Error, FileKind, Status};
@@ -138,8 +140,11 @@ fn remove_second_name(from: &Target, to: &Target) -> Result<()> {
     if is_one_name(from, to) {
         return Err(not_moved(from, to, "they are the same file"));
     }
+    if !has_more_names(left.kind, left.links) {
+        return Ok(());
+    }
     // Where upper and lower case are one, the other name is found under this one too.
-    if !has_more_names(left.kind, left.links) || differ_in_case_alone(from, to) {
+    if are_in_one_directory(from, to) && !has_entry(from).map_err(|error| failed(&error))? {
         return Ok(());
     }
     let remove = || from.export.remove_file(&from.path);
@@ -154,10 +159,15 @@ fn has_more_names(kind: FileKind, links: u32) -> bool {
     kind != FileKind::Directory && links > 1
 }
 
-fn differ_in_case_alone(one: &Target, other: &Target) -> bool {
-    // What is not UTF-8 has no case that could be told.
-    let lower = |target: &Target| target.path.file_name().and_then(OsStr::to_str).map(str::to_lowercase);
-    lower(one).is_some_and(|name| lower(other) == Some(name)) && are_in_one_directory(one, other)
+/// Whether the directory has an entry of that very name, byte for byte.
+fn has_entry(target: &Target) -> dafs_client::Result<bool> {
+    let Some(name) = target.path.file_name() else { return Ok(false) };
+    for entry in target.export.read_dir(target.path.parent().unwrap_or(Path::new("")), false)? {
+        if entry?.name == name.as_bytes() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn not_moved(from: &Target, to: &Target, why: &str) -> Failure {

@@ -1,15 +1,17 @@
 //! `dafs rm`. Never follows a symbolic link below what was named: each directory is opened, and removed, by its one name in the directory
-//! that listed it, which stays open. A path could come to lead elsewhere, where another user may rename what is in the tree.
+//! that listed it. A path could come to lead elsewhere, where another user may rename what is in the tree.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use dafs_client::{Dir, Error, FileKind, Pending, ReadDir, Status};
+use dafs_client::{Attributes, Dir, Error, FileKind, Pending, ReadDir, Status};
 
 use crate::flags::Rm;
+use crate::folder::{Folder, Held};
 use crate::remote::{
     Remotes, Target, ends_session, ends_with_slash, entry_name, join, normal, parse_path, sure,
     without_slashes,
@@ -22,7 +24,10 @@ const DEPTH: usize = 64;
 
 /// Directories of one that are opened ahead; in deep trees one alone, for they stay open on the server while others are emptied.
 const AHEAD: usize = 16;
-const AHEAD_LEVELS: usize = 32;
+const AHEAD_LEVELS: usize = 4;
+
+/// Directories that are held open on the server, beside those opened ahead.
+const HELD_MAX: usize = 64;
 
 /// Directories of one that are known and not emptied yet, at most: then these are emptied before more is listed, for nothing says that the
 /// list ends.
@@ -43,19 +48,22 @@ pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
     Ok(remover.failures.exit())
 }
 
-/// Removals that have begun, by what is to be removed.
+/// Removals that have begun, by the name of what is to be removed.
 type Removing = Vec<(PathBuf, Pending<dafs_client::Result<()>>)>;
+
+/// A directory that is being opened.
+type Opening = Pending<dafs_client::Result<(Dir, Attributes)>>;
 
 /// A directory on the way from the top to what is being emptied.
 struct Level {
-    dir: Dir,
-    /// For people.
-    path: PathBuf,
-    /// What of it is not listed yet.
-    rest: Option<ReadDir>,
-    /// Directories in what is.
+    folder: Arc<Folder<Dir>>,
+    /// Its name in the one above.
+    name: PathBuf,
+    /// Behind which entry it is to be listed on; `None` where nothing is left.
+    rest: Option<u64>,
+    /// Directories in what was listed, by name.
     below: Vec<PathBuf>,
-    opening: VecDeque<(PathBuf, Pending<dafs_client::Result<Dir>>)>,
+    opening: VecDeque<(PathBuf, Opening)>,
     /// Of those that are empty.
     removing: Removing,
 }
@@ -123,22 +131,30 @@ impl Remover<'_> {
 
     /// A tree: directories are listed on the way down, and removed on the way up.
     fn tree(&self, target: &Target) -> Result<()> {
-        let open = || target.export.open_dir_no_follow(&target.path);
-        let opened = sure(open(), open);
         let mut levels = Vec::new();
-        match opened {
-            Ok(dir) => levels.push(Level::new(dir, target.path.clone())),
+        match target.export.directory(&target.path) {
+            Ok((dir, id)) => {
+                levels.push(Level::new(Folder::top(dir, id, HELD_MAX), PathBuf::new()));
+            }
             // It may be empty all the same.
-            Err(error) => self.failed(target, "list", &target.path, &error)?,
+            Err(error) => self.failed(target, "list", Path::new(""), &error)?,
         }
         while let Some(mut level) = levels.pop() {
             self.check_interrupt(target)?;
+            let dir = match level.folder.held() {
+                Ok(dir) => dir,
+                // What is in it cannot be reached any more.
+                Err(error) => {
+                    self.failed(target, "list", &level.folder.path(), &error)?;
+                    continue;
+                }
+            };
             if level.is_emptied() {
-                self.list(target, &mut level)?;
+                self.list(target, &dir, &mut level)?;
             }
-            level.open_ahead(if levels.len() < AHEAD_LEVELS { AHEAD } else { 1 });
-            if let Some((path, opening)) = level.opening.pop_front() {
-                let below = self.opened(target, &mut level, path, opening)?;
+            level.open_ahead(&dir, if levels.len() < AHEAD_LEVELS { AHEAD } else { 1 });
+            if let Some((name, opening)) = level.opening.pop_front() {
+                let below = self.opened(target, &dir, &mut level, name, opening)?;
                 levels.push(level);
                 levels.extend(below);
                 continue;
@@ -147,19 +163,25 @@ impl Remover<'_> {
                 levels.push(level);
                 continue;
             }
-            let Level { dir, path, removing, .. } = level;
-            self.collect(target, removing, |path| remove_dir(&dir, path).wait())?;
+            let Level { folder, name, removing, .. } = level;
+            self.collect(target, &folder, removing, |name| dir.remove_dir(name))?;
             if let Some(above) = levels.last_mut() {
-                self.remove(target, above, path)?;
+                match above.folder.held() {
+                    Ok(dir) => self.remove(target, &dir, above, name)?,
+                    Err(error) => self.failed(target, "remove", &folder.path(), &error)?,
+                }
             }
         }
-        let removing = vec![(target.path.clone(), target.export.submit_remove_dir(&target.path))];
-        self.collect(target, removing, |path| target.export.remove_dir(path))
+        let remove = || target.export.remove_dir(&target.path);
+        match sure(remove(), remove) {
+            Err(error) if !error.is_not_found() => self.failed(target, "remove", Path::new(""), &error),
+            _ => Ok(()),
+        }
     }
 
     /// Reports what could not be done, and goes on. The end of the session ends the operand: all that follows would fail for it.
     fn failed(&self, target: &Target, action: &str, path: &Path, error: &Error) -> Result<()> {
-        let failure = target.failed_at(action, path, error);
+        let failure = target.failed_at(action, &join(&target.path, path), error);
         if ends_session(error) {
             return Err(failure);
         }
@@ -171,88 +193,96 @@ impl Remover<'_> {
     fn opened(
         &self,
         target: &Target,
+        dir: &Dir,
         above: &mut Level,
-        path: PathBuf,
-        opening: Pending<dafs_client::Result<Dir>>,
+        name: PathBuf,
+        opening: Opening,
     ) -> Result<Option<Level>> {
-        let opened = sure(opening.wait(), || open(&above.dir, &path).wait());
+        let opened = sure(opening.wait(), || dir.lookup(&name, false));
         progressed();
         match opened {
-            Ok(dir) => return Ok(Some(Level::new(dir, path))),
+            Ok((held, found)) if found.kind == FileKind::Directory => {
+                let folder = above.folder.below(&name, held, (found.fs_id, found.file_id));
+                return Ok(Some(Level::new(folder, name)));
+            }
             // Somebody else was faster.
             Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                self.failed(target, "list", &path, &error)?;
+            opened => {
+                let error = opened.err().unwrap_or_else(Dir::replaced);
+                self.failed(target, "list", &above.folder.path_of(&name), &error)?;
                 // It may be empty all the same.
-                self.remove(target, above, path)?;
+                self.remove(target, dir, above, name)?;
             }
         }
         Ok(None)
     }
 
     /// Begins to remove a directory that should be empty.
-    fn remove(&self, target: &Target, above: &mut Level, path: PathBuf) -> Result<()> {
-        let pending = remove_dir(&above.dir, &path);
-        above.removing.push((path, pending));
+    fn remove(&self, target: &Target, dir: &Dir, above: &mut Level, name: PathBuf) -> Result<()> {
+        let pending = dir.submit_remove_dir(&name);
+        above.removing.push((name, pending));
         if above.removing.len() >= DEPTH {
             let group = std::mem::take(&mut above.removing);
-            self.collect(target, group, |path| remove_dir(&above.dir, path).wait())?;
+            self.collect(target, &above.folder, group, |name| dir.remove_dir(name))?;
         }
         Ok(())
     }
 
     /// Removes what is in a directory and is none, and finds those that are: all, or so many that they are emptied first.
-    fn list(&self, target: &Target, level: &mut Level) -> Result<()> {
-        let Level { dir, path, rest, below, .. } = level;
-        let Some(entries) = rest else { return Ok(()) };
+    fn list(&self, target: &Target, dir: &Dir, level: &mut Level) -> Result<()> {
+        let Level { folder, rest, below, .. } = level;
+        let Some(cookie) = rest.take() else { return Ok(()) };
         let mut removing = Removing::new();
-        let again = |path: &Path| remove_file(dir, path).wait();
-        let is_all = loop {
+        let again = |name: &Path| dir.remove_file(name);
+        let open = || dir.open_dir_no_follow("");
+        let mut entries: ReadDir = match sure(open(), open) {
+            Ok(opened) => opened.entries_from(true, cookie),
+            // It may be empty all the same.
+            Err(error) => return self.failed(target, "list", &folder.path(), &error),
+        };
+        loop {
             self.check_interrupt(target)?;
             let entry = match entries.next() {
-                None => break true,
+                None => break,
                 Some(Ok(entry)) => entry,
                 Some(Err(error)) => {
-                    self.failed(target, "list", path, &error)?;
-                    break true;
+                    self.failed(target, "list", &folder.path(), &error)?;
+                    break;
                 }
             };
             let Some(name) = entry_name(&entry.name) else { continue };
-            let own = join(path, name);
             match dir.entry_metadata(&entry) {
-                Ok(attributes) if attributes.kind == FileKind::Directory => below.push(own),
-                Ok(_) => removing.push((own.clone(), remove_file(dir, &own))),
+                Ok(attributes) if attributes.kind == FileKind::Directory => below.push(name.to_owned()),
+                Ok(_) => removing.push((name.to_owned(), dir.submit_remove_file(name))),
                 Err(error) if error.is_not_found() => {}
-                Err(error) => self.failed(target, "look at", &own, &error)?,
+                Err(error) => self.failed(target, "look at", &folder.path_of(name), &error)?,
             }
             if removing.len() >= DEPTH {
-                self.collect(target, std::mem::take(&mut removing), again)?;
+                self.collect(target, folder, std::mem::take(&mut removing), again)?;
             }
             if below.len() >= BELOW_MAX {
-                break false;
+                *rest = Some(entries.cookie());
+                break;
             }
-        };
-        self.collect(target, removing, again)?;
-        if is_all {
-            *rest = None;
         }
-        Ok(())
+        self.collect(target, folder, removing, again)
     }
 
     fn collect(
         &self,
         target: &Target,
+        folder: &Folder<Dir>,
         removing: Removing,
         again: impl Fn(&Path) -> dafs_client::Result<()>,
     ) -> Result<()> {
-        for (path, pending) in removing {
+        for (name, pending) in removing {
             let waited = pending.wait();
             progressed();
-            match sure(waited, || again(&path)) {
+            match sure(waited, || again(&name)) {
                 Ok(()) => {}
                 // Somebody else was faster: what was asked for is so.
                 Err(error) if error.is_not_found() => {}
-                Err(error) => self.failed(target, "remove", &path, &error)?,
+                Err(error) => self.failed(target, "remove", &folder.path_of(&name), &error)?,
             }
         }
         Ok(())
@@ -268,9 +298,9 @@ impl Remover<'_> {
 }
 
 impl Level {
-    fn new(dir: Dir, path: PathBuf) -> Self {
-        let rest = Some(dir.entries(true));
-        Self { dir, path, rest, below: Vec::new(), opening: VecDeque::new(), removing: Vec::new() }
+    fn new(folder: Arc<Folder<Dir>>, name: PathBuf) -> Self {
+        let (below, opening, removing) = (Vec::new(), VecDeque::new(), Vec::new());
+        Self { folder, name, rest: Some(0), below, opening, removing }
     }
 
     /// Nothing is known to be in it.
@@ -279,12 +309,12 @@ impl Level {
     }
 
     /// Begins to open the directories that are next, `count` of them.
-    fn open_ahead(&mut self, count: usize) {
+    fn open_ahead(&mut self, dir: &Dir, count: usize) {
         while self.opening.len() < count
-            && let Some(path) = self.below.pop()
+            && let Some(name) = self.below.pop()
         {
-            let pending = open(&self.dir, &path);
-            self.opening.push_back((path, pending));
+            let pending = dir.submit_lookup(&name, false);
+            self.opening.push_back((name, pending));
         }
     }
 }
@@ -293,22 +323,4 @@ impl Level {
 fn ends_with_dots(path: &Path) -> bool {
     let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').next();
     matches!(last, Some(b"." | b".."))
-}
-
-// In the directory that listed it, by its name alone.
-
-fn open(dir: &Dir, path: &Path) -> Pending<dafs_client::Result<Dir>> {
-    dir.submit_open_dir_no_follow(name(path))
-}
-
-fn remove_dir(dir: &Dir, path: &Path) -> Pending<dafs_client::Result<()>> {
-    dir.submit_remove_dir(name(path))
-}
-
-fn remove_file(dir: &Dir, path: &Path) -> Pending<dafs_client::Result<()>> {
-    dir.submit_remove_file(name(path))
-}
-
-fn name(path: &Path) -> &Path {
-    path.file_name().map_or(Path::new(""), Path::new)
 }

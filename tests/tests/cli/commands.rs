@@ -379,6 +379,11 @@ fn mv_of_two_names_of_one_file_leaves_the_second(on: On) {
         assert!(!world.data().join(from).exists(), "{from} to {to}");
         assert_eq!(fs::read(world.data().join(target)).unwrap(), b"content");
     }
+    // They differ in case alone.
+    fs::write(world.data().join("f"), "content").unwrap();
+    fs::hard_link(world.data().join("f"), world.data().join("F")).unwrap();
+    dafs(["mv", &url("f"), &url("F")]).succeeded();
+    assert!(!world.data().join("f").exists() && world.data().join("F").exists());
     // They differ in bytes that are no letters.
     let names = [&b"data/\xe8"[..], b"data/\xe9"].map(OsStr::from_bytes);
     let [from, to] = names.map(|name| world.data().parent().unwrap().join(name));

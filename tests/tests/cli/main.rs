@@ -11,6 +11,8 @@ mod errors;
 mod fences;
 mod forbidden;
 mod full;
+mod given;
+mod held;
 mod locks;
 #[cfg(feature = "verbs")]
 mod memlock;

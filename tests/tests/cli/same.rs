@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -17,6 +17,7 @@ use crate::programs::{World, command, dafs};
 on_sockets! {
     copy_of_a_file_onto_itself_through_the_server_is_refused,
     link_that_would_replace_the_file_that_it_leads_to_is_refused,
+    link_that_would_replace_itself_is_refused,
     copy_of_a_tree_into_itself_through_the_server_ends,
     copy_over_a_longer_file_replaces_it,
     copy_of_a_pseudo_file_is_its_content,
@@ -231,6 +232,65 @@ fn server_says_how_to_reach_it_where_it_listens_everywhere() {
         line.contains(&format!("--key-file {}", text(&keys))) && line.contains("dafs+tcp://127.0.0.1:"),
         "{line}"
     );
+}
+
+// [CMD-104]
+fn link_that_would_replace_itself_is_refused(on: On) {
+    let world = World::start_with(on, |server, directory| {
+        server.arg("--export").arg(format!("twin={}", directory.join("data").display()));
+    });
+    let (data, other) = (world.data(), if on == On::Tcp { On::Shm } else { On::Tcp });
+    let elsewhere = World::start(other);
+    fs::create_dir(data.join("d")).unwrap();
+    fs::write(data.join("file"), "content").unwrap();
+    symlink("d", data.join("link to d")).unwrap();
+    for target in ["nowhere", "file"] {
+        let link = data.join("d/l");
+        let _ = fs::remove_file(&link);
+        symlink(target, &link).unwrap();
+        let number = fs::symlink_metadata(&link).unwrap().ino();
+        let local = link.to_str().unwrap().to_owned();
+        let url = |path: &str| world.url(path);
+        for (from, to) in [
+            (url("data/d/l"), url("data/d/l")),
+            (url("data/d/l"), url("data/d")),
+            (url("data/d/l"), url("data/d/./l")),
+            (url("data/d/l"), url("data/link to d/l")),
+            (url("data/d/l"), url("twin/d/l")),
+            (url("data/d/l"), local.clone()),
+            (local.clone(), url("data/d/l")),
+            (local.clone(), url("twin/d")),
+        ] {
+            dafs(["cp", "-r", &from, &to]).failed(1, &["are the same file"]);
+            assert_eq!(fs::symlink_metadata(&link).unwrap().ino(), number, "{from} {to}");
+        }
+        let cp = Command::new("cp").args(["-r", &local, &local]).output().unwrap();
+        assert_eq!(cp.status.code(), Some(1), "so does cp(1)");
+        // Another link is replaced.
+        symlink("else", elsewhere.data().join("l")).unwrap();
+        dafs(["cp", "-r", &url("data/d/l"), &elsewhere.url("data/l")]).succeeded();
+        assert_eq!(fs::read_link(elsewhere.data().join("l")).unwrap(), Path::new(target));
+        fs::remove_file(elsewhere.data().join("l")).unwrap();
+    }
+}
+
+// [CMD-105]
+#[test]
+fn help_that_cannot_be_written_and_output_that_is_closed_are_errors() {
+    let program = crate::programs::program("dafs");
+    for words in ["--help", "help", "--version", "cp --help", "info --devices", "dissector"] {
+        for shell in ["exec \"$0\" $1 >/dev/full", "exec \"$0\" $1 >&-"] {
+            let ran = Command::new("sh").args(["-c", shell]).arg(&program).arg(words).output().unwrap();
+            let said = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(1), "{words} {shell}: {said}");
+            assert!(said.starts_with("dafs: cannot write to standard output: "), "{words} {shell}: {said}");
+        }
+        let ran = Command::new(&program).args(words.split(' ')).stdout(Stdio::null()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stderr), "", "{words}");
+    }
+    let ran = Command::new(&program).args(["--timeout", "abc", "ls", "dafs://localhost/d"]).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(2) && said.contains("\"abc\" is not a time"), "{said}");
 }
 
 #[test]

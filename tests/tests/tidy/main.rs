@@ -41,6 +41,7 @@ const UNSAFE_FILES: &[&str] = &[
     "adio-dafs/src/server/exit.rs",
     "dafs-bench/src/peer/libnfs.rs",
     "dafs-bench/src/sys.rs",
+    "dafs-cli/src/closed.rs",
     "dafs-client/src/api/file/raw.rs",
     "dafs-client/src/api/file/submit.rs",
     "dafs-client/src/driver/fork.rs",

@@ -1,13 +1,15 @@
 //! What a copy has come to: counted, reported, and whether it goes on.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::at::Spot;
 use super::draft::Drafts;
 use super::item::{Item, Linked, Options};
-use super::place::{Cause, Place};
+use super::meta::Cause;
+use super::place::Place;
 use super::tally::Tally;
 use crate::report::{Failures, lock};
 use crate::signals::{Interrupt, Patience};
@@ -21,7 +23,7 @@ pub(super) struct Account {
     // A session has ended.
     over: AtomicBool,
     // Where the data of files with several names is, once it is all there.
-    copied: Mutex<HashMap<Linked, PathBuf>>,
+    copied: Mutex<HashMap<Linked, Spot>>,
     // Copies of large files that are not complete.
     incomplete: Mutex<Vec<String>>,
     pub(super) drafts: Arc<Drafts>,
@@ -57,7 +59,7 @@ impl Account {
         lock(&self.incomplete).retain(|other| other != copy);
     }
 
-    pub(super) fn first_name(&self, item: &Item) -> Option<PathBuf> {
+    pub(super) fn first_name(&self, item: &Item) -> Option<Spot> {
         lock(&self.copied).get(&Linked::of(item)?).cloned()
     }
 
@@ -65,7 +67,7 @@ impl Account {
     pub(super) fn copied(&self, item: &Item, size: u64) {
         self.tally.file(size);
         if let Some(linked) = Linked::of(item) {
-            lock(&self.copied).insert(linked, item.path.clone());
+            lock(&self.copied).insert(linked, item.copy.clone());
         }
     }
 
@@ -81,7 +83,7 @@ impl Account {
         let cause = Cause::Text(
             "it changed meanwhile, and the copy may be partly old and partly new: copy it again".into(),
         );
-        self.failed(&item.roots.source, "copy exactly", &item.path, &cause);
+        self.failed(&item.roots.source, "copy exactly", &item.path(), &cause);
     }
 
     /// The rest is not copied.

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use dafs_client::FileKind;
 
 use super::item::Item;
-use super::place::{Cause, Meta};
+use super::meta::{Cause, Meta};
 use crate::remote::normal;
 use crate::report::lock;
 
@@ -33,8 +33,8 @@ pub(super) enum Claim {
 impl Claims {
     /// Claims the name of an item's copy.
     pub(super) fn name(&self, item: &Item) -> Claim {
-        let source = item.roots.source.shown(&item.path);
-        let path = normal(&item.roots.destination.path(&item.path));
+        let source = item.roots.source.shown(&item.path());
+        let path = normal(&item.roots.destination.path(&item.path()));
         match lock(&self.names).entry(path) {
             Entry::Vacant(entry) => {
                 entry.insert(source);
@@ -50,7 +50,7 @@ impl Claims {
         if found.links < 2 && !item.follow {
             return Ok(());
         }
-        let copy = item.roots.destination.shown(&item.path);
+        let copy = item.roots.destination.shown(&item.path());
         let mut files = lock(&self.files);
         let first = files.entry(found.id).or_insert_with(|| copy.clone());
         match *first == copy {
@@ -65,7 +65,7 @@ impl Claims {
 /// Whether a name may come out of two of these items.
 pub(super) fn overlap(items: &[Item]) -> bool {
     let mut tops: Vec<PathBuf> =
-        items.iter().map(|item| normal(&item.roots.destination.path(&item.path))).collect();
+        items.iter().map(|item| normal(&item.roots.destination.path(&item.path()))).collect();
     tops.sort();
     // By components: what begins with a path comes right after it.
     tops.windows(2).any(|pair| pair[1].starts_with(&pair[0]))

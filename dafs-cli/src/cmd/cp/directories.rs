@@ -1,22 +1,26 @@
 //! The end of a copy: directories get their attributes, and they and the names in them are made durable.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use dafs_client::{Dir, Error, FileKind};
 
 use super::account::Account;
+use super::at::At;
+use super::extras::{Extras, Having};
 use super::item::{BATCH_COUNT, Item};
-use super::names::Made;
+use super::meta::{Cause, Later, Meta};
+use super::names::{Above, Made};
 use super::open_file::ROUNDS_MAX;
-use super::place::{Cause, Later, Place};
-use crate::remote::{Target, sure};
+use super::place::Place;
+use crate::remote::sure;
 
 /// Sets the attributes of directories in which all is made, deepest first: a directory may lose the permission that is
 /// needed to reach those in it. Then makes them durable, with the names of what no commit of a file covers:
 /// symbolic links, second names, directories.
 pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
-    let depth = |item: &Item| item.path.components().count();
+    let depth = |item: &Item| item.copy.depth();
     directories.sort_by_key(|item| std::cmp::Reverse(depth(item)));
     for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
         for chunk in level.chunks(BATCH_COUNT) {
@@ -27,7 +31,7 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
             let setting: Vec<_> = chunk.iter().map(|item| begin_set_attributes(account, item)).collect();
             for (item, later) in chunk.iter().zip(setting) {
                 if let Err(cause) = later.wait() {
-                    account.failed(&item.roots.destination, "set the attributes of", &item.path, &cause);
+                    account.failed(&item.roots.destination, "set the attributes of", &item.path(), &cause);
                 }
             }
             commit(account, chunk, opened, made);
@@ -39,8 +43,29 @@ pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
 fn begin_set_attributes(account: &Account, item: &Item) -> Later<()> {
     match item.was_there && !account.options.preserve {
         true => Later::Now(Ok(())),
-        false => item.roots.destination.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner),
+        false => match item_extras(account, item) {
+            Ok(meta) => set(item, &meta),
+            Err(cause) => Later::Now(Err(cause)),
+        },
     }
+}
+
+fn set(item: &Item, meta: &Meta) -> Later<()> {
+    let Some(folders) = &item.folders else { return Later::Now(Ok(())) };
+    match folders.copy.held() {
+        Ok(held) => held.itself().begin_set_attributes(meta, &item.roots.keep_owner),
+        Err(cause) => Later::Now(Err(cause)),
+    }
+}
+
+/// Gives the copy of a directory what is kept beside attributes; returns those that it then is to have.
+fn item_extras(account: &Account, item: &Item) -> Result<Meta, Cause> {
+    let (Some(folders), true) = (&item.folders, account.options.preserve) else {
+        return Ok(item.meta.clone());
+    };
+    let (source, copy) = (folders.source.held()?.itself(), folders.copy.held()?.itself());
+    let extras = Extras::begin_read(&Having::At(&source)).wait()?;
+    Ok(extras.begin_write(&Having::At(&copy)).wait()?.attributes(&item.meta, &item.roots.keep_owner))
 }
 
 /// Makes the names durable that the tops of the trees got, in directories that were there before.
@@ -52,8 +77,9 @@ pub(super) fn commit_names(account: &Account, tops: &[Item]) {
             && let Some(parent) = target.path.parent()
             && parents.insert((target.url_of(parent).to_os_string(), parent.to_owned()))
         {
-            let made = account.drafts.names.as_ref().and_then(|names| names.take(parent));
-            if let Err(cause) = commit_made(account, target, parent, made)
+            let above = Above::Path(parent.to_owned());
+            let made = account.drafts.names.as_ref().and_then(|names| names.take(&above));
+            if let Err(cause) = commit_made(account, destination, &above, made)
                 // A file is whole, and only its name is as durable as the server's file system makes it by itself.
                 && !(item.meta.kind == FileKind::File && cause.is_denied())
             {
@@ -65,39 +91,36 @@ pub(super) fn commit_names(account: &Account, tops: &[Item]) {
 
 /// Makes the directory durable that the copy of an item is in, where too many names were made in it to remember more.
 pub(super) fn commit_full(account: &Account, item: &Item) {
-    let (destination, own) = (&item.roots.destination, item.roots.destination.path(&item.path));
-    if let (Place::Remote(target), Some(names), Some(directory)) =
-        (destination, &account.drafts.names, own.parent())
-        && let Some(made) = names.take_full(directory)
-        && let Err(cause) = commit_made(account, target, directory, Some(made))
+    let destination = &item.roots.destination;
+    if let (Some(names), Some(above)) = (&account.drafts.names, Above::of(destination, &item.copy))
+        && let Some(made) = names.take_full(&above)
+        && let Err(cause) = commit_made(account, destination, &above, Some(made))
         && !cause.is_denied()
     {
-        account.failed(&destination.export(), "make durable", directory, &cause);
+        account.failed(&destination.export(), "make durable", &above.shown(destination, None), &cause);
     }
 }
 
 /// Makes a directory durable, with these names in it.
-fn commit_made(account: &Account, target: &Target, path: &Path, made: Option<Made>) -> Result<(), Cause> {
-    commit_directory(target, path)?;
+fn commit_made(account: &Account, place: &Place, above: &Above, made: Option<Made>) -> Result<(), Cause> {
+    commit_directory(place, above)?;
     match made {
         None => Ok(()),
-        Some(made) => {
-            let place = Place::Remote(target.clone());
-            settle(account, &place, made, || commit_directory(target, path))
-        }
+        Some(made) => settle(account, place, above, made, || commit_directory(place, above)),
     }
 }
 
 /// The names in a directory, before its attributes may forbid to rename any. After a restart of the server they are looked at.
-fn made_in(account: &Account, item: &Item) -> Option<Made> {
+fn made_in(account: &Account, item: &Item) -> Option<(Above, Made)> {
     let destination = &item.roots.destination;
     let (session, names) = (destination.session()?, account.drafts.names.as_ref()?);
-    let mut made = names.take(&destination.path(&item.path)).unwrap_or_else(|| Made::nothing(session));
+    let above = Above::Folder(Arc::clone(&item.folders.as_ref()?.copy));
+    let mut made = names.take(&above).unwrap_or_else(|| Made::nothing(session));
     if made.session != Some(session) {
         made.session = Some(session);
-        renew(account, destination, &mut made);
+        renew(account, destination, &above, &mut made);
     }
-    Some(made)
+    Some((above, made))
 }
 
 /// Does once more what the server's machine may have forgotten, where the server was restarted before the directory of these names was
@@ -105,6 +128,7 @@ fn made_in(account: &Account, item: &Item) -> Option<Made> {
 fn settle(
     account: &Account,
     place: &Place,
+    above: &Above,
     mut made: Made,
     again: impl Fn() -> Result<(), Cause>,
 ) -> Result<(), Cause> {
@@ -114,27 +138,32 @@ fn settle(
             return Ok(());
         }
         made.session = session;
-        renew(account, place, &mut made);
+        renew(account, place, above, &mut made);
         again()?;
     }
     Err(Cause::Text("the server was restarted again and again".into()))
 }
 
 /// Looks at names. A copy that has its temporary name again is renamed; what is not there is reported, and left out.
-fn renew(account: &Account, place: &Place, made: &mut Made) {
-    let export = place.export();
+fn renew(account: &Account, place: &Place, above: &Above, made: &mut Made) {
+    let begin = |name: &Path, step: &dyn Fn(&At) -> Later<Meta>| match above.at(place, name) {
+        Ok(at) => step(&at),
+        Err(cause) => Later::Now(Err(cause)),
+    };
     for chunk in std::mem::take(&mut made.names).chunks(BATCH_COUNT) {
         let looking: Vec<_> = chunk
             .iter()
             .map(|name| {
-                let draft = name.draft.as_ref().map(|draft| export.begin_symlink_metadata(draft));
-                (draft, export.begin_symlink_metadata(&name.own))
+                let look = |name: &Path| begin(name, &At::begin_symlink_metadata);
+                (name.draft.as_deref().map(look), look(&name.own))
             })
             .collect();
         for (name, (draft, own)) in chunk.iter().zip(looking) {
             let (has_draft, own) = (draft.map(Later::wait), own.wait().map(drop));
             let found = match (has_draft, &name.draft) {
-                (Some(Ok(_)), Some(draft)) => export.begin_rename_own(draft, &name.own).wait(),
+                (Some(Ok(_)), Some(draft)) => {
+                    above.at(place, draft).and_then(|draft| draft.begin_rename_to(&name.own).wait())
+                }
                 // It may be there: then what has the name is not the copy.
                 (Some(Err(cause)), _) if !cause.is_not_found() => Err(cause),
                 _ => own,
@@ -145,55 +174,57 @@ fn renew(account: &Account, place: &Place, made: &mut Made) {
                     let is_lost = cause.is_not_found();
                     let lost = || Cause::Text("a restart of the server lost it: copy it again".into());
                     let cause = if is_lost { lost() } else { cause };
-                    account.failed(&export, "make the name durable of", &name.own, &cause);
+                    let shown = above.shown(place, Some(&name.own));
+                    account.failed(&place.export(), "make the name durable of", &shown, &cause);
                 }
             }
         }
     }
 }
 
-fn commit_directory(target: &Target, path: &Path) -> Result<(), Cause> {
+fn commit_directory(place: &Place, above: &Above) -> Result<(), Cause> {
     let commit = || {
-        let dir = target.export.open_dir(path)?;
-        sure(dir.commit(), || dir.commit())
+        let Some(opening) = above.itself(place)?.begin_open_dir() else { return Ok(()) };
+        let dir = opening.wait()?;
+        Ok::<_, Cause>(sure(dir.commit(), || dir.commit())?)
     };
     for _ in 0..ROUNDS_MAX {
         match commit() {
-            Err(Error::Stale { .. } | Error::WritesLost { .. }) => {}
-            result => return Ok(result?),
+            Err(Cause::Client(Error::Stale { .. } | Error::WritesLost { .. })) => {}
+            result => return result,
         }
     }
-    Ok(commit()?)
+    commit()
 }
 
 /// Opens the copy of a directory for its commit; `None` where nothing is committed: files of this machine are left to its page cache.
 fn begin_open(account: &Account, item: &Item) -> Option<Later<Dir>> {
-    let Place::Remote(target) = &item.roots.destination else { return None };
     if !account.options.sync {
         return None;
     }
-    let path: PathBuf = item.roots.destination.path(&item.path);
-    let (pending, export) = (target.export.submit_open_dir(&path), target.export.clone());
-    Some(Later::Wait(Box::new(move || Ok(sure(pending.wait(), || export.open_dir(&path))?))))
+    match item.folders.as_ref()?.copy.held() {
+        Ok(held) => held.itself().begin_open_dir(),
+        Err(cause) => Some(Later::Now(Err(cause))),
+    }
 }
 
 fn commit(
     account: &Account,
     items: &[Item],
     opened: Vec<Option<Result<Dir, Cause>>>,
-    made: Vec<Option<Made>>,
+    made: Vec<Option<(Above, Made)>>,
 ) {
     let committing: Vec<_> = opened
         .into_iter()
         .map(|opened| opened.map(|opened| opened.map(|dir| (dir.submit_commit(), dir))))
         .collect();
     for ((item, committing), made) in items.iter().zip(committing).zip(made) {
-        let (roots, path) = (&item.roots, &item.path);
+        let (roots, path) = (&item.roots, &item.path());
         let durable = match (committing, made) {
             (None, _) | (_, None) => Ok(()),
-            (Some(Ok((pending, dir))), Some(made)) => {
+            (Some(Ok((pending, dir))), Some((above, made))) => {
                 sure(pending.wait(), || dir.commit()).map_err(Cause::from).and_then(|()| {
-                    settle(account, &roots.destination, made, || {
+                    settle(account, &roots.destination, &above, made, || {
                         begin_set_attributes(account, item).wait()?;
                         Ok(sure(dir.commit(), || dir.commit())?)
                     })

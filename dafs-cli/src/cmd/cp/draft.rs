@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use dafs_client::{FileKind, Pending};
 use dafs_proto::wire::SessionId;
 
+use super::at::At;
 use super::item::{Item, Roots};
-use super::names::Names;
-use super::place::{Cause, Later, Meta, Place};
+use super::meta::{Cause, Later, Meta};
+use super::names::{Above, Names};
 use crate::report::lock;
 use crate::signals::Patience;
 
@@ -40,7 +41,7 @@ pub(super) struct Drafts {
 #[derive(Default)]
 struct State {
     next: u64,
-    open: BTreeMap<u64, (Place, PathBuf)>,
+    open: BTreeMap<u64, (At, String)>,
     left: Vec<String>,
     /// The command ends now: what is begun from here on nobody would remove.
     is_over: bool,
@@ -50,9 +51,11 @@ struct State {
 pub(super) struct Draft {
     roots: Arc<Roots>,
     number: u64,
-    /// Below no root: as the place has it.
-    own: PathBuf,
+    /// In the directory of the copy, which is held as long as this is there.
+    own: At,
     target: PathBuf,
+    above: Option<Above>,
+    shown: String,
     /// The session in which it began.
     session: Option<SessionId>,
     is_gone: bool,
@@ -89,9 +92,18 @@ impl Drafts {
     }
 
     /// A name was made on the server of this session, in that or a later one.
-    pub(super) fn made(&self, session: Option<SessionId>, own: &Path, draft: Option<&Path>) {
-        if let (Some(names), Some(session)) = (&self.names, session) {
-            names.add(session, own, draft);
+    pub(super) fn made(&self, session: Option<SessionId>, item: &Item) {
+        let destination = &item.roots.destination;
+        let own = match &item.copy.folder {
+            Some(_) => item.copy.name.clone(),
+            None => destination.path(&item.copy.name),
+        };
+        self.renamed(session, Above::of(destination, &item.copy).as_ref(), &own, None);
+    }
+
+    fn renamed(&self, session: Option<SessionId>, above: Option<&Above>, own: &Path, draft: Option<&Path>) {
+        if let (Some(names), Some(session), Some(above)) = (&self.names, session, above) {
+            names.add(session, above, own, draft);
         }
     }
 
@@ -104,19 +116,19 @@ impl Drafts {
             std::mem::take(&mut state.open)
         };
         let (mut removing, mut left) = (Vec::new(), Vec::new());
-        for (place, own) in open.into_values() {
-            match &place {
-                Place::Local(_) if is_removed(std::fs::remove_file(&own)) => {}
-                Place::Remote(target) if patience == Patience::Some => {
-                    removing.push((target.export.submit_remove_file(&own), place, own));
+        for (own, shown) in open.into_values() {
+            match own.remote() {
+                None if is_removed(own.remove_file()) => {}
+                Some((dir, name)) if patience == Patience::Some => {
+                    removing.push((dir.submit_remove_file(name), shown));
                 }
-                _ => left.push(place.shown_own(&own)),
+                _ => left.push(shown),
             }
         }
         let until = Instant::now() + REMOVAL_TIME_MAX;
-        for (pending, place, own) in removing {
+        for (pending, shown) in removing {
             if !is_done_by(pending, until) {
-                left.push(place.shown_own(&own));
+                left.push(shown);
             }
         }
         lock(&self.state).left.extend(left);
@@ -140,9 +152,13 @@ impl Drafts {
 
 impl Draft {
     /// A name in the directory where the copy of an item shall be. Does not return any more once the command is abandoned.
-    pub(super) fn new(item: &Item) -> Self {
+    ///
+    /// # Errors
+    /// The directory is not there any more.
+    pub(super) fn new(item: &Item) -> Result<Self, Cause> {
         let roots = Arc::clone(&item.roots);
-        let target = roots.destination.path(&item.path);
+        let target = roots.destination.at(&item.copy)?;
+        let above = Above::of(&roots.destination, &item.copy);
         let mut state = lock(&roots.drafts.state);
         while state.is_over {
             // The process ends in a moment.
@@ -155,21 +171,25 @@ impl Draft {
         // Nobody can have taken it before.
         let mut chance = RandomState::new().build_hasher();
         chance.write_u64(number);
-        let own = beside(&target, &format!("{PREFIX}{:016x}", chance.finish()));
-        state.open.insert(number, (roots.destination.clone(), own.clone()));
+        let own = target.named(beside(&target.name, &format!("{PREFIX}{:016x}", chance.finish())));
+        let shown = match &item.copy.folder {
+            Some(folder) => roots.destination.shown(&folder.path_of(&own.name)),
+            None => roots.destination.shown_own(&own.name),
+        };
+        state.open.insert(number, (own.clone(), shown.clone()));
         drop(state);
-        let session = roots.destination.session();
-        Self { roots, number, own, target, session, is_gone: false, is_in_doubt: false }
+        let (session, target) = (roots.destination.session(), target.name);
+        Ok(Self { roots, number, own, target, above, shown, session, is_gone: false, is_in_doubt: false })
     }
 
-    /// The temporary name, as its place has it.
-    pub(super) fn own(&self) -> &Path {
+    /// The temporary name.
+    pub(super) fn own(&self) -> &At {
         &self.own
     }
 
     /// Begins to give the copy its name, in the place of whatever has it.
     pub(super) fn begin_place(self) -> Later<()> {
-        let renaming = self.roots.destination.begin_rename_own(&self.own, &self.target);
+        let renaming = self.own.begin_rename_to(&self.target);
         Later::Wait(Box::new(move || {
             let renamed = renaming.wait();
             match renamed {
@@ -186,13 +206,14 @@ impl Draft {
     /// As [`Draft::begin_place`], of a name of a file that may have the other name already: then there is one to remove.
     pub(super) fn place_name(self) -> Result<(), Cause> {
         // It is removed, where it is still there.
-        self.roots.destination.begin_rename_own(&self.own, &self.target).wait()?;
+        self.own.begin_rename_to(&self.target).wait()?;
         self.note_placed();
         Ok(())
     }
 
     fn note_placed(&self) {
-        self.roots.drafts.made(self.session, &self.target, Some(&self.own));
+        let draft = Some(self.own.name.as_path());
+        self.roots.drafts.renamed(self.session, self.above.as_ref(), &self.target, draft);
     }
 
     /// There is nothing that has the name.
@@ -211,22 +232,21 @@ impl Drop for Draft {
     fn drop(&mut self) {
         let removed = match self.is_gone {
             true => Ok(()),
-            false => self.roots.destination.remove_own(&self.own),
+            false => self.own.remove_file(),
         };
         let mut state = lock(&self.roots.drafts.state);
         if state.open.remove(&self.number).is_some()
             && let Err(cause) = removed
             && (self.is_in_doubt || !cause.is_not_found())
         {
-            let shown = self.roots.destination.shown_own(&self.own);
-            state.left.push(shown);
+            state.left.push(std::mem::take(&mut self.shown));
         }
     }
 }
 
 /// It is not there any more, or was not yet.
-fn is_removed(removed: std::io::Result<()>) -> bool {
-    removed.is_ok() || removed.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+fn is_removed(removed: Result<(), Cause>) -> bool {
+    removed.is_ok() || removed.is_err_and(|cause| cause.is_not_found())
 }
 
 /// Whether a removal succeeds until then.

@@ -15,13 +15,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use dafs_client::FileKind;
 
 use super::account::Account;
+use super::at::{At, Base, Entries, MadeDir, Spot, UNFINISHED_MODE};
 use super::claims::{self, Claim};
 use super::directories;
 use super::group;
-use super::item::{BATCH_COUNT, Item, Linked, Made, is_large, is_sparse};
+use super::item::{BATCH_COUNT, Folders, Item, Linked, Made, is_large, is_sparse};
 use super::large;
-use super::place::{Cause, Entries, Place, SET_GROUP_ID};
+use super::meta::{Cause, Meta, SET_GROUP_ID};
+use super::place::Place;
 use super::same;
+use crate::folder::Folder;
 use crate::report::{Failure, lock};
 
 /// Bytes of a group.
@@ -32,6 +35,9 @@ const WAITING_MAX: usize = 4096;
 
 /// Directories of one that a thread has found and that are not listed yet, at most: then these are listed before the rest of it.
 const BELOW_MAX: usize = 4096;
+
+/// Directories of a tree, and of its copy, that are held open beside those that something is just done in.
+const HELD_MAX: usize = 128;
 
 pub(super) struct Engine {
     pub(super) account: Account,
@@ -66,7 +72,7 @@ struct Shared {
 impl Shared {
     /// Takes one more: to those that come later it was there.
     fn push(&mut self, item: &mut Item) {
-        item.was_there |= !self.made.insert(item.roots.destination.shown(&item.path));
+        item.was_there |= !self.made.insert(item.roots.destination.shown(&item.path()));
         self.items.push(item.clone());
     }
 }
@@ -80,7 +86,7 @@ struct Listing {
 
 /// What a thread does next.
 enum Task {
-    Directory(Listing),
+    Directory(Box<Listing>),
     Files(Vec<Item>),
 }
 
@@ -185,7 +191,7 @@ impl Engine {
 
     fn carry_out(&self, task: Task) {
         match task {
-            Task::Directory(listing) => self.list(listing),
+            Task::Directory(listing) => self.list(*listing),
             Task::Files(mut items) => {
                 let first = items.first().cloned();
                 let links: Vec<Item> =
@@ -207,10 +213,11 @@ impl Engine {
 
     /// Queues all that is in a directory, and makes the copies of those in it; the rest of one that has too many waits behind them.
     fn list(&self, mut listing: Listing) {
-        let (roots, path) = (Arc::clone(&listing.item.roots), listing.item.path.clone());
-        let failed = |cause| self.account.failed(&roots.source, "list", &path, &cause);
+        let roots = Arc::clone(&listing.item.roots);
+        let Some(folders) = listing.item.folders.clone() else { return };
+        let failed = |cause| self.account.failed(&roots.source, "list", &listing.item.path(), &cause);
         let entries = match listing.entries.take() {
-            None => roots.source.entries(&path),
+            None => folders.source.held().and_then(|held| held.entries()),
             Some(entries) => Ok(entries),
         };
         let mut entries = match entries {
@@ -219,19 +226,22 @@ impl Engine {
         };
         let (mut directories, made) = (Vec::new(), listing.made.clone());
         while !self.account.is_over()
-            && let Some(entry) = entries.next(&path)
+            && let Some(entry) = entries.next()
         {
             match entry {
-                Ok((path, Ok(mut meta))) => {
+                Ok((name, Ok(mut meta))) => {
                     let (roots, parent) = (Arc::clone(&roots), made.clone());
                     meta.inherits_group =
                         listing.item.meta.inherits_group && meta.kind == FileKind::Directory;
-                    self.entry(
-                        Item { roots, path, meta, follow: false, parent, was_there: false },
-                        &mut directories,
-                    );
+                    let source = Spot::below(&folders.source, name.clone());
+                    let copy = Spot::below(&folders.copy, name);
+                    let (folders, follow, was_there) = (None, false, false);
+                    let item = Item { roots, source, copy, folders, meta, follow, parent, was_there };
+                    self.entry(item, &mut directories);
                 }
-                Ok((path, Err(cause))) => self.account.failed(&roots.source, "look at", &path, &cause),
+                Ok((name, Err(cause))) => {
+                    self.account.failed(&roots.source, "look at", &folders.source.path_of(&name), &cause);
+                }
                 Err(cause) => {
                     failed(cause);
                     break;
@@ -262,13 +272,13 @@ impl Engine {
             return self.found(entry);
         }
         let source = &entry.roots.source;
-        match same::is_copy(&entry.roots, &entry.path, &entry.meta) {
+        match same::is_copy(&entry.roots, &entry.source, &entry.meta) {
             Ok(false) => directories.push(entry),
             Ok(true) => {
                 let cause = Cause::Text("it is the copy itself".into());
-                self.account.failed(source, "copy", &entry.path, &cause);
+                self.account.failed(source, "copy", &entry.path(), &cause);
             }
-            Err(cause) => self.account.failed(source, "look at", &entry.path, &cause),
+            Err(cause) => self.account.failed(source, "look at", &entry.path(), &cause),
         }
     }
 
@@ -284,47 +294,82 @@ impl Engine {
         true
     }
 
+    /// Makes the copies of directories, and opens both: what is in them is reached by one name.
     fn make_directories(&self, items: Vec<Item>) {
-        let making: Vec<_> = items
+        let opening: Vec<_> = items
             .into_iter()
             .map(|item| {
-                let session = item.roots.destination.session();
-                let later = item.roots.destination.begin_make_dir(&item.path);
-                (item, session, later)
+                let later = item.roots.source.begin(&item.source, At::begin_directory);
+                (item, later)
             })
             .collect();
-        for (mut item, session, later) in making {
-            match later.wait() {
-                Ok(made) => {
-                    item.was_there = made.was_there;
-                    let mut mode = made.found_mode;
-                    self.account.tally.directory();
-                    self.account.drafts.made(session, &item.roots.destination.path(&item.path), None);
-                    if item.path.as_os_str().is_empty()
-                        && let Ok(copy) = item.roots.destination.metadata(&item.path, false)
-                    {
-                        // Once for each tree.
-                        let _ = item.roots.copy.set(copy.id);
-                        mode = Some(copy.mode);
-                    }
-                    if let Some(mode) = mode {
-                        item.meta.inherits_group = mode & SET_GROUP_ID != 0;
-                    }
-                    let made = match self.overlap.load(Ordering::Relaxed) {
-                        false => Some(Made::new(item.clone(), &self.whole)),
-                        true => {
-                            lock(&self.shared).push(&mut item);
-                            None
-                        }
-                    };
-                    lock(&self.work).directories.push(Listing { item, made, entries: None });
-                    self.more.notify_one();
+        let making: Vec<_> = opening
+            .into_iter()
+            .filter_map(|(item, later)| match later.wait().and_then(directory) {
+                Ok(source) => {
+                    let session = item.roots.destination.session();
+                    let later = item.roots.destination.begin(&item.copy, At::begin_make_dir);
+                    Some((item, source, session, later))
                 }
                 Err(cause) => {
-                    self.account.failed(&item.roots.destination, "make the directory", &item.path, &cause)
+                    self.account.failed(&item.roots.source, "list", &item.path(), &cause);
+                    None
                 }
+            })
+            .collect();
+        let opening: Vec<_> = making
+            .into_iter()
+            .filter_map(|(item, source, session, later)| match later.wait() {
+                Ok(made) => {
+                    if made.is_new {
+                        self.account.drafts.made(session, &item);
+                    }
+                    let later = item.roots.destination.begin(&item.copy, At::begin_directory);
+                    Some((item, source, made, later))
+                }
+                Err(cause) => {
+                    self.not_made(&item, &cause);
+                    None
+                }
+            })
+            .collect();
+        for (item, source, made, later) in opening {
+            match later.wait().and_then(directory) {
+                Ok(copy) => self.made(item, source, copy, &made),
+                Err(cause) => self.not_made(&item, &cause),
             }
         }
+    }
+
+    fn not_made(&self, item: &Item, cause: &Cause) {
+        self.account.failed(&item.roots.destination, "make the directory", &item.path(), cause);
+    }
+
+    /// A directory and its copy are there.
+    fn made(&self, mut item: Item, source: (Base, Meta), copy: (Base, Meta), made: &MadeDir) {
+        self.account.tally.directory();
+        let found = copy.1.mode & 0o7777;
+        item.was_there = !made.is_new && found & !SET_GROUP_ID != UNFINISHED_MODE;
+        if item.copy.folder.is_none() {
+            // Once for each tree.
+            let _ = item.roots.copy.set(copy.1.id);
+        }
+        item.meta.inherits_group = found & SET_GROUP_ID != 0;
+        let folder = |spot: &Spot, (held, meta): (Base, Meta)| match &spot.folder {
+            Some(above) => above.below(&spot.name, held, meta.id),
+            None => Folder::top(held, meta.id, HELD_MAX),
+        };
+        let (source, copy) = (folder(&item.source, source), folder(&item.copy, copy));
+        item.folders = Some(Folders { source, copy });
+        let made = match self.overlap.load(Ordering::Relaxed) {
+            false => Some(Made::new(item.clone(), &self.whole)),
+            true => {
+                lock(&self.shared).push(&mut item);
+                None
+            }
+        };
+        lock(&self.work).directories.push(Listing { item, made, entries: None });
+        self.more.notify_one();
     }
 
     /// Queues something.
@@ -335,7 +380,7 @@ impl Engine {
             // Named by the user: what comes out of it is meant, as with cp.
             FileKind::Fifo | FileKind::CharDevice | FileKind::BlockDevice if is_local_stream(&item) => {}
             kind => {
-                let shown = item.roots.source.shown(&item.path);
+                let shown = item.roots.source.shown(&item.path());
                 let kind = crate::format::kind_name(kind);
                 self.account
                     .failures
@@ -373,9 +418,9 @@ impl Engine {
             Claim::New => true,
             Claim::Again => false,
             Claim::Taken(first) => {
-                let copy = item.roots.destination.shown(&item.path);
+                let copy = item.roots.destination.shown(&item.path());
                 let cause = Cause::Text(format!("will not overwrite {copy}, which {first} is copied to"));
-                self.account.failed(&item.roots.source, "copy", &item.path, &cause);
+                self.account.failed(&item.roots.source, "copy", &item.path(), &cause);
                 false
             }
         }
@@ -393,7 +438,7 @@ impl Work {
         if self.files.len() < BATCH_COUNT
             && let Some(directory) = self.directories.pop()
         {
-            return Some(Task::Directory(directory));
+            return Some(Task::Directory(Box::new(directory)));
         }
         (!self.files.is_empty()).then(|| Task::Files(self.group()))
     }
@@ -415,6 +460,18 @@ impl Work {
             }
         }
         items
+    }
+}
+
+/// What was opened is a directory.
+fn directory((held, meta): (Base, Meta)) -> Result<(Base, Meta), Cause> {
+    match meta.kind {
+        FileKind::Directory => Ok((held, meta)),
+        // Whatever is there: a link to a directory is none, for it may lead elsewhere.
+        kind => {
+            let kind = crate::format::kind_name(kind);
+            Err(Cause::Text(format!("a {kind} with that name is in the way")))
+        }
     }
 }
 

@@ -1,21 +1,22 @@
 //! Small files and symbolic links, many at a time: each step of all of them is in flight before the first is waited for.
 
-use std::path::{Path, PathBuf};
-
 use dafs_client::FileKind;
 use dafs_proto::wire::SessionId;
 
 use super::account::Account;
+use super::at::{At, Spot};
 use super::draft::Draft;
-use super::item::{Item, Roots, SMALL_SIZE_MAX, is_large};
+use super::extras::{Extras, Having};
+use super::item::{Item, Roots, is_large};
 use super::large::{self, short};
-use super::open_file::OpenFile;
-use super::place::{Cause, Later, Meta, Place};
+use super::meta::{Cause, Later, Meta};
+use super::open_file::{OpenFile, SMALL_SIZE_MAX};
+use super::place::Place;
 use super::same;
 use super::sink::Sink;
 
 /// A file on its way: read, not yet written.
-type Loaded = (Item, Meta, Vec<u8>);
+type Loaded = (Item, Meta, Vec<u8>, Option<Extras>);
 
 /// Items, what is known of each so far, and the step that has begun for it.
 type Begun<X, R> = Vec<(Item, X, Later<R>)>;
@@ -47,7 +48,7 @@ fn settled<X, R>(
 fn not_done(account: &Account, item: &Item, side: Side, action: &str, cause: &Cause) {
     match cause.is_passing() && item.meta.kind == FileKind::File {
         true => large::copy_reported(account, item),
-        false => account.failed(side(&item.roots), action, &item.path, cause),
+        false => account.failed(side(&item.roots), action, &item.path(), cause),
     }
 }
 
@@ -59,6 +60,15 @@ pub(super) fn copy_one(account: &Account, item: &Item) {
     }
 }
 
+/// Begins to read what is kept beside attributes, where it is to be kept.
+pub(super) fn begin_extras(account: &Account, having: &Having<'_>) -> Later<Option<Extras>> {
+    if !account.options.preserve {
+        return Later::Now(Ok(None));
+    }
+    let reading = Extras::begin_read(having);
+    Later::Wait(Box::new(move || reading.wait().map(Some)))
+}
+
 /// Copies files of at most [`SMALL_SIZE_MAX`] bytes.
 pub(super) fn copy_files(account: &Account, items: Vec<Item>) {
     let loaded = load(account, items);
@@ -67,14 +77,14 @@ pub(super) fn copy_files(account: &Account, items: Vec<Item>) {
 
 fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
     let opening = items.into_iter().map(|item| {
-        let later = OpenFile::begin_open(&item.roots.source, &item.path, item.follow);
+        let later = item.begin_open();
         (item, (), later)
     });
     let opened = settled(account, opening.collect(), SOURCE, "open");
     let reading = opened.filter_map(|(item, (), (file, meta))| {
         if meta.kind != FileKind::File {
             let cause = Cause::Text("it was replaced while the tree was copied".into());
-            account.failed(&item.roots.source, "copy", &item.path, &cause);
+            account.failed(&item.roots.source, "copy", &item.path(), &cause);
         } else if meta.size > SMALL_SIZE_MAX {
             large::copy_reported(account, &item);
         } else {
@@ -84,7 +94,12 @@ fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
         None
     });
     let read = settled(account, reading.collect(), SOURCE, "read");
-    let loaded = read.filter_map(|(item, (file, meta), data)| {
+    let asking = read.map(|(item, (file, meta), data)| {
+        let later = begin_extras(account, &Having::File(&file));
+        (item, (file, meta, data), later)
+    });
+    let asked = settled(account, asking.collect(), SOURCE, "read the attributes of");
+    let loaded = asked.filter_map(|(item, (file, meta, data), extras)| {
         if data.len() as u64 > SMALL_SIZE_MAX {
             large::copy_reported(account, &item);
             return None;
@@ -96,39 +111,44 @@ fn load(account: &Account, items: Vec<Item>) -> Vec<Loaded> {
         if let Some(cause) =
             short(&file, &meta, now.as_ref().and_then(|now| now.as_ref().ok()), data.len() as u64)
         {
-            account.failed(&item.roots.source, "copy", &item.path, &cause);
+            account.failed(&item.roots.source, "copy", &item.path(), &cause);
             return None;
         }
         if matches!(&now, Some(Ok(now)) if now.size != meta.size || now.mtime != meta.mtime) {
             account.changed(&item);
         }
-        Some((item, meta, data))
+        Some((item, meta, data, extras))
     });
     loaded.collect()
 }
 
 fn store(account: &Account, loaded: Vec<Loaded>) {
-    let looking = loaded.into_iter().map(|(item, meta, data)| {
+    let looking = loaded.into_iter().map(|(item, meta, data, extras)| {
         let later = Sink::begin_look(&item);
-        (item, (meta, data), later)
+        (item, (meta, data, extras), later)
     });
     let looked = settled(account, looking.collect(), DESTINATION, "create");
-    let creating = looked.map(|(item, (meta, data), existing)| {
+    let creating = looked.map(|(item, (meta, data, extras), existing)| {
         let later = Sink::begin_create(&item, &meta, existing);
-        (item, (meta, data), later)
+        (item, (meta, data, extras), later)
     });
     let created = settled(account, creating.collect(), DESTINATION, "create");
-    let emptying = created.map(|(item, (meta, data), sink)| {
+    let emptying = created.map(|(item, (meta, data, extras), sink)| {
         let later = sink.begin_empty();
-        (item, (meta, data, sink), later)
+        (item, (meta, data, extras, sink), later)
     });
     let emptied = settled(account, emptying.collect(), DESTINATION, "empty");
-    let writing = emptied.map(|(item, (meta, data, sink), ())| {
+    let writing = emptied.map(|(item, (meta, data, extras, sink), ())| {
         let later = sink.begin_write(data);
-        (item, (meta, sink), later)
+        (item, (meta, extras, sink), later)
     });
     let written = settled(account, writing.collect(), DESTINATION, "write");
-    let setting = written.map(|(item, (meta, sink), data)| {
+    let giving = written.map(|(item, (meta, extras, sink), data)| {
+        let later = sink.begin_give(extras, &meta, &item.roots.keep_owner);
+        (item, (sink, data), later)
+    });
+    let given = settled(account, giving.collect(), DESTINATION, "set the attributes of");
+    let setting = given.map(|(item, (sink, data), meta)| {
         let later = sink.begin_set_attributes(&meta, &item.roots.keep_owner);
         (item, (meta, sink, data), later)
     });
@@ -164,13 +184,13 @@ fn made(
     item: &Item,
     session: Option<SessionId>,
     first: Later<()>,
-    again: impl FnOnce(&Place, &Path) -> Later<()>,
+    again: impl FnOnce(&At) -> Later<()>,
 ) -> Result<(), Cause> {
     match first.wait() {
         Err(cause) if cause.already_exists() => {
             same::refuse_link(item)?;
-            let draft = Draft::new(item);
-            match again(&item.roots.destination, draft.own()).wait() {
+            let draft = Draft::new(item)?;
+            match again(draft.own()).wait() {
                 // By the request that was in doubt: nobody else knows the name.
                 Err(cause) if !cause.already_exists() => {
                     draft.not_made(&cause);
@@ -180,7 +200,7 @@ fn made(
             }
         }
         Ok(()) => {
-            item.roots.drafts.made(session, &item.roots.destination.path(&item.path), None);
+            item.roots.drafts.made(session, item);
             Ok(())
         }
         Err(cause) => Err(cause),
@@ -190,7 +210,7 @@ fn made(
 /// Copies symbolic links, which stay what they are. One that is in the way is replaced, and so is a file.
 pub(super) fn copy_symlinks(account: &Account, items: Vec<Item>) {
     let reading = items.into_iter().map(|item| {
-        let later = item.roots.source.begin_read_link(&item.path);
+        let later = item.roots.source.begin(&item.source, At::begin_read_link);
         (item, (), later)
     });
     let read = settled(account, reading.collect(), SOURCE, "read the symbolic link");
@@ -198,37 +218,46 @@ pub(super) fn copy_symlinks(account: &Account, items: Vec<Item>) {
         .map(|(item, (), target)| {
             let place = &item.roots.destination;
             let session = place.session();
-            let later = place.begin_symlink_own(&target, &place.path(&item.path));
+            let later = place.begin(&item.copy, |at| at.begin_symlink(&target));
             (item, (target, session), later)
         })
         .collect();
     let mut setting = Vec::with_capacity(making.len());
     for (item, (target, session), later) in making {
         let place = &item.roots.destination;
-        match made(&item, session, later, |place, own| place.begin_symlink_own(&target, own)) {
+        match made(&item, session, later, |at| at.begin_symlink(&target)) {
             Ok(()) => {
-                let later = place.begin_set_attributes(&item.path, &item.meta, &item.roots.keep_owner);
+                let keep_owner = &item.roots.keep_owner;
+                let later = place.begin(&item.copy, |at| at.begin_set_attributes(&item.meta, keep_owner));
                 setting.push((item, (), later));
             }
-            Err(cause) => account.failed(place, "make the symbolic link", &item.path, &cause),
+            Err(cause) => account.failed(place, "make the symbolic link", &item.path(), &cause),
         }
     }
     settled(account, setting, DESTINATION, "set the times of").for_each(|_| account.tally.symlink());
 }
 
 /// Makes second names of files that were copied.
-pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, PathBuf)>) {
+pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, Spot)>) {
     let making: Vec<_> = links
         .into_iter()
         .map(|(item, first)| {
             let place = &item.roots.destination;
             let session = place.session();
-            let later = place.begin_link_own(&first, &place.path(&item.path));
+            let first = place.at(&first);
+            let later = match &first {
+                Ok(first) => place.begin(&item.copy, |at| at.begin_link_of(first)),
+                Err(_) => Later::Now(Err(Cause::Text("its first name is not there any more".into()))),
+            };
             (item, (first, session), later)
         })
         .collect();
     for (item, (first, session), later) in making {
-        match made(&item, session, later, |place, own| place.begin_link_own(&first, own)) {
+        let again = |at: &At| match &first {
+            Ok(first) => at.begin_link_of(first),
+            Err(_) => Later::Now(Err(Cause::Text("its first name is not there any more".into()))),
+        };
+        match made(&item, session, later, again) {
             Ok(()) => account.tally.file(0),
             // The file system has no more links, or none at all: then it is a file of its own.
             Err(_) => copy_one(account, &item),

@@ -1,17 +1,19 @@
 //! Something to copy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dafs_client::FileKind;
 
+use super::at::{Base, Spot};
 use super::claims::Claims;
 use super::draft::Drafts;
-use super::place::{KeepOwner, Meta, Place};
+use super::local;
+use super::meta::{Cause, KeepOwner, Later, Meta};
+use super::open_file::{OpenFile, SMALL_SIZE_MAX};
+use super::place::Place;
+use crate::folder::Folder;
 use crate::report::lock;
-
-/// Largest file that is read and written in one piece, bytes.
-pub(super) const SMALL_SIZE_MAX: u64 = 256 * 1024;
 
 /// Smallest file whose holes are looked for, bytes: below it, file systems that keep small files with their names would cost each a search.
 const SPARSE_SIZE_MIN: u64 = 8 * 1024;
@@ -40,7 +42,12 @@ pub(super) struct Roots {
 #[derive(Clone)]
 pub(super) struct Item {
     pub(super) roots: Arc<Roots>,
-    pub(super) path: PathBuf,
+    /// Where it is.
+    pub(super) source: Spot,
+    /// Where its copy is.
+    pub(super) copy: Spot,
+    /// Of a directory that was made: itself and its copy, to reach what is in them.
+    pub(super) folders: Option<Folders>,
     pub(super) meta: Meta,
     /// Symbolic links at the end of the path are followed: it was named by the user.
     pub(super) follow: bool,
@@ -48,6 +55,39 @@ pub(super) struct Item {
     pub(super) parent: Option<Arc<Made>>,
     /// The copy of a directory was there before.
     pub(super) was_there: bool,
+}
+
+/// A directory and its copy.
+#[derive(Clone)]
+pub(super) struct Folders {
+    pub(super) source: Arc<Folder<Base>>,
+    pub(super) copy: Arc<Folder<Base>>,
+}
+
+impl Item {
+    /// What the user named.
+    pub(super) fn top(roots: Arc<Roots>, meta: Meta, follow: bool) -> Self {
+        let (source, copy) = (Spot::default(), Spot::default());
+        Self { roots, source, copy, folders: None, meta, follow, parent: None, was_there: false }
+    }
+
+    /// Begins to open what is copied, and returns what it is by then.
+    pub(super) fn begin_open(&self) -> Later<(OpenFile, Meta)> {
+        self.roots.source.begin(&self.source, |at| at.begin_open(self.follow))
+    }
+
+    /// Opens a pipe or a device of this machine that the user named, and returns what it is by then. Blocks until a pipe has another end.
+    pub(super) fn open_stream(&self) -> Result<(OpenFile, Meta), Cause> {
+        let file = std::fs::File::open(self.roots.source.path(Path::new("")))?;
+        let meta = local::meta_of(&file)?;
+        // No size that it may have says how much comes.
+        Ok((OpenFile::Local(file), Meta { size: 0, allocated: 0, ..meta }))
+    }
+
+    /// Its path below the roots.
+    pub(super) fn path(&self) -> PathBuf {
+        self.copy.path()
+    }
 }
 
 /// A directory that was made, for as long as something is still to be made in it. Then it is given to those who end it.

@@ -8,9 +8,11 @@ use std::os::unix::fs::FileExt;
 use dafs_client::FileKind;
 
 use super::account::Account;
+use super::extras::{Extras, Having};
+use super::group;
 use super::item::Item;
+use super::meta::{Cause, Meta};
 use super::open_file::{OpenFile, ROUNDS_MAX};
-use super::place::{Cause, Meta};
 use super::pump::{CHUNK_SIZE, Counted, Lost, Pump};
 use super::sink::Sink;
 use crate::signals::progressed;
@@ -31,7 +33,7 @@ pub(super) enum Fault {
 
 /// Copies a large file, and reports what came of it.
 pub(super) fn copy_reported(account: &Account, item: &Item) {
-    let shown = item.roots.destination.shown(&item.path);
+    let shown = item.roots.destination.shown(&item.path());
     account.begins(&shown);
     let mut counted = Counted::default();
     let mut rounds = 0;
@@ -67,11 +69,11 @@ pub(super) fn copy_reported(account: &Account, item: &Item) {
         Ok(Outcome::Interrupted { in_place: false }) => {
             account.failures.say(&format!("interrupted: {shown} is not copied"));
         }
-        Err(Fault::Source(action, cause)) => account.failed(&item.roots.source, action, &item.path, &cause),
+        Err(Fault::Source(action, cause)) => account.failed(&item.roots.source, action, &item.path(), &cause),
         // As head(1) does, whoever reads a pipe has enough.
         Err(Fault::Sink(_, cause)) if cause.is_closed_pipe() => {}
         Err(Fault::Sink(action, cause)) => {
-            account.failed(&item.roots.destination, action, &item.path, &cause)
+            account.failed(&item.roots.destination, action, &item.path(), &cause)
         }
     }
 }
@@ -106,6 +108,8 @@ pub(super) struct Copy<'a> {
     pub(super) item: &'a Item,
     pub(super) source: OpenFile,
     pub(super) meta: Meta,
+    /// What is kept beside attributes, where it is to be kept.
+    extras: Option<Extras>,
     pub(super) sink: Sink,
     /// The source can be read again, at any place.
     seeks: bool,
@@ -114,21 +118,22 @@ pub(super) struct Copy<'a> {
 impl<'a> Copy<'a> {
     /// Opens both sides.
     fn begin(account: &'a Account, item: &'a Item) -> Result<Self, Fault> {
-        let roots = &item.roots;
         let seeks = item.meta.kind == FileKind::File;
         let opened = match seeks {
-            true => OpenFile::begin_open(&roots.source, &item.path, item.follow).wait(),
-            false => OpenFile::open_stream(&roots.source, &item.path),
+            true => item.begin_open().wait(),
+            false => item.open_stream(),
         };
         let (source, meta) = opened.map_err(|cause| Fault::Source("open", cause))?;
         if meta.kind != item.meta.kind {
             let cause = Cause::Text("it was replaced while the tree was copied".into());
             return Err(Fault::Source("copy", cause));
         }
+        let extras = group::begin_extras(account, &Having::File(&source)).wait();
+        let extras = extras.map_err(|cause| Fault::Source("read the attributes of", cause))?;
         let existing = Sink::begin_look(item).wait().map_err(|cause| Fault::Sink("create", cause))?;
         let sink =
             Sink::begin_create(item, &meta, existing).wait().map_err(|cause| Fault::Sink("create", cause))?;
-        Ok(Self { account, item, source, meta, sink, seeks })
+        Ok(Self { account, item, source, meta, extras, sink, seeks })
     }
 
     /// Holes of the source are looked for, and become holes of the copy.
@@ -207,9 +212,11 @@ impl<'a> Copy<'a> {
         if self.meta.allocated < self.meta.size || end < self.meta.size {
             self.sink.truncate(end).map_err(|cause| Fault::Sink("set the size of", cause))?;
         }
+        let keep = &self.item.roots.keep_owner;
         self.sink
-            .begin_set_attributes(&self.meta, &self.item.roots.keep_owner)
+            .begin_give(self.extras.clone(), &self.meta, keep)
             .wait()
+            .and_then(|meta| self.sink.begin_set_attributes(&meta, keep).wait())
             .map_err(|cause| Fault::Sink("set the attributes of", cause))?;
         let durable = if self.account.options.sync { self.sink.begin_commit().wait() } else { Ok(()) };
         let mut lost = Lost::default();

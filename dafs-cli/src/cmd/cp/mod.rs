@@ -1,14 +1,17 @@
 //! `dafs cp`: what is copied where. The copying itself is in `engine`.
 
 mod account;
+mod at;
 mod claims;
 mod directories;
 mod draft;
 mod engine;
+mod extras;
 mod group;
 mod item;
 mod large;
 mod local;
+mod meta;
 mod names;
 mod open_file;
 mod place;
@@ -31,7 +34,8 @@ use self::claims::Claims;
 use self::draft::Drafts;
 use self::engine::Engine;
 use self::item::{Item, Options, Roots};
-use self::place::{Cause, KeepOwner, Meta, Place};
+use self::meta::{Cause, KeepOwner, Meta};
+use self::place::Place;
 use self::tally::Tally;
 use crate::flags::Cp;
 use crate::remote::{Remotes, is_remote, join};
@@ -39,6 +43,7 @@ use crate::report::{Failure, Failures, INTERRUPTED, Result, say};
 use crate::signals::Interrupt;
 
 pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCode> {
+    let flags = &flags.clone().with_archive();
     let Some((destination, sources @ [_, ..])) = flags.operands.split_last() else {
         return Err(Failure::usage("give what to copy, and where to: dafs cp SOURCE... DESTINATION"));
     };
@@ -84,6 +89,12 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     if plan.keep_owner.is_refused() {
         say(
             "owners and set-id bits were not kept of all copies: the destination does not let you change them",
+        );
+    }
+    if plan.keep_owner.lacks_extras() {
+        say(
+            "access control lists and extended attributes were not kept of all copies: the destination does not take them; \
+             no group may do more with these copies than with the originals",
         );
     }
     if plan.keep_owner.lacks_attributes() {
@@ -135,7 +146,7 @@ struct Plan {
 impl Plan {
     fn new(destination: &OsStr, flags: &Cp, remotes: &Remotes) -> Result<Self> {
         let place = place(destination, remotes)?;
-        let existing = match place.metadata(Path::new(""), true) {
+        let existing = match place.metadata(true) {
             Ok(meta) => Some(meta),
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(place.failed("look at", Path::new(""), &cause)),
@@ -204,7 +215,7 @@ impl Plan {
         }
         // As cp: with -r a link is copied as a link.
         let meta =
-            source.metadata(top, !flags.recursive).map_err(|cause| source.failed("look at", top, &cause))?;
+            source.metadata(!flags.recursive).map_err(|cause| source.failed("look at", top, &cause))?;
         if meta.kind == FileKind::Directory && !flags.recursive {
             return Err(Failure::text(format!(
                 "cannot copy {}: is a directory; copy it with -r",
@@ -225,7 +236,7 @@ impl Plan {
         let (copy, in_place) = (OnceLock::new(), flags.inplace);
         let roots =
             Arc::new(Roots { source, destination, keep_owner, one_session, copy, in_place, claims, drafts });
-        Ok(Item { roots, path: PathBuf::new(), meta, follow, parent: None, was_there: false })
+        Ok(Item::top(roots, meta, follow))
     }
 }
 

@@ -3,15 +3,15 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
-use dafs_client::{File, OpenOptions, Status};
+use dafs_client::{File, Status};
 
-use super::item::SMALL_SIZE_MAX;
 use super::local;
-use super::place::{Cause, Later, Meta, Place};
-use crate::remote::sure;
+use super::meta::{Cause, Later, Meta};
+
+/// Largest file that is read and written in one piece, bytes.
+pub(super) const SMALL_SIZE_MAX: u64 = 256 * 1024;
 
 /// How often data that a restart of the server lost is written again before the copy is given up.
 pub(super) const ROUNDS_MAX: u32 = 8;
@@ -25,33 +25,6 @@ pub(super) enum OpenFile {
 }
 
 impl OpenFile {
-    /// Begins to open a file, and returns what it is by then.
-    pub(super) fn begin_open(place: &Place, path: &Path, follow: bool) -> Later<(Self, Meta)> {
-        let own = place.path(path);
-        match place {
-            Place::Local(_) => Later::Now(open_local(&own, follow)),
-            Place::Remote(target) => {
-                let mut options = OpenOptions::new();
-                options.read(true).no_follow(!follow);
-                let pending = target.export.submit_open_with(&own, &options);
-                let export = target.export.clone();
-                Later::Wait(Box::new(move || {
-                    let file = sure(pending.wait(), || export.open_with(&own, &options))?;
-                    let meta = file.attributes_at_open().into();
-                    Ok((Self::Remote(Arc::new(file)), meta))
-                }))
-            }
-        }
-    }
-
-    /// Opens a pipe or a device of this machine, and returns what it is by then. Blocks until a pipe has another end.
-    pub(super) fn open_stream(place: &Place, path: &Path) -> Result<(Self, Meta), Cause> {
-        let file = fs::File::open(place.path(path))?;
-        let meta = local::meta(&file.metadata()?);
-        // No size that it may have says how much comes.
-        Ok((Self::Local(file), Meta { size: 0, allocated: 0, ..meta }))
-    }
-
     /// Begins to read the first `size` bytes; returns fewer where the file ends before. A file of this machine is read to its end,
     /// wherever that is, at most one byte beyond [`SMALL_SIZE_MAX`].
     pub(super) fn begin_read(&self, size: usize) -> Later<Vec<u8>> {
@@ -72,7 +45,7 @@ impl OpenFile {
     /// What the file is now. A round trip, on a server.
     pub(super) fn metadata(&self) -> Result<Meta, Cause> {
         match self {
-            Self::Local(file) | Self::Stream(file) => Ok(local::meta(&file.metadata()?)),
+            Self::Local(file) | Self::Stream(file) => local::meta_of(file),
             Self::Remote(file) => Ok((&file.metadata()?).into()),
         }
     }
@@ -114,12 +87,6 @@ pub(super) fn read_full(file: &fs::File, buffer: &mut [u8], offset: u64) -> io::
         }
     }
     Ok(filled)
-}
-
-fn open_local(path: &Path, follow: bool) -> Result<(OpenFile, Meta), Cause> {
-    let file = local::open(path, follow)?;
-    let meta = local::meta(&file.metadata()?);
-    Ok((OpenFile::Local(file), meta))
 }
 
 /// Reads a file to its end, at most one byte beyond [`SMALL_SIZE_MAX`].

@@ -7,8 +7,9 @@ use std::slice::from_ref;
 use dafs_client::{Error, Extent, Pending, RegisteredBuf, Session, Status, Transferred};
 
 use super::large::{Copy, Fault};
+use super::meta::Cause;
 use super::open_file::{OpenFile, read_full};
-use super::place::{Cause, Place};
+use super::place::Place;
 use crate::remote::sure;
 use crate::signals::progressed;
 

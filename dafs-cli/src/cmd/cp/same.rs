@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 
 use dafs_client::FileKind;
 
+use super::at::Spot;
 use super::item::{Item, Roots};
-use super::place::{Cause, Meta, Place};
+use super::meta::{Cause, Meta};
+use super::place::Place;
 use crate::remote::normal;
 use crate::report::{Failure, Result};
 
@@ -37,11 +39,13 @@ pub(super) fn refuse_copies_into_themselves(
     if !one_session && !is_directory {
         return Ok(false);
     }
-    let is_source = |place: &Place, path: &Path| -> Result<bool> {
-        match place.metadata(path, true) {
+    // A link is copied as a link: what it leads to is another file.
+    let follow = meta.kind != FileKind::Symlink;
+    let is_source = |place: &Place| -> Result<bool> {
+        match place.metadata(follow) {
             Ok(found) if found.id == meta.id => {
                 let same = one_session
-                    || is_one(|| source.metadata(top, false), || place.metadata(path, true))
+                    || is_one(|| source.metadata(false), || place.metadata(follow))
                         .map_err(|cause| source.failed("look at", top, &cause))?;
                 Ok(same)
             }
@@ -49,12 +53,15 @@ pub(super) fn refuse_copies_into_themselves(
             _ => Ok(false),
         }
     };
-    if is_source(destination, top)? {
+    if is_source(destination)? {
         return Err(Failure::text(format!(
             "cannot copy {}: it and {} are the same {}",
             source.shown(top),
             destination.shown(top),
-            if is_directory { "directory" } else { "file" }
+            match meta.kind {
+                FileKind::Directory => "directory",
+                _ => "file",
+            }
         )));
     }
     if !is_directory {
@@ -67,7 +74,7 @@ pub(super) fn refuse_copies_into_themselves(
         _ => false,
     };
     for place in above(destination) {
-        inside = inside || is_source(&place, top)?;
+        inside = inside || is_source(&place)?;
     }
     match inside {
         true => Err(Failure::text(format!(
@@ -89,24 +96,31 @@ pub(super) fn refuse(
 ) -> std::result::Result<(), Cause> {
     let roots = &item.roots;
     let same = original.id == copy.id
-        && (roots.one_session || is_one(|| roots.source.metadata(&item.path, item.follow), look)?);
+        && (roots.one_session || is_one(|| roots.source.at(&item.source)?.metadata(item.follow), look)?);
     match same {
-        true => Err(Cause::Text(format!("it and {} are the same file", roots.source.shown(&item.path)))),
+        true => Err(Cause::Text(format!("it and {} are the same file", roots.source.shown(&item.path())))),
         false => Ok(()),
     }
 }
 
-/// Refuses the copy of a symbolic link over the very file that it leads to: that file would be gone.
+/// Refuses the copy of a symbolic link over itself, and over the very file that it leads to: that file would be gone.
 pub(super) fn refuse_link(item: &Item) -> std::result::Result<(), Cause> {
     let roots = &item.roots;
-    let in_the_way = || roots.destination.metadata(&item.path, false);
+    let in_the_way = || roots.destination.at(&item.copy)?.metadata(false);
     if item.meta.kind != FileKind::Symlink {
         return Ok(());
     }
-    let Some(there) = in_the_way().ok().filter(|there| there.kind == FileKind::File) else { return Ok(()) };
-    // One that leads nowhere, as far as can be seen, leads to nothing that is lost.
-    let Ok(led_to) = roots.source.metadata(&item.path, true) else { return Ok(()) };
-    refuse(&Item { follow: true, ..item.clone() }, &led_to, &there, in_the_way)
+    let Ok(there) = in_the_way() else { return Ok(()) };
+    match there.kind {
+        FileKind::Symlink => refuse(item, &item.meta, &there, in_the_way),
+        FileKind::File => {
+            // One that leads nowhere, as far as can be seen, leads to nothing that is lost.
+            let look = || roots.source.at(&item.source)?.metadata(true);
+            let Ok(led_to) = look() else { return Ok(()) };
+            refuse(&Item { follow: true, ..item.clone() }, &led_to, &there, in_the_way)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a copy when another item is copied to that file, under another of its names.
@@ -115,11 +129,10 @@ pub(super) fn claim(item: &Item, copy: &Meta) -> std::result::Result<(), Cause> 
 }
 
 /// Whether a directory that was found in the source is the copy itself.
-pub(super) fn is_copy(roots: &Roots, path: &Path, found: &Meta) -> std::result::Result<bool, Cause> {
-    let top = Path::new("");
+pub(super) fn is_copy(roots: &Roots, source: &Spot, found: &Meta) -> std::result::Result<bool, Cause> {
     match roots.copy.get() {
         Some(id) if *id == found.id => Ok(roots.one_session
-            || is_one(|| roots.source.metadata(path, false), || roots.destination.metadata(top, false))?),
+            || is_one(|| roots.source.at(source)?.metadata(false), || roots.destination.metadata(false))?),
         _ => Ok(false),
     }
 }

@@ -5,13 +5,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use dafs_client::{Error, Export, File, FileKind, OpenOptions, Stability};
+use dafs_client::{Error, File, FileKind, OpenOptions, SetAttributes, Stability};
 
+use super::at::At;
 use super::draft::{Draft, Manner};
+use super::extras::{Extras, Having};
 use super::item::Item;
 use super::local;
+use super::meta::{Before, Cause, KeepOwner, Later, Meta, Owner};
 use super::open_file::{OpenFile, ROUNDS_MAX};
-use super::place::{Cause, KeepOwner, Later, Meta, Owner, Place};
 use super::same;
 use crate::remote::sure;
 
@@ -22,8 +24,7 @@ pub(super) struct Sink {
     draft: Option<Draft>,
     /// Bytes of what was there, all still there.
     found: u64,
-    /// The owner of what it replaces, where that is not the owner that it has by itself.
-    owner: Option<Owner>,
+    before: Before,
 }
 
 /// A copy that is whole, without its name.
@@ -39,7 +40,7 @@ impl Closed {
 impl Sink {
     /// Begins to look at what has the name of an item's copy; `None` where there is nothing.
     pub(super) fn begin_look(item: &Item) -> Later<Option<Meta>> {
-        let looking = item.roots.destination.begin_symlink_metadata(&item.path);
+        let looking = item.roots.destination.begin(&item.copy, At::begin_symlink_metadata);
         Later::Wait(Box::new(move || match looking.wait() {
             Ok(found) => Ok(Some(found)),
             Err(cause) if cause.is_not_found() => Ok(None),
@@ -51,33 +52,51 @@ impl Sink {
     /// has the name of the copy: when they are the same file it is refused.
     pub(super) fn begin_create(item: &Item, original: &Meta, existing: Option<Meta>) -> Later<Self> {
         if Manner::of(item, existing.as_ref()) == Manner::InPlace {
-            return begin_in_place(item, original);
+            return begin_in_place(item, original, existing.is_some());
         }
-        let look = || item.roots.destination.metadata(&item.path, false);
+        let look = || item.roots.destination.at(&item.copy)?.metadata(false);
         if let Some(existing) = &existing
             && let Err(cause) =
                 same::refuse(item, original, existing, look).and_then(|()| same::claim(item, existing))
         {
             return Later::Now(Err(cause));
         }
-        let draft = Draft::new(item);
-        let opening = match &item.roots.destination {
-            Place::Local(_) => {
-                Later::Now(local::create_new(draft.own()).map(OpenFile::Local).map_err(Cause::from))
-            }
-            Place::Remote(target) => begin_create_new(&target.export, &draft),
+        let draft = match Draft::new(item) {
+            Ok(draft) => draft,
+            Err(cause) => return Later::Now(Err(cause)),
         };
+        let opening = draft.own().begin_create_new();
+        let replaced = existing.filter(|existing| existing.kind == FileKind::File);
+        // With its attributes, it is not the copy's that the file keeps.
+        let kept = replaced.clone().filter(|_| !item.roots.keep_owner.preserves());
+        let reading = kept.as_ref().map(|_| begin_read_kept(item));
         let (item, original) = (item.clone(), original.clone());
-        Later::Wait(Box::new(move || match opening.wait() {
-            Ok(file) => beside(file, draft, existing),
-            Err(cause) => {
-                draft.not_made(&cause);
-                // Where no name can be made there may be a file that can be written.
-                match cause.is_denied() && existing.is_some_and(|existing| existing.kind == FileKind::File) {
-                    true => begin_in_place(&item, &original).wait(),
-                    false => Err(cause),
+        Later::Wait(Box::new(move || {
+            let file = match opening.wait() {
+                Ok(file) => file,
+                Err(cause) => {
+                    draft.not_made(&cause);
+                    // Where no name can be made there may be a file that can be written.
+                    return match cause.is_denied() && replaced.is_some() {
+                        true => begin_in_place(&item, &original, true).wait(),
+                        false => Err(cause),
+                    };
                 }
-            }
+            };
+            let before = match (kept, reading) {
+                (Some(kept), Some(reading)) => match keep(&file, &kept, reading.wait()) {
+                    Ok(true) => Before::Replaced(kept.mode),
+                    Err(cause) if cause.leaves_open() => return Err(cause),
+                    // As cp(1): it is the same file still, and nothing of it is lost.
+                    _ => {
+                        drop(file);
+                        drop(draft);
+                        return begin_in_place(&item, &original, true).wait();
+                    }
+                },
+                _ => Before::Nothing,
+            };
+            Ok(Self { file, draft: Some(draft), found: 0, before })
         }))
     }
 
@@ -145,6 +164,14 @@ impl Sink {
         }
     }
 
+    /// Begins to give the copy what is kept beside attributes; returns those that it then is to have.
+    pub(super) fn begin_give(&self, extras: Option<Extras>, meta: &Meta, keep: &KeepOwner) -> Later<Meta> {
+        let (Some(extras), false) = (extras, self.is_stream()) else { return Later::Now(Ok(meta.clone())) };
+        let giving = extras.begin_write(&Having::File(&self.file));
+        let (meta, keep) = (meta.clone(), keep.clone());
+        Later::Wait(Box::new(move || Ok(giving.wait()?.attributes(&meta, &keep))))
+    }
+
     /// Begins to set the attributes. A file that was there, and belongs to somebody else, keeps its own, as with cp(1).
     pub(super) fn begin_set_attributes(&self, meta: &Meta, keep_owner: &KeepOwner) -> Later<()> {
         let setting = self.begin_set(meta, keep_owner);
@@ -161,12 +188,12 @@ impl Sink {
         match &self.file {
             OpenFile::Stream(_) => Later::Now(Ok(())),
             OpenFile::Local(file) => {
-                let set = local::set_file_attributes(file, meta, keep_owner, self.owner);
+                let set = local::set_file_attributes(file, meta, keep_owner, &self.before);
                 Later::Now(set.map_err(Cause::from))
             }
             OpenFile::Remote(file) => {
                 let file = Arc::clone(file);
-                keep_owner.begin_set(meta, self.owner, move |set| file.submit_set_attributes(set))
+                keep_owner.begin_set(meta, None, &self.before, move |set| file.submit_set_attributes(set))
             }
         }
     }
@@ -220,91 +247,95 @@ impl Sink {
     }
 }
 
-fn beside(file: OpenFile, draft: Draft, existing: Option<Meta>) -> Result<Sink, Cause> {
-    let made = match &file {
-        OpenFile::Remote(file) => Meta::from(file.attributes_at_open()),
-        OpenFile::Local(local) | OpenFile::Stream(local) => local::meta(&local.metadata()?),
+/// Begins to read what else is kept of the file that is replaced: who may use it.
+fn begin_read_kept(item: &Item) -> Later<Extras> {
+    item.roots.destination.begin(&item.copy, |at| Extras::begin_read(&Having::At(at)))
+}
+
+/// Gives a new file the owner of the one that it replaces, and who else may use it; false where that cannot be.
+fn keep(file: &OpenFile, kept: &Meta, extras: Result<Extras, Cause>) -> Result<bool, Cause> {
+    let owner = (kept.uid, kept.gid);
+    let has_owner = match file {
+        OpenFile::Local(local) | OpenFile::Stream(local) => {
+            local::give_all(local, &local::meta_of(local)?, owner)?
+        }
+        OpenFile::Remote(file) => give_all(file, owner)?,
     };
-    let owner = existing
-        .filter(|existing| existing.kind == FileKind::File)
-        .map(|existing| (existing.uid, existing.gid))
-        .filter(|owner| *owner != (made.uid, made.gid));
-    Ok(Sink { file, draft: Some(draft), found: 0, owner })
+    Ok(has_owner && extras?.begin_write(&Having::File(file)).wait()?.is_whole)
 }
 
-/// Begins to make a file that nobody else has made.
-fn begin_create_new(export: &Export, draft: &Draft) -> Later<OpenFile> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).no_follow(true).mode(0o600);
-    let (export, own) = (export.clone(), draft.own().to_owned());
-    let pending = export.submit_open_with(&own, &options);
-    Later::Wait(Box::new(move || {
-        let mut was_in_doubt = false;
-        let made = sure(pending.wait(), || {
-            was_in_doubt = true;
-            export.open_with(&own, &options)
-        });
-        let file = match made {
-            // Made by the request that was in doubt: the name is nobody else's.
-            Err(error) if was_in_doubt && error.already_exists() => {
-                options.create_new(false);
-                let open = || export.open_with(&own, &options);
-                sure(open(), open)?
-            }
-            made => made?,
-        };
-        Ok(OpenFile::Remote(Arc::new(file)))
-    }))
+fn give_all(file: &File, owner: Owner) -> Result<bool, Cause> {
+    let made = file.attributes_at_open();
+    let set = SetAttributes {
+        uid: (made.uid != owner.0).then_some(owner.0),
+        gid: (made.gid != owner.1).then_some(owner.1),
+        ..SetAttributes::default()
+    };
+    if set.uid.is_none() && set.gid.is_none() {
+        return Ok(true);
+    }
+    let give = || file.set_attributes(&set);
+    match sure(give(), give) {
+        Err(error) if error.status().is_some() => Ok(false),
+        given => Ok(given.map(|_| true)?),
+    }
 }
 
-/// Begins to open the copy of an item where it shall be, made where there is none.
-fn begin_in_place(item: &Item, original: &Meta) -> Later<Sink> {
+/// Begins to open the copy of an item where it shall be, made where there is none; `was_there`: there is one.
+fn begin_in_place(item: &Item, original: &Meta, was_there: bool) -> Later<Sink> {
     let (place, follow) = (&item.roots.destination, item.follow);
-    let Place::Remote(target) = place else { return Later::Now(in_place_here(item, original)) };
-    let own = place.path(&item.path);
+    let at = match place.at(&item.copy) {
+        Ok(at) => at,
+        Err(cause) => return Later::Now(Err(cause)),
+    };
+    let before = if was_there { Before::Written } else { Before::Nothing };
+    let Some((dir, name)) = at.remote() else {
+        return Later::Now(in_place_here(item, original, &at, before));
+    };
+    let (dir, name) = (dir.clone(), name.to_owned());
     let mut options = OpenOptions::new();
     options.write(true).create(true).no_follow(!follow).mode(0o600);
-    let pending = target.export.submit_open_with(&own, &options);
-    let (item, original, export) = (item.clone(), original.clone(), target.export.clone());
+    let pending = dir.submit_open_with(&name, &options);
+    let (item, original) = (item.clone(), original.clone());
     Later::Wait(Box::new(move || {
-        let open = || export.open_with(&own, &options);
-        let file = match sure(pending.wait(), open).map_err(Cause::from) {
+        let open = || dir.open_with(&name, &options);
+        let (file, before) = match sure(pending.wait(), open).map_err(Cause::from) {
             Err(cause) if cause.is_link() && !follow => {
-                item.roots.destination.remove_file(&item.path)?;
-                sure(open(), open)?
+                at.remove_file()?;
+                (sure(open(), open)?, Before::Nothing)
             }
-            result => result?,
+            result => (result?, before),
         };
         let found = Meta::from(file.attributes_at_open());
         let file = Arc::new(file);
         let look = || Ok(Meta::from(&File::metadata(&file)?));
         same::refuse(&item, &original, &found, look)?;
         same::claim(&item, &found)?;
-        Ok(Sink { file: OpenFile::Remote(Arc::clone(&file)), draft: None, found: found.size, owner: None })
+        Ok(Sink { file: OpenFile::Remote(Arc::clone(&file)), draft: None, found: found.size, before })
     }))
 }
 
-fn in_place_here(item: &Item, original: &Meta) -> Result<Sink, Cause> {
-    let (place, path, follow) = (&item.roots.destination, &item.path, item.follow);
-    let own = place.path(path);
-    let file = match local::create(&own, follow).map_err(Cause::from) {
+fn in_place_here(item: &Item, original: &Meta, at: &At, before: Before) -> Result<Sink, Cause> {
+    let follow = item.follow;
+    let (base, own) = at.local().ok_or_else(|| Cause::Text("it is on a server".into()))?;
+    let (file, before) = match local::create(base, own, follow).map_err(Cause::from) {
         Err(cause) if cause.is_link() && !follow => {
-            place.remove_file(path)?;
-            local::create(&own, false)?
+            at.remove_file()?;
+            (local::create(base, own, false)?, Before::Nothing)
         }
-        result => result?,
+        result => (result?, before),
     };
-    let found = local::meta(&file.metadata()?);
+    let found = local::meta_of(&file)?;
     if found.kind != FileKind::File {
         // Named by the user: what is copied goes into it, as with cp.
         return match follow {
-            true => Ok(Sink { file: stream(file)?, draft: None, found: 0, owner: None }),
+            true => Ok(Sink { file: stream(file)?, draft: None, found: 0, before }),
             false => Err(Cause::Text("something that is no regular file is in the way".into())),
         };
     }
-    same::refuse(item, original, &found, || Ok(local::meta(&file.metadata()?)))?;
+    same::refuse(item, original, &found, || local::meta_of(&file))?;
     same::claim(item, &found)?;
-    Ok(Sink { file: OpenFile::Local(file), draft: None, found: found.size, owner: None })
+    Ok(Sink { file: OpenFile::Local(file), draft: None, found: found.size, before })
 }
 
 /// A pipe or device, whose writes wait until there is room.
