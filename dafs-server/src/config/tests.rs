@@ -318,7 +318,7 @@ fn export_flag_of_every_form_is_read() {
     }
 }
 
-// [ACC-160]
+// [ACC-170]
 #[test]
 fn root_of_memory_is_the_user_s_whose_server_is_unprivileged() {
     let place = Place::new(false);
@@ -330,7 +330,7 @@ fn root_of_memory_is_the_user_s_whose_server_is_unprivileged() {
     assert_eq!(root("d=mem:4K,owner=5:6"), MemoryRoot { uid: 5, gid: 6, mode: 0o755 });
 }
 
-// [ACC-160]
+// [ACC-170]
 #[test]
 fn owner_and_mode_that_are_none_are_refused() {
     let place = Place::new(true);
