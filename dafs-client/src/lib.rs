@@ -19,6 +19,7 @@
 //! - [`Chain`] sends requests that depend on each other together: open, read and close in one round trip.
 //! - [`Session::batch_io`] and [`Session::owned_batch`] do many independent reads and writes, on any files, in one request.
 //! - [`Pending`] is a nonblocking operation: test, wait, cancel, [`wait_any`], [`wait_some`]; many are submitted under one [`Cork`].
+//! - [`Session::completions`] gives a descriptor for event loops that tells when operations have ended. A [`Pending`] is a `Future`, too.
 //! - [`RegisteredBuf`] is memory that the server reaches without copies. Ordinary slices work everywhere too. [`RegistrationConfig`] sets
 //!   how they are registered, and a [`RegistrationPolicy`] sets it for one file; [`Session::pin`] keeps them registered, and
 //!   [`Session::registration_counters`] counts. [`Noncontiguous`] sets how data in many pieces travels.
@@ -47,6 +48,7 @@ mod testing;
 pub use api::batch::io::{BatchDone, BatchIo, OwnedBatch, PendingBatch};
 pub use api::batch::part::BatchOutcome;
 pub use api::chain::{Chain, Chained};
+pub use api::completions::Completions;
 pub use api::dir::{Dir, Export};
 pub use api::file::File;
 pub use api::file::copy::Copied;
@@ -86,3 +88,4 @@ pub use method::io_path::{Direction, IoPath, MethodOverride, Registration};
 pub use method::noncontiguous::Noncontiguous;
 pub use op::batch::BatchHints;
 pub use op::explain::Explanation;
+pub use op::id::OperationId;

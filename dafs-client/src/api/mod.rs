@@ -2,7 +2,10 @@
 
 pub(crate) mod batch;
 pub(crate) mod chain;
+pub(crate) mod completions;
 pub(crate) mod dir;
+#[cfg(feature = "tokio")]
+pub(crate) mod drive;
 pub(crate) mod file;
 pub(crate) mod key_file;
 pub(crate) mod lock;

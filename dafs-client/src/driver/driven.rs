@@ -1,6 +1,7 @@
 //! What the lock of a session guards: the engine, the endpoint that carries its messages, and the threads that wait.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{Endpoint, Received};
@@ -8,6 +9,7 @@ use dafs_proto::wire::Opcode;
 
 use crate::driver::give_up::GiveUp;
 use crate::driver::uncontended::Uncontended;
+use crate::driver::watch::Watch;
 use crate::engine::core::Core;
 use crate::error::Error;
 use crate::op::Op;
@@ -36,6 +38,12 @@ pub(crate) struct Driven {
     pub(crate) followers: usize,
     pub(crate) reconnects: u64,
     pub(crate) give_up: GiveUp,
+    /// Times that something was received.
+    pub(crate) arrivals: u64,
+    /// Descriptors of the session for programs' event loops.
+    pub(crate) watches: Vec<Arc<Watch>>,
+    /// How many of them are slept on: who receives must arm the endpoint again.
+    pub(crate) armed_watches: usize,
     /// Since threads last met in a session that they share.
     pub(crate) uncontended: Uncontended,
 }
@@ -67,6 +75,9 @@ impl Driven {
             followers: 0,
             reconnects: 0,
             give_up: GiveUp::default(),
+            arrivals: 0,
+            watches: Vec::new(),
+            armed_watches: 0,
             uncontended: Uncontended::default(),
         }
     }
@@ -115,6 +126,7 @@ impl Driven {
             }
             self.unflushed |= core.fetch_unposted(endpoint);
         }
+        self.arrivals += u64::from(any);
         Ok(any)
     }
 
@@ -145,6 +157,7 @@ impl Driven {
     }
 
     pub(crate) fn disconnect(&mut self) {
+        self.watches.iter().for_each(|watch| watch.forget_connection());
         if let Some(mut endpoint) = self.endpoint.take() {
             endpoint.close();
         }

@@ -218,6 +218,7 @@ impl Driven {
             && self.dead.is_none()
             && !self.leader
             && self.followers == 0
+            && self.armed_watches == 0
             && self.deadlines == 0
             && self.queue.is_empty()
             && self.resend.is_empty()

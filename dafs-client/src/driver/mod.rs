@@ -22,8 +22,10 @@ mod rebuild;
 pub(crate) mod reconnect;
 pub(crate) mod sleep;
 pub(crate) mod transfer;
+mod turns;
 pub(crate) mod uncontended;
 mod waiting;
+pub(crate) mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult, Weak};
@@ -198,10 +200,15 @@ impl Shared {
 
     /// Starts an operation. It leaves at once, or with others: see [`Config::coalesce_submits`]. An unlock never waits for others: somebody
     /// may wait for it, whose wait its program does not see.
-    pub(crate) fn submit_under(&self, core: &mut Driven, op: Op) -> usize {
+    pub(crate) fn submit_under(&self, core: &mut Driven, mut op: Op) -> usize {
+        op.id = core.ended.new_id();
         let keep_back = core.uncollected > 0 && self.config.coalesce_submits && op.opcode != Opcode::Unlock;
         let index = self.submit_locked(core, op);
         self.push(core, keep_back);
+        if core.armed_watches > 0 && (core.unflushed || core.awaits_completions()) {
+            // Whoever sleeps there sends what is kept back, and what was posted behind its back may complete without an event.
+            core.ended.call_all();
+        }
         index
     }
 
@@ -212,9 +219,12 @@ impl Shared {
             op.deadline = Some(self.clock.now().after(timeout));
             op.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
             op.left_ms = op.timeout_ms;
-            if core.leader_sleeps && core.deadlines == 0 {
-                // It does not know yet that it has to look at the time.
-                self.calls.leader.raise();
+            if core.deadlines == 0 {
+                // Whoever sleeps does not know yet that there is a time to look at.
+                core.ended.call_all();
+                if core.leader_sleeps {
+                    self.calls.leader.raise();
+                }
             }
         }
         core.submit(op)
@@ -353,10 +363,7 @@ impl Shared {
         });
         self.check(&mut core, outcome);
         // A leader asleep must still be woken by what arrives after this.
-        while core.leader_sleeps && core.endpoint.as_mut().is_some_and(|endpoint| !endpoint.arm()) {
-            let outcome = core.receive().map(|_| self.tell(&core));
-            self.check(&mut core, outcome);
-        }
+        self.keep_armed(&mut core);
         core
     }
 
@@ -376,6 +383,7 @@ impl Shared {
             core = self.wait_once(core, &mut spins, Some(limit));
         }
         self.tell(&core);
+        self.keep_armed(&mut core);
     }
 
     /// Ends the session, and tells the server. While requests are in flight it takes their replies for [`GOODBYE_MAX`] at most: an end
@@ -435,6 +443,7 @@ impl Shared {
         }
         core.disconnect();
         self.tell(core);
+        core.ended.call_all();
     }
 }
 

@@ -1,15 +1,19 @@
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use dafs_proto::wire::{Opcode, Status};
 
 use crate::driver::Owner;
+use crate::driver::watch::{Watch, sleep_on};
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::node::Node;
 use crate::memory::{IoBuffer, Keep, KeepBox};
 use crate::op::Op;
 use crate::op::batch::BatchHints;
+use crate::op::id::OperationId;
 use crate::op::named::Named;
 use crate::op::transfer::Transfer;
 
@@ -122,6 +126,14 @@ impl<T> Pending<T> {
         }
     }
 
+    /// What names it in [`Completions::next`](crate::Completions::next); `None` when it has ended before it was submitted: it is not told
+    /// there.
+    #[must_use]
+    pub fn id(&self) -> Option<OperationId> {
+        let State::Op { owner, index, .. } = &self.state else { return None };
+        owner.shared.lock().ops.get(*index).and_then(|op| op.id)
+    }
+
     /// Whether the operation has ended, as far as this side has heard. Does not move the session along. Never blocks: the result is `false`
     /// while another thread holds the session.
     pub fn has_ended(&self) -> bool {
@@ -169,7 +181,12 @@ impl<T> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         if let State::Op { owner, index, .. } = &self.state {
-            owner.shared.give_up(*index, |core| core.detach(*index));
+            // A waker runs what it likes when it is dropped.
+            let mut waker = None;
+            owner.shared.give_up(*index, |core| {
+                waker = core.ops.get_mut(*index).and_then(|op| op.waker.take());
+                core.detach(*index);
+            });
         }
     }
 }
@@ -183,8 +200,34 @@ impl<T> std::fmt::Debug for Pending<T> {
     }
 }
 
-/// Pause between looks at several sessions.
-const BETWEEN_SESSIONS: Duration = Duration::from_micros(200);
+/// Whoever moves the session along wakes the task that waits for it: [`Completions::turn`](crate::Completions::turn). Somebody must do so;
+/// with the feature `tokio` that is a task, `Session::drive`.
+impl<T> Future for Pending<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        if let State::Op { owner, index, .. } = &self.state {
+            let mut core = owner.shared.lock();
+            let op = core.ops.get_mut(*index).filter(|op| !op.done);
+            // A waker runs what it likes when it is dropped.
+            let kept = op.map(|op| match &op.waker {
+                Some(waker) if waker.will_wake(context.waker()) => None,
+                _ => op.waker.replace(context.waker().clone()),
+            });
+            drop(core);
+            if kept.is_some() {
+                return Poll::Pending;
+            }
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Taken => panic!("the operation was collected before"),
+            state => Poll::Ready(Self { state }.wait()),
+        }
+    }
+}
+
+/// No part of it is pinned.
+impl<T> Unpin for Pending<T> {}
 
 /// A session that operations are of, and whether there are others.
 fn owners_of<T>(pendings: &[Pending<T>]) -> (Option<Arc<Owner>>, bool) {
@@ -196,10 +239,65 @@ fn owners_of<T>(pendings: &[Pending<T>]) -> (Option<Arc<Owner>>, bool) {
     (Some(Arc::clone(first)), owners.any(|other| !Arc::ptr_eq(first, other)))
 }
 
+/// Several sessions that one thread waits for.
+struct Sessions(Vec<(Arc<Owner>, Arc<Watch>)>);
+
+impl Sessions {
+    fn of<T>(pendings: &[Pending<T>]) -> Self {
+        let mut sessions: Vec<(Arc<Owner>, Arc<Watch>)> = Vec::new();
+        for pending in pendings {
+            let State::Op { owner, .. } = &pending.state else { continue };
+            if sessions.iter().any(|(other, _)| Arc::ptr_eq(owner, other)) {
+                continue;
+            }
+            match owner.shared.add_watch(false) {
+                Ok(watch) => sessions.push((Arc::clone(owner), watch)),
+                // It is looked at as often as the others.
+                Err(error) => tracing::warn!("cannot make a descriptor to wait for a session: {error}"),
+            }
+        }
+        Self(sessions)
+    }
+
+    /// Sleeps until one of them needs a turn, for so long at most, if none does.
+    fn wait(&self, limit: Option<Duration>) {
+        let mut moved = false;
+        for (owner, watch) in &self.0 {
+            moved |= owner.shared.take_turn(watch);
+        }
+        let may_sleep = |(owner, watch): &(Arc<Owner>, Arc<Watch>)| {
+            owner
+                .shared
+                .arm_watch(watch)
+                .inspect_err(|error| tracing::warn!("cannot watch a session: {error}"))
+        };
+        // One that could not be made or watched is looked at soon.
+        let blind = self.0.is_empty().then_some(LOOK_AGAIN);
+        let mut limit = limit.into_iter().chain(blind).min();
+        for session in &self.0 {
+            match may_sleep(session) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => limit = Some(limit.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN)),
+            }
+        }
+        if !moved && let Err(error) = sleep_on(self.0.iter().map(|(_, watch)| &**watch), limit) {
+            tracing::warn!("cannot wait for several sessions: {error}");
+        }
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(owner, watch)| owner.shared.remove_watch(watch));
+    }
+}
+
+/// Pause between looks at a session that cannot be waited for: no descriptor is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// Waits until one of the operations has ended and returns its place; `None` when there are none. Collect it with
 /// `pendings.swap_remove(place).wait()`. Blocks.
-///
-/// With operations of several sessions each session is looked at in turn, which delays by up to a millisecond.
 pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
     if let Some(place) = pendings.iter().position(|pending| !matches!(pending.state, State::Op { .. })) {
         return Some(place);
@@ -207,11 +305,12 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
     let (owner, several) = owners_of(pendings);
     let owner = owner?;
     if several {
+        let sessions = Sessions::of(pendings);
         loop {
             if let Some(place) = pendings.iter_mut().position(Pending::test) {
                 return Some(place);
             }
-            owner.shared.clock.sleep(BETWEEN_SESSIONS);
+            sessions.wait(None);
         }
     }
     let found_in = |core: &Core| {
@@ -249,13 +348,14 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
     let (owner, several) = owners_of(pendings);
     if let Some(owner) = owner.filter(|_| wanted > 1) {
         let until = owner.shared.clock.now().after(hints.window);
+        let sessions = several.then(|| Sessions::of(pendings));
         let has_ended = |pending: &mut Pending<T>| if several { pending.test() } else { pending.is_done() };
         while pendings.iter_mut().filter_map(|pending| has_ended(pending).then_some(())).count() < wanted {
             let left = until.since(owner.shared.clock.now());
-            match several {
+            match &sessions {
                 _ if left.is_zero() => break,
-                true => owner.shared.clock.sleep(BETWEEN_SESSIONS.min(left)),
-                false => owner.shared.wait_within(left),
+                Some(sessions) => sessions.wait(Some(left)),
+                None => owner.shared.wait_within(left),
             }
         }
     }

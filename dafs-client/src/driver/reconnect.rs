@@ -65,6 +65,7 @@ pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
         }
     }
     shared.tell(&core);
+    core.ended.call_all();
     core
 }
 

@@ -44,6 +44,7 @@ impl Shared {
         if core.followers > 0 && !core.leader {
             self.wake.notify_all();
         }
+        self.keep_armed(&mut core);
         core
     }
 
@@ -152,8 +153,9 @@ impl Shared {
             return drop(self.follow(core, Some(limit)));
         }
         let mut spins = SPINS_MAX;
-        let core = self.wait_once(core, &mut spins, Some(limit));
+        let mut core = self.wait_once(core, &mut spins, Some(limit));
         self.tell(&core);
+        self.keep_armed(&mut core);
     }
 
     /// Connects again, or has it done by another thread where the caller may have to go before that: this one looks at the time.

@@ -15,6 +15,7 @@ use dafs_proto::wire::{
 use slab::Slab;
 
 use crate::engine::eager::{EagerBufferState, EagerRequest, Next};
+use crate::engine::ended::Ended;
 use crate::engine::locks::LockWaits;
 use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
@@ -68,6 +69,7 @@ pub(crate) struct Core {
     batch_notices: u32,
     /// Of transfers that are packed or gathered.
     pub(crate) learned: Learned,
+    pub(crate) ended: Ended,
 }
 
 /// Memory of the library's that transfers pass through.
@@ -101,6 +103,7 @@ impl Core {
             lock_waits: LockWaits::default(),
             batch_notices: 0,
             learned: Learned::default(),
+            ended: Ended::default(),
             terms,
         }
     }
@@ -112,7 +115,9 @@ impl Core {
             op.stop();
             op.done = true;
             self.uncollected += 1;
-            return self.ops.insert(op);
+            let index = self.ops.insert(op);
+            self.note_end(index);
+            return index;
         }
         op.queued = true;
         self.deadlines += usize::from(op.deadline.is_some());
@@ -467,7 +472,7 @@ impl Core {
             if is_refused {
                 self.end_asking_for_lock(index);
             }
-            return;
+            return self.note_end(index);
         }
         let op = self.ops.remove(index);
         if op.opcode == Opcode::EagerBuffers {

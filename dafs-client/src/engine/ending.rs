@@ -8,8 +8,28 @@ use crate::engine::core::Core;
 use crate::engine::eager::EagerBufferState;
 use crate::error::Error;
 use crate::op::Op;
+use crate::op::id::OperationId;
 
 impl Core {
+    /// An operation has ended. Those that their thread waits for have no id, and nobody else is told of them.
+    pub(crate) fn note_end(&mut self, index: usize) {
+        let Some(op) = self.ops.get_mut(index) else { return };
+        let (Some(id), waker) = (op.id, op.waker.take()) else { return };
+        let ops = &self.ops;
+        let is_left = |index, id| ops.get(index).is_some_and(|op| op.id == Some(id));
+        self.ended.note((index, id), waker, self.uncollected, is_left);
+    }
+
+    /// The next operation that has ended and was not collected, once.
+    pub(crate) fn next_ended(&mut self) -> Option<OperationId> {
+        while let Some((index, id)) = self.ended.next() {
+            if self.ops.get(index).is_some_and(|op| op.id == Some(id)) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
     /// Whether an operation has ended; one that is not there any more has.
     pub(crate) fn has_ended(&self, index: usize) -> bool {
         self.ops.get(index).is_none_or(|op| op.done)

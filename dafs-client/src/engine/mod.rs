@@ -5,6 +5,7 @@
 pub(crate) mod choice;
 pub(crate) mod core;
 pub(crate) mod eager;
+pub(crate) mod ended;
 pub(crate) mod ending;
 pub(crate) mod locks;
 pub(crate) mod recovery;

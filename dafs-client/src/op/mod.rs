@@ -6,6 +6,7 @@ pub(crate) mod body;
 pub(crate) mod chain;
 pub(crate) mod draft;
 pub(crate) mod explain;
+pub(crate) mod id;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod named;
@@ -16,6 +17,7 @@ pub(crate) mod terms;
 pub(crate) mod transfer;
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
@@ -30,6 +32,7 @@ use crate::method::io_path::{Direction, IoPath};
 use crate::op::batch::{BatchWork, Bounds};
 use crate::op::chain::ChainWork;
 use crate::op::draft::Outlet;
+use crate::op::id::OperationId;
 use crate::op::named::{Named, NamedReply, Reply};
 use crate::op::part_request::PartRequest;
 use crate::op::parts::{Part, PartReply, next_part, on_data};
@@ -56,6 +59,10 @@ pub(crate) struct Op {
     /// Nobody collects the result.
     pub(crate) detached: bool,
     pub(crate) error: Option<Box<Error>>,
+    /// Of one that is collected later.
+    pub(crate) id: Option<OperationId>,
+    /// The task that waits for it.
+    pub(crate) waker: Option<Waker>,
 }
 
 /// What an operation does.
@@ -85,6 +92,8 @@ impl Op {
             done: false,
             detached: false,
             error: None,
+            id: None,
+            waker: None,
         }
     }
 

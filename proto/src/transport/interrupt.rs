@@ -51,12 +51,14 @@ impl Interrupt {
         may_sleep(&self.word)
     }
 
-    /// The caller has slept. `rung`: the descriptor was found readable.
-    pub fn woke(&self, rung: bool) {
-        wake(&self.word);
+    /// The caller has slept. `rung`: the descriptor was found readable. Whether it was raised; this takes that.
+    #[allow(clippy::must_use_candidate, reason = "who looks for all causes anyway need not know")]
+    pub fn woke(&self, rung: bool) -> bool {
+        let called = wake(&self.word);
         if rung {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
+        called
     }
 
     /// What is readable while a sleeper was called, and until that has woken.

@@ -4,6 +4,7 @@
 
 mod by_hand;
 mod chains;
+mod completions;
 mod cuts;
 mod drain;
 mod ending;

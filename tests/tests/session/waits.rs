@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use dafs_client::{File, LockKind, OpenOptions, Session};
+use dafs_client::{File, LockKind, OpenOptions, Session, wait_any};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 
 on_each_provider! {
     thread_that_waits_sleeps_until_what_it_waits_for_comes,
     threads_that_wait_in_one_session_sleep_until_what_they_wait_for_comes,
+    thread_that_waits_for_several_sessions_sleeps_until_what_it_waits_for_comes,
 }
 
 /// Waits that are watched, of each thread.
@@ -85,4 +86,35 @@ fn thread_that_waits_sleeps_until_what_it_waits_for_comes(on: On) {
 // [CLI-185]
 fn threads_that_wait_in_one_session_sleep_until_what_they_wait_for_comes(on: On) {
     assert_sleeps(on, 3);
+}
+
+// [CLI-194] [CLI-185]
+fn thread_that_waits_for_several_sessions_sleeps_until_what_it_waits_for_comes(on: On) {
+    let harness = Harness::start(on);
+    let holder = harness.session();
+    let sessions = [harness.session(), harness.session()];
+    let (held, files) = (open(&holder), [open(&sessions[0]), open(&sessions[1])]);
+    held.lock(0..2, LockKind::Exclusive).unwrap();
+    let began = Instant::now();
+    let slept = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let before = sleeps();
+            let mut locks: Vec<_> = (0..2)
+                .map(|at| files[at].submit_lock(at as u64..at as u64 + 1, LockKind::Exclusive))
+                .collect();
+            while let Some(place) = wait_any(&mut locks) {
+                locks.swap_remove(place).wait().unwrap();
+            }
+            sleeps() - before
+        });
+        for byte in 0..2 {
+            for _ in 0..on.rounds(MEANWHILE) {
+                holder.ping().unwrap();
+            }
+            held.unlock(byte..byte + 1).unwrap();
+        }
+        waiting.join().unwrap()
+    });
+    let max = 2 * SWITCHES_PER_WAIT as u64 + 2 * (began.elapsed().as_secs() + 1);
+    assert!(slept <= max, "{slept} sleeps, of {max} at most");
 }
