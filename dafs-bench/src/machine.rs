@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_share_a_cpu_where_there_is_one_or_they_were_put_there() {
+    fn both_ends_share_the_only_cpu_or_the_pinned_one() {
         let pins = |client: &[usize], server: &[usize], all: &[usize]| Pins {
             client: client.to_vec(),
             server: server.to_vec(),

@@ -221,7 +221,7 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
 }
 
 #[test]
-fn peer_that_fails_or_refuses_a_size_is_a_note_and_leaves_nothing() {
+fn failing_peer_becomes_a_note_and_leaves_nothing() {
     // O_DIRECT takes no 4 bytes on a disk.
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let full = tempfile::tempdir().unwrap();

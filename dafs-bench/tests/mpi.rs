@@ -64,7 +64,7 @@ fn installed() -> &'static Path {
 
 #[test]
 #[ignore = "needs open-mpi"]
-fn mpi_on_one_process_has_rows_of_dafs_by_both_ways_beside_local_ones() {
+fn mpi_on_one_process_has_dafs_rows_and_local_rows() {
     let directory = tempfile::tempdir().unwrap();
     let plot = directory.path().join("mpi.svg");
     let cases = ["memory", "latency", "bandwidth", "overlap"];
@@ -142,7 +142,7 @@ fn mpi_on_four_processes_counts_the_requests_of_each_method() {
 
 #[test]
 #[ignore = "needs open-mpi"]
-fn views_has_the_figures_and_tables_of_the_papers_with_a_sentence_for_each() {
+fn views_draws_each_figure_and_table_with_a_note() {
     let directory = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
     let plot = directory.path().join("views.svg");
     let arguments =

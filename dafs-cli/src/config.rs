@@ -139,7 +139,7 @@ mod tests {
 
     // [CMD-32] [CMD-33]
     #[test]
-    fn copies_and_locks_wait_for_a_server_without_end_and_all_else_for_a_minute() {
+    fn copies_and_locks_wait_forever_and_others_a_minute() {
         let (cp, lock) = (["cp", "a", "dafs://h/e"], ["lock", "dafs://h/e/f", "true"]);
         assert_eq!([patience(&cp), patience(&lock)], [(Duration::MAX, u32::MAX); 2]);
         assert_eq!(patience(&["ls", "dafs://h/e"]), (Duration::from_secs(60), u32::MAX));

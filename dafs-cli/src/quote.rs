@@ -86,7 +86,7 @@ mod tests {
 
     // [CMD-10]
     #[test]
-    fn name_with_bytes_of_any_kind_is_shown_as_a_shell_reads_it() {
+    fn name_with_any_bytes_is_quoted_for_the_shell() {
         for (name, expected) in [
             (&b"plain.txt"[..], "plain.txt"),
             (b"dir/with-dash_1", "dir/with-dash_1"),

@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_a_status_says_operation_path_and_words_and_has_its_errno() {
+    fn status_error_shows_operation_path_words_and_errno() {
         let error = Error::Status {
             status: Status::NO_SPACE,
             operation: Opcode::Write,

@@ -527,7 +527,7 @@ mod tests {
 
     // [ACC-155] The first is one that no host has.
     #[test]
-    fn name_with_an_address_that_the_host_does_not_have_is_listened_on_at_the_others() {
+    fn listener_skips_addresses_that_the_host_lacks() {
         let [elsewhere, here] = ["192.0.2.1:0", "127.0.0.1:0"].map(|ip| Address::Tcp(ip.parse().unwrap()));
         let listen = |names: &[&[&Address]]| {
             let named = |addresses: &&[&Address]| {
@@ -598,7 +598,7 @@ mod tests {
 
     // [PROV-86] Each tick asks once, and is up to a second from the next.
     #[test]
-    fn listener_that_has_more_is_asked_again_without_an_event_or_a_tick() {
+    fn listener_with_more_is_polled_again_without_event() {
         let mut loops = prepare(&Config::default(), 1, |storage| storage).unwrap();
         let event_loop = &mut loops[0];
         let ticks = Arc::new(AtomicU32::new(0));

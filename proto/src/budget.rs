@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_counted_is_given_back_and_may_be_more_than_the_limit() {
+    fn counted_use_is_returned_and_may_exceed_the_limit() {
         let budget = budget(2);
         let counted: Vec<_> = (0..3).map(|_| budget.count(&Owner::Unknown, 1)).collect();
         assert_eq!((budget.used(), budget.refused()), (3, 0));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_that_is_kept_is_for_one_listener_after_the_other_and_for_nobody_else() {
+    fn kept_port_serves_successive_listeners_and_nobody_else() {
         let port = Port::new();
         let refused = || TcpStream::connect(port.address()).unwrap_err().kind();
         assert_eq!(refused(), ErrorKind::ConnectionRefused, "nobody listens");

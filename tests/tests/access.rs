@@ -546,7 +546,7 @@ fn fence_waits_for_what_a_session_left_that_has_ended(on: On) {
 
 // [ACC-151]
 #[test]
-fn fence_is_complete_though_the_fenced_client_serves_no_read_of_the_server() {
+fn fence_completes_without_the_fenced_client_serving_reads() {
     let harness = Harness::start(On::Tcp);
     let administrator = harness.session();
     let (mut silent, _) = Raw::session(harness.address(), 4);

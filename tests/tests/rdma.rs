@@ -281,7 +281,7 @@ mod verbs {
     // [VERBS-42]
     #[test]
     #[ignore = "needs rdma-device"]
-    fn address_without_a_provider_takes_rdma_and_falls_back_to_tcp_with_the_reason() {
+    fn address_without_provider_takes_rdma_or_falls_back_to_tcp_with_reason() {
         let harness = Harness::start(On::Verbs);
         let session = chosen_by_address(&harness);
         assert_eq!(session.provider(), Provider::Verbs);

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointer_of_an_earlier_view_begins_anew_and_of_a_later_one_is_an_error() {
+    fn pointer_of_earlier_view_restarts_and_of_later_fails() {
         assert_eq!(decoded(&[], 0).unwrap(), None);
         assert_eq!(decoded(&encoded(0, 9), 0).unwrap(), Some(9));
         assert_eq!(decoded(&encoded(0, 9), 1).unwrap(), None);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_the_pointer_is_hidden_beside_the_file_and_not_too_long() {
+    fn pointer_name_is_hidden_beside_the_file_and_short_enough() {
         let place = |path: String| Place {
             server: dafs_client::Url::parse(OsStr::new("dafs+tcp://h:1")).unwrap(),
             export: "data".into(),

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn method_of_one_direction_counts_more_than_of_both_and_both_more_than_romios() {
+    fn directional_method_overrides_general_which_overrides_romios() {
         let methods = |settings: Settings| [Direction::Read, Direction::Write].map(|d| settings.method(d));
         assert_eq!(methods(Settings::default()), [Method::List; 2]);
         assert_eq!(methods(with(&[("romio_ds_read", "enable")])), [Method::Sieve, Method::List]);

@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn position_in_a_view_is_found_however_far_its_blocks_lie_from_their_instance() {
+fn position_in_a_view_is_found_for_distant_blocks() {
     let view = |displacement, start, len, extent| View {
         displacement,
         of: Type::new(vec![start], vec![len], extent).unwrap(),

@@ -86,7 +86,7 @@ mod tests {
 
     // [MPI-3]
     #[test]
-    fn prefix_that_cannot_be_read_is_an_error_that_says_how_to_write_it() {
+    fn malformed_prefix_is_an_error_that_says_how_to_write_it() {
         for text in ["/a", "/a=tcp://h:1/e", "a=dafs://h/e", "=dafs://h/e", "/a=dafs://h", "/a=dafs://h:x/e"]
         {
             let error = Prefixes::parse(OsStr::new(text)).unwrap_err();

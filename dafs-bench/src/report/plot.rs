@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_with_zero_and_not_finite_values_on_a_log_axis_is_drawn() {
+    fn chart_with_zero_and_infinite_values_on_log_axis_is_drawn() {
         let panel = panel(vec![(0.0, 0.0), (f64::NAN, f64::INFINITY), (64.0, 2.0)], Scale::Log);
         assert!(render(&Chart { title: String::new(), panels: vec![panel], columns: 1 }).is_ok());
     }

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_asked_for_are_all_taken_or_the_one_refused_that_cannot_be() {
+    fn requested_methods_are_taken_or_the_impossible_one_refused() {
         use Method::{Auto, Batch, Direct, Gather, Pack};
         let possible = || vec![Pack, Gather, Auto];
         let chosen = |asked: &[Method]| chosen(asked, possible()).ok();

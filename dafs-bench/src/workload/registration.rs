@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_finds_the_share_of_buffers_in_a_cache_that_it_was_asked_for() {
+    fn access_order_reaches_the_requested_hit_ratio() {
         for hit_ratio in HIT_RATIOS {
             let mut order = Order::new(hit_ratio);
             let mut cached: VecDeque<usize> = VecDeque::new();

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_judged_by_its_worst_density_and_dense_pieces_beside_a_call_for_each() {
+    fn auto_is_judged_by_its_worst_density_and_by_separate_calls() {
         for (ratio, us, near, dense) in
             [(1.15, 50.0, "met, at 2 of 2", "met"), (1.16, 49.9, "missed, at 1 of 2", "missed")]
         {

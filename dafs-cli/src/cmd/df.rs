@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn space_of_a_file_system_counts_reserved_blocks_as_neither_used_nor_available() {
+    fn reserved_blocks_count_as_neither_used_nor_available() {
         let statistics = FsStatistics {
             block_size: 4096,
             blocks: 1000,

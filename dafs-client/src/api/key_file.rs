@@ -73,7 +73,7 @@ mod tests {
 
     // [ACC-139]
     #[test]
-    fn key_file_that_others_may_read_is_refused_with_the_command_that_helps() {
+    fn key_file_readable_by_others_is_refused_with_a_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let path = key_file(directory.path());
         assert_eq!(load_key(&path).unwrap().name, "lab");

@@ -350,7 +350,7 @@ mod tests {
 
     // [CLI-149]
     #[test]
-    fn unlock_whose_deadline_passes_before_it_is_sent_is_sent_all_the_same() {
+    fn expired_unlock_is_sent_all_the_same() {
         let world = World::new(1);
         let (hasty, session) = sessions(&world);
         let (file, other) = (open(&hasty), open(&session));
@@ -370,7 +370,7 @@ mod tests {
 
     // [CLI-146]
     #[test]
-    fn lock_whose_deadline_passes_while_it_waits_is_given_up_at_the_server_at_once() {
+    fn expired_waiting_lock_is_cancelled_at_the_server_at_once() {
         let world = World::new(2);
         let (hasty, session) = sessions(&world);
         let (file, held) = (open(&hasty), open(&session));

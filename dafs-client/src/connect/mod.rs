@@ -527,7 +527,7 @@ mod tests {
 
     // [SESS-132] [SESS-97]
     #[test]
-    fn client_speaks_before_it_gives_a_silent_server_up_whatever_the_server_says() {
+    fn client_sends_keep_alive_before_giving_up_a_silent_server() {
         let connected = Connected::new();
         for (said, taken) in [
             ((10_000, 30_000), (10_000, 30_000)),

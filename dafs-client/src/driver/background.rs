@@ -181,7 +181,7 @@ mod tests {
 
     // [CLI-47]
     #[test]
-    fn test_while_the_lock_is_taken_says_no_and_makes_the_session_shared() {
+    fn test_beside_a_taken_lock_is_false_and_marks_contention() {
         let world = World::new(1);
         world.put("f", b"12345678");
         let session = world.session();

@@ -214,7 +214,7 @@ mod tests {
 
     // [CLI-30] [SESS-51] [CLI-39]
     #[test]
-    fn chain_cut_off_at_any_request_before_or_after_it_was_executed_ends_with_all_of_it_done() {
+    fn chain_cut_off_at_any_request_is_completed() {
         for opcode in LINKS {
             for before in [true, false] {
                 let world = World::new(3 + u64::from(before));
@@ -300,7 +300,7 @@ mod tests {
 
     // [CLI-40] in every byte of a reply's head
     #[test]
-    fn reply_of_a_chain_that_is_broken_anywhere_is_judged_by_the_general_path() {
+    fn broken_chain_reply_is_judged_by_the_general_path() {
         for place in 0..HEADER_SIZE {
             let world = World::new(7);
             let session = world.session();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn chain_for_which_credits_are_short_goes_on_where_the_fast_path_left_it() {
+    fn chain_short_of_credits_continues_after_the_fast_path() {
         let world = World::new(8);
         let session = world.session();
         let (_export, file) = opened(&session);

@@ -455,7 +455,7 @@ mod tests {
 
     // [CLI-30] [SESS-51]
     #[test]
-    fn fast_request_cut_off_before_or_after_it_was_executed_is_sent_again() {
+    fn fast_request_cut_off_at_any_point_is_resent() {
         for before in [true, false] {
             for kind in [NULL, READ, WRITE, LOCK] {
                 let world = World::new(3 + u64::from(before));
@@ -482,7 +482,7 @@ mod tests {
 
     // [CLI-103] a write is idempotent, so a new session repeats it
     #[test]
-    fn fast_request_in_a_session_that_the_server_lost_is_repeated_in_the_new_one() {
+    fn fast_request_of_a_lost_session_is_repeated() {
         for kind in [NULL, READ, WRITE, LOCK] {
             let world = World::new(5);
             let (session, _export, file) = opened(&world);

@@ -105,7 +105,7 @@ mod tests {
 
     // [CLI-43]
     #[test]
-    fn child_that_is_made_while_a_thread_of_the_library_works_is_refused_and_does_not_hang() {
+    fn child_forked_beside_a_library_thread_is_refused_without_hanging() {
         let world = World::new(1);
         let session = world.session();
         let read = session.submit_ping();

@@ -525,7 +525,7 @@ mod tests {
 
     // It may have died with the lock, and its word that it has it for a moment is still there.
     #[test]
-    fn whoever_waits_for_a_thread_that_does_not_keep_the_session_alive_any_more_gets_the_lock() {
+    fn waiter_gets_the_lock_when_the_keep_alive_thread_stops() {
         let world = World::new(5);
         let session = world.session();
         let shared = &session.owner.shared;
@@ -552,7 +552,7 @@ mod tests {
 
     // [CLI-146]
     #[test]
-    fn lock_that_is_given_up_while_it_waits_is_given_up_at_the_server_at_once() {
+    fn abandoned_waiting_lock_is_cancelled_at_the_server_at_once() {
         let world = World::new(4);
         let (holder, session) = (world.session(), world.session());
         let open = |session: &crate::Session| {
@@ -636,7 +636,7 @@ mod tests {
 
     // [VIEW-11] A thread took the answer to a description, and the server was restarted before it kept the view.
     #[test]
-    fn view_that_a_lost_session_knew_is_not_kept_as_one_that_this_knows() {
+    fn view_of_a_lost_session_is_not_kept_as_known() {
         let world = World::new(6);
         let session = world.session();
         let shared = &session.owner.shared;

@@ -236,7 +236,7 @@ mod tests {
 
     // [CLI-42]
     #[test]
-    fn session_that_is_closed_while_its_files_are_opened_again_leaves_nothing_behind() {
+    fn session_closed_while_reopening_files_leaves_nothing() {
         for at in [Opcode::Mount, Opcode::Open, Opcode::Lock] {
             let world = World::new(1);
             let (session, other) = (world.session(), world.session());
@@ -256,7 +256,7 @@ mod tests {
 
     // [CLI-42]
     #[test]
-    fn session_that_is_closed_while_it_is_resumed_is_ended_at_the_server() {
+    fn session_closed_while_resuming_is_ended_at_the_server() {
         let world = World::new(2);
         let (session, other) = (world.session(), world.session());
         let (file, others) = (open(&session), open(&other));

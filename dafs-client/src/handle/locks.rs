@@ -286,7 +286,7 @@ mod tests {
 
     // [CLI-142] [CLI-150]
     #[test]
-    fn lock_given_up_is_given_back_but_for_what_was_held_before_which_is_as_it_was() {
+    fn abandoned_lock_is_released_and_earlier_locks_restored() {
         let mut locks = Locks::default();
         let plain = LockFlags::empty();
         locks.lock(&exclusive(10..20, LockFlags::WAIT | LockFlags::MANDATORY));
@@ -331,7 +331,7 @@ mod tests {
 
     // [CLI-146] [CLI-148] [LOCK-46]
     #[test]
-    fn wait_and_repair_given_up_are_cancelled_where_no_other_is_like_them() {
+    fn abandoned_wait_and_repair_are_cancelled_unless_shared() {
         let mut locks = Locks::default();
         let plain = LockFlags::empty();
         let cancel = |range| PutBack::Cancel(exclusive(range, LockFlags::CANCEL), None);

@@ -162,7 +162,7 @@ mod tests {
 
     // [CLI-99]
     #[test]
-    fn changes_of_another_epoch_are_lost_until_a_commit_of_all_has_told() {
+    fn changes_of_another_epoch_are_lost_until_a_full_commit() {
         let mut unstable = Unstable::default();
         unstable.change(7);
         unstable.change(8);

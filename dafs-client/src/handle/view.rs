@@ -174,7 +174,7 @@ mod tests {
 
     // [VIEW-17]
     #[test]
-    fn number_of_a_view_is_that_of_no_other_also_when_it_is_gone() {
+    fn view_number_is_never_reused() {
         let (mut views, mut numbers) = (Views::default(), std::collections::HashSet::new());
         for _ in 0..100 {
             let number = views.next_number();

@@ -231,7 +231,7 @@ mod tests {
 
     // [LIST-13]
     #[test]
-    fn method_that_is_quicker_is_taken_against_the_switches_after_a_few_tries() {
+    fn faster_method_overrides_the_switches_after_some_tries() {
         for prior in [false, true] {
             let mut learned = Learned::default();
             let ns = if prior { [10, 20] } else { [20, 10] };

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn pack_goes_by_the_message_below_the_crossover_and_by_registered_buffers_above() {
+    fn pack_uses_messages_below_the_crossover_and_buffers_above() {
         for (size, path) in [(3999, IoPath::Inline), (4000, IoPath::Bounced), (1 << 20, IoPath::Bounced)] {
             let c = circumstances(Direction::Read, size, Registration::Ordinary);
             assert_eq!(decided(&c, Noncontiguous::Pack, 7, None).path, path, "{size}");

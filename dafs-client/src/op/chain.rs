@@ -265,7 +265,7 @@ mod tests {
 
     // [CLI-160] [CLI-39]
     #[test]
-    fn chain_that_compares_and_changes_is_not_repeated_and_one_that_does_either_is() {
+    fn chain_that_both_compares_and_changes_is_not_repeated() {
         let link = |opcode| Link::new(opcode, Named::default());
         let repeats =
             |opcodes: &[Opcode]| ChainWork::new(opcodes.iter().copied().map(link).collect()).repeats();

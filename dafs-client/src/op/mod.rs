@@ -564,7 +564,7 @@ mod tests {
 
     // [CLI-165]
     #[test]
-    fn write_of_which_a_request_failed_ends_with_the_error_only_where_nothing_before_it_is_written() {
+    fn partly_failed_write_errs_only_when_nothing_was_written() {
         let failed = || Error::Status {
             status: Status::NO_SPACE,
             operation: Opcode::Write,

@@ -242,7 +242,7 @@ mod tests {
 
     // [ACC-21]
     #[test]
-    fn key_file_that_others_may_read_is_refused_with_the_command_that_helps() {
+    fn key_file_readable_by_others_is_refused_with_a_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keys");
         std::fs::write(&path, format!("a:{SECRET}")).unwrap();

@@ -236,11 +236,11 @@ mod tests {
 
     // [ACC-19] [ACC-78] [ACC-144]
     #[test]
-    fn socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another() {
+    fn socket_owner_is_known_without_free_descriptors() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         if std::env::var_os(OWN_PROCESS).is_none() {
             let name = "access::owner::tests::\
-                        socket_owner_is_known_without_descriptors_and_else_nobody_is_taken_for_another";
+                        socket_owner_is_known_without_free_descriptors";
             let output = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", name])
                 .env(OWN_PROCESS, "1")
@@ -310,7 +310,7 @@ mod tests {
 
     // [ACC-19]
     #[test]
-    fn diag_owner_tells_a_socket_that_is_not_there_from_a_kernel_that_cannot_tell() {
+    fn diag_owner_distinguishes_missing_socket_from_failing_kernel() {
         let refused = |errno: i32| {
             let mut answer = vec![0; NLMSG_HEADER_SIZE + 20];
             answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());

@@ -144,10 +144,10 @@ const OWN_PROCESS: &str = "DAFS_TEST_OWN_LOG";
 
 // [LIMIT-18] [LIMIT-25] Peers are told apart by all of the field but a port.
 #[test]
-fn refused_mount_is_logged_in_one_short_line_that_says_the_same_of_one_peer() {
+fn refused_mount_is_logged_in_one_short_stable_line() {
     use tracing_subscriber::layer::SubscriberExt;
     if std::env::var_os(OWN_PROCESS).is_none() {
-        let name = "access::tests::refused_mount_is_logged_in_one_short_line_that_says_the_same_of_one_peer";
+        let name = "access::tests::refused_mount_is_logged_in_one_short_stable_line";
         let mut own = std::process::Command::new(std::env::current_exe().unwrap());
         let output = own.args(["--exact", name]).env(OWN_PROCESS, "1").output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
@@ -251,7 +251,7 @@ fn admit_over_loopback_believes_the_kernel_not_the_holder_of_a_key() {
 
 // [ACC-142]
 #[test]
-fn admit_with_a_key_that_was_revoked_or_replaced_since_its_proof_began_is_refused() {
+fn admit_with_key_revoked_during_its_proof_is_refused() {
     let other_secret = |name: &str| Key { secret: Arc::from([8; 16]), ..key(name) };
     for (proven, expected) in [
         (key("backup"), Ok(Evidence::KeyFile)),

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn database_is_asked_by_a_bounded_number_of_threads_and_answers_are_bounded() {
+    fn user_database_has_bounded_threads_and_answers() {
         let (begun, begins) = channel();
         let (end, ends) = channel::<()>();
         let ends = Mutex::new(ends);

@@ -301,7 +301,7 @@ mod tests {
 
     // [LIST-11]
     #[test]
-    fn pieces_are_gathered_from_where_that_is_quicker_and_never_where_it_is_not() {
+    fn pieces_are_gathered_only_from_the_faster_size() {
         // From these sizes on gathering takes half as long as packing, and below them twice as long.
         for [reads, writes] in [[64, 8193], [2048, 8192], [8193, 64]] {
             let of_size = |size: &u32| {

@@ -218,7 +218,7 @@ mod tests {
 
     // [PROV-40]
     #[test]
-    fn crossover_of_methods_that_cross_once_is_the_first_size_that_direct_wins() {
+    fn crossover_of_single_crossing_is_first_size_direct_wins() {
         let times = [(512, 5, 9), (1024, 6, 9), (2048, 8, 9), (4096, 12, 10), (8192, 20, 11), (9000, 22, 11)];
         assert_eq!(crossover(&samples(&times), 9000, REGISTERING_HANDICAP), 4096);
         assert_eq!(crossover(&samples(&times[..4]), 4096, REGISTERING_HANDICAP), 4096);

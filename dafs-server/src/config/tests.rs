@@ -586,7 +586,7 @@ fn file_with_fault_names_place_and_remedy() {
 
 // [ACC-23]
 #[test]
-fn file_of_keys_given_for_settings_is_refused_without_a_word_of_it() {
+fn key_file_given_as_settings_is_refused_without_quoting_it() {
     let place = Place::new(true);
     for text in [
         format!("# keys\nalpha:{SECRET}\n"),
@@ -602,7 +602,7 @@ fn file_of_keys_given_for_settings_is_refused_without_a_word_of_it() {
 
 // [ACC-97] [ACC-98]
 #[test]
-fn file_value_with_fault_is_placed_in_the_file_unless_a_flag_replaced_it() {
+fn faulty_file_value_is_located_unless_a_flag_replaced_it() {
     let place = Place::new(true);
     let with_flags = |text: &str, flags: &[&str]| {
         let flags = Cli::try_parse_from([&["dafs-server", "--export", "d=mem:"], flags].concat()).unwrap();

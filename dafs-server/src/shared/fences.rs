@@ -220,7 +220,7 @@ mod tests {
 
     // [ACC-153]
     #[test]
-    fn list_that_another_has_changed_is_not_replaced_by_who_has_not_seen_that() {
+    fn fence_list_changed_meanwhile_is_not_replaced() {
         let fences = Fences::new(vec!["data".into()]);
         let of = |id: u8| FenceList::of_clients(&[[id; 16]]);
         let set = |list, before: &FenceList| fences.set(0, Checked::new(list).unwrap(), Some(before.sum()));

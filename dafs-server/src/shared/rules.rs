@@ -94,7 +94,7 @@ mod tests {
 
     // [ACC-106]
     #[test]
-    fn export_that_would_serve_something_else_keeps_what_it_serves_and_takes_the_other_rules_over() {
+    fn reloaded_export_keeps_its_target_and_takes_new_rules() {
         let with = |export| Config { exports: vec![export], ..Config::default() };
         let directory = || ExportConfig::new("d", ExportKind::Directory("/d".into()));
         let memory = || ExportConfig::new("d", ExportKind::Memory { size_max: 1 });

@@ -549,11 +549,11 @@ mod tests {
 
     // [STOR-90]
     #[test]
-    fn engine_where_io_uring_cannot_be_had_is_threads_unless_it_is_demanded() {
+    fn engine_without_io_uring_is_threads_unless_demanded() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         if std::env::var_os(OWN_PROCESS).is_none() {
             let name = "storage::exports::tests::\
-                        engine_where_io_uring_cannot_be_had_is_threads_unless_it_is_demanded";
+                        engine_without_io_uring_is_threads_unless_demanded";
             let output = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", name])
                 .env(OWN_PROCESS, "1")

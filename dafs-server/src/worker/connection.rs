@@ -312,7 +312,7 @@ mod tests {
 
     // [LIMIT-24]
     #[test]
-    fn client_lets_its_rdma_rest_only_once_what_was_posted_before_has_completed() {
+    fn client_pauses_rdma_only_after_earlier_posts_completed() {
         const BEFORE: u32 = 20;
         let (net, port) = (SimNet::new(1, FaultPlan::calm()), Address::Sim(1));
         let params = ConnectParams::default();

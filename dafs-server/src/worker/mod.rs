@@ -348,7 +348,7 @@ mod tests {
 
     // [LIMIT-6] [LIMIT-7]
     #[test]
-    fn connection_that_begins_a_session_goes_for_another_when_it_had_its_time_or_there_is_no_room() {
+    fn handshake_gives_way_after_its_time_or_without_room() {
         // Of ten that may, these many of 'a' and 'b', each a millisecond older than the one before it.
         let gone = |a: usize, b: usize, youngest: u64| {
             let whose = std::iter::repeat_n('a', a).chain(std::iter::repeat_n('b', b));

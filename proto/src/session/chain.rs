@@ -253,7 +253,7 @@ mod tests {
 
     // [SESS-127]
     #[test]
-    fn chain_with_a_link_that_was_given_up_aborts_all_that_wait_and_is_forgotten() {
+    fn chain_with_abandoned_link_aborts_waiting_links_and_is_forgotten() {
         let mut chains = Chains::default();
         let flags = [Flags::CHAIN_FORWARD, Flags::CHAIN_FORWARD | Flags::CHAIN_BACK, Flags::CHAIN_BACK];
         let links = flags.map(|flags| chains.on_request(&header(flags), 8).unwrap().unwrap());

@@ -211,7 +211,7 @@ pub(super) mod tests {
 
     // [SESS-21] However few are granted, what was sent again counts: no new request goes before enough of it is answered.
     #[test]
-    fn session_resumed_with_fewer_credits_than_requests_sends_nothing_new_until_they_are_answered() {
+    fn session_resumed_short_of_credits_sends_nothing_new() {
         let mut session = ClientSession::new(&welcome(8, 8));
         let mut sent = [request(); 6];
         for header in &mut sent {

@@ -197,7 +197,7 @@ mod tests {
 
     // [SESS-41]
     #[test]
-    fn credits_raised_by_a_callback_are_the_same_on_both_sides_and_never_fall_by_one() {
+    fn credits_raised_by_callback_agree_and_never_fall_by_it() {
         let (mut client, mut server) = (ClientCredits::new(4, 16), ServerCredits::new(4, 16));
         for (target, expected) in [(8, 8), (2, 8), (100, 16), (0, 16)] {
             client.on_raise(server.on_raise(target));

@@ -332,7 +332,7 @@ mod tests {
 
     // [WIRE-26]
     #[test]
-    fn handshake_with_a_server_whose_name_is_too_long_is_refused_by_the_client() {
+    fn client_refuses_a_server_name_that_is_too_long() {
         for (size, is_taken) in [(0, true), (255, true), (256, true), (257, false)] {
             let (handshake, _) = ClientHandshake::begin(&introduction(None), [1; 32]);
             let reply =

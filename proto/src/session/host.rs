@@ -25,7 +25,7 @@ mod tests {
 
     // [CLI-164]
     #[test]
-    fn client_id_of_a_host_is_the_same_each_time_and_another_on_another_host() {
+    fn client_id_is_stable_on_a_host_and_differs_between_hosts() {
         let here = host_client_id("0123456789abcdef0123456789abcdef\n").unwrap();
         assert_eq!(host_client_id("0123456789ABCDEF0123456789abcdef"), Some(here));
         assert_ne!(host_client_id("0123456789abcdef0123456789abcdee"), Some(here));

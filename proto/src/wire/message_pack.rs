@@ -320,7 +320,7 @@ mod tests {
 
     // [WIRE-54]
     #[test]
-    fn value_of_an_enumeration_is_its_name_alone_or_a_map_of_one_pair() {
+    fn enumeration_value_is_a_name_or_a_map_of_one() {
         let deny = [&[0xa4][..], b"Deny"].concat();
         assert_eq!(decode_message_pack("mode", &deny), Ok(FenceMode::Deny));
         for bytes in [&[0][..], &[0x81, 0, 0xc0], &[0xc4, 4, b'D', b'e', b'n', b'y'], &[0x91, 0], &[0xc0]] {
@@ -365,7 +365,7 @@ mod tests {
 
     // [WIRE-53] [WIRE-44]
     #[test]
-    fn number_in_any_form_of_an_integer_is_taken_and_one_beyond_its_type_is_not() {
+    fn any_integer_form_is_taken_up_to_its_type() {
         let forms =
             [&[5][..], &[0xcc, 5], &[0xcd, 0, 5], &[0xce, 0, 0, 0, 5], &[0xcf, 0, 0, 0, 0, 0, 0, 0, 5]];
         let signed = [&[0xd0, 5][..], &[0xd1, 0, 5], &[0xd2, 0, 0, 0, 5], &[0xd3, 0, 0, 0, 0, 0, 0, 0, 5]];

@@ -136,7 +136,7 @@ mod tests {
 
     // [WIRE-131] [STOR-132] [STOR-133]
     #[test]
-    fn verify_fails_where_any_named_attribute_differs_and_with_differ_where_none_does() {
+    fn verify_fails_on_any_difference_and_with_differ_on_none() {
         let other = [
             VerifyRequest { change: 0, ..all() },
             VerifyRequest { size: 3, ..all() },
@@ -160,7 +160,7 @@ mod tests {
 
     // [WIRE-4] [WIRE-130]
     #[test]
-    fn verify_that_compares_nothing_or_names_what_it_does_not_compare_is_refused() {
+    fn verify_with_empty_mask_or_unused_values_is_refused() {
         let decode = |request: VerifyRequest| {
             let mut body = [0; VerifyRequest::HEAD_SIZE - HEADER_SIZE];
             request.encode(&mut body);

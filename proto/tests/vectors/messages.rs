@@ -51,7 +51,7 @@ fn every_operation_has_a_golden_request_and_reply() {
 
 // [WIRE-2] [WIRE-25]
 #[test]
-fn message_with_a_byte_of_its_body_too_few_or_too_many_is_refused() {
+fn body_one_byte_short_or_long_is_refused() {
     for (name, head, payload) in messages() {
         let with_len = |len: usize| {
             let mut head = head.clone();

@@ -84,7 +84,7 @@ fn every_operation_has_a_message_that_is_refused_in_each_direction() {
 
 // [WIRE-53] [WIRE-44]
 #[test]
-fn number_in_a_longer_form_is_taken_and_one_beyond_its_type_is_not() {
+fn longer_form_of_a_number_is_taken_up_to_its_type() {
     for form in [&[5][..], &[0xcc, 5], &[0xcd, 0, 5], &[0xce, 0, 0, 0, 5], &[0xcf, 0, 0, 0, 0, 0, 0, 0, 5]] {
         assert_eq!(decode_message_pack::<u16>("number", form), Ok(5), "{form:x?}");
     }

@@ -282,7 +282,7 @@ fn other_words(server: SocketAddr, words: &'static [u8], others: &'static [u8]) 
 }
 
 #[test]
-fn words_of_a_server_are_neither_commands_to_a_terminal_nor_lines_of_their_own() {
+fn server_words_cannot_control_the_terminal_or_forge_lines() {
     let world = World::start(On::Tcp);
     let server = world.server().trim_start_matches("dafs+tcp://").parse().unwrap();
     let proxy = other_words(server, b"o state file; ", b"\x1b[31m\r\nforged!");

@@ -15,7 +15,7 @@ use crate::programs::{World, dafs};
 mod tcp {
     #[test]
     #[ignore = "needs mount"]
-    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
+    fn copy_to_full_file_system_says_so_and_harms_nothing() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Tcp);
     }
 
@@ -29,7 +29,7 @@ mod tcp {
 mod shm {
     #[test]
     #[ignore = "needs mount"]
-    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
+    fn copy_to_full_file_system_says_so_and_harms_nothing() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Shm);
     }
 
@@ -44,7 +44,7 @@ mod shm {
 mod verbs {
     #[test]
     #[ignore = "needs rdma-device"]
-    fn copy_to_a_full_file_system_says_so_and_leaves_the_rest_whole() {
+    fn copy_to_full_file_system_says_so_and_harms_nothing() {
         super::copy_to_a_full_file_system(dafs_tests::harness::On::Verbs);
     }
 

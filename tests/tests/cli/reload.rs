@@ -110,7 +110,7 @@ fn write_settings(directory: &Path, rules: &str) {
 
 // [ACC-70] [ACC-71] [ACC-72] [ACC-104] [ACC-105] [ACC-106]
 #[test]
-fn server_that_is_hung_up_on_reloads_keys_and_rules_and_drops_no_session() {
+fn reload_takes_keys_and_rules_and_drops_no_session() {
     let mut server = Server::start();
     let old = server.session(ALPHA).unwrap();
     let file = old.mount("data").unwrap().create("f").unwrap();
@@ -251,7 +251,7 @@ fn session_is_resumed_from_addresses_that_the_settings_read_last_admit() {
 
 // [ACC-70] [ACC-106]
 #[test]
-fn server_that_is_hung_up_on_names_the_settings_that_it_does_not_take_over() {
+fn reload_names_settings_that_need_a_restart() {
     let mut server = Server::start();
     let settings = server.directory.path().join("settings");
     let as_started = fs::read_to_string(&settings).unwrap();
@@ -287,7 +287,7 @@ fn server_that_ends_says_how_many_lines_were_left_out() {
 
 // [ACC-73]
 #[test]
-fn log_in_json_is_json_from_the_first_line_on_also_without_a_server() {
+fn json_log_is_json_from_the_first_line() {
     for (arguments, code, words) in [
         (&["--export", "nothing"][..], 1, "--export"),
         (&["--export", "data=mem:", "--slots-max", "many"], 2, "--slots-max"),

@@ -70,7 +70,7 @@ fn write_keys(directory: &Path) -> String {
 // [ACC-30] [ACC-37] It has all capabilities, and may not set groups.
 #[test]
 #[ignore = "needs user-namespace"]
-fn root_of_a_user_namespace_that_cannot_act_as_others_serves_them_as_itself() {
+fn root_of_a_limited_user_namespace_serves_as_itself() {
     let directory = tempfile::tempdir().unwrap();
     let keys = write_keys(directory.path());
     let data = format!("data={}", directory.path().display());

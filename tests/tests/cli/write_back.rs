@@ -10,7 +10,7 @@ use crate::programs::World;
 mod tcp {
     #[test]
     #[ignore = "needs loop-mount"]
-    fn write_back_that_fails_is_told_by_the_commit_and_what_is_lost_is_named() {
+    fn failed_write_back_fails_the_commit_and_names_the_loss() {
         super::write_back_that_fails(dafs_tests::harness::On::Tcp);
     }
 }
@@ -18,7 +18,7 @@ mod tcp {
 mod shm {
     #[test]
     #[ignore = "needs loop-mount"]
-    fn write_back_that_fails_is_told_by_the_commit_and_what_is_lost_is_named() {
+    fn failed_write_back_fails_the_commit_and_names_the_loss() {
         super::write_back_that_fails(dafs_tests::harness::On::Shm);
     }
 }

@@ -84,7 +84,7 @@ fn many_frames_in_one_segment_are_all_dissected() {
 
 #[test]
 #[ignore = "needs tshark"]
-fn capture_that_begins_in_the_middle_waits_for_a_message_and_says_so() {
+fn capture_begun_midway_waits_for_a_message_and_says_so() {
     let segments = recorded();
     let client = segments[0].client;
     let segments: Vec<Segment> = segments.into_iter().filter(|segment| segment.client == client).collect();

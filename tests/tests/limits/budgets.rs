@@ -116,7 +116,7 @@ fn register_from_many_connections(flags: &[&str], maps_max: usize) {
 
 // [SHM-78] A larger ring would be the client's to fill, on the server's account.
 #[test]
-fn ring_to_a_client_over_shm_takes_no_more_than_its_server_sends() {
+fn shm_ring_to_client_is_bounded_by_what_is_sent() {
     let harness = Harness::start_with(On::Shm, |config| config.inline_max = 32 << 10);
     let wanted = ConnectParams { recv_payload_max: 1 << 20, ..ConnectParams::default() };
     let endpoint = ShmDomain::new().connect(harness.address(), &wanted, Duration::from_secs(10)).unwrap();
@@ -193,7 +193,7 @@ fn replies_that_nobody_takes_end_their_connection_only() {
 
 // [LIMIT-1] [LIMIT-8]
 #[test]
-fn holder_of_a_key_leaves_its_share_of_replies_untaken_and_no_more() {
+fn key_holder_leaves_at_most_its_share_of_replies() {
     // A hundredth of it is more than anybody else leaves, and less than what is left here.
     let (harness, url) = keyed(|config| {
         (config.limits.unsent_size_max, config.limits.identity_share_percent) = (20 << 20, 1);
@@ -218,7 +218,7 @@ fn holder_of_a_key_leaves_its_share_of_replies_untaken_and_no_more() {
 
 // [LIMIT-1] [LIMIT-14]
 #[test]
-fn holder_of_a_key_opens_its_share_of_the_files_and_no_more() {
+fn key_holder_opens_at_most_its_share_of_files() {
     let (harness, url) = keyed(|config| config.limits.descriptors_max = Some(32));
     std::fs::write(harness.data().join("f"), "content").unwrap();
     let greedy = holder(&url, "greedy", 1).unwrap();

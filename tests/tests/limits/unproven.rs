@@ -162,7 +162,7 @@ fn memory_is_served_to_a_proven_server_alone(address: &Address) {
 
 // [ACC-81]
 #[test]
-fn client_with_a_key_serves_no_memory_to_a_server_that_has_not_proven_it() {
+fn client_with_key_serves_no_memory_before_the_servers_proof() {
     memory_is_served_to_a_proven_server_alone(&Address::Tcp("127.0.0.1:0".parse().unwrap()));
     let directory = tempfile::tempdir().unwrap();
     memory_is_served_to_a_proven_server_alone(&Address::Shm(directory.path().join("socket")));

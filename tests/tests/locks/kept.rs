@@ -361,7 +361,7 @@ mod sim {
 
     // [LOCK-11] [LOCK-31] [SESS-44] A thread writes the file, and time passes here while it does.
     #[test]
-    fn first_lock_of_a_session_whose_deadline_passes_while_that_is_written_is_not_granted() {
+    fn first_lock_expiring_while_its_session_is_written_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("locks");
         let world = World::with(0, calm(), move |config| {
@@ -404,7 +404,7 @@ mod sim {
 
     // [LOCK-30]
     #[test]
-    fn locks_are_taken_again_for_two_leases_where_nobody_knows_who_had_them() {
+    fn locks_are_reclaimed_for_two_leases_without_a_lock_file() {
         let lease = Duration::from_secs(1);
         // With one worker, and with two.
         for seed in [0, 1] {
@@ -528,7 +528,7 @@ mod sim {
 
     // [LOCK-32] [LOCK-56]
     #[test]
-    fn those_who_had_locks_and_do_not_come_back_are_waited_for_as_long_as_a_lease() {
+    fn restart_waits_one_lease_for_absent_lock_owners() {
         let leases = [1, 4, 16, 64, 256].map(|hours| Duration::from_secs(hours * 3600));
         leases.into_iter().find_map(grace_lasts).expect("a file that is written within a lease");
     }

@@ -243,7 +243,7 @@ fn mandatory_lock_in_a_gap_keeps_no_list_out(on: On) {
 /// A write by RDMA that its client serves when it likes, begun before the lock.
 // [LOCK-13]
 #[test]
-fn write_that_began_before_a_mandatory_lock_does_not_change_what_that_guards() {
+fn write_begun_before_a_mandatory_lock_spares_its_range() {
     const LEN: usize = 100_000;
     let harness = Harness::start(On::Tcp);
     let session = harness.session();

@@ -329,7 +329,7 @@ mod sim {
 
     // [CLI-39] [SESS-118]
     #[test]
-    fn chain_of_a_session_that_was_forgotten_begins_anew_or_is_in_doubt() {
+    fn chain_of_a_forgotten_session_restarts_or_is_in_doubt() {
         let world = world(steady());
         let session = world.connect(1, &World::client_config(1)).unwrap();
         let root = session.mount("data").unwrap();

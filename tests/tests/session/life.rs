@@ -43,7 +43,7 @@ mod buffered {
         }
 
         #[test]
-        fn session_that_has_stopped_ends_with_its_lease_though_a_request_waits_for_buffers() {
+        fn stopped_session_ends_with_its_lease_despite_waiting_request() {
             super::super::stopped_beside_one_that_waits_for_buffers();
         }
 

@@ -372,7 +372,7 @@ mod in_chunks {
         }
 
         #[test]
-        fn write_that_broke_in_the_middle_goes_on_behind_what_it_has_written() {
+        fn interrupted_write_continues_behind_what_it_wrote() {
             super::super::broken_in_the_middle();
         }
     }

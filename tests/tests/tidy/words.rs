@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn table_can_be_met_and_what_it_asks_for_is_not_in_it() {
+    fn table_can_be_met_and_its_advice_is_not_retired() {
         for (word, instead) in RETIRED {
             assert_eq!(apart(word), *word, "in lower case, and no name");
             assert_eq!(retired_words(word, &[(word, instead)]).len(), 1);

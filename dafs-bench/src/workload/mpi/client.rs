@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_uses_the_first_buffer_as_often_as_asked_for_and_no_other_before_its_turn() {
+    fn pool_reuses_the_first_buffer_as_often_as_asked() {
         for reuse in [0, 25, 50, 75, 100] {
             let mut slot = None;
             let mut number = 0;

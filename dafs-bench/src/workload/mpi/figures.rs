@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_of_memory_has_a_panel_of_modes_and_one_of_what_the_cache_saves() {
+    fn memory_chart_has_panels_for_modes_and_cache() {
         let rows = [
             row("memory", "none", 0, 3.0),
             row("memory", "adio", 0, 9.0),

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn shape_of_a_table_is_the_papers_or_its_difference_is_told_from_the_rows() {
+    fn table_shape_matches_the_paper_or_the_note_explains() {
         let table = |ecio_us| {
             [
                 row("mesh", "two_phase", 16_000, 40.0),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_writes_to_memory_are_not_judged_and_named_with_what_measures_them() {
+    fn durable_writes_to_memory_are_not_judged_but_named() {
         let mut rows = [row("tiled", "multiple", 768, 20.0), row("tiled", "list_ads", 768, 10.0)];
         rows.iter_mut().for_each(|row| row.mpi.as_mut().unwrap().sync = Some(true));
         assert!(only(&rows).starts_with("Figure 9, shm by romio: writes and syncs"));

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn row_of_dafs_has_counts_and_stands_beside_the_quickest_local_one_of_its_round() {
+    fn dafs_row_has_counts_and_the_fastest_local_row() {
         let array =
             Array { case: MpiCase::Btio, command: Command::new("pattern"), syncs: &[false], counted: true };
         let entries = [entry("local", false), entry("local", false), entry("dafs", true)];

@@ -308,7 +308,7 @@ mod tests {
 
     // [CMD-42]
     #[test]
-    fn command_that_copies_again_has_all_flags_and_the_content_of_the_source() {
+    fn suggested_copy_command_has_all_flags_and_copies_content() {
         for (source, words, expected) in [
             ("src", "cp -r src URL", "cp -r src/. URL"),
             ("src/", "--timeout 3 cp -rp src/ URL --jobs 4", "--timeout 3 cp -rp src/. URL --jobs 4"),

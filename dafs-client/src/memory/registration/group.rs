@@ -71,7 +71,7 @@ mod tests {
 
     // [CLI-15]
     #[test]
-    fn rows_of_an_array_are_one_group_up_to_the_gap_that_a_call_costs() {
+    fn array_rows_form_one_group_up_to_the_gap_limit() {
         let cost = RegistrationCost { page_ns: 100.0, call_ns: 1000.0 };
         // Nine pages between rows cost less than a call, ten do not.
         for (gap, groups) in [(9, 1), (10, 1024), (11, 1024)] {

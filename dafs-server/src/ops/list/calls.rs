@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn span_of_parts_that_descend_is_none_and_no_other_is_empty_or_long() {
+    fn span_is_none_for_descending_parts_and_else_bounded() {
         let part = |offset, len| Part { offset, len, place: 0, segment: 0, within: 0 };
         assert_eq!(span(&[]), None);
         assert_eq!(span(&[part(8192, 16), part(4096, 16), part(0, 16)]), None);

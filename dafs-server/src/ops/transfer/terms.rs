@@ -63,7 +63,7 @@ mod tests {
 
     // [BUF-13] [BUF-48]
     #[test]
-    fn chunk_is_an_equal_part_in_steps_of_128_kib_up_to_256_kib() {
+    fn chunk_is_equal_part_rounded_to_128_kib_up_to_256() {
         let usual = Pipelining { chunk_size: 256 * KIB, depth: 4, is_set: false };
         for (len, size) in
             [(1, 128), (512 * KIB, 128), (512 * KIB + 4, 256), (1024 * KIB, 256), (1 << 40, 256)]

@@ -97,7 +97,7 @@ fn ten_thousand_that_wait_for_one_range_are_served_in_order() {
 
 // [LOCK-9] [LOCK-19]
 #[test]
-fn handle_that_is_closed_ends_its_locks_and_its_waits_and_no_others() {
+fn closed_handle_ends_only_its_own_locks_and_waits() {
     let mut table = LockTable::default();
     let by = |handle, range: Range<u64>, table: &mut LockTable, id| {
         let held = Held { handle, ..held(2, Kind::Exclusive) };
@@ -218,7 +218,7 @@ fn locks_are_taken_again_by_those_who_may() {
 
 // [LOCK-40] [LOCK-44]
 #[test]
-fn what_was_kept_is_broken_for_all_but_the_session_that_had_it() {
+fn kept_lock_is_broken_except_for_its_session() {
     let record = |start, session| Record {
         start,
         end: start + 5,
@@ -245,7 +245,7 @@ fn what_was_kept_is_broken_for_all_but_the_session_that_had_it() {
 
 // [LOCK-61] A file system and its clone.
 #[test]
-fn files_of_one_number_and_birth_do_not_both_have_locks_that_last() {
+fn files_of_one_number_and_birth_exclude_persistent_locks() {
     let mut table = LockTable::default();
     table.restore([].into(), Vec::new());
     let (other, later) = (LockKey { fs: 7, ..FILE }, LockKey { generation: 4, fs: 7, ..FILE });
@@ -346,7 +346,7 @@ fn waits_that_end_together_are_not_granted_by_each_other() {
 }
 
 #[test]
-fn memory_of_one_file_at_most_is_kept_for_who_locks_it_again() {
+fn memory_of_at_most_one_file_is_kept_for_relocking() {
     let mut table = LockTable::default();
     let key = |file| LockKey { file, ..FILE };
     let lock =

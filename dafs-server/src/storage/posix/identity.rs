@@ -257,7 +257,7 @@ mod tests {
     // [ACC-146]
     #[test]
     #[ignore = "needs root"]
-    fn thread_that_keeps_what_overrides_permissions_is_told_from_one_that_does_not() {
+    fn thread_with_override_capabilities_is_detected() {
         use rustix::thread::{set_capabilities_secure_bits, set_keep_capabilities, set_thread_res_uid};
         use std::thread::spawn;
 
@@ -299,7 +299,7 @@ mod tests {
     // [ACC-37] Nobody has left who would have to return.
     #[test]
     #[ignore = "needs root"]
-    fn client_whose_groups_the_kernel_refuses_is_refused_and_the_server_goes_on() {
+    fn client_with_groups_refused_by_the_kernel_is_refused() {
         let refused = std::thread::spawn(|| {
             let identities = Identities::of_process();
             assert!(identities.privileged);

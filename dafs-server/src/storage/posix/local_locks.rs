@@ -119,7 +119,7 @@ mod tests {
 
     // [LOCK-52]
     #[test]
-    fn last_offset_of_a_file_can_be_locked_and_what_is_beyond_is_nobodys() {
+    fn last_offset_can_be_locked_and_nothing_lies_beyond() {
         let (_file, ours, others) = pair();
         let last = i64::MAX as u64;
         for (range, asked, is_free) in [

@@ -353,7 +353,7 @@ mod tests {
 
     // [STOR-13]
     #[test]
-    fn copy_out_of_a_file_cut_short_answers_that_it_is_not_all_there() {
+    fn copy_from_a_truncated_file_reports_missing_data() {
         assert!(prepare());
         let file = file(3);
         let mapping = Mapping::new(file.as_fd(), 0, 4 * PAGE).unwrap();
@@ -402,7 +402,7 @@ mod tests {
 
     // [STOR-27]
     #[test]
-    fn window_of_a_file_cut_within_a_page_is_there_up_to_the_cut() {
+    fn window_of_truncated_file_is_valid_up_to_the_cut() {
         let file = file(3);
         let begin = PAGE as u64;
         let window = Window::new(file.as_fd(), begin, 4 * PAGE).unwrap();

@@ -33,7 +33,7 @@ fn allocated(f: &mut Fixture, path: &str) -> u64 {
 
 // [STOR-29] [BUF-25]
 #[test]
-fn memory_file_of_any_size_is_allocated_cut_punched_and_sought_in_few_steps() {
+fn memory_file_operations_take_few_steps_at_any_size() {
     const SIZE: u64 = 1 << 44;
     let mut f = limited(SIZE + (1 << 20));
     let node = f.open("f", RWC).unwrap();
@@ -165,7 +165,7 @@ fn listing_is_answered_with_a_bounded_number_of_entries() {
 
 // [STOR-91] [STOR-92]
 #[test]
-fn path_of_many_parts_and_links_is_refused_or_left_to_a_thread() {
+fn path_of_many_parts_is_refused_or_runs_on_a_thread() {
     let long = "./".repeat(2000);
     for kind in kinds() {
         let mut f = Fixture::new(kind);
@@ -262,7 +262,7 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
 // [STOR-20] The kernel keeps everybody from a file while it is cut, by whichever export.
 #[test]
 #[ignore = "needs dev-shm"]
-fn loop_leaves_a_file_alone_that_a_thread_works_on_for_another_export() {
+fn loop_spares_a_file_that_a_thread_holds() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let [(mut here, node), _] = serve(directory.path());
     let [(mut there, other), _] = serve(directory.path());
@@ -283,7 +283,7 @@ fn loop_leaves_a_file_alone_that_a_thread_works_on_for_another_export() {
 }
 
 #[test]
-fn last_close_of_a_file_without_a_name_is_left_to_a_thread() {
+fn last_close_of_unnamed_file_runs_on_a_thread() {
     for kind in kinds().into_iter().filter(|kind| *kind != Kind::Mem) {
         let mut f = Fixture::new(kind);
         let slow = |f: &mut Fixture, node: NodeId| {
@@ -312,7 +312,7 @@ fn last_close_of_a_file_without_a_name_is_left_to_a_thread() {
 
 // [STOR-87]
 #[test]
-fn operation_beyond_those_that_may_wait_for_a_thread_is_to_come_again() {
+fn operation_beyond_the_thread_queue_is_answered_again() {
     let mut f = Fixture::new(Kind::Disk(Engine::Pool));
     let node = f.open("f", RWC).unwrap();
     let identity = f.identity.clone();

@@ -53,7 +53,7 @@ fn commit(f: &mut Fixture, node: NodeId, stability: Stability) {
 // [STOR-74] [STOR-75]
 #[test]
 #[ignore = "needs dev-shm"]
-fn first_full_commit_of_a_file_that_was_made_is_of_its_name_too() {
+fn first_full_commit_of_new_file_covers_its_name() {
     let mut f = Fixture::new(Kind::Tmpfs);
     f.mkdir("d").unwrap();
     let directory = number_of(&f, "d");
@@ -86,7 +86,7 @@ fn first_full_commit_of_a_file_that_was_made_is_of_its_name_too() {
 // [STOR-173]
 #[test]
 #[ignore = "needs dev-shm"]
-fn full_commit_of_a_file_that_was_given_a_name_is_of_that_too() {
+fn full_commit_of_newly_linked_file_covers_its_name() {
     let mut f = Fixture::new(Kind::Tmpfs);
     f.mkdir("d").unwrap();
     f.open("d/old", RWC).unwrap();
@@ -266,7 +266,7 @@ fn name_that_is_gone_needs_not_be_durable() {
 // [STOR-74] No path leads to its directory.
 #[test]
 #[ignore = "needs mount"]
-fn name_below_a_directory_that_another_file_system_hides_is_made_durable_too() {
+fn name_below_a_hidden_directory_is_made_durable() {
     let mut f = Fixture::new(Kind::Tmpfs);
     f.mkdir("d").unwrap();
     let node = f.open("d/f", RWC).unwrap();
@@ -283,7 +283,7 @@ fn name_below_a_directory_that_another_file_system_hides_is_made_durable_too() {
 // [STOR-179] An append that is answered with an error is not in the file because of its name.
 #[test]
 #[ignore = "needs dev-shm"]
-fn full_append_whose_name_cannot_be_made_durable_is_not_in_the_file() {
+fn file_sync_append_without_durable_name_is_not_written() {
     let mut f = Fixture::new(Kind::Tmpfs);
     let node = f.open("log", RWC).unwrap();
     let directory = number_of(&f, "");
@@ -302,7 +302,7 @@ fn full_append_whose_name_cannot_be_made_durable_is_not_in_the_file() {
 // [STOR-74] Its directory cannot be found by a path: all of the file system is made durable.
 #[test]
 #[ignore = "needs dev-shm"]
-fn name_of_a_file_below_a_path_that_is_too_long_is_made_durable_too() {
+fn name_below_an_overlong_path_is_made_durable() {
     let mut f = Fixture::new(Kind::Tmpfs);
     let mut node = f.root();
     for _ in 0..20 {
@@ -411,7 +411,7 @@ fn loses(server: &mut Box<dyn FileSystem>, work: impl FnOnce(&mut Box<dyn FileSy
 
 // [STOR-72] [STOR-76] The kernel tells an open file once what write-back met: whichever of several writes hears of it tells the others.
 #[test]
-fn durable_write_that_finds_no_room_where_there_is_some_takes_others_with_it() {
+fn durable_write_misreporting_no_room_fails_concurrent_ones() {
     for directory in directories() {
         let directory = tempfile::tempdir_in(directory).unwrap();
         let [(mut server, node), _] = serve(directory.path());
@@ -437,7 +437,7 @@ fn durable_write_that_finds_no_room_where_there_is_some_takes_others_with_it() {
 
 // [STOR-72] [STOR-76] Nothing is appended twice to find out.
 #[test]
-fn durable_append_that_grew_the_file_and_found_no_room_takes_others_with_it() {
+fn durable_append_without_room_fails_concurrent_durable_writes() {
     for directory in directories() {
         let directory = tempfile::tempdir_in(directory).unwrap();
         let [(mut server, node), _] = serve(directory.path());
@@ -463,7 +463,7 @@ fn durable_append_that_grew_the_file_and_found_no_room_takes_others_with_it() {
 
 // [STOR-72] [STOR-76] The same of the ring.
 #[test]
-fn durable_write_in_the_ring_that_finds_no_room_is_written_again_to_learn_why() {
+fn durable_ring_write_without_room_is_retried_for_the_cause() {
     let directory = tempfile::tempdir().unwrap();
     let [(mut server, node), _] = serve(directory.path());
     let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };

@@ -23,7 +23,7 @@ fn cached(f: &Fixture) -> u64 {
 // [STOR-162]
 #[test]
 #[ignore = "needs page-cache"]
-fn data_that_is_not_needed_is_written_out_and_dropped_and_read_ahead_where_it_is() {
+fn hints_drop_unneeded_data_and_read_needed_data_ahead() {
     const PAGES: u64 = SIZE / 4096;
     for kind in [Kind::Disk(Engine::Pool), Kind::Disk(Engine::Auto)] {
         let mut f = Fixture::new(kind);
@@ -54,7 +54,7 @@ fn data_that_is_not_needed_is_written_out_and_dropped_and_read_ahead_where_it_is
 // [STOR-161]
 #[test]
 #[ignore = "needs page-cache"]
-fn hint_that_a_large_range_is_needed_reads_64_mib_of_it_ahead() {
+fn hint_on_large_range_reads_64_mib_ahead() {
     const MIB: u64 = 1 << 20;
     const PAGES_OF_MIB: u64 = MIB / 4096;
     for kind in [Kind::Disk(Engine::Pool), Kind::Disk(Engine::Auto)] {

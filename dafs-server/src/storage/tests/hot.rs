@@ -124,7 +124,7 @@ fn hot_file_of_every_size_reads_right_at_its_edges() {
 // [STOR-21]
 #[test]
 #[ignore = "needs hot-windows"]
-fn pieces_of_hot_windows_are_read_each_in_its_place_up_to_the_last_page() {
+fn pieces_of_hot_windows_are_read_up_to_the_last_page() {
     let size = 2 * WINDOW;
     let mut hot = Hot::new(size);
     hot.activate(0);
@@ -235,7 +235,7 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
 // [STOR-22]
 #[test]
 #[ignore = "needs hot-windows"]
-fn hot_file_punched_or_cut_by_another_worker_or_export_is_not_filled_by_reading() {
+fn hot_file_changed_by_another_worker_is_not_filled_by_reads() {
     let size = 4 * WINDOW;
     for (by_export, cuts) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut hot = Hot::new(size);
@@ -325,7 +325,7 @@ fn more_hot_files_than_windows_keep_to_the_bound() {
 
 #[test]
 #[ignore = "needs hot-windows"]
-fn node_that_may_not_be_read_is_refused_although_the_file_is_hot() {
+fn unreadable_node_is_refused_although_the_file_is_hot() {
     let mut hot = Hot::new(WINDOW);
     hot.activate(0);
     let writer = hot.fixture.open("f", OpenFlags::WRITE).unwrap();
@@ -348,7 +348,7 @@ impl Drop for Done<'_> {
 // [STOR-69]
 #[test]
 #[ignore = "needs hot-windows"]
-fn file_cut_and_grown_while_it_is_read_shows_only_bytes_that_it_had() {
+fn file_resized_during_read_shows_only_its_own_bytes() {
     let size = WINDOW + 3 * PAGE;
     let mut hot = Hot::new(size);
     let cut_of = |round: u64| size - 1 - round * 1237 % (5 * PAGE);

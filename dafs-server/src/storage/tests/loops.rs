@@ -73,7 +73,7 @@ fn shared_file_of_a_reader_cannot_be_written() {
 
 // [STOR-11]
 #[test]
-fn appends_of_two_loops_are_each_whole_and_in_a_place_of_their_own() {
+fn appends_of_two_loops_are_whole_and_do_not_overlap() {
     const COUNT: usize = 400;
     const SIZE: usize = 300;
     let append_all = |fixture: &mut Fixture, mark: u8| -> Vec<u64> {

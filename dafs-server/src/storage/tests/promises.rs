@@ -143,7 +143,7 @@ fn file_that_a_client_changes_loses_its_set_ids() {
 
 // Nothing of it was changed: it begins so.
 #[test]
-fn file_that_is_made_has_the_set_ids_that_it_was_made_with() {
+fn new_file_has_the_set_id_bits_of_its_mode() {
     for kind in kinds() {
         let mut f = Fixture::new(kind);
         f.symlink("named", "link-to-nothing").unwrap();
@@ -566,7 +566,7 @@ fn memory_export_that_is_full_says_so_and_recovers() {
 
 // [STOR-180] What is sent from memory is what the file had, though it is cut meanwhile.
 #[test]
-fn memory_that_is_sent_keeps_what_the_file_had_when_it_is_cut_or_punched() {
+fn memory_being_sent_survives_truncation_and_punching() {
     for keep in [1000, 70_000, 100_000] {
         for cuts in [false, true] {
             let mut f = Fixture::new(Kind::Mem);
@@ -592,7 +592,7 @@ fn memory_that_is_sent_keeps_what_the_file_had_when_it_is_cut_or_punched() {
 
 // [STOR-181] A file without a name gets it, though it could not take the place of another user's file.
 #[test]
-fn file_without_a_name_that_may_not_replace_another_can_get_a_name_still() {
+fn unnamed_file_refused_a_replacement_can_get_another_name() {
     for kind in identity_kinds() {
         let mut f = Fixture::new(kind);
         f.mkdir("d").unwrap();

@@ -56,7 +56,7 @@ fn ring_with_more_operations_than_entries_finishes_all_of_them() {
 }
 
 #[test]
-fn ring_dropped_with_reads_in_the_kernel_waits_until_their_memory_is_its_own_again() {
+fn ring_dropped_with_reads_in_flight_waits_for_their_memory() {
     for kind in ring_kinds() {
         for _ in 0..5 {
             let mut fixture = Fixture::with(kind, |_| {}, &small_ring());
@@ -88,7 +88,7 @@ fn ring_dropped_with_reads_in_the_kernel_waits_until_their_memory_is_its_own_aga
 
 // [LIST-40] What was the last to have its file open is dropped by a thread, and there is one, which waits for that write.
 #[test]
-fn write_that_outlives_its_node_keeps_no_thread_waiting_that_rewrites_a_window() {
+fn write_outliving_its_node_blocks_no_window_rewriter() {
     let config = StorageConfig { pool_threads: 1, ..StorageConfig::default() };
     for kind in ring_kinds() {
         let mut f = Fixture::with(kind, |_| {}, &config);
@@ -116,7 +116,7 @@ fn write_that_outlives_its_node_keeps_no_thread_waiting_that_rewrites_a_window()
 
 // [STOR-96] What is in the ring holds what a thread waits for.
 #[test]
-fn storage_that_ends_does_not_wait_for_a_thread_that_waits_for_the_ring() {
+fn ending_storage_does_not_wait_for_a_ring_waiter() {
     for kind in ring_kinds() {
         let mut f = Fixture::with(kind, |_| {}, &StorageConfig::default());
         let node = f.open("f", RWC).unwrap();

@@ -242,7 +242,7 @@ fn bytes_between_the_parts_that_are_cut_off_do_not_come_back() {
 
 // [LIST-41] [LIST-45]
 #[test]
-fn window_of_which_another_process_has_locked_a_part_is_written_part_by_part() {
+fn window_partly_locked_by_a_process_is_written_in_parts() {
     for kind in on_files() {
         let mut f = Fixture::new(kind);
         let node = f.open("f", RWC).unwrap();

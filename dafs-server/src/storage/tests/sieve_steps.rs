@@ -253,7 +253,7 @@ const WAYS: [(bool, bool); 4] = [(true, false), (false, false), (true, true), (f
 
 // [LIST-40] [LIST-43]
 #[test]
-fn process_that_is_killed_at_any_call_leaves_what_lies_between_the_parts() {
+fn process_killed_at_any_call_leaves_the_gaps_unchanged() {
     for directory in directories() {
         let mut place = Place::new(&directory);
         let (mut numbers, mut kills, mut torn) = (Numbers(11), 0, 0);
@@ -300,7 +300,7 @@ fn process_that_is_killed_at_any_call_leaves_what_lies_between_the_parts() {
 
 // [LIST-40] [LIST-6]
 #[test]
-fn call_that_fails_changes_nothing_between_the_parts_and_what_is_said_to_be_written_is() {
+fn failed_call_changes_no_gap_and_reports_what_was_written() {
     const ERRORS: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::IO];
     for directory in directories() {
         let mut place = Place::new(&directory);

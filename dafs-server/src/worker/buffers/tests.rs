@@ -61,7 +61,7 @@ fn transfer_is_chopped_where_no_fitting_buffer_is_left() {
 
 // [BUF-3] [BUF-33]
 #[test]
-fn session_alone_has_all_but_the_reserve_which_a_newcomer_gets_at_once() {
+fn single_session_has_all_but_the_reserve_for_newcomers() {
     let mut pool = pool(64 * MIB);
     let mut greedy = Vec::new();
     while let Some(buffer) = pool.acquire(owner(1, 1), MIB) {
@@ -73,7 +73,7 @@ fn session_alone_has_all_but_the_reserve_which_a_newcomer_gets_at_once() {
 
 // [BUF-4] [BUF-34] [BUF-35]
 #[test]
-fn sessions_that_wait_are_served_in_turn_and_those_above_their_share_last() {
+fn waiting_sessions_are_served_in_turn_and_greedy_last() {
     let mut pool = pool(8 * MIB);
     let mut greedy: Vec<_> = (0..7).map(|_| pool.acquire(owner(1, 0), MIB).unwrap()).collect();
     let newcomer = pool.acquire(owner(2, 0), MIB).unwrap();
@@ -115,7 +115,7 @@ fn sessions_that_wait_are_served_in_turn_and_those_above_their_share_last() {
 
 // [BUF-5] [BUF-36] [BUF-37]
 #[test]
-fn operation_that_wants_many_at_once_gets_them_however_busy_the_others_are() {
+fn operation_that_wants_many_buffers_gets_them_despite_others() {
     let mut pool = pool(16 * MIB);
     let sizes = vec![MIB; 4];
     assert!(pool.can_ever_lend(&sizes));
@@ -140,7 +140,7 @@ fn operation_that_wants_many_at_once_gets_them_however_busy_the_others_are() {
 
 // [BUF-4] [BUF-5] [BUF-37]
 #[test]
-fn operation_that_wants_more_than_a_share_is_served_among_sessions_that_always_wait() {
+fn operation_larger_than_a_share_is_served_among_waiting_sessions() {
     const OTHERS: usize = 6;
     let mut pool = pool(16 * MIB);
     let mut lent: VecDeque<_> = (0..14).map(|_| pool.acquire(owner(1, 1), MIB).unwrap()).collect();
@@ -163,7 +163,7 @@ fn operation_that_wants_more_than_a_share_is_served_among_sessions_that_always_w
 
 // [BUF-2]
 #[test]
-fn session_that_ends_waits_no_more_and_its_buffers_come_back_from_nobody() {
+fn ended_session_stops_waiting_and_returns_its_buffers() {
     let mut pool = pool(8 * MIB);
     let kept: Vec<_> = std::iter::from_fn(|| pool.acquire(owner(1, 7), MIB)).collect();
     pool.wait(owner(1, 8), MIB);

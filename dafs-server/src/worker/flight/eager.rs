@@ -68,7 +68,7 @@ mod tests {
 
     // [SESS-103]
     #[test]
-    fn head_and_length_of_a_frame_are_those_of_the_one_look_at_it() {
+    fn frame_head_and_length_come_from_one_copy() {
         let memory = MemoryRef::new(Arc::new(HeapMemory::allocate(EAGER_BUFFER_ROOM + 4096).unwrap()));
         let region = TcpDomain::new().register(memory.clone(), Access::REMOTE_WRITE).unwrap();
         let remote = region.range();

@@ -314,7 +314,7 @@ mod tests {
 
     // [VIEW-13]
     #[test]
-    fn first_of_a_group_whose_members_have_all_gone_is_waited_for_as_long_as_any_first() {
+    fn group_restarts_its_wait_when_all_members_have_gone() {
         let identity = |uid| Identity { uid, gid: 1, groups: Arc::new([]) };
         let mut meetings = Meetings::default();
         let (group, now) = (group(1, 2), Moment::default());

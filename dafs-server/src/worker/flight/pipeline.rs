@@ -317,7 +317,7 @@ mod tests {
 
     // [BUF-46]
     #[test]
-    fn read_from_windows_departs_when_the_last_is_posted_and_ends_when_all_have_left() {
+    fn read_from_windows_replies_when_posted_and_ends_when_sent() {
         let mut pipeline = Pipeline::new(TransferKind::Read, 30, 2);
         let chunks = begin(&mut pipeline, 10);
         for chunk in &chunks {
@@ -414,7 +414,7 @@ mod tests {
 
     // [BUF-11] [BUF-42] [BUF-44] [BUF-45]
     #[test]
-    fn write_that_fails_counts_what_is_before_the_failure_and_waits_for_rdma() {
+    fn failed_write_counts_the_prefix_and_waits_for_rdma() {
         let mut pipeline = Pipeline::new(TransferKind::Write, 60, 4);
         let chunks = begin(&mut pipeline, 10);
         chunks[..3].iter().for_each(|chunk| pipeline.posted(chunk.slot));

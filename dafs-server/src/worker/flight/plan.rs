@@ -285,7 +285,7 @@ mod tests {
 
     // [LIST-6] [LIST-4]
     #[test]
-    fn place_that_is_to_be_written_over_is_missing_as_long_as_what_goes_there() {
+    fn overwritten_name_counts_missing_until_the_new_one_is_there() {
         let list = [(0, 10), (100, 10), (0, 10)];
         assert_eq!(missing(&list, 0, 0), Some(0), "nothing is there");
         assert_eq!(missing(&list, 0, 4), Some(4), "of the first, with the bytes of the last");

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn awake_while_a_turn_may_have_left_something_and_for_a_while_after() {
+    fn loop_stays_awake_while_a_turn_left_work_and_shortly_after() {
         let start = Instant::now();
         let mut turns = StorageTurns::new(start);
         turns.taken(start, start, 1);

@@ -155,7 +155,7 @@ mod tests {
 
     // [LOCK-25] [LOCK-27]
     #[test]
-    fn turn_that_could_not_be_told_is_told_when_it_was_taken_back() {
+    fn untold_lock_turn_is_told_after_it_was_taken_back() {
         let (now, patience) = (Moment::default(), Duration::from_secs(3));
         let mut turns = waiting([1, 2]);
         turns.come(turn(1), Exclusive, Some(now));

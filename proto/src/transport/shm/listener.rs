@@ -545,7 +545,7 @@ mod tests {
 
     // [SHM-45] One of another user, who has few, is not waited for again and again.
     #[test]
-    fn room_is_looked_for_when_a_handshake_of_the_user_who_has_most_falls_silent() {
+    fn handshake_falling_silent_makes_room_for_others() {
         let directory = tempfile::tempdir().unwrap();
         let address = Address::Shm(directory.path().join("socket"));
         let mut listener = ShmDomain::new().listen_at(&address, &ConnectParams::default()).unwrap();

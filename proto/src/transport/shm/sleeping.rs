@@ -201,7 +201,7 @@ mod tests {
 
     // [SHM-16] [SHM-54] [SHM-55] [SHM-56]
     #[test]
-    fn side_that_goes_to_sleep_in_any_order_of_the_steps_is_woken_once() {
+    fn sleeping_side_is_woken_once_in_any_order_of_steps() {
         for case in CASES {
             let found = outcomes(case, false, (Pair::fenced, Pair::fenced));
             assert!(found.iter().all(|outcome| !outcome.is_lost()), "{case:?}: {found:?}");
@@ -217,7 +217,7 @@ mod tests {
 
     /// The check can fail: any step that is left out, or done in another order, loses a wake.
     #[test]
-    fn side_without_a_fence_or_that_looks_first_is_found_asleep_for_good() {
+    fn side_without_fence_or_second_look_sleeps_for_good() {
         for case in CASES {
             let sleeper = outcomes(case, false, (Pair::unfenced, Pair::fenced));
             let waker = outcomes(case, false, (Pair::fenced, Pair::unfenced));

@@ -75,7 +75,7 @@ mod tests {
 
     // [LIMIT-6] [LIMIT-7]
     #[test]
-    fn oldest_of_those_who_have_most_gives_way_when_it_had_its_time() {
+    fn oldest_handshake_of_the_largest_owner_gives_way_after_its_time() {
         assert_eq!(place(&[('a', 500), ('b', 110), ('b', 120), ('b', 20)], 'b'), Some(2));
         assert_eq!(place(&[('a', 500), ('b', 90), ('b', 80), ('b', 20)], 'b'), None, "all are young");
         assert_eq!(place(&[('a', 500), ('b', 90), ('b', 80), ('b', 20)], 'a'), Some(1), "has fewer");

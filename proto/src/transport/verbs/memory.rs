@@ -263,7 +263,7 @@ mod tests {
 
     /// [VERBS-68]
     #[test]
-    fn key_of_a_region_that_is_there_is_not_given_out_when_numbers_begin_again() {
+    fn key_of_a_live_region_is_not_reused_after_wraparound() {
         let (mut regions, generation) = (HashMap::new(), AtomicU32::new(u32::MAX - 1));
         let keys: Vec<_> = (0..4)
             .map(|_| {

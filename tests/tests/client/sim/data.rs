@@ -132,7 +132,7 @@ fn nonblocking_transfer_tested_alone_comes_to_its_end() {
 
 // [CLI-10] the buffer comes back at once where no peer can reach it
 #[test]
-fn cancelled_inline_read_gives_its_buffer_back_and_its_late_reply_harms_nothing() {
+fn cancelled_inline_read_returns_its_buffer_before_the_late_reply() {
     let world = ScriptedWorld::new(7);
     let session = world.session();
     world.put("f", b"content");

@@ -72,7 +72,7 @@ fn end<T>(mut pending: Pending<T>, two: &Two) -> T {
 
 /// Another thread drops a file with a lock while this one waits for a reply, and has the session.
 #[test]
-fn lock_of_a_file_that_is_dropped_beside_an_operation_is_given_back_behind_it() {
+fn lock_of_dropped_file_is_released_after_its_operation() {
     let world = ScriptedWorld::new(41);
     let (session, other_session) = (world.session(), world.session());
     let (file, other) = (open(&session), open(&other_session));
@@ -89,7 +89,7 @@ fn lock_of_a_file_that_is_dropped_beside_an_operation_is_given_back_behind_it() 
 
 // [CLI-148]
 #[test]
-fn lock_given_up_in_flight_takes_nothing_from_one_that_its_owner_asks_for_behind_it() {
+fn abandoned_lock_in_flight_spares_the_owners_later_lock() {
     let two = Two::new(1);
     drop(two.file.submit_lock(0..4, Exclusive));
     let lock = two.file.submit_lock(2..8, Exclusive);
@@ -102,7 +102,7 @@ fn lock_given_up_in_flight_takes_nothing_from_one_that_its_owner_asks_for_behind
 
 // [CLI-148]
 #[test]
-fn lock_given_up_takes_nothing_from_one_that_was_asked_for_before_it() {
+fn abandoned_lock_spares_an_earlier_request() {
     for is_answered in [false, true] {
         let two = Two::new(2);
         let first = two.file.submit_lock(0..4, Exclusive);
@@ -121,7 +121,7 @@ fn lock_given_up_takes_nothing_from_one_that_was_asked_for_before_it() {
 
 // [CLI-142] [CLI-148]
 #[test]
-fn lock_given_up_is_given_back_when_what_its_owner_asked_for_behind_it_is_refused() {
+fn abandoned_lock_is_released_after_its_successor_is_refused() {
     let two = Two::new(3);
     two.other.lock(4..5, Exclusive).unwrap();
     drop(two.file.submit_lock(0..4, Exclusive));
@@ -161,7 +161,7 @@ fn wait_given_up_ends_none_of_the_waits_that_are_like_it() {
 
 // [LOCK-26] [CLI-146]
 #[test]
-fn wait_given_up_after_one_that_is_like_it_ends_at_the_server_as_the_last() {
+fn last_of_equal_abandoned_waits_is_cancelled_at_the_server() {
     let two = Two::new(5);
     two.other.lock(0..4, Exclusive).unwrap();
     let waits = [0; 2].map(|_| two.file.submit_lock(0..4, Exclusive));
@@ -174,7 +174,7 @@ fn wait_given_up_after_one_that_is_like_it_ends_at_the_server_as_the_last() {
 
 // [CLI-142]
 #[test]
-fn lock_of_another_kind_that_is_given_up_in_flight_leaves_what_was_held_before() {
+fn abandoned_lock_of_another_kind_leaves_the_held_one() {
     let two = Two::new(6);
     two.file.lock(0..4, Shared).unwrap();
     drop(two.file.submit_lock(0..6, Exclusive));
@@ -188,7 +188,7 @@ fn lock_of_another_kind_that_is_given_up_in_flight_leaves_what_was_held_before()
 
 // [CLI-181]
 #[test]
-fn file_whose_lock_cannot_be_as_it_was_before_one_that_was_given_up_is_not_used_any_more() {
+fn file_is_stale_where_its_earlier_lock_cannot_be_restored() {
     let two = Two::new(7);
     two.file.lock(0..4, Exclusive).unwrap();
     two.file.lock(20..24, Exclusive).unwrap();
@@ -231,7 +231,7 @@ fn lock_is_put_back_beside_one_that_waits_for_another() {
 
 // [CLI-183]
 #[test]
-fn lock_that_was_taken_again_is_not_put_back_for_one_that_was_given_up_before_the_restart() {
+fn reclaimed_lock_is_not_undone_for_one_abandoned_before() {
     let world = ScriptedWorld::new(9);
     let session = world.session();
     let mut options = OpenOptions::new();
@@ -258,7 +258,7 @@ fn lock_that_was_taken_again_is_not_put_back_for_one_that_was_given_up_before_th
 
 // [CLI-184]
 #[test]
-fn unlock_that_a_restart_leaves_unanswered_takes_nothing_that_was_locked_behind_it() {
+fn unanswered_unlock_takes_no_later_lock_after_a_restart() {
     for is_executed in [true, false] {
         let world = ScriptedWorld::new(10);
         let (session, other_session) = (world.session(), world.session());
@@ -279,7 +279,7 @@ fn unlock_that_a_restart_leaves_unanswered_takes_nothing_that_was_locked_behind_
 
 // [CLI-182]
 #[test]
-fn repair_given_up_is_not_given_back_before_the_server_has_it_broken_again() {
+fn abandoned_repair_is_released_only_after_it_is_broken_again() {
     for is_broken_again in [true, false] {
         let world = ScriptedWorld::new(8);
         let session = world.session();

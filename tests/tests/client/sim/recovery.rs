@@ -243,7 +243,7 @@ fn session_that_ends_leaves_none_of_its_memory_to_be_reached() {
 
 // [CLI-33] however long each attempt may take, and however many there may be.
 #[test]
-fn server_gone_for_good_ends_every_operation_within_the_time_for_all_attempts() {
+fn server_gone_for_good_ends_operations_within_the_reconnect_time() {
     let times = [Duration::ZERO, Duration::from_secs(5), Duration::from_secs(50)].map(|time_max| {
         let world = ScriptedWorld::new(12);
         let reconnect = ReconnectPolicy { attempts_max: u32::MAX, time_max, ..ReconnectPolicy::default() };
@@ -323,7 +323,7 @@ fn operation_beyond_its_time_ends_and_its_slot_is_not_lost() {
 
 // [SESS-51]
 #[test]
-fn request_of_a_view_that_was_given_up_is_sent_again_and_moves_nothing() {
+fn resent_request_of_a_dropped_view_moves_nothing() {
     let world = ScriptedWorld::new(61);
     let session = world.session();
     let file = session.mount("data").unwrap().create("f").unwrap();

@@ -25,7 +25,7 @@ fn server_restarted_reopens_files_and_repeats_what_is_idempotent() {
 
 // [WIRE-19] [CLI-103] [CLI-104]
 #[test]
-fn server_restarted_leaves_a_request_that_is_not_idempotent_in_doubt_and_sends_the_unsent() {
+fn restart_leaves_sent_changes_in_doubt_and_sends_the_unsent() {
     let world = ScriptedWorld::new(4);
     let session = world.connect(&Config { credits: 1, ..ScriptedWorld::config() }).unwrap();
     let export = session.mount("data").unwrap();
@@ -39,7 +39,7 @@ fn server_restarted_leaves_a_request_that_is_not_idempotent_in_doubt_and_sends_t
 
 // [CLI-167] Locks and deny modes of the session that was begun would keep out another.
 #[test]
-fn session_that_is_begun_anew_survives_the_end_of_its_connection_at_every_step() {
+fn rebuilt_session_survives_broken_connections_at_every_step() {
     for executed in [false, true] {
         let mut steps = 0;
         for at in 0.. {
@@ -86,7 +86,7 @@ fn session_that_is_begun_anew_survives_the_end_of_its_connection_at_every_step()
 
 // [CLI-32]
 #[test]
-fn file_replaced_while_the_server_was_away_is_stale_and_others_are_not() {
+fn file_replaced_during_downtime_is_stale_and_others_not() {
     let world = ScriptedWorld::new(5);
     let session = world.session();
     world.put("old", b"1");
@@ -125,7 +125,7 @@ fn handle_answered_before_a_restart_and_collected_after_it_is_in_doubt() {
 
 // [CLI-36]
 #[test]
-fn handle_given_back_but_not_sent_before_a_restart_closes_nothing_in_the_new_session() {
+fn unsent_close_before_a_restart_closes_nothing_in_new_session() {
     let world = ScriptedWorld::new(52);
     let session = world.connect(&Config { credits: 1, ..ScriptedWorld::config() }).unwrap();
     world.put("dropped", b"1");
@@ -242,7 +242,7 @@ fn durable_writer_tells_of_losses_that_it_does_not_hold() {
 
 // [CLI-21]
 #[test]
-fn durable_writer_that_could_not_write_again_does_so_before_the_next_commit() {
+fn durable_writer_retries_its_rewrite_before_the_next_commit() {
     let world = ScriptedWorld::new(11);
     let session = world.session();
     let file = session.mount("data").unwrap().create("f").unwrap();
@@ -260,7 +260,7 @@ fn durable_writer_that_could_not_write_again_does_so_before_the_next_commit() {
 
 // [CLI-20] [CLI-97]
 #[test]
-fn copy_that_nobody_has_collected_is_named_by_the_commit_that_follows_a_restart() {
+fn uncollected_copy_is_named_by_the_commit_after_a_restart() {
     let world = ScriptedWorld::new(12);
     let session = world.session();
     let export = session.mount("data").unwrap();
@@ -278,7 +278,7 @@ fn copy_that_nobody_has_collected_is_named_by_the_commit_that_follows_a_restart(
 
 // [CLI-20] [CLI-97]
 #[test]
-fn write_of_a_chain_that_broke_off_behind_it_is_named_by_the_commit_that_follows_a_restart() {
+fn write_of_broken_chain_is_named_by_commit_after_restart() {
     let world = ScriptedWorld::new(13);
     let session = world.session();
     let file = session.mount("data").unwrap().create("f").unwrap();
@@ -362,7 +362,7 @@ fn durable_writer_does_not_write_again_what_was_refused() {
 
 // [CLI-100]
 #[test]
-fn durable_writer_leaves_changes_of_size_to_its_caller_and_then_writes_all_again() {
+fn durable_writer_leaves_size_to_its_caller_and_rewrites_all() {
     let world = ScriptedWorld::new(9);
     let session = world.session();
     let file = session.mount("data").unwrap().create("f").unwrap();
@@ -399,7 +399,7 @@ fn batch_of_which_a_file_is_gone_ends_as_stale() {
 
 // [CLI-39] [CLI-125]
 #[test]
-fn chain_that_is_half_sent_when_the_server_dies_begins_anew_or_is_in_doubt() {
+fn half_sent_chain_restarts_or_is_in_doubt_after_a_restart() {
     for makes in [false, true] {
         let world = ScriptedWorld::new(54);
         let session = world.session();
@@ -420,7 +420,7 @@ fn chain_that_is_half_sent_when_the_server_dies_begins_anew_or_is_in_doubt() {
 
 // [SESS-56] [CLI-103] [CLI-104]
 #[test]
-fn write_of_a_session_that_lapsed_is_in_doubt_and_a_read_is_repeated() {
+fn write_of_lapsed_session_is_in_doubt_and_read_repeated() {
     let world = ScriptedWorld::new(61);
     let (session, other) = (world.session(), world.session());
     world.put("f", b"before");

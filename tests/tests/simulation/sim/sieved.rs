@@ -118,7 +118,7 @@ fn run(seed: u64, dies_at: Option<u64>) -> u64 {
 
 // [LIST-40] [LIST-4]
 #[test]
-fn server_that_dies_at_any_step_of_a_window_leaves_what_lies_between_and_its_clients_write_again() {
+fn server_killed_during_sieving_leaves_gaps_and_clients_rewrite() {
     let mut steps = 0;
     for seed in seeds().take(15) {
         let outcome = std::panic::catch_unwind(|| {

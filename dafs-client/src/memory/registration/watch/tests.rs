@@ -171,7 +171,7 @@ fn whoever_acts_upon_it_may_unmap_watched_memory() {
 
 #[test]
 #[ignore = "needs userfaultfd"]
-fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descriptor() {
+fn unmapping_does_not_hang_after_watch_ended_beside_a_child() {
     let started = Watch::start(|watched| {
         for gone in watched.take() {
             if let Change::Moved(to) = gone.change {
@@ -213,7 +213,7 @@ fn unmapping_does_not_hang_after_the_watch_ended_while_a_child_has_its_descripto
 // Of what began before the end somebody must hear: the child keeps the kernel from noticing that nobody is left.
 #[test]
 #[ignore = "needs userfaultfd"]
-fn emptying_does_not_hang_while_the_watch_ends_and_a_child_has_its_descriptor() {
+fn emptying_does_not_hang_while_watch_ends_beside_a_child() {
     for _ in 0..50 {
         let (watch, gone) = start();
         let area = Area::new(4 * PAGE);

@@ -178,7 +178,7 @@ fn file_has_a_bounded_number_of_parts_that_last() {
 
 // [LOCK-59] [LOCK-4] Each cut makes a part more of all who share what is cut.
 #[test]
-fn unlock_that_would_make_too_many_parts_of_what_others_share_is_refused() {
+fn unlock_that_would_split_shared_locks_too_often_is_refused() {
     const HOLDERS: u64 = 100;
     let mut table = LockTable::new(LockLimits { session: 10_000, all: 1000 });
     for id in 0..HOLDERS {
@@ -269,7 +269,7 @@ fn locks_that_last_are_cut_into_a_bounded_number_of_parts() {
 
 // [LOCK-10] [LOCK-5]
 #[test]
-fn locks_that_last_and_were_waited_for_are_no_more_than_a_file_may_have() {
+fn waited_persistent_locks_keep_the_files_bound() {
     let mut table = LockTable::default();
     table.restore([].into(), Vec::new());
     let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
@@ -285,7 +285,7 @@ fn locks_that_last_and_were_waited_for_are_no_more_than_a_file_may_have() {
 
 // [LOCK-46] [LOCK-59]
 #[test]
-fn repair_that_cannot_be_broken_again_in_part_is_not_given_back_in_part_either() {
+fn repair_is_released_wholly_or_not_at_all() {
     let mut table = LockTable::default();
     table.restore([].into(), Vec::new());
     let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };

@@ -10,7 +10,7 @@ fn mandatory(id: u64, kind: Kind, is_mandatory: bool) -> Held {
 
 // [LOCK-12] [LOCK-13] [BUF-25]
 #[test]
-fn look_at_mandatory_locks_costs_as_many_looks_as_there_are_ranges_and_of_those_locks_in_them() {
+fn mandatory_check_costs_ranges_plus_locks_inside() {
     const COUNT: u64 = 60_000;
     let mut table = LockTable::default();
     for at in 0..COUNT {

@@ -20,7 +20,7 @@ fn looks<T>(act: impl FnOnce() -> T) -> (T, usize) {
 
 // [LOCK-5] [BUF-25]
 #[test]
-fn lock_that_nobody_waits_for_is_given_back_in_one_look_at_those_who_wait() {
+fn unlock_without_waiters_looks_at_waiters_once() {
     const COUNT: u64 = 20_000;
     const FAR: Range<u64> = 1 << 41..(1 << 41) + 1;
     let mut table = LockTable::default();
@@ -66,7 +66,7 @@ fn waits_that_end_with_their_handle_take_one_look_at_the_others() {
 
 // [LOCK-7] [BUF-25]
 #[test]
-fn search_for_a_circle_looks_at_a_bounded_number_of_locks_and_waits() {
+fn deadlock_search_is_bounded_in_locks_and_waits() {
     const COUNT: u64 = 1 << 10;
     let mut table = LockTable::default();
     assert_eq!(table.lock(FILE, 0..1 << 40, held(0, Kind::Exclusive), Claim::New, None), Ok(NOW));
@@ -82,7 +82,7 @@ fn search_for_a_circle_looks_at_a_bounded_number_of_locks_and_waits() {
 
 // [LOCK-66]
 #[test]
-fn owner_who_has_all_of_a_range_alone_is_not_behind_one_who_waits_for_another() {
+fn sole_owner_of_a_range_is_not_queued_behind_waiters() {
     let mut table = LockTable::default();
     let lock = |table: &mut LockTable, range, held| table.lock(FILE, range, held, Claim::New, None);
     assert_eq!(lock(&mut table, 0..10, held(2, Kind::Exclusive)), Ok(NOW));
@@ -104,7 +104,7 @@ fn owner_who_has_all_of_a_range_alone_is_not_behind_one_who_waits_for_another() 
 
 // [LOCK-6] [LOCK-18] Each of them has a byte that nobody waits for.
 #[test]
-fn writer_is_not_passed_by_readers_who_hold_a_part_that_nobody_waits_for() {
+fn readers_holding_unrelated_parts_do_not_pass_a_writer() {
     let mut table = LockTable::default();
     let reader = |id| held(id, Kind::Shared);
     for id in [2, 4] {

@@ -71,7 +71,7 @@ fn owner_of_a_lock_that_is_not_written_has_what_it_had() {
 
 // [LOCK-35] [LOCK-1] An owner may ask for more before it is told of what it asked for.
 #[test]
-fn locks_of_one_range_that_are_written_or_not_at_different_times_leave_what_was_granted() {
+fn locks_written_at_different_times_leave_what_was_granted() {
     let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };
     let shared = Held { kind: Kind::Shared, ..lasts };
     // The locks asked for one after the other, which of them are not written, in which order that is known, and what is left.
@@ -111,7 +111,7 @@ fn put_back(table: &mut LockTable, range: Range<u64>, held: Held) -> Freed {
 
 // [LOCK-35] [LOCK-28]
 #[test]
-fn lock_that_was_waited_for_and_is_not_written_when_it_is_asked_for_again_is_not_held() {
+fn unwritten_lock_asked_for_again_is_not_held() {
     let mut table = LockTable::default();
     table.restore([].into(), Vec::new());
     let lasts = |id| Held { lasting: Lasting::Persistent, ..held(id, Kind::Exclusive) };
@@ -197,7 +197,7 @@ fn lock_that_is_granted_to_a_session_that_ended_is_not_broken() {
 
 // [LOCK-58]
 #[test]
-fn lock_whose_handle_is_closed_before_it_is_asked_for_again_is_not_broken() {
+fn granted_lock_of_closed_handle_is_not_broken() {
     let mut table = LockTable::default();
     table.restore([].into(), Vec::new());
     let lasts = Held { lasting: Lasting::Persistent, ..held(2, Kind::Exclusive) };

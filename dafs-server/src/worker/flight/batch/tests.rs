@@ -68,7 +68,7 @@ fn no_more_operations_go_together_than_are_told_of_together() {
 
 // [BATCH-3]
 #[test]
-fn reads_that_go_together_each_have_what_lay_before_the_end_of_the_file() {
+fn joined_reads_each_end_at_the_end_of_file() {
     let mut batch = batch((0..4).map(|at| operation(1, false, 10 * at, 10)).collect());
     let ended = BatchResult { status: Status::OK, count: 25, value: 25 };
     let found = end_all(&mut batch, ended);
@@ -104,7 +104,7 @@ fn inline(write: bool, offset: u64, len: u64) -> BatchOperation {
 
 // [BATCH-5]
 #[test]
-fn operations_of_different_methods_do_not_go_together_nor_those_that_are_done() {
+fn operations_of_different_methods_or_done_are_not_joined() {
     let operations =
         || vec![inline(false, 0, 5), inline(false, 9, 5), operation(1, false, 20, 5), inline(false, 30, 5)];
     assert_eq!(groups(batch(operations())), [2, 1, 1]);
@@ -117,7 +117,7 @@ fn operations_of_different_methods_do_not_go_together_nor_those_that_are_done() 
 
 // [BATCH-10] [BATCH-11]
 #[test]
-fn data_of_inline_operations_has_each_its_place_and_reads_are_brought_together() {
+fn inline_operations_have_places_and_reads_are_joined() {
     let operations = [
         inline(true, 0, 3),
         inline(false, 0, 4),
@@ -149,7 +149,7 @@ fn data_of_inline_operations_has_each_its_place_and_reads_are_brought_together()
 
 // [BATCH-20] [STOR-77]
 #[test]
-fn write_without_bytes_of_a_group_of_which_nothing_is_written_is_executed_again() {
+fn empty_write_of_an_unwritten_group_is_executed_again() {
     for (written, first) in [(None, None), (Some(Effect::Bytes(10, Verifier(7))), Some(7))] {
         let mut batch = batch(vec![operation(1, true, 0, 0), operation(1, true, 20, 10)]);
         let (index, count) = batch.begin_next().unwrap();
@@ -165,7 +165,7 @@ fn write_without_bytes_of_a_group_of_which_nothing_is_written_is_executed_again(
 
 // [BATCH-20] [BATCH-22]
 #[test]
-fn what_is_written_of_a_group_whose_connection_breaks_is_not_written_again() {
+fn group_cut_off_does_not_rewrite_what_was_written() {
     let of = |stability| {
         let mut operations: Vec<_> = (0..4).map(|index| operation(1, true, 20 * index, 10)).collect();
         operations.iter_mut().for_each(|operation| operation.stability = stability);

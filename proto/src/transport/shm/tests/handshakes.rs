@@ -42,7 +42,7 @@ fn accept_nobody(bed: &mut Bed) {
 
 // [PROV-85] [PROV-86]
 #[test]
-fn one_accept_looks_at_a_bounded_number_of_peers_and_says_that_there_are_more() {
+fn one_accept_handles_bounded_peers_and_reports_more() {
     let mut bed = Bed::new(small());
     let Address::Shm(path) = bed.address.clone() else { panic!() };
     let silent: Vec<_> = (0..200).map(|_| sock::connect(&path, LONG).unwrap()).collect();
@@ -109,7 +109,7 @@ fn handshake_that_makes_progress_keeps_its_place() {
 
 // [SHM-78]
 #[test]
-fn client_that_wants_a_larger_ring_than_is_ever_sent_gets_no_such_ring() {
+fn client_gets_no_larger_ring_than_the_server_fills() {
     let params = ConnectParams { send_payload_max: 4096, send_depth_max: 6, ..small() };
     let mut bed = Bed::new(params);
     let address = bed.address.clone();

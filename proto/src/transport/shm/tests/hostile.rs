@@ -216,7 +216,7 @@ fn region_in_memory_that_is_not_sealed_cannot_be_registered() {
 
 // [SHM-27] [SHM-28] the end of a region waits for the accesses in progress, on open and on closed connections.
 #[test]
-fn region_dropped_while_the_peer_uses_it_waits_for_the_end_of_the_access() {
+fn region_dropped_during_an_access_waits_for_its_end() {
     for close_first in [false, true] {
         let domain = ShmDomain::new();
         let mut bed = Bed::new(small());
@@ -381,7 +381,7 @@ fn count_of_socket_messages_that_is_wrong_keeps_nobody_awake() {
 
 // What ended a connection stays the reason, and what is closed stays closed, when the socket fails later.
 #[test]
-fn connection_that_has_ended_is_not_changed_by_a_failure_of_its_socket() {
+fn ended_connection_ignores_a_failure_of_its_socket() {
     let (_client, mut server) = pair(small());
     let bell = sock::eventfd().unwrap();
     let socket = server.connection.socket.as_raw_fd();
@@ -444,7 +444,7 @@ fn registrations_without_end_are_taken_a_few_in_a_turn() {
 
 // [SHM-33] who cannot reach this side's ordinary memory cannot hold up the end of a region either.
 #[test]
-fn peer_that_only_says_that_it_uses_ordinary_memory_is_not_waited_for() {
+fn peer_merely_claiming_ordinary_memory_is_not_waited_for() {
     let domain = ShmDomain::new();
     let mut bed = Bed::new(small());
     let (client, server) = bed.connect(&domain);

@@ -59,7 +59,7 @@ fn silent_handshakes_are_expired() {
 
 // [SHM-6] [SHM-41] [SHM-42] [SHM-43]
 #[test]
-fn socket_file_of_a_dead_server_is_replaced_and_of_a_live_one_is_not() {
+fn socket_file_is_replaced_only_when_its_server_is_dead() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let address = Address::Shm(path.clone());
@@ -158,7 +158,7 @@ fn hello_without_descriptors_for_its_answer_is_answered_once_there_are_some() {
 
 // [SHM-42] One that starts does not take what another has bound a moment ago for left behind.
 #[test]
-fn of_servers_that_start_at_once_one_listens_where_a_dead_one_did() {
+fn one_of_several_starting_servers_replaces_the_dead_socket() {
     for _ in 0..50 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");

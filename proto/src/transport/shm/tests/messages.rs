@@ -78,7 +78,7 @@ fn invalid_posts_are_refused_and_give_the_slot_back() {
 
 // [SHM-13] what was taken travels with the replies; [SHM-17] no doorbell for a peer that is awake.
 #[test]
-fn request_and_reply_of_an_awake_pair_cost_no_doorbell_and_no_look() {
+fn request_between_awake_sides_costs_no_doorbell() {
     let (mut client, mut server) = pair(ConnectParams::default());
     for number in 0..1000u32 {
         client.send_copy(&number.to_ne_bytes(), &pattern(200, 1)).unwrap();

@@ -18,7 +18,7 @@ use super::*;
 
 // [SHM-64] The record says more than was registered.
 #[test]
-fn bounds_and_rights_of_mapped_memory_are_those_that_came_over_the_socket() {
+fn mapped_memory_has_bounds_and_rights_of_its_register_message() {
     let domain = ShmDomain::new();
     let mut bed = Bed::new(small());
     let memory = MemoryRef::new(domain.allocate(4096).unwrap()).slice(0, 100).unwrap();
@@ -39,7 +39,7 @@ fn bounds_and_rights_of_mapped_memory_are_those_that_came_over_the_socket() {
 
 // [SHM-68]
 #[test]
-fn end_of_ordinary_memory_waits_for_as_long_as_the_peer_uses_it() {
+fn end_of_ordinary_memory_waits_for_the_peers_use() {
     let config = ShmConfig { revoke_wait_max: Duration::ZERO, ..ShmConfig::default() };
     let domain = ShmDomain::with_config(config);
     let mut bed = Bed::new(small());
@@ -61,7 +61,7 @@ fn end_of_ordinary_memory_waits_for_as_long_as_the_peer_uses_it() {
 
 // [SHM-67]
 #[test]
-fn end_of_a_region_does_not_wait_for_a_peer_that_is_gone() {
+fn end_of_region_does_not_wait_for_a_dead_peer() {
     let domain = ShmDomain::new();
     let mut bed = Bed::new(small());
     let (_client, server) = bed.connect(&domain);
@@ -80,7 +80,7 @@ fn end_of_a_region_does_not_wait_for_a_peer_that_is_gone() {
 
 // [SHM-65]
 #[test]
-fn claim_to_reach_this_side_is_believed_of_its_own_user_and_root_only() {
+fn claim_to_reach_this_side_needs_same_user_or_root() {
     let way = RingTerms { depth: 1, payload_max: 0 };
     let layout = Layout::negotiate(way, way);
     let file = create_memory_file(c"segment", layout.size()).unwrap();
@@ -139,9 +139,8 @@ fn descriptor_of_a_file_system_that_never_answers_is_refused_at_once() {
 
 // [SHM-79] [PROV-26]
 #[test]
-fn registration_whose_file_finds_no_descriptor_ends_the_connection_which_can_be_made_again() {
-    let name =
-        "regions::registration_whose_file_finds_no_descriptor_ends_the_connection_which_can_be_made_again";
+fn registration_without_a_descriptor_ends_the_connection_recoverably() {
+    let name = "regions::registration_without_a_descriptor_ends_the_connection_recoverably";
     in_own_process(name, || {
         let domain = ShmDomain::new();
         let mut bed = Bed::new(small());

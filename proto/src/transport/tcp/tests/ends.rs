@@ -61,7 +61,7 @@ fn message_and_reset_together_are_both_noticed_by_one_event() {
 }
 
 #[test]
-fn close_after_the_event_that_was_told_of_is_noticed_by_the_next() {
+fn close_after_a_reported_event_is_noticed_by_the_next() {
     let (mut raw, mut endpoint, _domain) = raw_client(&params());
     assert!(endpoint.arm());
     raw.write_all(&send(b"last", b"")).unwrap();

@@ -377,7 +377,7 @@ fn region_dropped_while_it_is_read_ends_the_connection() {
 
 // [TCP-26]
 #[test]
-fn region_dropped_while_it_is_read_is_the_reason_that_the_next_call_returns() {
+fn region_dropped_during_a_read_fails_the_next_call() {
     for flushes in [true, false] {
         let mut pair = pair();
         let region = region(&pair.client_domain, &[1; 100], BOTH);

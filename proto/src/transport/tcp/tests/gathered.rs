@@ -65,7 +65,7 @@ fn gathered_head_that_cannot_be_is_refused_and_sends_nothing() {
 
 // [PROV-43] [PROV-51] [PROV-9]: the memory is the caller's again at once, however little the kernel took.
 #[test]
-fn gathered_messages_to_a_peer_that_does_not_read_arrive_unchanged_when_it_does() {
+fn gathered_messages_to_a_stalled_peer_arrive_unchanged_later() {
     let mut pair = wide_pair();
     let mut data = vec![0; PAYLOAD_MAX];
     let mut sent = 0;
@@ -100,7 +100,7 @@ fn gathered_messages_to_a_peer_that_does_not_read_arrive_unchanged_when_it_does(
 }
 
 #[test]
-fn gathered_message_of_which_the_rest_cannot_be_kept_ends_the_connection_and_says_why() {
+fn gathered_message_with_unkept_rest_ends_connection_with_reason() {
     let mut pair = wide_pair();
     pair.client.link.shared.pool.is_exhausted.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut data = pattern(0, PAYLOAD_MAX);

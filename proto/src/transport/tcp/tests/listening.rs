@@ -124,7 +124,7 @@ fn handshakes_past_the_bound_push_out_the_oldest() {
 
 // [TCP-19] [LIMIT-6]
 #[test]
-fn handshake_that_had_no_time_yet_is_not_dropped_for_a_newer_one() {
+fn handshake_within_its_time_is_not_dropped_for_newer() {
     let settings = TcpSettings {
         handshakes_max: 3,
         handshake_age_min: Duration::from_secs(3600),
@@ -151,7 +151,7 @@ fn handshake_that_had_no_time_yet_is_not_dropped_for_a_newer_one() {
 
 // [PROV-85] [PROV-86]
 #[test]
-fn one_accept_looks_at_a_bounded_number_of_peers_and_says_that_there_are_more() {
+fn one_accept_handles_bounded_peers_and_reports_more() {
     const COUNT: usize = 200;
     let mut listener = listen();
     let mut peers: Vec<_> = (0..COUNT).map(|_| TcpStream::connect(at(&listener)).unwrap()).collect();

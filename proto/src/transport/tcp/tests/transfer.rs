@@ -271,7 +271,7 @@ fn flush_of_a_file_that_is_gone_keeps_to_its_turn() {
 
 // [PROV-82] [PROV-83]
 #[test]
-fn message_that_leaves_only_if_all_was_there_is_taken_back_with_what_was_gone_and_no_other_is() {
+fn only_the_conditional_message_with_missing_data_is_taken_back() {
     for kept in [0, 5000, 399_999, 400_000] {
         let mut pair = pair();
         let file = MappedFile::new(400_000);

@@ -285,7 +285,7 @@ fn answer_to_a_single_message_leaves_before_all_else() {
 /// [LIMIT-8] Large messages that the peer does not take are known; small ones cost what every connection has.
 #[test]
 #[ignore = "needs rdma-device"]
-fn large_messages_that_are_on_their_way_are_counted_until_they_are_taken() {
+fn large_messages_in_transit_are_counted_until_taken() {
     let large = ConnectParams { recv_payload_max: 1 << 20, ..params() };
     let domain = VerbsDomain::new();
     let mut listener = domain.listen_verbs(&address(), &large).unwrap();

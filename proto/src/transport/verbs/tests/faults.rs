@@ -161,7 +161,7 @@ fn refused_access_is_explained_with_its_range() {
 #[test]
 #[ignore = "needs rdma-device"]
 #[allow(unsafe_code, reason = "makes a completion queue too small")]
-fn completion_queue_that_runs_over_ends_its_connection_in_the_words_of_the_device() {
+fn completion_queue_overrun_ends_its_connection_with_the_devices_words() {
     let mut pair = Pair::new();
     let (mut victim, mut server) = connect(&pair.client_domain, &mut pair.listener);
     let core = victim.core();

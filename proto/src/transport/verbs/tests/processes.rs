@@ -61,11 +61,11 @@ fn victim(to: &Address) {
 /// [VERBS-33] [VERBS-64] [VERBS-71] With little memory that may be locked: clear errors, and data still moves.
 #[test]
 #[ignore = "needs rdma-device"]
-fn little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy() {
+fn low_memlock_limit_is_an_error_with_advice_or_a_copy() {
     if let Some((role, to)) = role() {
         return with_little_locked_memory(&role, &to);
     }
-    let test = "little_locked_memory_is_an_error_that_says_what_to_do_or_a_copy";
+    let test = "low_memlock_limit_is_an_error_with_advice_or_a_copy";
     for (limit_kib, role) in [(16, "no room"), (4096, "little room")] {
         let limit = format!("ulimit -l {limit_kib} && exec \"$0\" \"$@\"");
         let wrap = ["setpriv", "--bounding-set", "-ipc_lock", "bash", "-c", &limit];
