@@ -379,17 +379,9 @@ impl World {
         let (base, path) = self.place();
         let is_root = self.sides[0].identity.uid == 0;
         let names: &[&[u8]] = match is_root {
-            // What the kernel lets root have outside `user.` memory has not.
+            // What the kernel lets root have outside `user.` memory has not, nor access control lists.
             true => &[b"user.x", b"user.y", b"user."],
-            false => &[
-                b"user.x",
-                b"user.y",
-                b"user.",
-                b"trusted.x",
-                b"security.x",
-                b"system.posix_acl_access",
-                b"other.x",
-            ],
+            false => &[b"user.x", b"user.y", b"user.", b"trusted.x", b"security.x", b"system.x", b"other.x"],
         };
         let name = self.pick(names).to_vec();
         let (what, mode) = (
