@@ -29,11 +29,6 @@ impl Places {
         Self { memory: (has_room && fs::create_dir(&directory).is_ok()).then_some(directory) }
     }
 
-    /// The directory in memory, where there is one.
-    pub(crate) fn memory(&self) -> Option<&Path> {
-        self.memory.as_deref()
-    }
-
     /// The tests of a suite, with where each of them keeps its files; `None`: where temporary files are.
     pub(crate) fn divide(&self, suite: &Suite, tests: Vec<String>) -> [(Option<&Path>, Vec<String>); 2] {
         let is_in_memory = |test: &String| {

@@ -208,7 +208,7 @@ impl<'a> Runner<'a> {
         let start = Instant::now();
         let log = Log::new(&self.log_directory, &format!("{}-user", suite.name));
         let mut row = Row::new(name);
-        let user = User::new(self.places.memory())?;
+        let user = User::new()?;
         // One that does not build has failed in the suite's own row.
         for program in suite.targets.iter().filter_map(|target| programs.get(target)) {
             let tests = self.list_tests(suite, program, &log)?.unwrap_or_default();

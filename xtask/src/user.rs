@@ -53,11 +53,9 @@ pub(crate) fn wants(suite: &str, test: &str) -> bool {
 }
 
 impl User {
-    /// Makes the directory in another, or where temporary files are.
-    pub(crate) fn new(above: Option<&Path>) -> Result<Self> {
-        let temporary = std::env::temp_dir();
-        let name = format!("dafs-xtask-user-{}", std::process::id());
-        let directory = above.unwrap_or(&temporary).join(name);
+    /// Makes the directory where temporary files are: tests that need a disk count on that.
+    pub(crate) fn new() -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("dafs-xtask-user-{}", std::process::id()));
         fs::create_dir(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let user = Self { directory };
         chown(&user.directory, Some(USER), Some(USER))
