@@ -242,7 +242,8 @@ fn failing_peer_becomes_a_note_and_leaves_nothing() {
 #[test]
 fn help_explains_the_ratio_and_gives_examples() {
     let help = text(&dafs_bench(&["--help"]).stdout);
-    assert!(help.contains("1.0 equals the limit") && help.contains("Examples:"), "{help}");
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("At 1.0 dafs equals the limit") && help.contains("Examples:"), "{help}");
 }
 
 #[test]
