@@ -1,7 +1,7 @@
 use dafs_client::{Block, Datatype, VIEW_NODES_MAX};
 
 use super::group::{MemoryPart, Stretch, cut_memory};
-use super::types::{Cursor, Instances, LayoutError, Type};
+use super::types::{Cursor, Instances, LayoutError, Type, address_of};
 
 /// The memory of a transfer, piece by piece.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl<'a> Pieces<'a> {
             let max = (self.size - self.done).min(len_max - group.len);
             let no_address = LayoutError::Address { position: self.done };
             let Some((at, len)) = self.cursor.run(&self.memory.of, max) else { return Some(Err(no_address)) };
-            let address = isize::try_from(at).ok().and_then(|at| self.memory.base.checked_add_signed(at));
+            let address = address_of(self.memory.base, at);
             let bytes = usize::try_from(len).ok();
             let Some((address, bytes)) =
                 address.zip(bytes).filter(|(address, bytes)| address.checked_add(*bytes).is_some())

@@ -1,6 +1,6 @@
 use smallvec::SmallVec;
 
-use super::types::{Cursor, Instances, LayoutError, Type, View};
+use super::types::{Cursor, Instances, LayoutError, Type, View, address_of};
 
 /// A piece of memory and the extent of the file that it belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,8 +166,7 @@ fn typed(
     let (at, in_memory) = run(memory, &instances.of, max).ok_or(no_address.clone())?;
     let (offset, len) = run(file, &view.of, in_memory).ok_or(LayoutError::Offset { position })?;
     memory.back(in_memory - len);
-    let address = isize::try_from(at).ok().and_then(|at| instances.base.checked_add_signed(at));
-    let address = address.ok_or(no_address)?;
+    let address = address_of(instances.base, at).ok_or(no_address)?;
     let segment = Segment { address, offset: view.absolute(offset, position)?, len };
     segment.check(done, position)?;
     Ok(segment)

@@ -246,6 +246,15 @@ fn layouts_beyond_all_numbers_are_errors() {
     assert_eq!(typed(1, 4096, i64::MAX as u64 - 3, [0, 8], 0), Err(LayoutError::Offset { position: 0 }));
     assert_eq!(typed(1, 4096, 0, [0, i64::MAX], 1 << 40), Err(LayoutError::Offset { position: 1 << 40 }));
     assert_eq!(typed(1, usize::MAX - 7, 0, [0, 4], 0), Err(LayoutError::Address { position: 0 }));
+    // Counted from below 0, as memory that stands in for addresses is.
+    let memory = Instances {
+        base: 4096usize.wrapping_sub(1 << 40),
+        count: 1,
+        of: Type::new(vec![1 << 40], vec![4], 4).unwrap(),
+    };
+    let view = View { displacement: 0, of: Type::contiguous(4).unwrap() };
+    let found = all_segments(Source::Typed { memory, view, position: 0 });
+    assert_eq!(found, Ok(vec![Segment { address: 4096, offset: 0, len: 4 }]));
     let segments = [Segment { address: 0, offset: u64::MAX, len: 1 }];
     assert!(all_segments(Source::Segments((&segments[..]).into())).is_err());
     let view = View { displacement: 0, of: Type::new(vec![3], vec![0], 8).unwrap() };

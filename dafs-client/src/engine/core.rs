@@ -528,7 +528,9 @@ impl Core {
     /// How long who waits may sleep: until an operation's time is over, or this side must say something.
     pub(crate) fn sleep_max(&self, now: Moment) -> Duration {
         let longest = self.signs.sleep_max(now);
-        let deadlines = || self.ops.iter().filter(|(_, op)| !op.done).filter_map(|(_, op)| op.deadline).min();
+        let awaited = |op: &&Op| !op.done && !op.is_overdue;
+        let deadlines =
+            || self.ops.iter().map(|(_, op)| op).filter(awaited).filter_map(|op| op.deadline).min();
         let first = if self.deadlines > 0 { deadlines() } else { None };
         first.map_or(longest, |first| longest.min(first.since(now)))
     }

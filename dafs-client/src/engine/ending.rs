@@ -94,7 +94,11 @@ impl Core {
         for index in self.indices(is_late) {
             let Some(op) = self.ops.get_mut(index) else { continue };
             let error = Error::TimedOut { operation: op.opcode, timeout_ms: u64::from(op.timeout_ms) };
-            self.withdraw(index, error);
+            if !self.withdraw(index, error)
+                && let Some(op) = self.ops.get_mut(index)
+            {
+                op.is_overdue = true;
+            }
         }
     }
 

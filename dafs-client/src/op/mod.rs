@@ -48,6 +48,8 @@ pub(crate) struct Op {
     work: Work,
     /// When it ends with [`Error::TimedOut`].
     pub(crate) deadline: Option<Moment>,
+    /// Its time is over, and the server may still be moving its memory: nobody needs to wake for it.
+    pub(crate) is_overdue: bool,
     pub(crate) timeout_ms: u32,
     /// How much of that is left.
     pub(crate) left_ms: u32,
@@ -85,6 +87,7 @@ impl Op {
             target,
             work,
             deadline: None,
+            is_overdue: false,
             timeout_ms: 0,
             left_ms: 0,
             queued: false,

@@ -100,7 +100,7 @@ fn list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on
         (
             ListRequest { len: u32::MAX, ..GOOD },
             payload(&extents(&[(0, u32::MAX.into()), (0, 0)]), &[]),
-            "possible in one",
+            "the limit is",
         ),
         (ListRequest { segment_count: 1, ..direct }, with_ranges(&[19]), "memory of 19 bytes"),
         (ListRequest { segment_count: 2, ..direct }, with_ranges(&[20, u64::MAX]), "memory of"),
