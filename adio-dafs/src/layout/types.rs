@@ -130,8 +130,8 @@ impl<'a> Type<'a> {
     }
 }
 
-/// The address at an offset from a base. The base need not be an address: with `MPI_BOTTOM` offsets are addresses, and memory that stands in
-/// for that begins a number of bytes below 0.
+/// The address at an offset from a base. The base need not be an address: with `MPI_BOTTOM` offsets are addresses, and memory that stands
+/// in for that begins a number of bytes below 0.
 pub(super) fn address_of(base: usize, at: i64) -> Option<usize> {
     let address = base.cast_signed().checked_add(isize::try_from(at).ok()?)?;
     usize::try_from(address).ok()
