@@ -158,7 +158,6 @@ mod tests {
     use dafs_tests::suite::Numbers;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    use super::*;
     use crate::testing::World;
     use crate::{Completions, Config, OperationId, Pending, Result, Session};
 
