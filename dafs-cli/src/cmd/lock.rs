@@ -1,13 +1,17 @@
 //! `dafs lock`.
 
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use dafs_client::{Error, File, LockConflict, LockKind, LockOptions, OpenOptions, Pending, Status};
+use dafs_client::{
+    Completions, Error, File, LockConflict, LockKind, LockOptions, OpenOptions, Pending, Status,
+};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -72,6 +76,8 @@ pub(crate) fn run(flags: &Lock, remotes: &Remotes) -> Result<ExitCode> {
 /// The signals that end a program. They end this process only when they are let through.
 struct Caught {
     signals: Signals,
+    /// Readable since one came.
+    told: UnixStream,
     is_let_through: Arc<AtomicBool>,
 }
 
@@ -85,7 +91,14 @@ impl Caught {
         }
         // Where it is ignored, no exit status would be kept.
         signal_hook::flag::register(SIGCHLD, Arc::default())?;
-        Ok(Self { signals: Signals::new(caught)?, is_let_through })
+        let signals = Signals::new(&caught)?;
+        let (told, tell) = UnixStream::pair()?;
+        told.set_nonblocking(true)?;
+        // Behind the handlers that note them: who is told finds them noted.
+        for signal in caught {
+            signal_hook::low_level::pipe::register(signal, tell.try_clone()?)?;
+        }
+        Ok(Self { signals, told, is_let_through })
     }
 
     /// From now on they end this process as ever: the server may not reply any more.
@@ -125,29 +138,35 @@ fn carried_out(command: &mut Command, signals: &mut Signals) -> io::Result<ExitS
     program.wait()
 }
 
-/// How often it is looked whether a lock was granted: soon at first.
-const LOOK_INTERVAL_MIN: Duration = Duration::from_micros(50);
-const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(20);
-
-/// Waits for a lock; `None` when a signal came first, or as soon.
+/// Waits for a lock; `None` when a signal came first, or as soon. `completions` were made before the lock was asked for.
 fn granted(
-    mut locking: Pending<dafs_client::Result<()>>,
+    locking: Pending<dafs_client::Result<()>>,
+    completions: &Completions,
     caught: &mut Caught,
-) -> Option<dafs_client::Result<()>> {
-    let mut interval = LOOK_INTERVAL_MIN;
+) -> dafs_client::Result<Option<dafs_client::Result<()>>> {
+    let id = locking.id();
+    let mut has_ended = id.is_none();
     loop {
-        let has_ended = locking.test();
+        while completions.turn() {}
+        while let Some(ended) = completions.next() {
+            has_ended |= Some(ended) == id;
+        }
         if caught.signals.pending().next().is_some() {
             caught.let_through();
             // Whatever became of it, it is given back.
             let _ = locking.cancel();
-            return None;
+            return Ok(None);
         }
         if has_ended {
-            return Some(locking.wait());
+            return Ok(Some(locking.wait()));
         }
-        std::thread::sleep(interval);
-        interval = (interval * 2).min(LOOK_INTERVAL_MAX);
+        if completions.arm()? {
+            let mut sources = [completions.as_fd(), caught.told.as_fd()]
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            // Interrupted, or whatever else: it looks.
+            let _ = poll(&mut sources, None);
+            let _ = (&caught.told).read(&mut [0; 64]);
+        }
     }
 }
 
@@ -195,12 +214,18 @@ fn take_with(
     options: LockOptions,
     caught: &mut Caught,
 ) -> Result<dafs_client::Result<()>> {
+    let completions = match target.session.completions() {
+        Ok(completions) => completions,
+        Err(error) => return Ok(Err(error)),
+    };
     let locking = match flags.no_wait {
         true => file.submit_try_lock_with(0..u64::MAX, kind, options),
         false => file.submit_lock_with(0..u64::MAX, kind, options),
     };
-    if let Some(locked) = granted(locking, caught) {
-        return Ok(locked);
+    match granted(locking, &completions, caught) {
+        Ok(Some(locked)) => return Ok(locked),
+        Ok(None) => {}
+        Err(error) => return Ok(Err(error)),
     }
     // A persistent lock would be broken, although nothing was begun. One that was broken before stays so.
     if options.persistent && !options.repair && target.session.is_connected() {
