@@ -102,9 +102,36 @@ impl LockTable {
         })
     }
 
-    /// What is to be written of a file when locks of a range have changed: all parts that last and reach into the range, or touch it. Parts
-    /// that become one are written as one.
+    /// What is to be written of a file when locks of a range have changed: all parts that last and reach into the range, or touch it, and
+    /// those that continue them. Neighbours of one holder are one record, so the file never has more records than the table has parts.
     pub(crate) fn records_of(&self, file: LockKey, changed: &Range<u64>) -> LocksChange {
+        let around = changed.start.saturating_sub(1)..changed.end.saturating_add(1);
+        let mut records: Vec<Record> = Vec::new();
+        for next in self.lasting_parts(file, &around) {
+            match records.last_mut() {
+                Some(last) if last.is_continued_by(&next) => last.end = next.end,
+                _ => records.push(next),
+            }
+        }
+        if let Some(first) = records.first_mut() {
+            let before = |at: u64| self.lasting_parts(file, &(at.checked_sub(1)?..at)).pop();
+            while let Some(part) = before(first.start).filter(|part| part.is_continued_by(first)) {
+                first.start = part.start;
+            }
+        }
+        if let Some(last) = records.last_mut() {
+            let behind = |at: u64| self.lasting_parts(file, &(at..at.checked_add(1)?)).pop();
+            while let Some(part) = behind(last.end).filter(|part| last.is_continued_by(part)) {
+                last.end = part.end;
+            }
+        }
+        let start = records.first().map_or(changed.start, |first| first.start.min(changed.start));
+        let end = records.last().map_or(changed.end, |last| last.end.max(changed.end));
+        LocksChange { file: (file.file, file.generation), range: start..end, records }
+    }
+
+    /// The parts that last and reach into a range, as they are kept, in ascending order.
+    fn lasting_parts(&self, file: LockKey, range: &Range<u64>) -> Vec<Record> {
         let record = |(range, held): (Range<u64>, &Held)| Record {
             start: range.start,
             end: range.end,
@@ -113,15 +140,12 @@ impl LockTable {
             client: held.client,
             is_mandatory: held.is_mandatory,
         };
-        let around = changed.start.saturating_sub(1)..changed.end.saturating_add(1);
-        let reaching = self.of_name(file).flat_map(|(_, locks)| locks.segments.overlapping(&around));
+        let reaching = self.of_name(file).flat_map(|(_, locks)| locks.segments.overlapping(range));
         let lasting =
             reaching.inspect(|_| work::add_looks(1)).filter(|(_, held)| held.lasting != Lasting::No);
-        let mut records: Vec<Record> = lasting.map(record).collect();
-        records.sort_unstable_by_key(|record| record.start);
-        let start = records.first().map_or(changed.start, |first| first.start.min(changed.start));
-        let end = records.last().map_or(changed.end, |last| last.end.max(changed.end));
-        LocksChange { file: (file.file, file.generation), range: start..end, records }
+        let mut parts: Vec<Record> = lasting.map(record).collect();
+        parts.sort_unstable_by_key(|part| part.start);
+        parts
     }
 
     /// A request for a lock is answered once that is written: the number of it. `None` where it need not be.

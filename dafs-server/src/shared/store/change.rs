@@ -21,6 +21,14 @@ pub(crate) struct Record {
     pub(crate) is_mandatory: bool,
 }
 
+impl Record {
+    /// The other one begins where this ends, and is of the same holder.
+    pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
+        let holder = |record: &Self| (record.session, record.owner, record.client, record.is_mandatory);
+        self.end == next.start && holder(self) == holder(next)
+    }
+}
+
 /// A file by which it is known after a restart: its number and its generation.
 pub(crate) type FileName = (u64, u64);
 
