@@ -20,7 +20,7 @@ use crate::logging::{LogFormat, flood};
 use crate::metrics::{self, MetricsServer};
 use crate::reload::{self, Hangups, ReadAgain};
 use crate::shared::settings::{ListenerInfo, Pipelining};
-use crate::shared::{Reloaded, Shared, budget};
+use crate::shared::{Reloaded, ServerState, budget};
 use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
@@ -87,7 +87,7 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
 pub struct Running {
     addresses: Vec<Address>,
     stops: Vec<Stop>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -209,7 +209,7 @@ fn prepare(
     let storages = std::iter::once(exports).chain(others).map(|exports| wrap(Box::new(exports)));
     let mut epoch = [0; 8];
     system_randomness(&mut epoch);
-    let shared = Shared::open(config.clone(), u64::from_le_bytes(epoch), workers)?;
+    let shared = ServerState::open(config.clone(), u64::from_le_bytes(epoch), workers)?;
     let drain = millis(config.drain_ms);
     let began = std::time::Instant::now();
     let loops = shared.workers().zip(storages).map(|(id, storage)| {

@@ -21,7 +21,7 @@ use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{TransferKind, range};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::requests::dispatch::payload_of;
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
@@ -58,7 +58,7 @@ impl Worker {
             effect.into_iter().for_each(|effect| batch.resume(index, effect, now));
         }
         self.note_window(batch.window_end());
-        let token = self.park(*call, State::Batch(Box::new(batch)));
+        let token = self.park(*call, WaitsFor::Batch(Box::new(batch)));
         self.go_on_with_batch(token);
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Worker {
 
     fn batch_at(&mut self, index: usize) -> Option<&mut Batch> {
         match self.operations.get_mut(index).map(|operation| &mut operation.state) {
-            Some(State::Batch(batch)) => Some(batch),
+            Some(WaitsFor::Batch(batch)) => Some(batch),
             _ => None,
         }
     }
@@ -240,7 +240,7 @@ impl Worker {
 
     fn finish_batch(&mut self, index: usize) {
         let call = self.operations[index].call;
-        let State::Batch(batch) = self.unpark(index).state else { return };
+        let WaitsFor::Batch(batch) = self.unpark(index).state else { return };
         let Batch { operations, results, data, .. } = *batch;
         let failed = BatchResult::failed(Status::IO);
         let results: Vec<_> = results.into_iter().map(|result| result.unwrap_or(failed)).collect();

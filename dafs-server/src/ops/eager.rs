@@ -25,7 +25,7 @@ use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::eager::{EagerBuffer, EagerBuffers, EagerFrame};
 use crate::worker::flight::transfer::range;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 
 /// An eager buffer with less data than this is not worth having, bytes.
 const EAGER_BUFFER_SIZE_MIN: usize = 4096;
@@ -217,7 +217,7 @@ impl Worker {
         match connection.endpoint.rdma_write(FRAME_TOKEN, local, frame.to, Some(frame.eager_buffer)) {
             Ok(posted) => connection.rdma_pending += u32::from(posted == Posted::Pending),
             Err(PostError::Full) => {
-                let token = self.park(*call, State::EagerFrame(frame));
+                let token = self.park(*call, WaitsFor::EagerFrame(frame));
                 if let Some(index) = self.operation_index(token)
                     && let Some(connection) = self.connection(call.connection)
                 {
@@ -235,7 +235,7 @@ impl Worker {
     /// The provider has room again.
     pub(crate) fn resume_eager_frame(&mut self, index: usize) {
         let operation = self.unpark(index);
-        if let State::EagerFrame(frame) = operation.state {
+        if let WaitsFor::EagerFrame(frame) = operation.state {
             self.post_eager_frame(&operation.call, frame);
         }
     }
@@ -252,7 +252,7 @@ impl Worker {
             operation.call.session == call_session
                 && operation.call.header.slot == header.slot
                 && !operation.forgotten
-                && matches!(&operation.state, State::Storage(After::Read(read))
+                && matches!(&operation.state, WaitsFor::Storage(After::Read(read))
                     if read.method != Method::Inline && read.eager_buffer.0 != connection)
         });
         let Some((_, operation)) = found else { return false };

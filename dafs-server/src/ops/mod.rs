@@ -28,7 +28,7 @@ use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Served};
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 use crate::worker::session::handles::{OpenHandle, Reserved};
 
 impl Worker {
@@ -40,7 +40,7 @@ impl Worker {
     }
 
     fn start_as(&mut self, identity: &Identity, call: &Call, op: FsOp, after: After) {
-        let token = self.park(*call, State::Storage(after));
+        let token = self.park(*call, WaitsFor::Storage(after));
         self.storage_works_for(call.session);
         if let Submitted::Done(result) = self.storage.submit(token, identity, op) {
             self.on_storage(token, result);

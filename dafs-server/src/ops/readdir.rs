@@ -9,7 +9,7 @@ use crate::worker::flight::after::{After, Wanted};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Served};
 use crate::worker::flight::transfer::range;
 use crate::worker::flight::{Call, own_memory};
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;
@@ -65,7 +65,7 @@ impl Worker {
             Ok(None) => {}
             Err(_) => return Err(Status::REMOTE_ACCESS),
         }
-        let token = self.park(*call, State::Draining(Vec::new()));
+        let token = self.park(*call, WaitsFor::Draining(Vec::new()));
         let Some(index) = self.operation_index(token) else { return Err(Status::IO) };
         let posted = match self.connection(call.connection) {
             Some(connection) => {

@@ -6,7 +6,7 @@ use dafs_proto::transport::OpToken;
 
 use super::Worker;
 use crate::worker::ids::SessionKey;
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 use crate::worker::sched::{ALONE_STORAGE_SIZE, CONTENDED_STORAGE_SIZE};
 
 impl Worker {
@@ -71,7 +71,7 @@ impl Worker {
 
     fn awaits_room(&self, token: OpToken) -> bool {
         let state = self.live_operation(token).map(|index| &self.operations[index].state);
-        matches!(state, Some(State::Work(work)) if work.waits_for_storage())
+        matches!(state, Some(WaitsFor::Work(work)) if work.waits_for_storage())
     }
 
     /// Where nobody else sends any more, there is room for more.

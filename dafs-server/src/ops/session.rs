@@ -17,7 +17,7 @@ use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::ids::SessionKey;
 use crate::worker::requests::dispatch::no_body;
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 use crate::worker::session::handles::OpenHandle;
 
 impl Worker {
@@ -178,8 +178,8 @@ impl Worker {
         self.operations.iter().any(|(_, operation)| {
             operation.call.session == session
                 && match &operation.state {
-                    State::Chain { .. } => false,
-                    State::Batch(batch) => {
+                    WaitsFor::Chain { .. } => false,
+                    WaitsFor::Batch(batch) => {
                         batch.handles(operation.call.header.handle).any(|used| used == handle)
                     }
                     _ => operation.call.header.handle == handle,
@@ -208,8 +208,8 @@ impl Worker {
         for (_, operation) in own {
             let handle = operation.call.header.handle;
             match &operation.state {
-                State::Chain { .. } => {}
-                State::Batch(batch) => used.extend(batch.handles(handle)),
+                WaitsFor::Chain { .. } => {}
+                WaitsFor::Batch(batch) => used.extend(batch.handles(handle)),
                 _ => drop(used.insert(handle)),
             }
         }

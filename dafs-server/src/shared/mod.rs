@@ -42,7 +42,7 @@ use crate::metrics::{BudgetState, SessionLimitState};
 pub struct WorkerId(pub usize);
 
 /// What all workers of a server share.
-pub struct Shared {
+pub struct ServerState {
     pub(crate) settings: Config,
     /// Random number of this run.
     pub(crate) epoch: u64,
@@ -68,13 +68,13 @@ struct Desk {
     statistics: Mutex<Statistics>,
 }
 
-impl Shared {
+impl ServerState {
     /// For this many workers, at least one. Exports are in the order of their ids in storage. `epoch` differs in every run.
     pub fn new(settings: Config, epoch: u64, workers: usize) -> Arc<Self> {
         Arc::new(Self::with(settings, epoch, workers))
     }
 
-    /// As [`Shared::new`], with the fences and the locks that the configured file has. Blocks.
+    /// As [`ServerState::new`], with the fences and the locks that the configured file has. Blocks.
     pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, StoreError> {
         let state_file = settings.state_file.clone();
         let mut shared = Self::with(settings, epoch, workers);

@@ -10,7 +10,7 @@ use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
 use crate::worker::flight::{Call, Wakeup};
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 use crate::worker::session::Session;
 
 impl Worker {
@@ -19,7 +19,7 @@ impl Worker {
         let others = self.shared.others(self.id).count();
         self.fencing.waits += 1;
         let kept = (!self.shared.fences.are_kept()).then_some(Status::OK);
-        let waiter = self.park(*call, State::FenceDrain { export, others, kept });
+        let waiter = self.park(*call, WaitsFor::FenceDrain { export, others, kept });
         if kept.is_none() {
             self.keep_fence(export, waiter);
         }
@@ -42,7 +42,7 @@ impl Worker {
     /// The list was written, or not.
     pub(super) fn on_fences_kept(&mut self, waiter: OpToken, status: Status) {
         if let Some(index) = self.operation_index(waiter)
-            && let State::FenceDrain { kept, .. } = &mut self.operations[index].state
+            && let WaitsFor::FenceDrain { kept, .. } = &mut self.operations[index].state
         {
             *kept = Some(status);
             self.resume_fence_drains();
@@ -58,7 +58,7 @@ impl Worker {
     /// Another worker has drained.
     pub(super) fn on_drained(&mut self, waiter: OpToken) {
         if let Some(index) = self.operation_index(waiter)
-            && let State::FenceDrain { others, .. } = &mut self.operations[index].state
+            && let WaitsFor::FenceDrain { others, .. } = &mut self.operations[index].state
         {
             *others = others.saturating_sub(1);
             self.resume_fence_drains();
@@ -83,7 +83,7 @@ impl Worker {
     /// connection, and meets the fence. What storage has begun for it is answered first.
     fn disconnect_fenced(&mut self) {
         let own = self.operations.iter().filter_map(|(_, operation)| match operation.state {
-            State::FenceDrain { export, .. } => Some(export),
+            WaitsFor::FenceDrain { export, .. } => Some(export),
             _ => None,
         });
         let exports: HashSet<usize> =
@@ -91,8 +91,8 @@ impl Worker {
         let (mut waiting, mut busy) = (HashSet::new(), HashSet::new());
         for (_, operation) in &self.operations {
             match &operation.state {
-                State::Work(work) if work.in_storage() => drop(busy.insert(operation.call.connection)),
-                State::Work(_) | State::EagerFrame(_) => {
+                WaitsFor::Work(work) if work.in_storage() => drop(busy.insert(operation.call.connection)),
+                WaitsFor::Work(_) | WaitsFor::EagerFrame(_) => {
                     waiting.insert((operation.call.session, operation.call.connection));
                 }
                 _ => {}
@@ -122,7 +122,7 @@ impl Worker {
             return;
         }
         let drained = self.places_of(|operation| match operation.state {
-            State::FenceDrain { export, others, kept } => {
+            WaitsFor::FenceDrain { export, others, kept } => {
                 others == 0 && kept.is_some() && !self.fenced_in_flight(export)
             }
             _ => false,
@@ -131,7 +131,7 @@ impl Worker {
             self.fencing.end_wait();
             let operation = self.unpark(index);
             self.mark_dirty(operation.call.connection);
-            let State::FenceDrain { kept: Some(status), .. } = operation.state else { continue };
+            let WaitsFor::FenceDrain { kept: Some(status), .. } = operation.state else { continue };
             self.reply_status(&operation.call, status);
         }
     }
@@ -143,7 +143,7 @@ impl Worker {
             let subject = session.or_else(|| operation.former.as_ref().map(|former| former.subject()));
             let is_idle = matches!(
                 operation.state,
-                State::FenceDrain { .. } | State::Lock { .. } | State::Chain { .. }
+                WaitsFor::FenceDrain { .. } | WaitsFor::Lock { .. } | WaitsFor::Chain { .. }
             );
             !(is_idle || operation.state.is_answered())
                 && subject.is_none_or(|subject| self.shared.fences.holds_off(export, &subject))

@@ -36,7 +36,7 @@ use slab::Slab;
 pub use self::serving::Served;
 use crate::shared::mail::Resume;
 use crate::shared::settings::ListenerInfo;
-use crate::shared::{Shared, WorkerId};
+use crate::shared::{ServerState, WorkerId};
 use crate::storage::{ExportId, FsResult, NodeId, Storage};
 use crate::worker::buffers::BufferPool;
 use crate::worker::connection::{Connection, Phase};
@@ -53,7 +53,7 @@ use crate::worker::stats::Stats;
 
 /// The part of a server that belongs to one loop: its connections and its sessions.
 pub struct Worker {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerState>,
     pub(crate) id: WorkerId,
     pub(crate) storage: Box<dyn Storage>,
     pub(crate) randomness: Randomness,
@@ -114,7 +114,7 @@ pub struct Worker {
 /// What a worker needs to begin.
 pub struct Parts {
     /// What it shares with other workers.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ServerState>,
     /// Its place among them.
     pub id: WorkerId,
     /// The files.
@@ -200,7 +200,7 @@ impl Worker {
     }
 
     /// What it shares with the other workers.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<ServerState> {
         &self.shared
     }
 

@@ -16,7 +16,7 @@ use crate::storage::work;
 use crate::worker::connection::{Phase, RdmaStep};
 use crate::worker::flight::token;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 
 /// Sessions that end in one tick: each closes hundreds of files, and a crowd may fall silent together.
 const ENDED_AT_ONCE: usize = 4;
@@ -191,13 +191,16 @@ impl Worker {
         let mut waits: HashMap<SessionKey, Waits> = HashMap::new();
         for (index, operation) in &self.operations {
             let state = &operation.state;
-            if operation.forgotten || state.is_answered() || matches!(state, State::Batch(_)) {
+            if operation.forgotten || state.is_answered() || matches!(state, WaitsFor::Batch(_)) {
                 continue;
             }
             let waits = waits.entry(operation.call.session).or_default();
             let is_held = matches!(
                 state,
-                State::Lock { .. } | State::LocksKept(_) | State::FenceDrain { .. } | State::Chain { .. }
+                WaitsFor::Lock { .. }
+                    | WaitsFor::LocksKept(_)
+                    | WaitsFor::FenceDrain { .. }
+                    | WaitsFor::Chain { .. }
             );
             // One that waits for RDMA as well waits for its client.
             let has_no_buffer =

@@ -9,7 +9,7 @@ use dafs_proto::session::Moment;
 use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams};
 use dafs_server::config::{Config as ServerConfig, ExportConfig, ExportKind};
-use dafs_server::shared::{Shared, WorkerId};
+use dafs_server::shared::{ServerState, WorkerId};
 use dafs_server::worker::Parts;
 
 use crate::sim::serve::SimServer;
@@ -138,7 +138,7 @@ impl ServerActor {
             ..ServerConfig::default()
         };
         let parts = Parts {
-            shared: Shared::new(settings, 1, 1),
+            shared: ServerState::new(settings, 1, 1),
             id: WorkerId(0),
             storage: Box::new(storage),
             randomness: Box::new(move |bytes| {

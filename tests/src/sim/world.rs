@@ -9,7 +9,7 @@ use dafs_proto::transport::sim::{FaultPlan, NodeId, Random, SimNet};
 use dafs_proto::transport::{Address, ConnectParams, Domain};
 use dafs_proto::wire::Features;
 use dafs_server::config::{Config as ServerConfig, ExportConfig, ExportKind};
-use dafs_server::shared::Shared;
+use dafs_server::shared::ServerState;
 use dafs_server::worker::Parts;
 
 use super::SharedStorage;
@@ -257,7 +257,7 @@ impl Inside {
             ..ServerConfig::default()
         };
         (self.change)(&mut settings);
-        let shared = Shared::open(settings, self.epoch, self.storages.len());
+        let shared = ServerState::open(settings, self.epoch, self.storages.len());
         let shared = shared.expect("what the server keeps can be opened");
         let parts = shared.workers().zip(&self.storages).map(|(id, storage)| {
             let mut random = Random::new(self.random.number());

@@ -8,7 +8,7 @@ use dafs_proto::wire::{BATCH_NOTICE_RESULT_SIZE, BatchNotice, Header, Opcode, en
 use super::Worker;
 use crate::worker::flight::batch::Hints;
 use crate::worker::ids::SessionKey;
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;
@@ -46,7 +46,7 @@ impl Worker {
     /// Nothing of a session's batches is gathered any more.
     pub(super) fn expedite_batches(&mut self, session: SessionKey) {
         for (_, operation) in self.operations.iter_mut().filter(|(_, o)| o.call.session == session) {
-            if let State::Batch(batch) = &mut operation.state
+            if let WaitsFor::Batch(batch) = &mut operation.state
                 && let Some(hints) = &mut batch.hints
             {
                 *hints = Hints { completions: 1, window: Duration::ZERO };
@@ -72,11 +72,11 @@ impl Worker {
     pub(crate) fn tell_of_due_batches(&mut self) {
         let now = self.now;
         let ends = self.operations.iter().filter_map(|(_, operation)| match &operation.state {
-            State::Batch(batch) => batch.window_end().filter(|end| *end > now),
+            WaitsFor::Batch(batch) => batch.window_end().filter(|end| *end > now),
             _ => None,
         });
         self.window_end = ends.min();
-        let due = |state: &State| matches!(state, State::Batch(batch) if batch.is_due(now));
+        let due = |state: &WaitsFor| matches!(state, WaitsFor::Batch(batch) if batch.is_due(now));
         for index in self.places_of(|operation| due(&operation.state)) {
             self.tell_of_batch(index);
         }

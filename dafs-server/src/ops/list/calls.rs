@@ -6,7 +6,7 @@ use dafs_proto::wire::{Sieve, Status};
 use super::{Progress, Worker};
 use crate::storage::{FsReply, FsResult, NowError};
 use crate::worker::flight::calls::CALLS_MAX;
-use crate::worker::flight::list::{List, Place, Step};
+use crate::worker::flight::list::{DataSide, List, Step};
 use crate::worker::flight::plan::{Call, WAITING_GAP_MAX};
 use crate::worker::flight::token_with_slot;
 use crate::worker::flight::transfer::TransferKind;
@@ -208,13 +208,13 @@ impl List {
             let time = at.worker.now.since(began);
             self.costs_in(at.worker).waiting.record(&trial, len, time);
         }
-        if self.kind == TransferKind::Read && self.place == Place::Buffers {
+        if self.kind == TransferKind::Read && self.side == DataSide::Buffers {
             self.make_posts();
             return Progress::Continue;
         }
         self.done = self.chunk.end;
         self.step = Step::Begin;
-        let own = if self.place == Place::Buffers { self.buffers.pop() } else { None };
+        let own = if self.side == DataSide::Buffers { self.buffers.pop() } else { None };
         if let Some(buffer) = own {
             self.memory.clear();
             at.worker.release_buffer(buffer);

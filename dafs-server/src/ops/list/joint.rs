@@ -18,10 +18,10 @@ use crate::storage::{FsResult, work};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
 use crate::worker::flight::layout::WALKED_IN_A_STEP;
-use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Step};
+use crate::worker::flight::list::{CHUNK_PARTS_MAX, DataSide, List, Step};
 use crate::worker::flight::meeting::{Group, Share};
 use crate::worker::flight::transfer::TransferKind;
-use crate::worker::requests::work::{Context, Fate, State, Work};
+use crate::worker::requests::work::{Context, Fate, WaitsFor, Work};
 use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a round.
@@ -52,7 +52,7 @@ impl Worker {
         let present = meetings.present(group, |token| self.live_operation(token).is_some());
         self.meetings = meetings;
         let identity = match self.identity(call) {
-            Ok(identity) if list.place != Place::Buffers && self.meetings.awaits(group, &identity) => {
+            Ok(identity) if list.side != DataSide::Buffers && self.meetings.awaits(group, &identity) => {
                 identity
             }
             _ => return self.begin_work(call, list),
@@ -61,7 +61,7 @@ impl Worker {
             list.step = Step::Joined;
             let mut share = Share::of(&list, OpToken(0), identity);
             list.joined = Some(Arc::clone(&share.progress));
-            share.token = self.park(*call, State::Work(list));
+            share.token = self.park(*call, WaitsFor::Work(list));
             return self.meetings.wait(group.clone(), share, self.now);
         }
         let own = Share::of(&list, OpToken(0), identity);
@@ -147,7 +147,7 @@ impl Joint {
         let (kind, node) = (self.own.kind, self.own.node);
         let lists = Lists { extents, segments: Vec::new() };
         let mut list = List::new(kind, node, lists, Stability::Unstable);
-        (list.memory, list.segments, list.place) = (memory, segments, Place::Mapped);
+        (list.memory, list.segments, list.side) = (memory, segments, DataSide::Mapped);
         (list.sieve, list.account) = (sieve, self.own.account.take());
         Some(Round { list, lens, _plan: plan })
     }

@@ -34,11 +34,11 @@ use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::layout::{WALKED_IN_A_STEP, pack};
-use crate::worker::flight::list::{CHUNK_PARTS_MAX, List, Place, Segment, Step};
+use crate::worker::flight::list::{CHUNK_PARTS_MAX, DataSide, List, Segment, Step};
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
-use crate::worker::requests::work::{Context, Fate, State, Work};
+use crate::worker::requests::work::{Context, Fate, WaitsFor, Work};
 use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
@@ -105,7 +105,7 @@ impl Worker {
         if inline_len > 0 {
             let at = request.len() - inline_len;
             list.set_memory(own_copy(Span::from_mut(&mut request[at..]))?);
-        } else if list.place == Place::Inline {
+        } else if list.side == DataSide::Inline {
             list.set_memory(own_memory(list.len as usize)?);
         }
         self.prepare_list(call, list)
@@ -122,7 +122,7 @@ impl Worker {
     ) -> Served {
         let lists = Lists { extents: vec![extent], segments: Vec::new() };
         let mut list = List::new(kind, node, lists, stability);
-        (list.ranges, list.place) = (join(ranges.into_iter()), Place::Buffers);
+        (list.ranges, list.side) = (join(ranges.into_iter()), DataSide::Buffers);
         self.begin_list(call, list)
     }
 
@@ -143,7 +143,7 @@ impl Worker {
         match memory {
             Some(memory) => list.set_memory(memory),
             // Without a byte to move there are no ranges either.
-            None => list.place = Place::Buffers,
+            None => list.side = DataSide::Buffers,
         }
         self.begin_list(call, list)
     }
@@ -167,7 +167,7 @@ impl Worker {
             }));
             memory.push(mapped);
         }
-        (list.memory, list.segments, list.place) = (memory, segments, Place::Mapped);
+        (list.memory, list.segments, list.side) = (memory, segments, DataSide::Mapped);
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl Worker {
     }
 
     fn prepare_list(&mut self, call: &Call, mut list: List) -> Result<Box<List>, Problem> {
-        if list.place != Place::Inline {
+        if list.side != DataSide::Inline {
             self.map_list(call, &mut list)?;
         }
         list.verifier = self.target(list.node).verifier;
@@ -190,7 +190,7 @@ impl Worker {
 
     /// Begins an operation that moves data in steps.
     pub(super) fn begin_work(&mut self, call: &Call, work: Box<dyn Work>) {
-        let token = self.park(*call, State::Work(work));
+        let token = self.park(*call, WaitsFor::Work(work));
         self.work_on_live(token, |work, at| work.advance(at));
     }
 
@@ -346,7 +346,7 @@ impl Work for List {
 
     fn on_disconnected(&mut self) {
         if !self.calls.is_empty() {
-            self.is_broken |= self.place == Place::Buffers;
+            self.is_broken |= self.side == DataSide::Buffers;
             // If its turn was to come, that went with the connection.
             self.step = Step::Submitted;
         }
@@ -402,7 +402,7 @@ impl List {
             return Progress::End(Ok(()));
         }
         self.size_plan(|| at.worker.plan_room(&at.call));
-        if self.place != Place::Buffers {
+        if self.side != DataSide::Buffers {
             self.chunk = self.done..self.chunk_end(self.done, u64::MAX);
             self.skip_segments();
             self.make_parts();
@@ -506,7 +506,7 @@ impl List {
     }
 
     fn method(&self) -> Method {
-        if self.place == Place::Inline { Method::Inline } else { Method::Direct }
+        if self.side == DataSide::Inline { Method::Inline } else { Method::Direct }
     }
 
     fn reply_written(&self, at: &mut Context<'_>) -> Fate {

@@ -18,7 +18,7 @@ use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Answer;
 use crate::worker::flight::lock::AfterKept;
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 use crate::worker::session::{LockRecord, Session};
 
 /// So many leases at most those have who had locks, to take all of them again.
@@ -64,7 +64,7 @@ impl Worker {
         }
         session.lock_record = LockRecord::Asked;
         let (id, proof) = (session.id, proof_of(&session.secret));
-        let waiter = self.park(*call, State::LocksKept(AfterKept::Lock(*request)));
+        let waiter = self.park(*call, WaitsFor::LocksKept(AfterKept::Lock(*request)));
         self.shared.locks.keep_session(id, proof, self.teller(waiter));
         true
     }
@@ -80,7 +80,7 @@ impl Worker {
         match number {
             Some(number) => {
                 let after = AfterKept::Granted(file, *request, number);
-                let waiter = self.park(*call, State::LocksKept(after));
+                let waiter = self.park(*call, WaitsFor::LocksKept(after));
                 self.shared.locks.keep_granted(file, &range, self.teller(waiter));
             }
             None => self.reply(call, Status::OK, Answer::default()),
@@ -89,7 +89,7 @@ impl Worker {
 
     /// Answers when it is written that a range was given back. Where that cannot be, it is all the same, and others may have it.
     pub(super) fn reply_freed(&mut self, call: &Call, file: LockKey, range: &Range<u64>, by: Owner) {
-        let waiter = self.park(*call, State::LocksKept(AfterKept::Unlocked));
+        let waiter = self.park(*call, WaitsFor::LocksKept(AfterKept::Unlocked));
         self.shared.locks.keep_freed(file, range, Some(by), Some(self.teller(waiter)));
     }
 
@@ -105,7 +105,7 @@ impl Worker {
     /// The store was written, or not.
     pub(crate) fn on_locks_kept(&mut self, waiter: OpToken, status: Status) {
         let Some(index) = self.operation_index(waiter) else { return };
-        let State::LocksKept(after) = self.operations[index].state else { return };
+        let WaitsFor::LocksKept(after) = self.operations[index].state else { return };
         let call = self.unpark(index).call;
         self.mark_dirty(call.connection);
         match after {

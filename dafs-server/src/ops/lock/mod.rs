@@ -19,7 +19,7 @@ use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId, work};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
-use crate::worker::requests::work::{Operation, State};
+use crate::worker::requests::work::{Operation, WaitsFor};
 use crate::worker::session::Session;
 
 /// Whether the store names a session.
@@ -104,7 +104,7 @@ impl Worker {
         if !(must_wait && request.flags.contains(LockFlags::WAIT)) {
             return self.end_lock(call, asked, at_once?);
         }
-        let state = |waiter| State::Lock { file, waiter, request: *request };
+        let state = |waiter| WaitsFor::Lock { file, waiter, request: *request };
         let operation = self.park(*call, state(WaiterId::default()));
         let waiting = Waiting { worker: self.id.0, told: Told::Operation(operation) };
         let outcome = self.ask_for_lock(call, asked, Some(waiting));
@@ -293,7 +293,7 @@ impl Worker {
 
     fn end_lock_wait(&mut self, operation: OpToken, status: Status) {
         let Some(index) = self.operation_index(operation) else { return };
-        let State::Lock { file, request, .. } = self.operations[index].state else { return };
+        let WaitsFor::Lock { file, request, .. } = self.operations[index].state else { return };
         let call = self.unpark(index).call;
         self.mark_dirty(call.connection);
         match status {
@@ -325,7 +325,7 @@ impl Worker {
             return;
         }
         let waits = |operation: &Operation| match operation.state {
-            State::Lock { file, waiter, .. } if self.expired(&operation.call) => Some((file, waiter)),
+            WaitsFor::Lock { file, waiter, .. } if self.expired(&operation.call) => Some((file, waiter)),
             _ => None,
         };
         let overdue: Vec<_> = self.operations.iter().filter_map(|(_, operation)| waits(operation)).collect();
@@ -334,7 +334,7 @@ impl Worker {
         }
         // Where one is granted meanwhile, the word of that is under way.
         let (ended, granted) = self.shared.locks.with(|table| table.cancel(overdue));
-        let is_ended = |operation: &Operation| matches!(operation.state, State::Lock { waiter, .. } if ended.contains(&waiter));
+        let is_ended = |operation: &Operation| matches!(operation.state, WaitsFor::Lock { waiter, .. } if ended.contains(&waiter));
         for index in self.places_of(is_ended) {
             let call = self.unpark(index).call;
             self.mark_dirty(call.connection);

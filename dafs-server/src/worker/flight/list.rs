@@ -36,7 +36,7 @@ pub(crate) struct List {
     /// Of the client's memory, neighbours joined; empty for inline.
     pub(crate) ranges: Vec<RemoteRange>,
     pub(crate) len: u64,
-    pub(crate) place: Place,
+    pub(crate) side: DataSide,
     /// Places of the list that are on their way now.
     pub(crate) chunk: Range<u64>,
     /// Memory of this process that the chunk passes through: one piece, or the client's where that is mapped, one for each run of ranges
@@ -108,7 +108,7 @@ pub(crate) struct Segment {
 
 /// Where storage and network meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum DataSide {
     /// In memory that a message carries.
     Inline,
     /// In the client's memory.
@@ -209,7 +209,7 @@ impl List {
         if std::mem::replace(&mut self.is_second, true) {
             return None;
         }
-        if self.place == Place::Buffers {
+        if self.side == DataSide::Buffers {
             return Some(self.begin_anew());
         }
         (self.calls, self.step) = (Calls::default(), Step::Begin);
@@ -235,7 +235,7 @@ impl List {
             sieve: Sieve::default(),
             verifier: Verifier(0),
             layout,
-            place: if ranges.is_empty() { Place::Inline } else { Place::Buffers },
+            side: if ranges.is_empty() { DataSide::Inline } else { DataSide::Buffers },
             ranges,
             len,
             chunk: 0..len,

@@ -15,7 +15,7 @@ use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::State;
+use crate::worker::requests::work::WaitsFor;
 use crate::worker::session::Session;
 use crate::worker::session::handles::OpenHandle;
 
@@ -87,7 +87,7 @@ impl Worker {
             Some(ChainStep::Abort) => self.reply_status(&call, Status::CHAIN_ABORTED),
             Some(ChainStep::Wait) => {
                 let payload = self.payload(&call, Payload::Current);
-                self.park(call, State::Chain { body: body.to_vec(), payload });
+                self.park(call, WaitsFor::Chain { body: body.to_vec(), payload });
             }
         }
     }

@@ -15,12 +15,12 @@ use crate::worker::connection::RdmaStep;
 use crate::worker::flight::answer::Payload;
 use crate::worker::flight::{Call, INDEX_MASK, READ_AHEAD, Wakeup, slot_of, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::{Former, Operation, State};
+use crate::worker::requests::work::{Former, Operation, WaitsFor};
 use crate::worker::session::Session;
 
 impl Worker {
     /// Adds an operation; its token names it to storage and providers.
-    pub(crate) fn park(&mut self, call: Call, state: State) -> OpToken {
+    pub(crate) fn park(&mut self, call: Call, state: WaitsFor) -> OpToken {
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.waiting += 1;
             if session.waiting == 1 {
@@ -42,7 +42,7 @@ impl Worker {
         self.look_at_fences();
         let index = self.operations.insert(operation);
         if let Operation {
-            call: Call { session, link: Some(link), .. }, state: State::Chain { .. }, ..
+            call: Call { session, link: Some(link), .. }, state: WaitsFor::Chain { .. }, ..
         } = &self.operations[index]
         {
             self.links.entry((*session, link.chain)).or_default().insert(link.position, index);
@@ -62,7 +62,7 @@ impl Worker {
             self.buffers.stop_waiting(self.owner_of(index));
         }
         let operation = self.operations.remove(index);
-        if let (State::Chain { .. }, Some(link)) = (&operation.state, operation.call.link) {
+        if let (WaitsFor::Chain { .. }, Some(link)) = (&operation.state, operation.call.link) {
             self.forget_link((operation.call.session, link.chain), link.position);
         }
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
@@ -71,7 +71,7 @@ impl Worker {
                 self.turns.session_waits_no_more();
             }
             // A batch may have used many.
-            let is_batch = matches!(operation.state, State::Batch(_));
+            let is_batch = matches!(operation.state, WaitsFor::Batch(_));
             let handle = (!is_batch).then_some(operation.call.header.handle);
             if session.handles.has_leaving(handle) {
                 self.wakeups.push_back(Wakeup::Closed(operation.call.session, handle));
@@ -90,8 +90,8 @@ impl Worker {
         let Some(index) = self.operation_index(token) else { return };
         let operation = &mut self.operations[index];
         let (call, forgotten) = (operation.call, operation.forgotten);
-        let mut is_over = matches!(operation.state, State::Storage(_));
-        if let (State::Work(work), true) = (&mut operation.state, forgotten) {
+        let mut is_over = matches!(operation.state, WaitsFor::Storage(_));
+        if let (WaitsFor::Work(work), true) = (&mut operation.state, forgotten) {
             work.on_forgotten_step(slot_of(token), &result);
             is_over = !work.in_storage();
         }
@@ -102,13 +102,13 @@ impl Worker {
             self.resume_storage_waiters_of(call.session);
         } else if is_over {
             match self.unpark(index).state {
-                State::Storage(after) if forgotten => {
+                WaitsFor::Storage(after) if forgotten => {
                     if let Ok(FsReply::Node(node, _)) = result {
                         self.storage.close(node);
                     }
                     self.release_held(&after);
                 }
-                State::Storage(after) => self.finish(&call, after, result),
+                WaitsFor::Storage(after) => self.finish(&call, after, result),
                 state => self.release_buffers(state.into_buffers()),
             }
         }
@@ -120,10 +120,10 @@ impl Worker {
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
         operation.rdma_step = step;
-        if matches!(operation.state, State::Work(_)) && !operation.forgotten {
+        if matches!(operation.state, WaitsFor::Work(_)) && !operation.forgotten {
             return self.work_on(index, |work, at| work.on_rdma(at, slot_of(token), result));
         }
-        if matches!(operation.state, State::Told(..)) {
+        if matches!(operation.state, WaitsFor::Told(..)) {
             operation.call.is_amended |= result.is_err_and(|error| error.is_local_fault());
         }
         if operation.rdma_pending > 0 {
@@ -140,7 +140,7 @@ impl Worker {
     pub(crate) fn resume_in_turn(&mut self, token: OpToken) {
         let Some(index) = self.live_operation(token) else { return };
         match self.operations[index].state {
-            State::Batch(_) => self.go_on_with_batch(token),
+            WaitsFor::Batch(_) => self.go_on_with_batch(token),
             _ => self.work_on(index, |work, at| work.on_turn(at)),
         }
     }
@@ -149,7 +149,7 @@ impl Worker {
     pub(crate) fn resume_post(&mut self, index: usize, key: ConnectionKey) {
         let operation = self.operations.get(index).filter(|operation| operation.call.connection == key);
         match operation.map(|operation| &operation.state) {
-            Some(State::EagerFrame(_)) => self.resume_eager_frame(index),
+            Some(WaitsFor::EagerFrame(_)) => self.resume_eager_frame(index),
             Some(_) => self.work_on(index, |work, at| work.on_post_room(at)),
             None => {}
         }
@@ -193,16 +193,16 @@ impl Worker {
         }
         self.buffers.stop_waiting(self.owner_of(index));
         let state = &mut self.operations[index].state;
-        let buffers = std::mem::replace(state, State::Taken).into_buffers();
-        self.operations[index].state = State::Draining(buffers);
+        let buffers = std::mem::replace(state, WaitsFor::Taken).into_buffers();
+        self.operations[index].state = WaitsFor::Draining(buffers);
     }
 
     /// Answered by [`Context::tell`](super::work::Context::tell): it stays until that has left.
     pub(crate) fn await_departure(&mut self, index: usize, head: Head) {
         self.buffers.stop_waiting(self.owner_of(index));
         let state = &mut self.operations[index].state;
-        if let State::Work(work) = std::mem::replace(state, State::Taken) {
-            *state = State::Told(work, head);
+        if let WaitsFor::Work(work) = std::mem::replace(state, WaitsFor::Taken) {
+            *state = WaitsFor::Told(work, head);
         }
     }
 
@@ -251,23 +251,23 @@ impl Worker {
             let state = &mut self.operations[index].state;
             let in_storage = state.in_storage();
             match state {
-                State::Work(work) if in_storage => work.on_disconnected(),
-                State::Work(_) | State::Chain { .. } => {
+                WaitsFor::Work(work) if in_storage => work.on_disconnected(),
+                WaitsFor::Work(_) | WaitsFor::Chain { .. } => {
                     let operation = self.unpark(index);
                     self.abandon(operation);
                 }
-                State::Draining(_) | State::Told(..) => {
+                WaitsFor::Draining(_) | WaitsFor::Told(..) => {
                     let operation = self.unpark(index);
                     self.release_buffers(operation.state.into_buffers());
                 }
                 // It was answered; the client asks again.
-                State::EagerFrame(_) => drop(self.unpark(index)),
+                WaitsFor::EagerFrame(_) => drop(self.unpark(index)),
                 _ => {}
             }
         }
         // Behind them batches, whose operations have been dealt with.
         for index in self.places_of(|operation| operation.call.connection == key) {
-            if let State::Batch(batch) = &mut self.operations[index].state {
+            if let WaitsFor::Batch(batch) = &mut self.operations[index].state {
                 batch.on_disconnected();
                 self.rest_batch(index);
             }
@@ -292,7 +292,7 @@ impl Worker {
         let mut batch = None;
         for (index, operation) in found {
             operation.call.connection = connection;
-            if let State::Batch(_) = operation.state {
+            if let WaitsFor::Batch(_) = operation.state {
                 batch = Some(token(index, operation.generation));
             }
         }
@@ -323,7 +323,7 @@ impl Worker {
             operation.forgotten = true;
             if !operation.state.in_storage() {
                 let operation = self.unpark(index);
-                if let State::FenceDrain { .. } = operation.state {
+                if let WaitsFor::FenceDrain { .. } = operation.state {
                     self.fencing.end_wait();
                 }
                 self.release_buffers(operation.state.into_buffers());
@@ -340,11 +340,11 @@ impl Worker {
     /// chain.
     pub(crate) fn has_unfinished(&self) -> bool {
         let chain_of = |call: &Call| call.link.map(|link| (call.session, link.chain));
-        let locks = self.operations.iter().filter(|(_, other)| matches!(other.state, State::Lock { .. }));
+        let locks = self.operations.iter().filter(|(_, other)| matches!(other.state, WaitsFor::Lock { .. }));
         let waiting: HashSet<_> = locks.filter_map(|(_, lock)| chain_of(&lock.call)).collect();
         self.operations.iter().any(|(_, operation)| match operation.state {
-            State::Lock { .. } => false,
-            State::Chain { .. } => chain_of(&operation.call).is_none_or(|chain| !waiting.contains(&chain)),
+            WaitsFor::Lock { .. } => false,
+            WaitsFor::Chain { .. } => chain_of(&operation.call).is_none_or(|chain| !waiting.contains(&chain)),
             _ => true,
         })
     }
@@ -387,7 +387,7 @@ impl Worker {
             return;
         }
         let operation = self.unpark(index);
-        let State::Chain { body, mut payload } = operation.state else { return };
+        let WaitsFor::Chain { body, mut payload } = operation.state else { return };
         self.mark_dirty(operation.call.connection);
         if self.expired(&operation.call) {
             return self.reply_status(&operation.call, Status::TIMED_OUT);

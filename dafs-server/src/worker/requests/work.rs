@@ -27,7 +27,7 @@ use crate::worker::session::Session;
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) call: Call,
-    pub(crate) state: State,
+    pub(crate) state: WaitsFor,
     /// Tells apart operations that had the same place.
     pub(crate) generation: u32,
     /// RDMA operations posted and not completed.
@@ -66,9 +66,9 @@ impl Former {
 impl Operation {
     /// Works on a read again whose reply was taken back; false where none was.
     pub(crate) fn take_back(&mut self) -> bool {
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Told(work, head) if self.call.is_amended => {
-                self.state = State::Work(work);
+        match std::mem::replace(&mut self.state, WaitsFor::Taken) {
+            WaitsFor::Told(work, head) if self.call.is_amended => {
+                self.state = WaitsFor::Work(work);
                 self.taken_back = Some(Box::new(head));
                 true
             }
@@ -82,7 +82,7 @@ impl Operation {
 
 /// What it waits for.
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum WaitsFor {
     /// Its turn in a chain; the body and the payload are kept.
     Chain { body: Vec<u8>, payload: Vec<u8> },
     /// Storage; then the reply is made.
@@ -108,7 +108,7 @@ pub(crate) enum State {
     Taken,
 }
 
-impl State {
+impl WaitsFor {
     /// The buffers that it holds.
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
         match self {
@@ -337,8 +337,8 @@ impl Worker {
     ) {
         let Some(operation) = self.operations.get_mut(index) else { return };
         let (call, generation) = (operation.call, operation.generation);
-        let mut own = match std::mem::replace(&mut operation.state, State::Taken) {
-            State::Work(own) => own,
+        let mut own = match std::mem::replace(&mut operation.state, WaitsFor::Taken) {
+            WaitsFor::Work(own) => own,
             other => return operation.state = other,
         };
         let token = token(index, generation);
@@ -346,7 +346,7 @@ impl Worker {
         let fate = work(&mut *own, &mut context);
         let told = context.told;
         match self.operations.get_mut(index).filter(|operation| operation.generation == generation) {
-            Some(operation) => operation.state = State::Work(own),
+            Some(operation) => operation.state = WaitsFor::Work(own),
             None => return self.release_buffers(own.into_buffers()),
         }
         match fate {
