@@ -137,8 +137,13 @@ impl Program {
 
     /// A new session with these settings, and a key where the server demands one.
     pub fn session_with(&self, config: &Config) -> Session {
+        self.try_session(config).expect("the session opens")
+    }
+
+    /// The same, where the server may refuse it.
+    pub fn try_session(&self, config: &Config) -> dafs_client::Result<Session> {
         let key = config.key.clone().or_else(|| key_for(&self.address));
-        Session::connect(&self.url, &Config { key, ..config.clone() }).expect("the session opens")
+        Session::connect(&self.url, &Config { key, ..config.clone() })
     }
 
     /// A new session.

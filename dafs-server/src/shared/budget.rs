@@ -3,6 +3,7 @@
 //!
 //! It decides how much there is of each thing; when something is taken, and what being refused means, is for those who take it.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +20,8 @@ pub(crate) struct Budgets {
     pub(crate) sessions: Arc<Budget>,
     /// Descriptors of open files.
     pub(crate) descriptors: Arc<Budget>,
+    /// From this descriptor on they are for connections that begin, and for what is opened in passing.
+    descriptors_spare_from: u64,
     /// Bytes of replies that wait for clients to take them.
     pub(crate) unsent: Arc<Budget>,
     /// Bytes of views, and of their descriptions.
@@ -81,6 +84,9 @@ impl SessionLimits {
 const DESCRIPTORS_KEPT_MIN: u64 = 64;
 /// The same, as a part of the limit.
 const DESCRIPTORS_KEPT_PART: u64 = 4;
+/// Descriptors that sessions leave to handshakes and to what is opened in passing: a part of the limit, and no more than this.
+const DESCRIPTORS_SPARE_PART: u64 = 16;
+const DESCRIPTORS_SPARE_MAX: u64 = 1024;
 /// Mappings that a process may have, where the kernel does not say.
 const MAPPINGS_USUAL: u64 = 65_530;
 /// Address space left to everything else, bytes: where there is a limit of it, half.
@@ -114,6 +120,7 @@ impl Budgets {
         Self {
             sessions: budget(settings.sessions_max.into()),
             descriptors: budget(within("--descriptors-max", descriptors_max, descriptors_of_process())),
+            descriptors_spare_from: descriptors_spare_from(open_files_max()),
             unsent: budget(unsent_size_max),
             views: budget(views_size_max),
             memory: ShmLimits {
@@ -129,6 +136,12 @@ impl Budgets {
                 tokens: SessionLimit::new(tokens_max),
             }),
         }
+    }
+
+    /// A session may keep these descriptors of its connection, and leave enough for whoever comes to be told that there is no room. The
+    /// system gives the lowest that is free, so their numbers say how few are left.
+    pub(crate) fn leave_descriptors_spare(&self, connection: &[RawFd]) -> bool {
+        connection.iter().all(|fd| u64::try_from(*fd).is_ok_and(|fd| fd < self.descriptors_spare_from))
     }
 
     /// Name and budget of each, for metrics.
@@ -156,6 +169,10 @@ fn within(flag: &str, wanted: Option<u64>, most: u64) -> u64 {
         }
         wanted => wanted.unwrap_or(most),
     }
+}
+
+fn descriptors_spare_from(limit: u64) -> u64 {
+    limit - (limit / DESCRIPTORS_SPARE_PART).min(DESCRIPTORS_SPARE_MAX)
 }
 
 fn descriptors_of_process() -> u64 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use dafs_proto::transport::PeerIdentity;
-use dafs_proto::wire::{FenceList, FenceMode, Status};
+use dafs_proto::wire::{FenceList, FenceMode, PAYLOAD_SIZE_MIN, Status, encode_message_pack};
 
 use super::store::{Change, Store, Tell};
 use crate::access::AddressRange;
@@ -51,9 +51,10 @@ impl Checked {
     /// Checks what a client, or the store, says.
     ///
     /// # Errors
-    /// [`Status::TOO_LARGE`] for more than [`FENCES_MAX`] entries, [`Status::INVALID`] for an address or a name that cannot be one.
+    /// [`Status::TOO_LARGE`] for more than [`FENCES_MAX`] entries, or more bytes than each client can receive; [`Status::INVALID`] for an
+    /// address or a name that cannot be one.
     pub(crate) fn new(list: FenceList) -> Result<Self, Status> {
-        if list.len() > FENCES_MAX {
+        if list.len() > FENCES_MAX || encode_message_pack(&list).len() > PAYLOAD_SIZE_MIN {
             return Err(Status::TOO_LARGE);
         }
         let is_name =
@@ -244,7 +245,13 @@ mod tests {
         for address in ["", "host", "10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/"] {
             assert_eq!(of(vec![], vec![address.into()]), Err(Status::INVALID), "{address}");
         }
-        let many = |count| Checked::new(FenceList::of_clients(&vec![[7; 16]; count])).map(drop);
+        let many = |count| of(vec!["k".into(); count], vec![]);
         assert_eq!((many(FENCES_MAX), many(FENCES_MAX + 1)), (Ok(()), Err(Status::TOO_LARGE)));
+        // The longest that every client can read in one message.
+        let clients = |count| FenceList::of_clients(&vec![[7; 16]; count]);
+        let size = |count| encode_message_pack(&clients(count)).len();
+        let first = (1..FENCES_MAX).find(|count| size(*count) > PAYLOAD_SIZE_MIN).unwrap();
+        let check = |count| Checked::new(clients(count)).map(drop);
+        assert_eq!((check(first - 1), check(first)), (Ok(()), Err(Status::TOO_LARGE)));
     }
 }

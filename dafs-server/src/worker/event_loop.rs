@@ -595,6 +595,7 @@ impl EventLoop {
                 self.is_hot[closed.index] = false;
             }
         }
+        self.listeners.iter_mut().for_each(|(_, listener)| listener.descriptors_freed());
     }
 
     /// Whether all that clients have asked for is answered, and the answers are with the provider's peers.

@@ -254,6 +254,13 @@ impl Worker {
         let client = self.admit_client(key, hello, proven)?;
         let endpoint = &self.connections[key.index].endpoint;
         let owner = Access::budget_owner(&client, &endpoint.capabilities().peer);
+        if !self.shared.budgets.leave_descriptors_spare(&endpoint.event_fds()) {
+            self.shared.budgets.sessions.count_refused();
+            tracing::warn!(
+                "refused a session: few descriptors are left; allow more (`ulimit -n`, LimitNOFILE= of systemd)"
+            );
+            return Err(ServerRefusal::Status(Status::SERVER_FULL));
+        }
         let Some(place) = self.shared.budgets.sessions.take(&owner, 1) else {
             return Err(ServerRefusal::Status(Status::SERVER_FULL));
         };

@@ -247,6 +247,9 @@ pub trait Listener: Send {
     /// Drops handshakes that have lasted longer than the provider's limit. Called from the loop about once a second.
     fn expire_handshakes(&mut self);
 
+    /// Descriptors of this process were closed: whoever waits for want of one is looked at again now. Not blocking.
+    fn descriptors_freed(&mut self) {}
+
     /// What the event loop watches; call [`Listener::accept`] after any event. Handshakes in progress are the
     /// listener's own to watch (nested epoll).
     fn event_fds(&self) -> EventFds;

@@ -52,6 +52,16 @@ fn fence_is_shown_and_changed_and_keeps_out_whom_it_names(on: On) {
     fence(&["remove", "--client", &id]).succeeded();
     ls().succeeded();
     fence(&["clear"]).succeeded();
+    // What is refused is refused in words, and what is there can be read.
+    let ids: Vec<String> = (0..600).map(|number| format!("{number:032x}")).collect();
+    let many = |ids: &[String]| {
+        let words: Vec<&str> = ids.iter().flat_map(|id| ["--client", id]).collect();
+        fence(&[&["add"], &*words].concat())
+    };
+    many(&ids).failed(1, &["more than 1,024 entries or 8,256 bytes", "--address"]);
+    many(&ids[..400]).succeeded();
+    assert_eq!(fence(&["list"]).succeeded().text().lines().count(), 401);
+    fence(&["clear"]).succeeded();
     fence(&["add", "--allow", "--key", "nobody"]).succeeded();
     ls().failed(1, &["fenced off"]);
     // Who may change the list is not shut out from that.

@@ -396,6 +396,42 @@ fn thousands_of_clients_at_once_over_shared_memory_all_get_in() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Ok(())))));
 }
 
+// [LIMIT-31] [SHM-48] [TCP-21]
+fn check_clients_beyond_the_descriptors_are_told(on: On) {
+    // Over shm a session takes four descriptors.
+    let open_files_max = 128;
+    let program = Program::start_limited(on, &["--no-calibrate"], Some(open_files_max));
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let connect = || program.try_session(&Config::default());
+        let clients: Vec<_> = (0..150).map(|_| scope.spawn(connect)).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let (mut sessions, refused): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
+    for refused in &refused {
+        assert_eq!(refused.as_ref().unwrap_err().status(), Some(Status::SERVER_FULL), "{refused:?}");
+    }
+    let some = if on == On::Tcp { 70..120 } else { 15..30 };
+    assert!(some.contains(&sessions.len()), "{} sessions", sessions.len());
+    assert!(program.log().contains("few descriptors are left"));
+    // Those who are in are served, and one that leaves makes room.
+    let last = sessions.pop().unwrap().unwrap();
+    for session in &sessions {
+        session.as_ref().unwrap().mount("data").unwrap().metadata("").unwrap();
+    }
+    drop(last);
+    wait_for("a place is free", || program.try_session(&Config::default()).is_ok());
+}
+
+#[test]
+fn clients_beyond_the_descriptors_over_shm_are_told() {
+    check_clients_beyond_the_descriptors_are_told(On::Shm);
+}
+
+#[test]
+fn clients_beyond_the_descriptors_over_tcp_are_told() {
+    check_clients_beyond_the_descriptors_are_told(On::Tcp);
+}
+
 // [LIMIT-10] [LIMIT-17] [LIMIT-21]
 #[test]
 fn name_of_a_client_stays_within_its_line_of_the_log() {

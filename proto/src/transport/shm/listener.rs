@@ -473,6 +473,12 @@ impl Listener for ShmListener {
         }
     }
 
+    fn descriptors_freed(&mut self) {
+        if self.out_of_descriptors && self.answer_owed() {
+            self.resume();
+        }
+    }
+
     fn event_fds(&self) -> EventFds {
         [self.epoll.as_raw_fd()].into_iter().collect()
     }

@@ -302,6 +302,10 @@ impl Listener for TcpListener {
             let handshake = self.unwatch(index);
             tracing::debug!(peer = %handshake.peer, failure = %PeerFault::handshake_timeout(limit), "handshake failed");
         }
+        self.descriptors_freed();
+    }
+
+    fn descriptors_freed(&mut self) {
         if self.out_of_descriptors {
             self.accept_some(true);
         }
