@@ -27,7 +27,7 @@
 //! - [`File::lock`] and [`File::hold`] lock ranges of a file. They bind only those who lock too, unless
 //!   [`LockOptions::mandatory`] is set.
 //!
-//! The rules are in `spec/client.md`. The library does not cache file data or attributes.
+//! The rules are in `spec/design/client.md`. The library does not cache file data or attributes.
 #![deny(unsafe_code)]
 
 mod api;

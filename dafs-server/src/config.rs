@@ -195,7 +195,7 @@ pub struct Listen {
     pub addresses: Vec<Address>,
 }
 
-/// Budgets of the server: `spec/limits.md`. `None`: by the limits of this process and machine.
+/// Budgets of the server: `spec/design/limits.md`. `None`: by the limits of this process and machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitConfig {
     /// What one user, key or address may have of a budget, percent.

@@ -2,9 +2,8 @@
 """Tests a dafs server against the specification, requirement by requirement.
 
 It connects to the server as a client does, over tcp, and tests what a server must do: it sends good
-requests, and hostile ones, and looks at what comes back. For each requirement of the pages wire,
-session, errors, batch, list-io, views, transport-tcp, storage, locks, limits and access it prints one
-line:
+requests, and hostile ones, and looks at what comes back. For each requirement of the pages session,
+tcp, wire, errors, files, lists, views, batch, locks and access it prints one line:
 
   passed WIRE-24                      every test of the requirement passed
   failed SESS-12: expected …; came …  a test did not
@@ -34,7 +33,7 @@ from conform.untested import REASONS
 from dafs.session import Address, Key, ServerFault, StatusError
 from dafs.tcp import ConnectionEnded, Malformed
 
-PAGES = ("wire", "session", "errors", "batch", "list-io", "views", "transport-tcp", "storage", "locks", "limits", "access")
+PAGES = ("session", "tcp", "wire", "errors", "files", "lists", "views", "batch", "locks", "access")
 PASSED, FAILED, NOT_TESTED = "passed", "failed", "not tested"
 EXAMPLES = """examples:
   dafs-server --export data=/tmp/try --listen tcp://127.0.0.1:12049 --lease-ms 2000 --keep-alive-ms 500 &
@@ -133,7 +132,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file too")
     parser.add_argument("--only", default="", metavar="IDS", help="test these only: ids or prefixes, with commas")
     parser.add_argument("--spec", type=Path, default=_default_spec(), metavar="DIR",
-                        help="where the pages and vectors are (default: %(default)s)")
+                        help="where the pages are, with vectors/ beside (default: %(default)s)")
     return parser.parse_args(arguments)
 
 
@@ -141,8 +140,8 @@ def _default_spec() -> Path:
     """Find the specification: where DAFS_SPEC says, beside the program, or above it."""
     here = Path(__file__).resolve().parent
     places = [Path(os.environ["DAFS_SPEC"])] if "DAFS_SPEC" in os.environ else []
-    places += [directory / "spec" for directory in (here, *here.parents)]
-    return next((path for path in places if (path / "wire.md").is_file()), here / "spec")
+    places += [directory / "spec" / "protocol" for directory in (here, *here.parents)]
+    return next((path for path in places if (path / "wire.md").is_file()), here / "spec" / "protocol")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -154,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
         ids = [item for item in requirements(options.spec) if wanted(item, list(filter(None, options.only.split(","))))]
         if not ids:
             raise ValueError(f"--only {options.only} names no requirement")
-        bench = Bench(options.address, Key.from_file(options.key) if options.key else None, options.spec)
+        bench = Bench(options.address, Key.from_file(options.key) if options.key else None, options.spec.parent)
         bench.begin()
         bench.finish()
         wire_tests.register_vectors(bench)

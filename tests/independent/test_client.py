@@ -1,6 +1,6 @@
 """Tests of the client against a server, and of its encoding against the vectors.
 
-DAFS_SERVER names the server's binary (default: dafs-server on PATH), DAFS_SPEC the specification.
+DAFS_SERVER names the server's binary (default: dafs-server on PATH), DAFS_SPEC the pages of the protocol.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dafs.session import Identity, Key, Request, SessionLost, StatusError
 from dafs.wire import CHAIN_HANDLE, CREATE, DIRECT, EXCLUSIVE, INLINE, Extent
 
 SERVER = os.environ.get("DAFS_SERVER", "dafs-server")
-SPEC = Path(os.environ.get("DAFS_SPEC", Path(__file__).resolve().parent.parent.parent / "spec"))
+SPEC = Path(os.environ.get("DAFS_SPEC", Path(__file__).resolve().parent.parent.parent / "spec" / "protocol")).parent
 
 
 class Server:

@@ -1,4 +1,4 @@
-//! Who may in and as whom: `spec/access.md`, through real connections.
+//! Who may in and as whom: `spec/protocol/access.md`, through real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,5 +1,6 @@
-//! Programs written from `spec/` alone, by somebody who has not seen the source: a client in plain Python, and `dafs_conform.py`, which
-//! tests a server requirement by requirement. What they need to know and cannot find is a fault of the specification.
+//! Programs written from `spec/protocol/` alone, by somebody who has not seen the source: a client in plain Python, and
+//! `dafs_conform.py`, which tests a server requirement by requirement. What they need to know and cannot find is a fault of the
+//! specification.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ fn python(program_file: &str, arguments: &[&str]) -> (Output, String) {
         .arg(root().join("tests/independent").join(program_file))
         .args(arguments)
         .env("DAFS_SERVER", program())
-        .env("DAFS_SPEC", root().join("spec"))
+        .env("DAFS_SPEC", root().join("spec/protocol"))
         .output()
         .expect("python3 runs");
     let printed = [output.stdout.as_slice(), &output.stderr].concat();

@@ -122,10 +122,10 @@ impl File {
         /// `u64::MAX` is all that follows, whatever the size of the file becomes; nothing of the range need exist. A shared lock needs a
         /// file that is open for reading, an exclusive one a file that is open for writing.
         ///
-        /// Whoever waits is served in the order of coming. What the owner holds of the range already becomes of this kind, and ranges that
-        /// touch become one: see `spec/locks.md`. A lock ends with [`File::unlock`], with the file, and with the session. After a restart
-        /// of the server it is taken again, and where somebody was quicker, the file is of no use any more ([`Error::Stale`]). A server
-        /// with a state file lets nobody be quicker.
+        /// Whoever waits is served in the order of coming. What the owner holds of the range already becomes of this kind, and ranges
+        /// that touch become one: see `spec/protocol/locks.md`. A lock ends with [`File::unlock`], with the file, and with the session.
+        /// After a restart of the server it is taken again, and where somebody was quicker, the file is of no use any more
+        /// ([`Error::Stale`]). A server with a state file lets nobody be quicker.
         ///
         /// Fails with the status [`Status::DEADLOCK`] where whoever holds it waits for this owner, with [`Status::TOO_MANY_LOCKS`], and
         /// with [`Status::TIMED_OUT`] after [`crate::Config::operation_timeout`].

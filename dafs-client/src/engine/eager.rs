@@ -1,5 +1,5 @@
 //! Eager buffers of a session: buffers of this side, each paired with one that the server lent. The methods eager and client-initiated go
-//! through them (`spec/wire.md`).
+//! through them (`spec/protocol/wire.md`).
 //!
 //! ```text
 //! eager   write   copy into the eager buffer, head and data ══ RDMA write with immediate ══▶ the server's side; reply as a message

@@ -1,4 +1,4 @@
-//! Who may connect, who may mount what, and as whom a client acts: `spec/access.md`.
+//! Who may connect, who may mount what, and as whom a client acts: `spec/protocol/access.md`.
 //!
 //! [`Access::admit`] decides once per session who the client is, from the best evidence there is: the kernel's word,
 //! a proven key, nothing. [`Access::mount`] decides per export whether it may in and under which [`Identity`] its

@@ -1,5 +1,5 @@
 //! Eager buffers: buffers of this side that are lent to a connection, each paired with one of the client's. The methods eager and
-//! client-initiated move data through them (`spec/wire.md`).
+//! client-initiated move data through them (`spec/protocol/wire.md`).
 //!
 //! The client decides what an eager buffer is used for; the server uses one only while it executes a request that names it. So a client
 //! that uses an eager buffer for two things at once spoils its own data and nobody else's. Eager buffers are fresh memory, zeroed, and end

@@ -1,5 +1,5 @@
 //! Every budget of the server, in one place: what there is, who has how much of it, and how often somebody was refused.
-//! `spec/limits.md` is the table for people.
+//! `spec/design/limits.md` is the table for people.
 //!
 //! It decides how much there is of each thing; when something is taken, and what being refused means, is for those who take it.
 

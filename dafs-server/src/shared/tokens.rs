@@ -1,4 +1,4 @@
-//! Tokens: what a session has open, for others to open as well. `spec/session.md`, "Tokens".
+//! Tokens: what a session has open, for others to open as well. `spec/protocol/session.md`, "Tokens".
 //!
 //! The table decides who may use a token and for how long. A token keeps its file open by itself, whoever closes it meanwhile. What the
 //! table gives back may take long to drop.

@@ -1,4 +1,4 @@
-//! The rules of a session, for both roles, without I/O and without a clock: `spec/session.md` in code.
+//! The rules of a session, for both roles, without I/O and without a clock: `spec/protocol/session.md` in code.
 //!
 //! A session is a set of *slots*. Each slot carries one request at a time, with the next sequence number; the server
 //! remembers the last request of each slot and, where executing it twice would do harm, its reply. A broken

@@ -347,7 +347,7 @@ mod tests {
         KeptReply { head_len, payload: Box::from(payload), ..reply }
     }
 
-    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-86] The (state, event) table of spec/session.md, walked.
+    // [SESS-10] [SESS-11] [SESS-12] [SESS-13] [SESS-86] The (state, event) table of spec/protocol/session.md, walked.
     #[test]
     fn slot_in_every_state_with_every_sequence_answers_as_the_table_says() {
         type Make = fn() -> ServerSession;
@@ -401,9 +401,9 @@ mod tests {
                 table.push_str(&format!("| {name} | {event} | {outcome} |\n"));
             }
         }
-        let spec = include_str!("../../../spec/session.md");
+        let spec = include_str!("../../../spec/protocol/session.md");
         for row in table.lines() {
-            assert!(spec.contains(row), "spec/session.md lacks the row\n{row}\nof\n{table}");
+            assert!(spec.contains(row), "spec/protocol/session.md lacks the row\n{row}\nof\n{table}");
         }
     }
 

@@ -15,7 +15,7 @@
 //!           arm → recv once more → sleep   closes the race between draining and blocking
 //! ```
 //!
-//! # Rules that every provider keeps (`spec/transport.md`)
+//! # Rules that every provider keeps (`spec/design/provider.md`)
 //! - **Order.** Messages of one connection arrive in the order of [`Endpoint::send`]. An RDMA write posted before a message is visible in
 //!   the peer's memory before that message is received. RDMA reads complete in any order with respect to messages.
 //! - **Bounds.** Every queue has a depth from [`Capabilities`]. Being full is a normal answer ([`PostError::Full`]):

@@ -1,4 +1,4 @@
-//! Byte-range locks (`spec/locks.md`).
+//! Byte-range locks (`spec/protocol/locks.md`).
 
 use super::WireError;
 use super::body::{body, field_by_number};

@@ -1,4 +1,4 @@
-//! MessagePack as `spec/wire.md` has it: each value in the form of its type, and in no other.
+//! MessagePack as `spec/protocol/wire.md` has it: each value in the form of its type, and in no other.
 //!
 //! rmp-serde encodes, but does not decode. It takes a map or a binary for a structure, a binary for a string, a number for a name.
 

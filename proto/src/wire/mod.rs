@@ -1,4 +1,4 @@
-//! The bytes of the protocol: `spec/wire.md` in code.
+//! The bytes of the protocol: `spec/protocol/wire.md` in code.
 //!
 //! A message is a *head* (the [`Header`] and an operation's fixed-layout body, at most [`HEAD_SIZE_MAX`] bytes) and a
 //! *payload*: file data, names, or MessagePack for what is rare and grows (negotiation, attributes, statistics).

@@ -145,7 +145,7 @@ pub struct Welcome {
 }
 
 /// Bytes of a segment of memory, on average, from which RDMA that gathers or scatters the segments of a noncontiguous
-/// transfer is faster than packing them into one; measured by the provider, `spec/list-io.md`.
+/// transfer is faster than packing them into one; measured by the provider, `spec/protocol/lists.md`.
 pub type GatherSwitches = Crossovers;
 
 /// The last request that the server knows of a slot.
@@ -159,7 +159,7 @@ pub struct SlotReport {
     pub executed: bool,
 }
 
-/// Where Inline must end and Direct begins to pay, measured by the provider; `spec/session.md`.
+/// Where Inline must end and Direct begins to pay, measured by the provider; `spec/protocol/session.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
     /// Largest inline read that the server advises, bytes.

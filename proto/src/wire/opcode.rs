@@ -5,7 +5,7 @@ macro_rules! opcodes {
         $name:ident = $value:literal,
         $sender:ident, $class:ident, $replay:ident, $anew:ident, $action:literal;
     )*) => {
-        /// What a message asks, answers or tells. Numbers are those of `spec/wire.md`.
+        /// What a message asks, answers or tells. Numbers are those of `spec/protocol/wire.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Opcode { $($(#[$doc])* $name = $value,)* }
@@ -123,7 +123,7 @@ opcodes! {
     Statistics = 0x0005, Client, Session, Executed, Repeated, "ask for the counters";
     /// Names of the exports this client may mount.
     Exports = 0x0006, Client, Session, Executed, Repeated, "list the exports";
-    /// Exchanges buffers with which data is moved outside of messages; see `spec/wire.md`.
+    /// Exchanges buffers with which data is moved outside of messages; see `spec/protocol/wire.md`.
     EagerBuffers = 0x0007, Client, Session, Executed, Repeated, "exchange buffers";
     /// The root of an export.
     Mount = 0x0010, Client, Handle, Cached, InDoubt, "mount";
@@ -293,10 +293,10 @@ mod tests {
         }
     }
 
-    /// The table of `spec/wire.md` says the same.
+    /// The table of `spec/protocol/wire.md` says the same.
     #[test]
     fn specification_has_a_row_of_each_opcode() {
-        let spec = include_str!("../../../spec/wire.md");
+        let spec = include_str!("../../../spec/protocol/wire.md");
         let row = |op: &Opcode| {
             let replay = if op.keeps_reply() { "cached" } else { "executed" };
             let anew = if op.is_idempotent() { "repeated" } else { "in doubt" };
@@ -305,7 +305,7 @@ mod tests {
             row.replace("0X", "0x")
         };
         let missing: Vec<String> = Opcode::ALL.iter().map(row).filter(|row| !spec.contains(row)).collect();
-        assert!(missing.is_empty(), "spec/wire.md has no rows {missing:#?}");
+        assert!(missing.is_empty(), "spec/protocol/wire.md has no rows {missing:#?}");
         let rows = spec.lines().filter(|line| line.starts_with("| 0x") && line.matches('|').count() == 8);
         assert_eq!(rows.count(), Opcode::ALL.len());
     }

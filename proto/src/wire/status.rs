@@ -26,7 +26,7 @@ macro_rules! statuses {
     };
 }
 
-/// The outcome of a request. Numbers are those of `spec/errors.md`; those of later versions survive decoding.
+/// The outcome of a request. Numbers are those of `spec/protocol/errors.md`; those of later versions survive decoding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(u32);
 

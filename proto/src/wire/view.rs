@@ -1,4 +1,4 @@
-//! Views (`spec/views.md`): their descriptions, and reads and writes of what they show.
+//! Views (`spec/protocol/views.md`): their descriptions, and reads and writes of what they show.
 
 use std::num::NonZeroU64;
 

@@ -1,4 +1,4 @@
-//! The tables of `spec/wire.md`: each operation has them, and they are the bytes.
+//! The tables of `spec/protocol/wire.md`: each operation has them, and they are the bytes.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use dafs_proto::wire::{
 
 use crate::vector;
 
-const PAGE: &str = include_str!("../../../spec/wire.md");
-const ERRORS: &str = include_str!("../../../spec/errors.md");
+const PAGE: &str = include_str!("../../../spec/protocol/wire.md");
+const ERRORS: &str = include_str!("../../../spec/protocol/errors.md");
 
 /// What stands below each heading, by the anchor that links name.
 fn sections() -> HashMap<String, Vec<&'static str>> {
@@ -38,7 +38,8 @@ fn anchors(text: &str) -> impl Iterator<Item = &str> {
 /// The cells of the rows of the first table below a heading, without its head.
 fn rows(heading: &str) -> Vec<Vec<&'static str>> {
     let sections = sections();
-    let lines = sections.get(heading).unwrap_or_else(|| panic!("spec/wire.md has no section {heading}"));
+    let lines =
+        sections.get(heading).unwrap_or_else(|| panic!("spec/protocol/wire.md has no section {heading}"));
     let table =
         lines.iter().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let cells = |line: &&&'static str| line.trim_matches('|').split('|').map(str::trim).collect();
@@ -55,7 +56,7 @@ fn opcode_has_a_table_of_each_body_and_payload() {
     for opcode in Opcode::ALL {
         let begin = format!("| 0x{:04X} | {} |", opcode.value(), opcode.name());
         let row = PAGE.lines().find(|line| line.starts_with(&begin));
-        let row = row.unwrap_or_else(|| panic!("spec/wire.md has no row {begin}"));
+        let row = row.unwrap_or_else(|| panic!("spec/protocol/wire.md has no row {begin}"));
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let replies = if opcode.is_callback() { 0 } else { 1 };
         for cell in &cells[6..=6 + replies] {

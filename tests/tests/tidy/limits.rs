@@ -1,4 +1,4 @@
-//! The table of limits in `spec/limits.md`: the tests, settings and metrics that it names are there.
+//! The table of limits in `spec/design/limits.md`: the tests, settings and metrics that it names are there.
 
 use std::collections::BTreeSet;
 

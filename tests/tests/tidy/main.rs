@@ -183,7 +183,7 @@ fn limits_that_the_page_names_are_there() {
             .flat_map(|file| limits::names(&text(&format!("dafs-server/src/{file}"))))
             .collect(),
     };
-    assert_none(&limits::faults(&text("spec/limits.md"), &there));
+    assert_none(&limits::faults(&text("spec/design/limits.md"), &there));
 }
 
 #[test]
@@ -339,7 +339,8 @@ fn requirements_are_each_cited_by_a_test_or_excepted_with_a_reason() {
 
 #[test]
 fn requirements_are_short_and_one_rule_each() {
-    assert_none(&faults_in(is_page, |_, text| spec_ids::requirement_faults(text)));
+    let faults = |path: &str, text: &str| spec_ids::requirement_faults(text, spec_ids::Part::of(path));
+    assert_none(&faults_in(is_page, faults));
 }
 
 #[test]

@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(too_many_words("README.md", &long).len(), 1);
         assert_eq!(too_many_words("README.md", &long[5..]), Vec::<String>::new());
         assert_eq!(too_many_words("docs/src/start.md", &"word ".repeat(4_001)).len(), 1);
-        assert_eq!(too_many_words("spec/wire.md", &"word ".repeat(4_001)), Vec::<String>::new());
+        assert_eq!(too_many_words("spec/protocol/wire.md", &"word ".repeat(4_001)), Vec::<String>::new());
     }
 
     #[test]

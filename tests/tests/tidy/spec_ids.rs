@@ -45,8 +45,39 @@ pub(crate) fn requirements(page: &str) -> Vec<Requirement> {
     found
 }
 
+/// Which words in capitals a requirement has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// What a stranger implements: exactly one MUST, SHOULD or MAY in each rule.
+    Protocol,
+    /// How this program does it, in the present tense.
+    Design,
+}
+
+impl Part {
+    /// The part that a page of `spec/` belongs to.
+    pub(crate) fn of(path: &str) -> Self {
+        if path.starts_with("spec/design/") { Self::Design } else { Self::Protocol }
+    }
+
+    fn takes(self, capitals: usize) -> bool {
+        match self {
+            Self::Protocol => capitals == 1,
+            // The pages that moved here lose their capitals one by one.
+            Self::Design => capitals <= 1,
+        }
+    }
+
+    fn rule(self) -> &'static str {
+        match self {
+            Self::Protocol => "one rule has exactly one",
+            Self::Design => "a page of the design says in the present tense what the program does",
+        }
+    }
+}
+
 /// What is wrong with the requirements of a page: too long, or not one rule.
-pub(crate) fn requirement_faults(page: &str) -> Vec<String> {
+pub(crate) fn requirement_faults(page: &str, part: Part) -> Vec<String> {
     let faults_of = |requirement: &Requirement| {
         let Requirement { line, id, text } = requirement;
         let words =
@@ -56,8 +87,8 @@ pub(crate) fn requirement_faults(page: &str) -> Vec<String> {
         let too_long = (words > WORDS_MAX).then(|| {
             format!("{line}: [{id}] has {words} words, over {WORDS_MAX}; split it, or explain below")
         });
-        let not_one = (rules != 1)
-            .then(|| format!("{line}: [{id}] has {rules} of MUST, SHOULD and MAY; one rule has exactly one"));
+        let not_one = (!part.takes(rules))
+            .then(|| format!("{line}: [{id}] has {rules} of MUST, SHOULD and MAY; {}", part.rule()));
         too_long.into_iter().chain(not_one)
     };
     requirements(page).iter().flat_map(faults_of).collect()
@@ -187,8 +218,8 @@ mod tests {
     #[test]
     fn requirement_of_too_many_words_is_found_at_the_edge() {
         let page = |words: usize| format!("- **[A-1]** MUST — {}\n", "word ".repeat(words - 1));
-        assert_eq!(requirement_faults(&page(WORDS_MAX)), Vec::<String>::new());
-        let faults = requirement_faults(&page(WORDS_MAX + 1));
+        assert_eq!(requirement_faults(&page(WORDS_MAX), Part::Protocol), Vec::<String>::new());
+        let faults = requirement_faults(&page(WORDS_MAX + 1), Part::Protocol);
         assert!(faults.len() == 1 && faults[0].starts_with("1: [A-1] has 61 words"), "{faults:?}");
     }
 
@@ -205,7 +236,7 @@ mod tests {
             ("A server MUST end, and MAY wait.", false),
             ("A server MUST end.\nIt SHOULD wait.", false),
         ] {
-            let faults = requirement_faults(&format!("- **[A-1]** {text}\n\nMUST\n"));
+            let faults = requirement_faults(&format!("- **[A-1]** {text}\n\nMUST\n"), Part::Protocol);
             assert_eq!(faults.is_empty(), fits, "{text}: {faults:?}");
         }
     }

@@ -1,5 +1,5 @@
-//! Byte-range locks of all files and sessions (`spec/locks.md`). Arithmetic only: who waits is told by whoever asked, and what the host's
-//! processes hold is asked of [`crate::storage::LocalLocks`].
+//! Byte-range locks of all files and sessions (`spec/protocol/locks.md`). Arithmetic only: who waits is told by whoever asked, and what
+//! the host's processes hold is asked of [`crate::storage::LocalLocks`].
 //!
 //! A request waits while somebody else holds what conflicts with it, and behind every earlier request that waits for an overlapping range
 //! and conflicts with it. So nobody who waits is passed.

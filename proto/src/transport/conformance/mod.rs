@@ -1,4 +1,4 @@
-//! The suite that every provider must pass: one function for each rule of `spec/transport.md`, whose ids the tests cite.
+//! The suite that every provider must pass: one function for each rule of `spec/design/provider.md`, whose ids the tests cite.
 //!
 //! A provider's tests implement [`Fixture`] and instantiate [`conformance_suite!`](crate::conformance_suite). The tests drive both
 //! sides from one thread where the rule allows, and know nothing of

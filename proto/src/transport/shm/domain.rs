@@ -44,7 +44,7 @@ impl Default for ShmConfig {
     }
 }
 
-/// Messages through rings in shared memory, memory that both sides map, cross-memory attach for the rest. See `spec/transport-shm.md`.
+/// Messages through rings in shared memory, memory that both sides map, cross-memory attach for the rest. See `spec/protocol/shm.md`.
 #[derive(Clone)]
 pub struct ShmDomain {
     registry: Arc<Registry>,

@@ -1,4 +1,4 @@
-//! Ring entries: how a message is written and taken. The layout is drawn in `spec/transport-shm.md`.
+//! Ring entries: how a message is written and taken. The layout is drawn in `spec/protocol/shm.md`.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Where everything lies in the segment of a connection. Pure arithmetic; see `spec/transport-shm.md` for the diagrams.
+//! Where everything lies in the segment of a connection. Pure arithmetic; see `spec/protocol/shm.md` for the diagrams.
 
 /// Bytes of one ring entry: two cache lines.
 pub(super) const ENTRY_SIZE: usize = 128;

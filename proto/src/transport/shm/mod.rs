@@ -4,7 +4,7 @@
 //! when the peer dies, and a doorbell each way
 //! that is rung only when the peer sleeps. The peer's registered memory is mapped here; its ordinary memory is
 //! reached by cross-memory attach. The layout
-//! and the rules are in `spec/transport-shm.md`.
+//! and the rules are in `spec/protocol/shm.md`.
 //!
 //! `ring` and `layout` are pure arithmetic; `map`, `sock` and `cma` are the layers over system calls, and the
 //! only ones with pointers in them.

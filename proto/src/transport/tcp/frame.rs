@@ -1,4 +1,4 @@
-//! The bytes on the stream: hello and frame headers (`spec/transport-tcp.md`).
+//! The bytes on the stream: hello and frame headers (`spec/protocol/tcp.md`).
 
 use byteorder::{ByteOrder, LittleEndian};
 use smallvec::SmallVec;
@@ -83,7 +83,7 @@ pub enum Frame {
 /// Why the sender of a FAULT closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultReason {
-    /// One of the codes of `spec/transport-tcp.md`; unknown ones survive.
+    /// One of the codes of `spec/protocol/tcp.md`; unknown ones survive.
     pub code: u32,
     /// The key, or for a malformed frame the value received.
     pub key: u64,

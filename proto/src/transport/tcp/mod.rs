@@ -2,7 +2,7 @@
 //!
 //! # Primer
 //! After a handshake of fixed size both ways ([`frame::Hello`]) the stream carries frames in each direction: a header
-//! of 32 bytes and the bytes it announces ([`frame::Frame`]; layouts in `spec/transport-tcp.md`).
+//! of 32 bytes and the bytes it announces ([`frame::Frame`]; layouts in `spec/protocol/tcp.md`).
 //!
 //! ```text
 //! SEND           a message: head and payload, read in place from the staging buffer it arrived in

@@ -1,4 +1,4 @@
-//! What each side states first where messages have no other bound: layout in `spec/transport-tcp.md` and `spec/transport-verbs.md`.
+//! What each side states first where messages have no other bound: layout in `spec/protocol/tcp.md` and `spec/protocol/verbs.md`.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The first bytes of every message. Layout in `spec/transport-verbs.md`.
+//! The first bytes of every message. Layout in `spec/protocol/verbs.md`.
 
 use byteorder::{ByteOrder, LittleEndian};
 

@@ -1,4 +1,4 @@
-//! The private data of the connection manager: each side states what it receives. Layout in `spec/transport-verbs.md`.
+//! The private data of the connection manager: each side states what it receives. Layout in `spec/protocol/verbs.md`.
 
 use super::super::util;
 

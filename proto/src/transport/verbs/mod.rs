@@ -15,7 +15,7 @@
 //! order, so only the last of a list asks for a completion, and only where somebody waits for it.
 //!
 //! Connections are made by librdmacm, which finds device and route for an IP address; each side says in the private data what it
-//! receives (`handshake.rs`). Bytes and rules are in `spec/transport-verbs.md`.
+//! receives (`handshake.rs`). Bytes and rules are in `spec/protocol/verbs.md`.
 //!
 //! | file | |
 //! |---|---|
