@@ -31,11 +31,11 @@ pub(super) struct Users {
 
 struct Inside {
     look_up: LookUp,
-    state: Mutex<State>,
+    state: Mutex<Lookups>,
 }
 
 #[derive(Default)]
-struct State {
+struct Lookups {
     known: HashMap<u32, (Instant, Identity)>,
     /// Whoever waits for an answer, by user.
     asked: HashMap<u32, VecDeque<Then>>,
@@ -106,7 +106,7 @@ impl Users {
 
 impl Inside {
     /// Every step leaves the state whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Lookups> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -331,7 +331,7 @@ impl Waiting {
 
     fn submit(&mut self, token: OpToken, export: ExportId, task: Box<dyn Job>) -> Submitted {
         let panicked = (token, export, Err(Status::IO));
-        let ticket = Ticket { client: self.client, place: task.place() };
+        let ticket = Ticket { client: self.client, domain: task.fault_domain() };
         match self.pool.submit(ticket, work(token, export, task), panicked) {
             Ok(()) => Submitted::Pending,
             Err(()) => Submitted::Done(Err(Status::AGAIN)),
@@ -353,7 +353,7 @@ fn files_for(exports: &mut [Export], node: NodeId, changes: bool) -> Result<&mut
 fn work(token: OpToken, export: ExportId, job: Box<dyn Job>) -> Work<Finished> {
     Box::new(move || match job.run() {
         Run::Done(result) => Ran::Done((token, export, result)),
-        Run::Beyond(place, job) => Ran::Beyond(place, work(token, export, job)),
+        Run::Beyond(domain, job) => Ran::Beyond(domain, work(token, export, job)),
     })
 }
 
@@ -454,8 +454,8 @@ impl Storage for Exports {
 
     fn close(&mut self, node: NodeId) {
         let slow = self.files_mut(node.export).and_then(|files| files.close(node));
-        if let (Some((slow, place)), Some(waiting)) = (slow, &mut self.waiting) {
-            waiting.pool.dispose(place, slow);
+        if let (Some((slow, domain)), Some(waiting)) = (slow, &mut self.waiting) {
+            waiting.pool.dispose(domain, slow);
         }
     }
 
@@ -508,14 +508,14 @@ impl Storage for Exports {
 mod tests {
     use std::os::fd::AsRawFd;
 
-    use super::super::fair::Place;
+    use super::super::fair::FaultDomain;
     use super::super::posix::RingOp;
     use super::*;
 
     struct Panics;
 
     impl Job for Panics {
-        fn place(&self) -> Option<Place> {
+        fn fault_domain(&self) -> Option<FaultDomain> {
             None
         }
 

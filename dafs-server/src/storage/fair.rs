@@ -1,23 +1,23 @@
-//! Which of the waiting jobs a thread takes next: clients take turns, and no client and no place where threads may hang gets all of them.
+//! Which of the waiting jobs a thread takes next: clients take turns, and no client and no fault domain gets all of them.
 
 use std::collections::{HashMap, VecDeque};
 
-/// A place where a job may hang for good, such as a mount. There are few, so that none is looked for long; several may share one.
+/// What may hang for good as one, such as a mount, and jobs with it. There are few, so that none is looked for long; several may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place(u8);
+pub(super) struct FaultDomain(u8);
 
-const PLACES: u64 = 64;
+const DOMAINS: u64 = 64;
 
-impl Place {
+impl FaultDomain {
     /// Where files are closed that nobody waits for. It has threads of its own: else what hangs elsewhere would keep descriptors for good.
     pub(super) const DISPOSAL: Self = Self(u8::MAX);
 
-    /// The place of what is named so.
+    /// The domain of what is named so.
     pub(super) fn of(name: impl std::hash::Hash) -> Self {
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
-        // Less than PLACES.
-        Self(u8::try_from(hash % PLACES).unwrap_or(0))
+        // Less than DOMAINS.
+        Self(u8::try_from(hash % DOMAINS).unwrap_or(0))
     }
 }
 
@@ -25,15 +25,15 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ticket {
     pub(super) client: u64,
-    pub(super) place: Option<Place>,
+    pub(super) domain: Option<FaultDomain>,
 }
 
 /// How many threads may be where at a time, of all that there are; one at least.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     client: usize,
-    place: usize,
-    places: usize,
+    domain: usize,
+    domains: usize,
 }
 
 /// Jobs that wait, and what is known of those that run.
@@ -42,28 +42,28 @@ pub(super) struct Fair<J> {
     /// Clients with jobs that wait, the next first.
     order: VecDeque<u64>,
     running: HashMap<u64, usize>,
-    in_place: HashMap<Place, usize>,
-    in_places: usize,
+    in_domain: HashMap<FaultDomain, usize>,
+    in_domains: usize,
     limits: Limits,
 }
 
-/// The jobs of a client by place, the next first. Invariant: no queue is empty.
-type Client<J> = VecDeque<(Option<Place>, VecDeque<J>)>;
+/// The jobs of a client by domain, the next first. Invariant: no queue is empty.
+type Client<J> = VecDeque<(Option<FaultDomain>, VecDeque<J>)>;
 
 impl<J> Fair<J> {
     /// For so many threads.
     pub(super) fn new(threads: usize) -> Self {
         let limits = Limits {
             client: (threads - threads / 4).max(1),
-            place: (threads / 4).max(1),
-            places: (threads / 2).max(1),
+            domain: (threads / 4).max(1),
+            domains: (threads / 2).max(1),
         };
         Self {
             waiting: HashMap::new(),
             order: VecDeque::new(),
             running: HashMap::new(),
-            in_place: HashMap::new(),
-            in_places: 0,
+            in_domain: HashMap::new(),
+            in_domains: 0,
             limits,
         }
     }
@@ -74,9 +74,9 @@ impl<J> Fair<J> {
             self.order.push_back(ticket.client);
             Client::new()
         });
-        match client.iter_mut().find(|(place, _)| *place == ticket.place) {
+        match client.iter_mut().find(|(domain, _)| *domain == ticket.domain) {
             Some((_, queue)) => queue.push_back(job),
-            None => client.push_back((ticket.place, VecDeque::from([job]))),
+            None => client.push_back((ticket.domain, VecDeque::from([job]))),
         }
     }
 
@@ -86,9 +86,9 @@ impl<J> Fair<J> {
     }
 
     /// Jobs run, and all of them where they may hang.
-    pub(super) fn runs_only_in_places(&self) -> bool {
-        let in_places: usize = self.in_place.values().sum();
-        in_places > 0 && self.running.values().sum::<usize>() == in_places
+    pub(super) fn runs_only_in_domains(&self) -> bool {
+        let in_domains: usize = self.in_domain.values().sum();
+        in_domains > 0 && self.running.values().sum::<usize>() == in_domains
     }
 
     /// The job that runs next, if one may.
@@ -111,39 +111,40 @@ impl<J> Fair<J> {
             return None;
         }
         let mut queues = self.waiting.remove(&client)?;
-        let next = queues.iter().position(|(place, _)| place.is_none_or(|place| self.may_enter(place)));
+        let next = queues.iter().position(|(domain, _)| domain.is_none_or(|domain| self.may_enter(domain)));
         let found = next.and_then(|next| {
-            let (place, mut jobs) = queues.remove(next)?;
+            let (domain, mut jobs) = queues.remove(next)?;
             let job = jobs.pop_front()?;
             if !jobs.is_empty() {
-                queues.push_back((place, jobs));
+                queues.push_back((domain, jobs));
             }
-            Some((Ticket { client, place }, job))
+            Some((Ticket { client, domain }, job))
         });
         if !queues.is_empty() {
             self.waiting.insert(client, queues);
         }
         if let Some((ticket, _)) = &found {
             *self.running.entry(client).or_default() += 1;
-            if let Some(place) = ticket.place {
-                *self.in_place.entry(place).or_default() += 1;
-                self.in_places += usize::from(place != Place::DISPOSAL);
+            if let Some(domain) = ticket.domain {
+                *self.in_domain.entry(domain).or_default() += 1;
+                self.in_domains += usize::from(domain != FaultDomain::DISPOSAL);
             }
         }
         found
     }
 
-    fn may_enter(&self, place: Place) -> bool {
-        let here = self.in_place.get(&place).copied().unwrap_or(0);
-        here < self.limits.place && (place == Place::DISPOSAL || self.in_places < self.limits.places)
+    fn may_enter(&self, domain: FaultDomain) -> bool {
+        let here = self.in_domain.get(&domain).copied().unwrap_or(0);
+        here < self.limits.domain
+            && (domain == FaultDomain::DISPOSAL || self.in_domains < self.limits.domains)
     }
 
     /// A job that was taken does not run any more.
     pub(super) fn done(&mut self, ticket: Ticket) {
         lower(&mut self.running, ticket.client);
-        if let Some(place) = ticket.place {
-            lower(&mut self.in_place, place);
-            self.in_places = self.in_places.saturating_sub(usize::from(place != Place::DISPOSAL));
+        if let Some(domain) = ticket.domain {
+            lower(&mut self.in_domain, domain);
+            self.in_domains = self.in_domains.saturating_sub(usize::from(domain != FaultDomain::DISPOSAL));
         }
     }
 }
@@ -161,8 +162,8 @@ fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
 mod tests {
     use super::*;
 
-    fn ticket(client: u64, place: Option<u8>) -> Ticket {
-        Ticket { client, place: place.map(Place) }
+    fn ticket(client: u64, domain: Option<u8>) -> Ticket {
+        Ticket { client, domain: domain.map(FaultDomain) }
     }
 
     fn taken(fair: &mut Fair<usize>) -> Vec<(u64, usize)> {
@@ -187,7 +188,7 @@ mod tests {
 
     // [STOR-34] [STOR-96]
     #[test]
-    fn place_where_threads_hang_leaves_the_others() {
+    fn fault_domain_where_threads_hang_leaves_the_others() {
         let mut fair = Fair::new(8);
         for job in 0..50 {
             fair.push(ticket(job, Some(1)), 1);
@@ -196,12 +197,12 @@ mod tests {
         }
         let hanging = taken(&mut fair);
         assert_eq!(hanging.len(), 4, "half of the threads: {hanging:?}");
-        for place in 1..=3 {
-            assert!(hanging.iter().filter(|(_, job)| *job == place).count() <= 2, "{hanging:?}");
+        for domain in 1..=3 {
+            assert!(hanging.iter().filter(|(_, job)| *job == domain).count() <= 2, "{hanging:?}");
         }
         fair.push(ticket(7, None), 9);
         assert_eq!(taken(&mut fair), [(7, 9)]);
-        fair.push(Ticket { client: u64::MAX, place: Some(Place::DISPOSAL) }, 10);
+        fair.push(Ticket { client: u64::MAX, domain: Some(FaultDomain::DISPOSAL) }, 10);
         assert_eq!(taken(&mut fair), [(u64::MAX, 10)], "files are closed all the same");
     }
 
@@ -218,7 +219,7 @@ mod tests {
         }
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..1000) && fair.is_empty());
-        assert!(fair.waiting.is_empty() && fair.running.is_empty() && fair.in_place.is_empty());
-        assert_eq!(fair.in_places, 0);
+        assert!(fair.waiting.is_empty() && fair.running.is_empty() && fair.in_domain.is_empty());
+        assert_eq!(fair.in_domains, 0);
     }
 }

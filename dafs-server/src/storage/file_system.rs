@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{Attributes, Status};
 
-use super::fair::Place;
+use super::fair::FaultDomain;
 use super::posix::RingOp;
 use super::{FsOp, FsReply, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError};
 
@@ -90,7 +90,7 @@ pub(super) trait FileSystem: Send {
     fn forget_data(&mut self, _file: &SharedFile) {}
 
     /// Closes a node. What it returns may take long to drop, not on the loop; and where that may hang.
-    fn close(&mut self, node: NodeId) -> Option<(SharedFile, Option<Place>)>;
+    fn close(&mut self, node: NodeId) -> Option<(SharedFile, Option<FaultDomain>)>;
 
     /// What a node has open.
     fn share(&self, node: NodeId) -> Result<SharedFile, Status>;
@@ -134,7 +134,7 @@ pub(super) enum Attempt {
 /// An operation with what it needs, for any thread.
 pub(super) trait Job: Send {
     /// Where a thread may hang with it for good.
-    fn place(&self) -> Option<Place>;
+    fn fault_domain(&self) -> Option<FaultDomain>;
 
     /// Runs it to its end, or as far as it does not lead elsewhere; may wait.
     fn run(self: Box<Self>) -> Run;
@@ -148,7 +148,7 @@ pub(super) enum Run {
     /// It is done.
     Done(Result<Outcome, Status>),
     /// Nothing is done yet, for it leads beyond a mount point.
-    Beyond(Place, Box<dyn Job>),
+    Beyond(FaultDomain, Box<dyn Job>),
 }
 
 /// What an operation gave on another thread.

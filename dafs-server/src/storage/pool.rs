@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(super) use dafs_proto::transport::util::lock;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::fair::{Fair, Place, Ticket};
+use super::fair::{Fair, FaultDomain, Ticket};
 
 /// Jobs that wait or run at most; above it the caller says that the server is busy.
 pub(super) const JOBS_MAX: usize = 16_384;
@@ -73,7 +73,7 @@ pub(super) enum Ran<T> {
     /// Its result.
     Done(T),
     /// It goes on where threads may hang.
-    Beyond(Place, Work<T>),
+    Beyond(FaultDomain, Work<T>),
 }
 
 enum Job<T> {
@@ -100,13 +100,13 @@ pub(super) struct Pool<T: Send + 'static> {
 
 /// Where threads take jobs from and leave results.
 struct Desk<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<JobQueue<T>>,
     work: Condvar,
     done: Sender<T>,
     wake: Arc<Wake>,
 }
 
-struct State<T> {
+struct JobQueue<T> {
     jobs: Fair<Job<T>>,
     idle_count: usize,
     /// Threads that have not ended.
@@ -120,7 +120,7 @@ impl<T: Send + 'static> Pool<T> {
     pub(super) fn new(thread_count: usize, wake: Arc<Wake>) -> Self {
         let (done, results) = channel();
         let thread_count = thread_count.max(1);
-        let state = State { jobs: Fair::new(thread_count), idle_count: 0, alive_count: 0, closed: false };
+        let state = JobQueue { jobs: Fair::new(thread_count), idle_count: 0, alive_count: 0, closed: false };
         Self {
             desk: Arc::new(Desk { state: Mutex::new(state), work: Condvar::new(), done, wake }),
             results,
@@ -142,15 +142,15 @@ impl<T: Send + 'static> Pool<T> {
         Ok(())
     }
 
-    /// Drops a value on a thread, without a result. `place`: where that may hang. Here and now when there is no thread.
-    pub(super) fn dispose(&mut self, place: Option<Place>, value: impl Send + 'static) {
+    /// Drops a value on a thread, without a result. `domain`: where that may hang. Here and now when there is no thread.
+    pub(super) fn dispose(&mut self, domain: Option<FaultDomain>, value: impl Send + 'static) {
         if self.ensure_thread() {
-            let place = place.unwrap_or(Place::DISPOSAL);
+            let domain = domain.unwrap_or(FaultDomain::DISPOSAL);
             #[cfg(test)]
             {
                 self.disposals += 1;
             }
-            self.send(Ticket { client: u64::MAX, place: Some(place) }, Job::Dispose(Box::new(value)));
+            self.send(Ticket { client: u64::MAX, domain: Some(domain) }, Job::Dispose(Box::new(value)));
         }
     }
 
@@ -206,7 +206,7 @@ impl<T: Send + 'static> Drop for Pool<T> {
             let waited = self.desk.work.wait_timeout(state, HANGS_AFTER);
             let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             state = next;
-            if waited.timed_out() && state.jobs.runs_only_in_places() {
+            if waited.timed_out() && state.jobs.runs_only_in_domains() {
                 tracing::warn!(
                     threads = state.alive_count,
                     "cannot wait for storage threads: they hang, perhaps on a mount whose server is gone; the server ends without them"
@@ -245,8 +245,8 @@ impl<T: Send + 'static> Desk<T> {
             let more = self.carry_out(job);
             state = lock(&self.state);
             state.jobs.done(ticket);
-            if let Some((place, job)) = more {
-                state.jobs.push(Ticket { place: Some(place), ..ticket }, job);
+            if let Some((domain, job)) = more {
+                state.jobs.push(Ticket { domain: Some(domain), ..ticket }, job);
             }
             // What had to leave a thread to others may run now; the last to go lets the rest see that all is done.
             if !state.jobs.is_empty() || state.closed {
@@ -255,11 +255,11 @@ impl<T: Send + 'static> Desk<T> {
         }
     }
 
-    fn carry_out(&self, job: Job<T>) -> Option<(Place, Job<T>)> {
+    fn carry_out(&self, job: Job<T>) -> Option<(FaultDomain, Job<T>)> {
         match job {
             Job::Work(work, panicked) => {
                 let result = match catch_unwind(AssertUnwindSafe(work)) {
-                    Ok(Ran::Beyond(place, work)) => return Some((place, Job::Work(work, panicked))),
+                    Ok(Ran::Beyond(domain, work)) => return Some((domain, Job::Work(work, panicked))),
                     Ok(Ran::Done(result)) => result,
                     Err(_) => panicked,
                 };
@@ -286,8 +286,8 @@ pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 mod tests {
     use super::*;
 
-    const ALICE: Ticket = Ticket { client: 1, place: None };
-    const BOB: Ticket = Ticket { client: 2, place: None };
+    const ALICE: Ticket = Ticket { client: 1, domain: None };
+    const BOB: Ticket = Ticket { client: 2, domain: None };
 
     #[test]
     fn pool_given_one_job_too_many_refuses_it_and_does_the_others() {
@@ -371,8 +371,8 @@ mod tests {
                 drop(hold.lock());
                 Ran::Done("hung")
             });
-            let work = Box::new(move || Ran::Beyond(Place::of("mount"), beyond));
-            pool.submit(Ticket { client, place: None }, work, "panicked").unwrap();
+            let work = Box::new(move || Ran::Beyond(FaultDomain::of("mount"), beyond));
+            pool.submit(Ticket { client, domain: None }, work, "panicked").unwrap();
         }
         for _ in 0..10 {
             pool.submit(BOB, Box::new(|| Ran::Done("well")), "panicked").unwrap();
@@ -386,7 +386,7 @@ mod tests {
     fn pool_that_ends_leaves_threads_behind_that_hang_for_good() {
         let mut pool = Pool::new(4, Arc::new(Wake::new().unwrap()));
         let (release, held) = channel::<()>();
-        let hanging = Ticket { client: 1, place: Some(Place::of("mount")) };
+        let hanging = Ticket { client: 1, domain: Some(FaultDomain::of("mount")) };
         let work = move || {
             let _ = held.recv();
             Ran::Done(1)

@@ -21,7 +21,7 @@ use dafs_proto::wire::{
 use smallvec::SmallVec;
 
 use super::copy::{CopyRange, CopySource};
-use super::fair::Place;
+use super::fair::FaultDomain;
 use super::file_system::{Attempt, FileSystem, SharedFile};
 use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
 use super::nodes::NodeTable;
@@ -188,7 +188,7 @@ impl FileSystem for MemExport {
         !garbage.is_empty()
     }
 
-    fn close(&mut self, node: NodeId) -> Option<(SharedFile, Option<Place>)> {
+    fn close(&mut self, node: NodeId) -> Option<(SharedFile, Option<FaultDomain>)> {
         write(&self.fs).close(node);
         None
     }

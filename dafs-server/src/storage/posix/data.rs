@@ -23,7 +23,7 @@ use super::resolve::Scope;
 use super::steps;
 use super::sys::{self, Errno, retry};
 use super::write_gate::{WriteGate, Writing};
-use super::{Node, Shared};
+use super::{ExportState, Node};
 
 /// Unit of the page cache, bytes.
 const PAGE_SIZE: u64 = 4096;
@@ -515,7 +515,7 @@ pub(super) fn is_full(status: Status) -> bool {
 /// A durable write was refused, or cut short. The reason may be what the kernel says once of data that was written before: of a lack of
 /// room too, where the write has room without being durable.
 pub(super) fn note_refused(
-    shared: &Shared,
+    shared: &ExportState,
     node: &Node,
     stability: Stability,
     status: Status,
@@ -535,7 +535,7 @@ pub(super) fn note_refused(
 
 /// After a failed write-back, data of any file may be gone: the verifier changes, so that clients send it again.
 #[cold]
-pub(super) fn note_loss(shared: &Shared) {
+pub(super) fn note_loss(shared: &ExportState) {
     shared.losses.0.fetch_add(LOSS, Ordering::AcqRel);
     tracing::error!("cannot write data back; a changed verifier tells the clients");
 }

@@ -48,23 +48,23 @@ const PAGE_SIZE: usize = 4096;
 /// Pieces whose first bytes are asked of memory together. To wait for those of one after the other takes longer than copying.
 const PIECES_AHEAD: usize = 16;
 
-/// The hot windows of an export: a table where each window of each file has one place.
+/// The hot windows of an export: a table where each window of each file has one slot.
 #[derive(Default)]
 pub(super) struct HotWindows {
     // Empty, or of WINDOWS_MAX.
-    places: Vec<Place>,
+    slots: Vec<HotSlot>,
     mapped_count: usize,
 }
 
-/// Who has a place, and how much it is read.
-struct Place {
+/// Who has a slot, and how much it is read.
+struct HotSlot {
     node: NodeId,
     number: u64,
     /// Bytes read by system calls since it was last mapped.
     missed: u64,
     /// It is mapped when `missed` reaches this.
     patience: u64,
-    /// What others must read before they take the place.
+    /// What others must read before they take the slot.
     worth: u64,
     window: Option<Window>,
 }
@@ -138,13 +138,13 @@ impl HotWindows {
         may_map: bool,
     ) -> Option<usize> {
         let number = offset / WINDOW_SIZE as u64;
-        if let Some(place) = self.places.get_mut(place_of(id, number))
-            && place.number == number
-            && place.node == id
-            && let Some(window) = &mut place.window
+        if let Some(slot) = self.slots.get_mut(slot_of(id, number))
+            && slot.number == number
+            && slot.node == id
+            && let Some(window) = &mut slot.window
             && let Some(count) = window.read(node, within(offset), into)
         {
-            place.worth = PATIENCE_MAX;
+            slot.worth = PATIENCE_MAX;
             return Some(count);
         }
         self.note_miss(id, node, number, into.len() as u64, may_map);
@@ -154,30 +154,30 @@ impl HotWindows {
     /// A read that a system call does: the window becomes hotter, or its rival does.
     #[inline(never)]
     fn note_miss(&mut self, id: NodeId, node: &Node, number: u64, len: u64, may_map: bool) {
-        if self.places.is_empty() {
-            self.places.resize_with(WINDOWS_MAX, || Place::new(id, u64::MAX));
+        if self.slots.is_empty() {
+            self.slots.resize_with(WINDOWS_MAX, || HotSlot::new(id, u64::MAX));
         }
         let weight = len.max(READ_WEIGHT_MIN);
-        let place = &mut self.places[place_of(id, number)];
-        if (place.node, place.number) != (id, number) {
-            place.worth = place.worth.saturating_sub(weight);
-            if place.worth > 0 {
+        let slot = &mut self.slots[slot_of(id, number)];
+        if (slot.node, slot.number) != (id, number) {
+            slot.worth = slot.worth.saturating_sub(weight);
+            if slot.worth > 0 {
                 return;
             }
-            self.mapped_count -= usize::from(place.window.is_some());
-            *place = Place::new(id, number);
+            self.mapped_count -= usize::from(slot.window.is_some());
+            *slot = HotSlot::new(id, number);
         }
-        place.missed += weight;
-        place.worth = place.worth.max(place.missed.min(PATIENCE_MAX));
-        if place.missed < place.patience || !may_map {
+        slot.missed += weight;
+        slot.worth = slot.worth.max(slot.missed.min(PATIENCE_MAX));
+        if slot.missed < slot.patience || !may_map {
             return;
         }
         // Whatever was mapped is out of date.
-        self.mapped_count -= usize::from(place.window.take().is_some());
-        place.missed = 0;
-        place.patience = (place.patience * 2).min(PATIENCE_MAX);
-        place.window = Window::map(node, number);
-        if place.window.is_some() {
+        self.mapped_count -= usize::from(slot.window.take().is_some());
+        slot.missed = 0;
+        slot.patience = (slot.patience * 2).min(PATIENCE_MAX);
+        slot.window = Window::map(node, number);
+        if slot.window.is_some() {
             self.mapped_count += 1;
             node.hot.store(true, Ordering::Relaxed);
         }
@@ -195,7 +195,7 @@ impl HotWindows {
 
     /// The file was punched or cut: its windows may have holes.
     pub(super) fn forget_file(&mut self, node: &Node) {
-        self.forget(|place| place.window.as_ref().is_some_and(|window| window.file == node.key()));
+        self.forget(|slot| slot.window.as_ref().is_some_and(|window| window.file == node.key()));
     }
 
     /// Spans one after the other, as far as the file reaches; `None` when any of them has to be read otherwise.
@@ -241,15 +241,15 @@ impl HotWindows {
         let mut count = 0;
         while let Some((offset, _)) = piece(count) {
             let number = offset / WINDOW_SIZE as u64;
-            let place = self.places.get_mut(place_of(id, number));
-            let place = place.filter(|place| place.number == number && place.node == id);
-            let Some(place) = place else { return count };
-            let Some(window) = &mut place.window else { return count };
+            let slot = self.slots.get_mut(slot_of(id, number));
+            let slot = slot.filter(|slot| slot.number == number && slot.node == id);
+            let Some(slot) = slot else { return count };
+            let Some(window) = &mut slot.window else { return count };
             let whole = window.read_pieces(node, number, total >= BULK_MIN, &|index| piece(count + index));
             if whole == 0 {
                 return count;
             }
-            place.worth = PATIENCE_MAX;
+            slot.worth = PATIENCE_MAX;
             count += whole;
         }
         count
@@ -257,16 +257,16 @@ impl HotWindows {
 
     /// The node is closed: nothing of it stays mapped.
     pub(super) fn close(&mut self, id: NodeId) {
-        self.forget(|place| place.node == id);
+        self.forget(|slot| slot.node == id);
     }
 
-    fn forget(&mut self, which: impl Fn(&Place) -> bool) {
+    fn forget(&mut self, which: impl Fn(&HotSlot) -> bool) {
         if self.mapped_count == 0 {
             return;
         }
-        for place in self.places.iter_mut().filter(|place| place.window.is_some()) {
-            if which(place) {
-                place.window = None;
+        for slot in self.slots.iter_mut().filter(|slot| slot.window.is_some()) {
+            if which(slot) {
+                slot.window = None;
                 self.mapped_count -= 1;
             }
         }
@@ -278,7 +278,7 @@ impl HotWindows {
     }
 }
 
-impl Place {
+impl HotSlot {
     fn new(node: NodeId, number: u64) -> Self {
         Self { node, number, missed: 0, patience: PATIENCE_MIN, worth: 0, window: None }
     }
@@ -438,8 +438,8 @@ fn is_mappable(node: &Node) -> bool {
     node.readable && node.kind == FileKind::File && node.direct_io.is_none()
 }
 
-/// Windows of a file that follow each other have places that follow each other.
-fn place_of(id: NodeId, number: u64) -> usize {
+/// Windows of a file that follow each other have slots that follow each other.
+fn slot_of(id: NodeId, number: u64) -> usize {
     let file = u64::from(id.index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     // Less than WINDOWS_MAX.
     usize::try_from(number.wrapping_add(file) % WINDOWS_MAX as u64).unwrap_or(0)

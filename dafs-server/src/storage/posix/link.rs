@@ -9,7 +9,7 @@ use rustix::fs::{self, AtFlags, CWD, OFlags};
 use super::super::FsReply;
 use super::Node;
 use super::data::{sync_all, sync_fd};
-use super::resolve::{Place, Scope};
+use super::resolve::{Resolved, Scope};
 use super::sys::{self, Errno, FdPath, retry};
 
 /// Times that a file's path is asked for, as directories on it are renamed, before the file's name counts as not durable.
@@ -33,10 +33,10 @@ pub(super) fn link(
 ) -> Result<FsReply, Status> {
     let (parent, name) = scope.parent(target, to, false)?;
     let source = match from {
-        [] => Place::Node(node),
+        [] => Resolved::Node(node),
         _ => {
             let (directory, own) = scope.parent(node, from, false)?;
-            Place::Opened(sys::open_named(directory.as_fd(), own)?)
+            Resolved::Opened(sys::open_named(directory.as_fd(), own)?)
         }
     };
     // What may fail comes first: an error says that nothing has the name.
@@ -55,7 +55,7 @@ pub(super) fn link(
     Ok(FsReply::Attributes(sys::fstat(source.as_fd())?))
 }
 
-fn give_name(source: &Place<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), Errno> {
+fn give_name(source: &Resolved<'_>, parent: &Resolved<'_>, name: &[u8]) -> Result<(), Errno> {
     let source = FdPath::new(source.as_fd());
     retry(|| fs::linkat(CWD, source.as_c_str(), parent, name, AtFlags::SYMLINK_FOLLOW))
 }
@@ -63,8 +63,8 @@ fn give_name(source: &Place<'_>, parent: &Place<'_>, name: &[u8]) -> Result<(), 
 /// The kernel replaces a name only by a rename: the file has another name for a moment. A server that ends in this moment leaves it.
 fn take_the_place(
     scope: &Scope<'_>,
-    source: &Place<'_>,
-    parent: &Place<'_>,
+    source: &Resolved<'_>,
+    parent: &Resolved<'_>,
     name: &[u8],
 ) -> Result<(), Status> {
     // A file without a name that has had one for a moment cannot get another: it gets none in vain.

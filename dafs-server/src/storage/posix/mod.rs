@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex};
 use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{AccessPattern, Attributes, FileKind, OpenFlags, Status};
 
-use super::fair::Place;
+use super::fair::FaultDomain;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
 use super::nodes::NodeTable;
 use super::pool::try_lock;
@@ -64,7 +64,7 @@ use write_gate::WriteGate;
 pub(super) struct Losses(Arc<AtomicU64>);
 
 /// What all threads know of an export.
-pub(super) struct Shared {
+pub(super) struct ExportState {
     root: Arc<Node>,
     identities: Identities,
     classes: Classes,
@@ -143,8 +143,8 @@ impl Node {
     }
 
     /// Where whoever asks for more than its name may hang.
-    fn place(&self) -> Option<Place> {
-        (!self.class.local).then(|| Place::of(self.dev))
+    fn fault_domain(&self) -> Option<FaultDomain> {
+        (!self.class.local).then(|| FaultDomain::of(self.dev))
     }
 
     /// Serves everything but aligned direct I/O.
@@ -167,7 +167,7 @@ impl Node {
 
 /// An operation with the nodes it needs, for any thread.
 struct Task {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     node: Arc<Node>,
     second: Option<Arc<Node>>,
     identity: Identity,
@@ -179,29 +179,29 @@ struct Task {
 }
 
 impl Job for Task {
-    fn place(&self) -> Option<Place> {
+    fn fault_domain(&self) -> Option<FaultDomain> {
         // Whatever is mounted on a name of a directory is asked for its attributes with the others.
         let lists = matches!(self.op, FsOp::Readdir { attributes: true, .. });
-        let listing = lists.then(|| Place::of(self.node.key()));
+        let listing = lists.then(|| FaultDomain::of(self.node.key()));
         let source = match &self.op {
             FsOp::CopyRange { source, .. } => source.0.downcast_ref::<Node>(),
             _ => None,
         };
         let second = self.second.as_deref().or(source);
-        self.node.place().or_else(|| second?.place()).or(listing)
+        self.node.fault_domain().or_else(|| second?.fault_domain()).or(listing)
     }
 
     fn run(mut self: Box<Self>) -> Run {
         // Open data is where it is; the names of a path are where they lead.
         let settled = self.beyond || self.op.path().is_none();
-        let place = match self.act(if settled { Where::AnyMount } else { Where::OneMount }) {
+        let domain = match self.act(if settled { Where::AnyMount } else { Where::OneMount }) {
             Err(Status::CROSS_DEVICE) if !settled => self.mount_point(),
             // Somebody has a lease on the file, who is told now. How long he takes is his to choose.
             Err(Status::AGAIN) if !settled && matches!(self.op, FsOp::Open { .. }) => self.leased_file(),
             result => return Run::Done(result),
         };
         self.beyond = true;
-        Run::Beyond(place, self)
+        Run::Beyond(domain, self)
     }
 
     fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>> {
@@ -228,14 +228,14 @@ impl Task {
         result
     }
 
-    /// A place by itself, as far as there are so many: whoever holds leases on files keeps only those waiting who open them.
-    fn leased_file(&self) -> Place {
+    /// A fault domain by itself, as far as there are so many: whoever holds leases on files keeps only those waiting who open them.
+    fn leased_file(&self) -> FaultDomain {
         let path = self.op.path().map_or(&b""[..], |at| &at.path);
-        Place::of((self.node.key(), path))
+        FaultDomain::of((self.node.key(), path))
     }
 
     /// Where the operation's paths leave the file system that they begin on.
-    fn mount_point(&self) -> Place {
+    fn mount_point(&self) -> FaultDomain {
         let scope = resolve::Scope { shared: &self.shared, place: Where::OneMount };
         let path = self.op.path().map_or(&b""[..], |at| &at.path);
         scope.mount_point(&self.node, path)
@@ -292,7 +292,7 @@ fn sets_ids(op: &FsOp) -> bool {
 
 /// A directory export, driven by the loop's thread.
 pub(super) struct PosixExport {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     nodes: NodeTable<Arc<Node>>,
     throttle: Throttle,
     windows: Windows,
@@ -332,7 +332,7 @@ impl PosixExport {
         }
         // As whom it was opened decides nothing for clients.
         let root = Arc::new(Node::new(root, &attributes, class, false));
-        let shared = Shared {
+        let shared = ExportState {
             root: Arc::clone(&root),
             identities: Identities::of_process(),
             classes,
@@ -346,7 +346,7 @@ impl PosixExport {
     }
 
     /// The same, seen from a loop that has nothing open.
-    fn view(shared: Arc<Shared>, id: ExportId, loop_keeps_identity: bool) -> Self {
+    fn view(shared: Arc<ExportState>, id: ExportId, loop_keeps_identity: bool) -> Self {
         Self {
             nodes: NodeTable::new(id, Arc::clone(&shared.root)),
             shared,
@@ -505,7 +505,7 @@ impl FileSystem for PosixExport {
         }
     }
 
-    fn close(&mut self, id: NodeId) -> Option<(SharedFile, Option<Place>)> {
+    fn close(&mut self, id: NodeId) -> Option<(SharedFile, Option<FaultDomain>)> {
         let node = self.nodes.remove(id)?;
         if node.readable {
             self.windows.close(id);
@@ -513,8 +513,8 @@ impl FileSystem for PosixExport {
         if node.hot.load(Ordering::Relaxed) {
             self.hot.close(id);
         }
-        let place = node.place();
-        Self::drops_slowly(&node).then_some((node as SharedFile, place))
+        let domain = node.fault_domain();
+        Self::drops_slowly(&node).then_some((node as SharedFile, domain))
     }
 
     fn share(&self, id: NodeId) -> Result<SharedFile, Status> {
@@ -529,7 +529,7 @@ impl FileSystem for PosixExport {
 
     fn local_locks(&self, id: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
         let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
-        if node.place().is_some() {
+        if node.fault_domain().is_some() {
             return Err(Status::NOT_SUPPORTED);
         }
         if let Some(gate) = &node.gate {
@@ -586,13 +586,13 @@ mod tests {
         };
         let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
         let elsewhere = file_of(false);
-        let place = Some(Place::of(elsewhere.dev));
+        let domain = Some(FaultDomain::of(elsewhere.dev));
         let target = files.adopt(&(file_of(true) as SharedFile)).unwrap();
-        for (source, expected) in [(file_of(true), None), (elsewhere, place)] {
+        for (source, expected) in [(file_of(true), None), (elsewhere, domain)] {
             let source = CopySource(source as SharedFile);
             let op = FsOp::CopyRange { node: target, offset: 0, source, source_offset: 0, len: 1 };
             let Attempt::Job(job) = files.attempt(&identity, op) else { panic!("it may wait") };
-            assert_eq!(job.place(), expected);
+            assert_eq!(job.fault_domain(), expected);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::super::{Admission, FsOp, FsReply, admit};
 use super::busy;
 use super::identity::Identities;
 use super::link::link;
-use super::resolve::{Place, Scope, Where};
+use super::resolve::{Resolved, Scope, Where};
 use super::sys::{self, Errno, retry};
 use super::write_gate::WriteGate;
 use super::{DirectIo, Node};
@@ -130,10 +130,10 @@ impl Scope<'_> {
     }
 
     /// A descriptor of what a path leads to: the node's own where it is empty.
-    pub(super) fn at<'n>(&self, node: &'n Node, path: &[u8], follow: bool) -> Result<Place<'n>, Status> {
+    pub(super) fn at<'n>(&self, node: &'n Node, path: &[u8], follow: bool) -> Result<Resolved<'n>, Status> {
         match path.is_empty() {
-            true => Ok(Place::Node(node)),
-            false => self.name(node, path, follow).map(Place::Opened),
+            true => Ok(Resolved::Node(node)),
+            false => self.name(node, path, follow).map(Resolved::Opened),
         }
     }
 

@@ -13,7 +13,7 @@ use super::super::pool::{lock, try_lock};
 use super::super::{At, FsOp};
 use super::class::FsClass;
 use super::sys::{self, Errno, FdPath};
-use super::{Node, Shared};
+use super::{ExportState, Node};
 
 /// Where an operation runs, and so what it may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
 
 /// What a resolution needs to know.
 pub(super) struct Scope<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+    pub(super) shared: &'a Arc<ExportState>,
     pub(super) place: Where,
 }
 
@@ -104,7 +104,7 @@ impl Scope<'_> {
     }
 
     /// The mount point that a path below `node` leads to first, or the place where it leaves the export.
-    pub(super) fn mount_point(&self, node: &Node, path: &[u8]) -> fair::Place {
+    pub(super) fn mount_point(&self, node: &Node, path: &[u8]) -> fair::FaultDomain {
         let mut last = (node.dev, node.ino, &path[..0]);
         for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/').take(LOOP_PARTS_MAX) {
             let named = self.open_beneath(node, &path[..end], OFlags::PATH, 0);
@@ -113,7 +113,7 @@ impl Scope<'_> {
         }
         let (dev, ino, rest) = last;
         let name = rest.split(|byte| *byte == b'/').find(|part| !part.is_empty()).unwrap_or_default();
-        fair::Place::of((dev, ino, name))
+        fair::FaultDomain::of((dev, ino, name))
     }
 
     /// Locks; `None` where that would keep the loop waiting for a thread.
@@ -127,13 +127,13 @@ impl Scope<'_> {
         node: &'p Node,
         path: &'p [u8],
         directory: bool,
-    ) -> Result<(Place<'p>, &'p [u8]), Status> {
+    ) -> Result<(Resolved<'p>, &'p [u8]), Status> {
         let (parent, last) = split_last(path, directory)?;
         if parent.is_empty() {
-            return Ok((Place::Node(node), last));
+            return Ok((Resolved::Node(node), last));
         }
         let fd = self.open(node, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
-        Ok((Place::Opened(fd), last))
+        Ok((Resolved::Opened(fd), last))
     }
 
     fn open_beneath(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
@@ -189,14 +189,14 @@ impl Scope<'_> {
 }
 
 /// What a path leads to.
-pub(super) enum Place<'a> {
+pub(super) enum Resolved<'a> {
     /// The node itself.
     Node(&'a Node),
     /// Opened for this.
     Opened(OwnedFd),
 }
 
-impl AsFd for Place<'_> {
+impl AsFd for Resolved<'_> {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         match self {
             Self::Node(node) => node.fd.as_fd(),

@@ -11,11 +11,11 @@ use super::super::paths::{check_read_range, check_write_range};
 use super::super::{FsOp, uring};
 use super::data::{advance, is_full, note_refused, owned_segments, total, write_flags};
 use super::write_gate::{WriteGate, Writing};
-use super::{Node, Shared, Task};
+use super::{ExportState, Node, Task};
 
 /// A read or write with everything it needs.
 pub(in crate::storage) struct RingOp {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     node: Arc<Node>,
     /// Keeps alive what the segments point into.
     _op: FsOp,

@@ -57,8 +57,8 @@ pub(super) fn write_now(
     if !node.class.memory && !throttle.allows() {
         return Err(NowError::WouldBlock);
     }
-    let place = Place { node, file: &file, fd: file.as_fd() };
-    throttle.watch(window.len(), || rewrite(&place, offset, window, change, &Effort::Now(flags)))
+    let target = SieveTarget { node, file: &file, fd: file.as_fd() };
+    throttle.watch(window.len(), || rewrite(&target, offset, window, change, &Effort::Now(flags)))
 }
 
 /// This thread's memory for windows; `None` when there was none.
@@ -142,7 +142,7 @@ fn write_window(
             }
         }
     };
-    match rewrite(&Place { node, file: &file, fd }, offset, window, &mut change, &Effort::Wait) {
+    match rewrite(&SieveTarget { node, file: &file, fd }, offset, window, &mut change, &Effort::Wait) {
         Ok(written) => Ok(written),
         Err(NowError::WouldBlock) => Ok(None),
         Err(NowError::Failed(status)) => Err(status),
@@ -150,20 +150,20 @@ fn write_window(
 }
 
 /// A file whose windows are rewritten: what locks it, and what reads and writes it.
-struct Place<'a> {
+struct SieveTarget<'a> {
     node: &'a Node,
     file: &'a FileLocks,
     fd: BorrowedFd<'a>,
 }
 
 fn rewrite(
-    place: &Place<'_>,
+    target: &SieveTarget<'_>,
     offset: u64,
     window: Span<'_>,
     change: &mut dyn FnMut(),
     effort: &Effort,
 ) -> Result<Option<usize>, NowError> {
-    let Place { node, file, fd } = *place;
+    let SieveTarget { node, file, fd } = *target;
     let range = offset..offset + window.len() as u64;
     let Some(_locked) = Locked::lock(file, &range) else { return Ok(None) };
     // A hole would be filled, which takes room; beyond the end there is nothing to read.
