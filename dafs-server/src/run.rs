@@ -15,7 +15,7 @@ use dafs_proto::wire::{GatherSwitches, PAYLOAD_SIZE_MIN, Thresholds};
 
 use crate::access::key_required;
 use crate::calibrate::{self, Calibration};
-use crate::config::{Config, ExportConfig, ExportKind, millis};
+use crate::config::{Config, ExportConfig, millis};
 use crate::logging::{LogFormat, flood};
 use crate::metrics::{self, MetricsServer};
 use crate::reload::{self, Hangups, ReadAgain};
@@ -190,8 +190,8 @@ fn serve(mut event_loop: EventLoop) {
 
 /// A thread beside the one that opened storage is about to drive a worker.
 fn enter_thread(config: &Config) -> anyhow::Result<()> {
-    let is_directory = |export: &ExportConfig| matches!(export.kind, ExportKind::Directory(_));
-    if config.exports.iter().any(is_directory) && !loop_keeps_identity(config) {
+    let acts_by_credentials = |export: &ExportConfig| export.kind.capabilities().acts_by_credentials;
+    if config.exports.iter().any(acts_by_credentials) && !loop_keeps_identity(config) {
         storage::hold_back().context("cannot give up capabilities")?;
     }
     Ok(())

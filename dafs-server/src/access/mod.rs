@@ -327,7 +327,7 @@ pub(crate) fn key_required(listener: &Address) -> bool {
 /// Whether the server can have clients of such an export act so.
 pub(crate) fn can_act_as(mapping: IdentityMapping, kind: &ExportKind, server: &ServerIdentity) -> bool {
     server.privileged
-        || matches!(kind, ExportKind::Memory { .. })
+        || !kind.capabilities().acts_by_credentials
         || match mapping {
             IdentityMapping::Auto | IdentityMapping::Server => true,
             IdentityMapping::Client => false,

@@ -5,14 +5,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use dafs_proto::transport::{MemoryRef, Span};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::List;
-use crate::storage::Mapping;
+use crate::storage::map_file;
 
 /// A file of fixed size.
 pub(super) struct File {
@@ -27,8 +26,8 @@ impl File {
             memfd_create("dafs-calibrate", MemfdFlags::CLOEXEC).context("cannot make a memory file")?;
         let file = fs::File::from(file);
         file.write_all_at(&vec![0x5a; len], 0).context("cannot fill a memory file")?;
-        let mapping = Mapping::new(file.as_fd(), 0, len).context("cannot map a memory file")?;
-        Ok(Self { file, mapping: MemoryRef::new(Arc::new(mapping)) })
+        let mapping = map_file(file.as_fd(), len).context("cannot map a memory file")?;
+        Ok(Self { file, mapping })
     }
 
     /// The file as memory that may fault.

@@ -143,15 +143,13 @@ pub(super) fn check(
             ));
         }
     };
-    if table.direct_io && matches!(kind, ExportKind::Memory { .. }) {
-        return Err(wrong(
-            "direct_io: an export in memory has no page cache to bypass",
-            "leave the option out",
-        ));
+    let can = kind.capabilities();
+    if table.direct_io && !can.has_page_cache {
+        return Err(wrong(&format!("direct_io: {kind} has no page cache to bypass"), "leave the option out"));
     }
-    if table.local_locks && matches!(kind, ExportKind::Memory { .. }) {
+    if table.local_locks && !can.is_seen_by_host {
         return Err(wrong(
-            "local_locks: processes of this host do not see an export in memory",
+            &format!("local_locks: processes of this host do not see {kind}"),
             "leave the option out",
         ));
     }
@@ -194,7 +192,7 @@ fn check_root(
     place: &str,
 ) -> Result<MemoryRoot, ConfigError> {
     let wrong = |problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
-    if !matches!(kind, ExportKind::Memory { .. }) {
+    if !kind.capabilities().makes_root {
         return match table.owner.is_some() || table.mode.is_some() {
             true => wrong("owner and mode: a directory has its own", "set them with chown and chmod"),
             false => Ok(MemoryRoot::default()),

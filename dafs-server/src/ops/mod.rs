@@ -22,7 +22,6 @@ use dafs_proto::wire::{
     Verifier, WriteReply, encode_message_pack,
 };
 
-use crate::config::ExportKind;
 use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted, was_lost};
 use crate::worker::Worker;
 use crate::worker::flight::Call;
@@ -219,13 +218,11 @@ impl Worker {
     pub(crate) fn descriptors_of(&self, open: &OpenHandle) -> u64 {
         let settings = &self.shared.settings;
         let export = settings.exports.get(usize::from(open.node.export.0)).filter(|_| !open.is_root);
-        match export.map(|export| (&export.kind, export.direct_io || settings.direct_io)) {
-            Some((ExportKind::Directory(_), is_direct)) => {
-                let is_direct = is_direct || open.opened.contains(OpenFlags::DIRECT_IO);
-                1 + u64::from(is_direct) + u64::from(open.opened.contains(OpenFlags::WRITE))
-            }
-            Some((ExportKind::Memory { .. }, _)) | None => 0,
-        }
+        let Some(export) = export.filter(|export| export.kind.capabilities().has_descriptors) else {
+            return 0;
+        };
+        let is_direct = export.direct_io || settings.direct_io || open.opened.contains(OpenFlags::DIRECT_IO);
+        1 + u64::from(is_direct) + u64::from(open.opened.contains(OpenFlags::WRITE))
     }
 
     #[cold]

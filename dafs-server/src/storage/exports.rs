@@ -9,62 +9,17 @@ use dafs_proto::transport::{LocalSegments, OpToken, Span};
 use dafs_proto::wire::Status;
 use serde::Deserialize;
 
+use super::backend::{Backend, Capabilities, Losses, Opening};
+use super::clock::Clock;
+use super::credentials::{hold_back, overrides_permissions};
 use super::fair::Ticket;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
-use super::mem::{Clock, MemExport};
+use super::kinds::ExportConfig;
 use super::pool::{Pool, Ran, Wake, Work};
-use super::posix::{Losses, PosixExport, hold_back, overrides_permissions};
 use super::uring::Ring;
 use super::{
     ExportId, FsOp, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, Storage, Submitted, Traits,
 };
-
-/// An export to be served.
-#[derive(Clone, Debug)]
-pub struct ExportConfig {
-    /// Its name: the first part of a client's path.
-    pub name: String,
-    /// Where its files are.
-    pub kind: ExportKind,
-    /// Nothing in it can be changed.
-    pub read_only: bool,
-    /// Files bypass the page cache (O_DIRECT) where requests are aligned for it.
-    pub direct_io: bool,
-    /// Locks are shown to the host's processes: the storage sets none of its own on files that are open in it.
-    pub local_locks: bool,
-    /// The root of one in memory, as it is made.
-    pub root: MemoryRoot,
-}
-
-/// The root of an export in memory at its start. Later it is what clients make of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryRoot {
-    /// Its owner.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-    /// Its permission bits.
-    pub mode: u32,
-}
-
-impl Default for MemoryRoot {
-    /// As `/tmp`: anybody may make something in it, and nobody removes what is another's.
-    fn default() -> Self {
-        Self { uid: 0, gid: 0, mode: 0o1777 }
-    }
-}
-
-/// Where an export's files are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExportKind {
-    /// In a directory of the server; absolute.
-    Directory(PathBuf),
-    /// In the server's memory, gone when it ends.
-    Memory {
-        /// Bytes of data and names at most.
-        size_max: u64,
-    },
-}
 
 /// What carries out reads and writes that must wait: `--storage-engine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -184,9 +139,17 @@ pub struct Exports {
     finished: Vec<Finished>,
 }
 
+/// An export, and what keeps its files.
+pub(super) struct Served {
+    pub(super) name: String,
+    pub(super) read_only: bool,
+    pub(super) backend: Box<dyn Backend>,
+}
+
 struct Export {
     name: String,
     read_only: bool,
+    can_map: bool,
     files: Box<dyn FileSystem>,
 }
 
@@ -204,39 +167,42 @@ struct Waiting {
 }
 
 impl Exports {
-    /// Opens all exports. The calling thread is to drive them: where one is a directory, it gives up what would let clients write as only
-    /// user 0 may, unless it is to keep its identity.
+    /// Opens all exports. The calling thread is to drive them: where the kernel judges by its credentials, it gives up what would let clients
+    /// write as only user 0 may, unless it is to keep its identity.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
-        let posix = exports.iter().any(|export| matches!(export.kind, ExportKind::Directory(_)));
-        if posix && overrides_permissions().map_err(StorageError::System)? {
+        let served = exports.into_iter().map(|export| Served {
+            backend: export.backend(),
+            name: export.name,
+            read_only: export.read_only,
+        });
+        Self::serve(served.collect(), config)
+    }
+
+    /// As [`Exports::new`], of any backends.
+    pub(super) fn serve(exports: Vec<Served>, config: &StorageConfig) -> Result<Self, StorageError> {
+        let any =
+            |has: fn(Capabilities) -> bool| exports.iter().any(|export| has(export.backend.capabilities()));
+        let acts_by_credentials = any(|can| can.acts_by_credentials);
+        let needs_pool = any(|can| can.needs_pool);
+        if acts_by_credentials && overrides_permissions().map_err(StorageError::System)? {
             return Err(StorageError::Overrides);
         }
-        if posix && !config.loop_keeps_identity {
+        if acts_by_credentials && !config.loop_keeps_identity {
             hold_back().map_err(StorageError::System)?;
         }
         let losses = Losses::default();
         let mut made: Vec<Export> = Vec::with_capacity(exports.len());
-        for (index, export) in exports.into_iter().enumerate() {
-            let duplicate = || StorageError::Duplicate { name: export.name.clone() };
+        for (index, Served { name, read_only, backend }) in exports.into_iter().enumerate() {
+            let duplicate = || StorageError::Duplicate { name: name.clone() };
             let id = ExportId(u16::try_from(index).map_err(|_| duplicate())?);
-            if made.iter().any(|other| other.name == export.name) {
+            if made.iter().any(|other| other.name == name) {
                 return Err(duplicate());
             }
             let verifier = verifier(config, id)?;
-            let files: Box<dyn FileSystem> = match &export.kind {
-                ExportKind::Directory(path) => {
-                    let keeps_identity = config.loop_keeps_identity;
-                    Box::new(PosixExport::open(id, path, &export, (verifier, &losses), keeps_identity)?)
-                }
-                ExportKind::Memory { size_max } => {
-                    let clock = config.clock.clone().unwrap_or_else(Clock::system);
-                    let crashes = config.seed.is_some();
-                    Box::new(MemExport::new(id, *size_max, export.root, clock, verifier, crashes))
-                }
-            };
-            made.push(Export { name: export.name, read_only: export.read_only, files });
+            let files = backend.open(&Opening { id, name: &name, verifier, losses: &losses, config })?;
+            made.push(Export { can_map: backend.capabilities().can_map, name, read_only, files });
         }
-        let waiting = if posix { Some(Waiting::new(config)?) } else { None };
+        let waiting = if needs_pool { Some(Waiting::new(config)?) } else { None };
         Ok(Self { exports: made, config: config.clone(), waiting, finished: Vec::new() })
     }
 
@@ -246,6 +212,7 @@ impl Exports {
         let view = |export: &Export| Export {
             name: export.name.clone(),
             read_only: export.read_only,
+            can_map: export.can_map,
             files: export.files.another(),
         };
         let waiting = if self.waiting.is_some() { Some(Waiting::new(&self.config)?) } else { None };
@@ -278,6 +245,13 @@ impl Exports {
 
     fn files(&self, export: ExportId) -> Option<&dyn FileSystem> {
         self.exports.get(usize::from(export.0)).map(|export| &*export.files)
+    }
+
+    /// The files that a node is of, where windows of them may be mapped.
+    #[inline]
+    fn mappable(&mut self, node: NodeId) -> Option<&mut dyn FileSystem> {
+        let export = self.exports.get_mut(usize::from(node.export.0)).filter(|export| export.can_map)?;
+        Some(&mut *export.files)
     }
 
     #[inline]
@@ -377,7 +351,7 @@ impl Storage for Exports {
         total: usize,
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
-        self.files_mut(node.export).map_or(0, |files| files.read_pieces(node, total, piece))
+        self.mappable(node).map_or(0, |files| files.read_pieces(node, total, piece))
     }
 
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError> {
@@ -385,7 +359,7 @@ impl Storage for Exports {
     }
 
     fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments {
-        let files = self.files_mut(node.export);
+        let files = self.mappable(node);
         files.map_or_else(LocalSegments::new, |files| files.map(node, offset, len, parts_max))
     }
 
@@ -509,7 +483,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::super::fair::FaultDomain;
-    use super::super::posix::RingOp;
+    use super::super::file_system::RingOp;
     use super::*;
 
     struct Panics;
@@ -523,7 +497,7 @@ mod tests {
             panic!("one that a test wants")
         }
 
-        fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>> {
+        fn into_ring_op(self: Box<Self>) -> Result<Box<dyn RingOp>, Box<dyn Job>> {
             Err(self)
         }
     }

@@ -1,13 +1,13 @@
 //! What a kind of export implements: the files of one export, as one loop sees them.
 
 use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{Attributes, Status};
 
 use super::fair::FaultDomain;
-use super::posix::RingOp;
 use super::{FsOp, FsReply, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError};
 
 /// Something open in an export, for whoever holds it, on any thread: a file stays open while one of these or a node of it is left.
@@ -28,7 +28,7 @@ pub(super) trait FileSystem: Send {
     /// See [`super::Storage::read_now`].
     fn read_now(&mut self, node: NodeId, offset: u64, into: &[Span<'_>]) -> Result<usize, NowError>;
 
-    /// See [`super::Storage::read_pieces`].
+    /// See [`super::Storage::read_pieces`]. Asked only where the backend can map.
     fn read_pieces<'a>(
         &mut self,
         _node: NodeId,
@@ -41,8 +41,10 @@ pub(super) trait FileSystem: Send {
     /// See [`super::Storage::write_now`].
     fn write_now(&mut self, node: NodeId, offset: u64, from: &[Span<'_>]) -> Result<usize, NowError>;
 
-    /// See [`super::Storage::map`].
-    fn map(&mut self, node: NodeId, offset: u64, len: usize, parts_max: usize) -> LocalSegments;
+    /// See [`super::Storage::map`]. Asked only where the backend can map.
+    fn map(&mut self, _node: NodeId, _offset: u64, _len: usize, _parts_max: usize) -> LocalSegments {
+        LocalSegments::new()
+    }
 
     /// See [`super::Storage::is_absent`].
     fn is_absent(&self, _node: NodeId, _offset: u64, _len: u64) -> bool {
@@ -140,7 +142,38 @@ pub(super) trait Job: Send {
     fn run(self: Box<Self>) -> Run;
 
     /// As an operation for the ring; given back where only a thread can do it all.
-    fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>>;
+    fn into_ring_op(self: Box<Self>) -> Result<Box<dyn RingOp>, Box<dyn Job>>;
+}
+
+/// A read or write that the ring carries out, in as many calls as that takes.
+pub(super) trait RingOp: Send {
+    /// What the kernel is asked for next. It stays as it is, and its memory where it is, until it has completed.
+    fn call(&self) -> RingCall<'_>;
+
+    /// Takes a completion's result: bytes, or a negative errno.
+    fn complete(&mut self, result: i32) -> RingNext;
+
+    /// Nothing else has its file open.
+    fn is_last(&self) -> bool;
+}
+
+/// One system call in the ring.
+pub(super) struct RingCall<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    /// Else it reads.
+    pub(super) writes: bool,
+    /// No more than one call takes.
+    pub(super) segments: &'a [libc::iovec],
+    pub(super) offset: u64,
+    pub(super) flags: i32,
+}
+
+/// What follows a completion in the ring.
+pub(super) enum RingNext {
+    /// Submit it again for the rest.
+    Continue,
+    /// It is over.
+    End(Result<usize, Status>),
 }
 
 /// What came of running a job.

@@ -2,13 +2,17 @@
 //!
 //! [`Storage`] is what the server drives: exports, open nodes, data read and written at once where that needs no waiting
 //! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or
-//! later. Two backends stand behind it:
-//! `posix` (a directory, confined by `openat2`) and `mem` (memory).
+//! later. Backends stand behind it (`backend`): `posix` (a directory, confined by
+//! `openat2`) and `mem` (memory). `kinds` knows which there are; everybody else asks for [`Capabilities`].
 
+mod backend;
+mod clock;
 mod copy;
+mod credentials;
 mod exports;
 mod fair;
 mod file_system;
+mod kinds;
 mod listing;
 mod local_locks;
 mod mem;
@@ -30,18 +34,18 @@ use dafs_proto::wire::{
     Stability, Status, XattrSetMode,
 };
 
+pub use backend::Capabilities;
+pub use clock::Clock;
 pub use copy::CopySource;
-pub use exports::{
-    Engine, ExportConfig, ExportKind, Exports, MemoryRoot, StorageConfig, StorageError,
-    raise_open_files_limit,
-};
+pub use credentials::hold_back;
+pub(crate) use credentials::may_change_identity;
+pub use exports::{Engine, Exports, StorageConfig, StorageError, raise_open_files_limit};
 pub use file_system::SharedFile;
+pub use kinds::{ExportConfig, ExportKind, MemoryRoot};
 pub use listing::Entries;
 pub use local_locks::{LocalConflict, LocalLocks};
-pub use mem::Clock;
 pub(crate) use nodes::Places;
-pub use posix::hold_back;
-pub(crate) use posix::{Mapping, may_change_identity};
+pub(crate) use posix::map_file;
 
 /// An export, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

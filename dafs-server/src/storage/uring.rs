@@ -2,23 +2,23 @@
 #![allow(unsafe_code, reason = "entries of the ring point at memory that the operations own")]
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use dafs_proto::transport::OpToken;
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use slab::Slab;
 
+use super::file_system::{RingCall, RingNext, RingOp};
 use super::pool::Wake;
-use super::posix::{RingNext, RingOp};
 use super::{FsReply, FsResult};
 
-/// Reads and writes of all posix exports.
+/// Reads and writes of all exports.
 pub(super) struct Ring {
     // Before `ops`: dropping it waits for nothing, so `Drop` empties it first.
     ring: IoUring,
     wake: Wake,
     /// In the kernel or queued; the key is the entry's user data.
-    ops: Slab<(OpToken, RingOp)>,
+    ops: Slab<(OpToken, Box<dyn RingOp>)>,
     /// To be pushed: the submission queue was full, or they were just submitted.
     queued: VecDeque<usize>,
     /// Entries in the kernel. Invariant: <= `in_kernel_max`, so that completions never overflow.
@@ -27,7 +27,7 @@ pub(super) struct Ring {
     /// Entries that one flush or poll moves at most.
     turn_max: usize,
     /// Ended, and the last to have their file open.
-    ended: Vec<RingOp>,
+    ended: Vec<Box<dyn RingOp>>,
 }
 
 impl Ring {
@@ -50,7 +50,7 @@ impl Ring {
     }
 
     /// Takes an operation, to be started with the next flush.
-    pub(super) fn submit(&mut self, token: OpToken, op: RingOp) {
+    pub(super) fn submit(&mut self, token: OpToken, op: Box<dyn RingOp>) {
         let key = self.ops.insert((token, op));
         self.queued.push_back(key);
     }
@@ -66,7 +66,7 @@ impl Ring {
         while self.in_kernel < self.in_kernel_max && pushed < self.turn_max {
             let Some(key) = self.queued.pop_front() else { break };
             let Some((_, op)) = self.ops.get_mut(key) else { continue };
-            let entry = op.entry().user_data(key as u64);
+            let entry = entry(&op.call()).user_data(key as u64);
             // SAFETY: descriptor and segments belong to the operation, which stays in the slab until its
             // completion; the segments are on the heap and do not move.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -117,7 +117,7 @@ impl Ring {
     }
 
     /// Transfers that ended after their node was closed: dropping them closes its file.
-    pub(super) fn take_ended(&mut self) -> impl Iterator<Item = RingOp> + '_ {
+    pub(super) fn take_ended(&mut self) -> impl Iterator<Item = Box<dyn RingOp>> + '_ {
         self.ended.drain(..)
     }
 
@@ -152,17 +152,12 @@ impl Drop for Ring {
     }
 }
 
-/// An entry that reads or writes `segments` at `offset`.
-pub(super) fn entry(
-    fd: RawFd,
-    write: bool,
-    segments: &[libc::iovec],
-    offset: u64,
-    flags: i32,
-) -> io_uring::squeue::Entry {
-    let fd = types::Fd(fd);
-    let count = u32::try_from(segments.len().min(super::posix::sys::IOV_MAX)).unwrap_or(0);
-    if write {
+/// The ring's entry for a call.
+fn entry(call: &RingCall<'_>) -> squeue::Entry {
+    let RingCall { fd, writes, segments, offset, flags } = *call;
+    let fd = types::Fd(fd.as_raw_fd());
+    let count = u32::try_from(segments.len()).unwrap_or(0);
+    if writes {
         opcode::Writev::new(fd, segments.as_ptr(), count).offset(offset).rw_flags(flags).build()
     } else {
         opcode::Readv::new(fd, segments.as_ptr(), count).offset(offset).rw_flags(flags).build()

@@ -10,7 +10,7 @@ use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{LockFlags, LockRequest, SessionId, Status};
 
 use super::super::Worker;
-use crate::config::{ExportKind, millis};
+use crate::config::millis;
 use crate::shared::locks::{Claim, Held, Lasting, Owner};
 use crate::shared::mail::Mail;
 use crate::shared::store::{Tell, proof_of};
@@ -41,15 +41,16 @@ impl Worker {
         if !request.flags.contains(LockFlags::PERSISTENT) {
             return Ok(Lasting::No);
         }
-        match &self.shared.settings.exports[usize::from(node.export.0)].kind {
-            ExportKind::Memory { .. } => {
-                Err("exports in memory have no persistent locks; lock a file of an exported directory")
-            }
-            ExportKind::Directory(_) if !self.shared.locks.are_kept() => {
-                Err("the server has no state file; start it with --state-file")
-            }
-            ExportKind::Directory(_) => Ok(Lasting::Persistent),
+        let kind = &self.shared.settings.exports[usize::from(node.export.0)].kind;
+        if !kind.capabilities().outlives_server {
+            return Err(
+                "files of this export end with the server, and their locks do; lock a file of an exported directory",
+            );
         }
+        if !self.shared.locks.are_kept() {
+            return Err("the server has no state file; start it with --state-file");
+        }
+        Ok(Lasting::Persistent)
     }
 
     /// A session that asks for its first lock is written to the store before; whether the request waits for that.

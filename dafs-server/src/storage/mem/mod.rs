@@ -9,9 +9,7 @@ mod names;
 mod tree;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::SystemTime;
 
 use dafs_proto::transport::{HeapMemory, LocalSegments, Memory, MemoryRef, Span};
 use dafs_proto::wire::{
@@ -20,6 +18,8 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
+use super::backend::{Backend, Capabilities, Opening};
+use super::clock::Clock;
 use super::copy::{CopyRange, CopySource};
 use super::fair::FaultDomain;
 use super::file_system::{Attempt, FileSystem, SharedFile};
@@ -27,43 +27,13 @@ use super::listing::{ENTRIES_MAX_ON_LOOP, Listing};
 use super::nodes::NodeTable;
 use super::paths::{check_len, check_read_range, check_write_range};
 use super::work;
-use super::{ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LockKey, MemoryRoot, NodeId, NowError};
+use super::{
+    ExportId, FsOp, FsReply, FsResult, Identity, LOSS, LockKey, MemoryRoot, NodeId, NowError, StorageError,
+};
 use chunks::Garbage;
 use file::{FileData, Space};
 use host::Host;
 use tree::{Content, Directory, FsIdentity, INODE_SIZE, Ino, Inode, May, ROOT, Tree};
-
-/// Tells the time of an export in memory.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
-
-impl Clock {
-    /// The system's clock.
-    pub fn system() -> Self {
-        Self::new(|| {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            Timestamp {
-                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-                nanoseconds: since.subsec_nanos(),
-            }
-        })
-    }
-
-    /// A clock that asks `now`.
-    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
-    }
-
-    fn now(&self) -> Timestamp {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Clock({:?})", self.now())
-    }
-}
 
 /// What is open.
 #[derive(Clone, Copy)]
@@ -112,17 +82,36 @@ fn write(fs: &RwLock<MemFs>) -> RwLockWriteGuard<'_, MemFs> {
     fs.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl MemExport {
-    /// An empty file system of `size_max` bytes; `crashes`: keep what a crash leaves.
-    pub(super) fn new(
-        id: ExportId,
-        size_max: u64,
-        root: MemoryRoot,
-        clock: Clock,
-        verifier: u64,
-        crashes: bool,
-    ) -> Self {
-        Self { fs: Arc::new(RwLock::new(MemFs::new(id, size_max, root, clock, verifier, crashes))) }
+/// What files in memory can do.
+pub(super) const CAPABILITIES: Capabilities = Capabilities {
+    needs_pool: false,
+    acts_by_credentials: false,
+    has_descriptors: false,
+    has_page_cache: false,
+    is_seen_by_host: false,
+    can_map: true,
+    outlives_server: false,
+    makes_root: true,
+};
+
+/// An empty file system in memory.
+pub(super) struct MemoryBackend {
+    /// Bytes of data and names at most.
+    pub(super) size_max: u64,
+    pub(super) root: MemoryRoot,
+}
+
+impl Backend for MemoryBackend {
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn FileSystem>, StorageError> {
+        let clock = opening.config.clock.clone().unwrap_or_else(Clock::system);
+        // A simulation needs what a crash leaves.
+        let crashes = opening.config.seed.is_some();
+        let fs = MemFs::new(opening.id, self.size_max, self.root, clock, opening.verifier, crashes);
+        Ok(Box::new(MemExport { fs: Arc::new(RwLock::new(fs)) }))
     }
 }
 

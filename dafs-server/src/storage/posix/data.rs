@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::super::copy::CopyRange;
 use super::super::paths::{OFFSET_MAX, check_len, check_read_range, check_write_range};
 use super::super::pool::lock;
-use super::super::{FsOp, FsReply, LOSS, NowError};
+use super::super::{FsOp, FsReply, NowError};
 use super::copy::copy;
 use super::hint::advise;
 use super::resolve::Scope;
@@ -527,7 +527,7 @@ pub(super) fn note_refused(
         _ if is_full(status) && (!node.class.local || has_room()) => note_loss(shared),
         // A file system of this host finds room before it takes data, but some do not always.
         _ if is_full(status) => {
-            shared.losses.0.fetch_add(1, Ordering::AcqRel);
+            shared.losses.add_doubt();
         }
         _ => {}
     }
@@ -536,6 +536,6 @@ pub(super) fn note_refused(
 /// After a failed write-back, data of any file may be gone: the verifier changes, so that clients send it again.
 #[cold]
 pub(super) fn note_loss(shared: &ExportState) {
-    shared.losses.0.fetch_add(LOSS, Ordering::AcqRel);
+    shared.losses.add_loss();
     tracing::error!("cannot write data back; a changed verifier tells the clients");
 }

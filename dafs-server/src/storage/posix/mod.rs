@@ -8,14 +8,11 @@ mod busy;
 mod class;
 mod copy;
 mod data;
+mod directory;
 mod hint;
-mod holes;
-mod hot;
-mod identity;
 mod link;
 mod local_locks;
 mod map;
-mod mapping;
 mod namespace;
 mod needs;
 mod readdir;
@@ -29,39 +26,31 @@ mod write_gate;
 mod xattr;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{AccessPattern, Attributes, FileKind, OpenFlags, Status};
 
+use super::backend::Losses;
+use super::credentials::Identities;
 use super::fair::FaultDomain;
-use super::file_system::{Attempt, FileSystem, Job, Outcome, Run, SharedFile};
+use super::file_system::{Attempt, FileSystem, Job, Outcome, RingOp, Run, SharedFile};
 use super::nodes::NodeTable;
 use super::pool::try_lock;
-use super::{
-    ExportConfig, ExportId, FsOp, FsReply, Identity, LocalLocks, LockKey, NodeId, NowError, StorageError,
-    Traits,
-};
+use super::{ExportId, FsOp, FsReply, Identity, LocalLocks, LockKey, NodeId, NowError, Traits};
 use busy::{FileKey, Held};
 use class::{Classes, FsClass};
 use data::Throttle;
-use hot::HotWindows;
-use identity::Identities;
-pub use identity::hold_back;
-pub(crate) use identity::may_change_identity;
-pub(super) use identity::overrides_permissions;
+#[cfg(test)]
+pub(super) use directory::open_for_tests;
+pub(super) use directory::{CAPABILITIES, DirectoryBackend};
 use local_locks::FileLocks;
-use map::Windows;
-pub(crate) use mapping::Mapping;
+use map::Mapped;
+pub(crate) use map::map_file;
 pub(super) use resolve::Where;
-pub(super) use ring_op::{RingNext, RingOp};
+use ring_op::RingTransfer;
 use write_gate::WriteGate;
-
-/// What failed write-backs add to the verifiers of all directories of a server: two exports may have one file.
-#[derive(Clone, Default)]
-pub(super) struct Losses(Arc<AtomicU64>);
 
 /// What all threads know of an export.
 pub(super) struct ExportState {
@@ -204,8 +193,11 @@ impl Job for Task {
         Run::Beyond(domain, self)
     }
 
-    fn into_ring_op(self: Box<Self>) -> Result<RingOp, Box<dyn Job>> {
-        RingOp::try_from(*self).map_err(|task| task as Box<dyn Job>)
+    fn into_ring_op(self: Box<Self>) -> Result<Box<dyn RingOp>, Box<dyn Job>> {
+        match RingTransfer::try_from(*self) {
+            Ok(transfer) => Ok(Box::new(transfer)),
+            Err(task) => Err(task),
+        }
     }
 }
 
@@ -295,64 +287,19 @@ pub(super) struct PosixExport {
     shared: Arc<ExportState>,
     nodes: NodeTable<Arc<Node>>,
     throttle: Throttle,
-    windows: Windows,
-    hot: HotWindows,
+    mapped: Mapped,
     /// See [`super::StorageConfig::loop_keeps_identity`].
     loop_keeps_identity: bool,
 }
 
 impl PosixExport {
-    /// Opens the directory.
-    pub(super) fn open(
-        id: ExportId,
-        path: &Path,
-        config: &ExportConfig,
-        (verifier, losses): (u64, &Losses),
-        loop_keeps_identity: bool,
-    ) -> Result<Self, StorageError> {
-        let failed = |error: std::io::Error| StorageError::Root {
-            name: config.name.clone(),
-            path: path.to_owned(),
-            error,
-        };
-        let root = std::fs::File::open(path).map_err(failed)?;
-        let root = OwnedFd::from(root);
-        if let Some(missing) = needs::missing(root.as_fd()) {
-            let (name, path) = (config.name.clone(), path.to_owned());
-            return Err(StorageError::Unavailable { name, path, missing });
-        }
-        let attributes = sys::fstat(root.as_fd()).map_err(|errno| failed(errno.into()))?;
-        if attributes.kind != FileKind::Directory {
-            return Err(failed(std::io::Error::from_raw_os_error(libc::ENOTDIR)));
-        }
-        let classes = Classes::default();
-        let class = classes.of(root.as_fd(), attributes.fs_id);
-        if class.kernel {
-            return Err(StorageError::Kernel { name: config.name.clone(), path: path.to_owned() });
-        }
-        // As whom it was opened decides nothing for clients.
-        let root = Arc::new(Node::new(root, &attributes, class, false));
-        let shared = ExportState {
-            root: Arc::clone(&root),
-            identities: Identities::of_process(),
-            classes,
-            verifier: AtomicU64::new(verifier),
-            losses: losses.clone(),
-            direct_io: config.direct_io,
-            direct_io_noted: AtomicBool::new(false),
-            local_locks: config.local_locks,
-        };
-        Ok(Self::view(Arc::new(shared), id, loop_keeps_identity))
-    }
-
     /// The same, seen from a loop that has nothing open.
     fn view(shared: Arc<ExportState>, id: ExportId, loop_keeps_identity: bool) -> Self {
         Self {
             nodes: NodeTable::new(id, Arc::clone(&shared.root)),
             shared,
             throttle: Throttle::default(),
-            windows: Windows::default(),
-            hot: HotWindows::default(),
+            mapped: Mapped::default(),
             loop_keeps_identity,
         }
     }
@@ -374,13 +321,12 @@ impl FileSystem for PosixExport {
     }
 
     fn verifier(&self) -> u64 {
-        let losses = self.shared.losses.0.load(Ordering::Acquire);
-        self.shared.verifier.load(Ordering::Acquire).wrapping_add(losses)
+        self.shared.verifier.load(Ordering::Acquire).wrapping_add(self.shared.losses.total())
     }
 
     #[cfg(test)]
     fn hot_windows(&self) -> usize {
-        self.hot.mapped_count()
+        self.mapped.hot_count()
     }
 
     fn open_count(&self) -> usize {
@@ -392,12 +338,10 @@ impl FileSystem for PosixExport {
         if !node.class.local || busy::is(node.key()) {
             return Err(NowError::WouldBlock);
         }
-        if node.class.memory
-            && let Some(count) = self.hot.read(id, node, offset, into)
-        {
-            return Ok(count);
+        match self.mapped.read(id, node, offset, into) {
+            Some(count) => Ok(count),
+            None => data::read_now(node, offset, into),
         }
-        data::read_now(node, offset, into)
     }
 
     fn read_pieces<'a>(
@@ -407,9 +351,7 @@ impl FileSystem for PosixExport {
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
         match self.nodes.get(id) {
-            Some(node) if node.class.memory && !busy::is(node.key()) => {
-                self.hot.read_pieces(id, node, total, piece)
-            }
+            Some(node) if !busy::is(node.key()) => self.mapped.read_pieces(id, node, total, piece),
             _ => 0,
         }
     }
@@ -447,16 +389,16 @@ impl FileSystem for PosixExport {
 
     fn map(&mut self, id: NodeId, offset: u64, len: usize, _parts_max: usize) -> LocalSegments {
         let node = self.nodes.get(id).filter(|node| node.class.local && !busy::is(node.key()));
-        node.and_then(|node| self.windows.map(id, node, offset, len)).into_iter().collect()
+        node.and_then(|node| self.mapped.map(id, node, offset, len)).into_iter().collect()
     }
 
     fn attempt(&mut self, identity: &Identity, op: FsOp) -> Attempt {
         let Traits { node: first, second, on_data, .. } = op.traits();
         let Some(node) = self.nodes.get(first) else { return Attempt::Done(Err(Status::BAD_HANDLE)) };
         match op {
-            FsOp::Truncate { .. } | FsOp::Punch { .. } => self.hot.forget_file(node),
+            FsOp::Truncate { .. } | FsOp::Punch { .. } => self.mapped.forget_file(node),
             // What is mapped stays in memory.
-            FsOp::Hint { pattern: Some(AccessPattern::WillNotNeed), .. } => self.windows.close(first),
+            FsOp::Hint { pattern: Some(AccessPattern::WillNotNeed), .. } => self.mapped.let_go(first),
             _ => {}
         }
         let second = match second.map(|id| self.nodes.get(id)) {
@@ -501,18 +443,13 @@ impl FileSystem for PosixExport {
 
     fn forget_data(&mut self, file: &SharedFile) {
         if let Some(node) = file.downcast_ref::<Node>() {
-            self.hot.forget_file(node);
+            self.mapped.forget_file(node);
         }
     }
 
     fn close(&mut self, id: NodeId) -> Option<(SharedFile, Option<FaultDomain>)> {
         let node = self.nodes.remove(id)?;
-        if node.readable {
-            self.windows.close(id);
-        }
-        if node.hot.load(Ordering::Relaxed) {
-            self.hot.close(id);
-        }
+        self.mapped.close(id, &node);
         let domain = node.fault_domain();
         Self::drops_slowly(&node).then_some((node as SharedFile, domain))
     }
@@ -559,18 +496,7 @@ mod tests {
     #[test]
     fn copy_from_a_file_that_may_hang_is_made_where_that_may() {
         let directory = tempfile::tempdir().unwrap();
-        let kind = super::super::ExportKind::Directory(directory.path().to_owned());
-        let config = ExportConfig {
-            name: "data".into(),
-            kind,
-            read_only: false,
-            direct_io: false,
-            local_locks: false,
-            root: crate::storage::MemoryRoot::default(),
-        };
-        let mut files =
-            PosixExport::open(ExportId(0), directory.path(), &config, (1, &Losses::default()), false)
-                .unwrap();
+        let mut files = open_for_tests(directory.path(), false);
         let file_of = |local| {
             let fd = OwnedFd::from(tempfile::tempfile_in(directory.path()).unwrap());
             let attributes = sys::fstat(fd.as_fd()).unwrap();

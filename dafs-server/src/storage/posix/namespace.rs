@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 
+use super::super::credentials::Identities;
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
 use super::super::{Admission, FsOp, FsReply, admit};
 use super::busy;
-use super::identity::Identities;
 use super::link::link;
 use super::resolve::{Resolved, Scope, Where};
 use super::sys::{self, Errno, retry};

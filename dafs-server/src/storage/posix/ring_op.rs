@@ -1,20 +1,20 @@
 //! A read or write in the ring, continued until it is whole.
 #![allow(unsafe_code, reason = "moves segments between threads with the memory they point into")]
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dafs_proto::wire::{Stability, Status};
 
+use super::super::FsOp;
+use super::super::file_system::{RingCall, RingNext, RingOp};
 use super::super::paths::{check_read_range, check_write_range};
-use super::super::{FsOp, uring};
 use super::data::{advance, is_full, note_refused, owned_segments, total, write_flags};
 use super::write_gate::{WriteGate, Writing};
-use super::{ExportState, Node, Task};
+use super::{ExportState, Node, Task, sys};
 
 /// A read or write with everything it needs.
-pub(in crate::storage) struct RingOp {
+pub(super) struct RingTransfer {
     shared: Arc<ExportState>,
     node: Arc<Node>,
     /// Keeps alive what the segments point into.
@@ -35,20 +35,12 @@ pub(in crate::storage) struct RingOp {
 }
 
 // SAFETY: the segments point into memory that the operation owns, and which is Send.
-unsafe impl Send for RingOp {}
-
-/// What follows a completion.
-pub(in crate::storage) enum RingNext {
-    /// Submit it again for the rest.
-    Continue,
-    /// It is over.
-    End(Result<usize, Status>),
-}
+unsafe impl Send for RingTransfer {}
 
 /// Times that the kernel may ask to begin again without any progress.
 const INTERRUPTED_MAX: u32 = 16;
 
-impl TryFrom<Task> for RingOp {
+impl TryFrom<Task> for RingTransfer {
     type Error = Box<Task>;
 
     /// Given back where only a thread can do it all.
@@ -96,23 +88,21 @@ impl TryFrom<Task> for RingOp {
     }
 }
 
-impl RingOp {
-    /// The ring's entry for what remains.
-    pub(in crate::storage) fn entry(&self) -> io_uring::squeue::Entry {
+impl RingOp for RingTransfer {
+    fn call(&self) -> RingCall<'_> {
         let segments = &self.segments[self.first..];
-        let at = self.offset + self.done as u64;
-        let fd = self.node.fd_for(at, segments);
+        let offset = self.offset + self.done as u64;
+        let fd = self.node.fd_for(offset, segments);
         let stability = if self.refused.is_some() { Stability::Unstable } else { self.stability };
-        uring::entry(fd.as_raw_fd(), self.write, segments, at, write_flags(stability))
+        let segments = &segments[..segments.len().min(sys::IOV_MAX)];
+        RingCall { fd, writes: self.write, segments, offset, flags: write_flags(stability) }
     }
 
-    /// Nothing else has its file open.
-    pub(in crate::storage) fn is_last(&self) -> bool {
+    fn is_last(&self) -> bool {
         Arc::strong_count(&self.node) == 1
     }
 
-    /// Takes a completion's result: bytes, or a negative errno.
-    pub(in crate::storage) fn complete(&mut self, result: i32) -> RingNext {
+    fn complete(&mut self, result: i32) -> RingNext {
         let next = self.next(result);
         if matches!(next, RingNext::End(_)) {
             // It may be left to a thread to be dropped, and all threads may wait for writers to end.
@@ -120,7 +110,9 @@ impl RingOp {
         }
         next
     }
+}
 
+impl RingTransfer {
     fn next(&mut self, result: i32) -> RingNext {
         if let Some(status) = self.refused {
             return self.written_again(status, result);

@@ -17,7 +17,7 @@ use rustix::path::{Arg, DecInt};
 use super::steps;
 
 /// The most segments that one call takes (Linux's IOV_MAX).
-pub(in crate::storage) const IOV_MAX: usize = 1024;
+pub(super) const IOV_MAX: usize = 1024;
 
 /// The kernel's name for an open descriptor: reaches what it names, whatever the name has become.
 pub(super) struct FdPath([u8; 32]);

@@ -1,23 +1,14 @@
 //! What becomes of operations that find no descriptor: nothing is done by halves.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use dafs_proto::wire::{OpenFlags, Status};
 
 use super::harness::*;
 use super::sieve_steps::{act, directories};
 use crate::storage::file_system::FileSystem;
-use crate::storage::posix::{Losses, PosixExport};
+use crate::storage::posix::{PosixExport, open_for_tests as export};
 use crate::storage::*;
-
-/// An export of this directory, driven by this thread alone.
-fn export(directory: &Path, direct_io: bool) -> PosixExport {
-    let kind = ExportKind::Directory(directory.to_owned());
-    let (name, root) = ("data".into(), MemoryRoot::default());
-    let config = ExportConfig { name, kind, read_only: false, direct_io, local_locks: false, root };
-    PosixExport::open(ExportId(0), directory, &config, (1, &Losses::default()), false).unwrap()
-}
 
 fn open(files: &mut PosixExport, path: &str, flags: OpenFlags) -> Result<NodeId, Status> {
     let at = At { node: files.root(), path: path.into() };

@@ -11,8 +11,7 @@ use rustix::io::Errno;
 
 use super::harness::*;
 use super::sieve_steps::{act, directories, serve};
-use crate::storage::file_system::{Attempt, FileSystem, Run};
-use crate::storage::posix::RingNext;
+use crate::storage::file_system::{Attempt, FileSystem, RingNext, Run};
 use crate::storage::posix::steps::{Call, Course, watched};
 use crate::storage::*;
 

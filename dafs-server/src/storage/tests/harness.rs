@@ -7,6 +7,8 @@ use std::sync::Arc;
 use dafs_proto::transport::{HeapMemory, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{Attributes, DirEntry, OpenFlags, Stability, Status, decode_dir_entries};
 
+use crate::storage::backend::Backend;
+use crate::storage::exports::Served;
 use crate::storage::*;
 
 pub(super) const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -23,6 +25,16 @@ pub(super) enum Kind {
     Tmpfs,
     /// The memory backend.
     Mem,
+}
+
+impl Kind {
+    /// What is said of it.
+    pub(super) fn capabilities(self) -> Capabilities {
+        match self {
+            Self::Mem => ExportKind::Memory { size_max: 1 << 30 }.capabilities(),
+            _ => ExportKind::Directory(PathBuf::new()).capabilities(),
+        }
+    }
 }
 
 pub(super) fn kinds() -> Vec<Kind> {
@@ -67,6 +79,14 @@ impl Fixture {
 
     pub(super) fn with(kind: Kind, change: impl FnOnce(&mut ExportConfig), config: &StorageConfig) -> Self {
         Self::try_with(kind, change, config).unwrap()
+    }
+
+    /// A storage of one export that this backend keeps.
+    pub(super) fn of(backend: Box<dyn Backend>) -> Self {
+        let served = vec![Served { name: "data".into(), read_only: false, backend }];
+        let storage = Exports::serve(served, &StorageConfig::default()).unwrap();
+        let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+        Self { storage, identity, directory: None, next: 0, finished: HashMap::new() }
     }
 
     fn try_with(

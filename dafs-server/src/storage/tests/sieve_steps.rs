@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use super::harness::*;
 use super::sieve::{Numbers, parts, window_of};
 use crate::storage::file_system::{Attempt, FileSystem, Run};
+use crate::storage::posix::open_for_tests;
 use crate::storage::posix::steps::{Call, Course, watched};
-use crate::storage::posix::{Losses, PosixExport};
 
 use crate::storage::*;
 
@@ -98,11 +98,7 @@ pub(super) fn directories() -> impl Iterator<Item = PathBuf> {
 
 /// A server, and another worker of it.
 pub(super) fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
-    let kind = ExportKind::Directory(directory.to_owned());
-    let name = "data".into();
-    let root = MemoryRoot::default();
-    let config = ExportConfig { name, kind, read_only: false, direct_io: false, local_locks: false, root };
-    let server = PosixExport::open(ExportId(0), directory, &config, (1, &Losses::default()), false).unwrap();
+    let server = open_for_tests(directory, false);
     let worker = server.another();
     [Box::new(server), worker].map(|mut files: Box<dyn FileSystem>| {
         let node = open(&mut *files);

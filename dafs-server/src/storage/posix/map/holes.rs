@@ -1,6 +1,6 @@
 //! Where a file has no holes, at a cost that its size does not decide.
 
-use super::{Node, sys};
+use super::super::{Node, sys};
 
 const PAGE_SIZE: u64 = 4096;
 

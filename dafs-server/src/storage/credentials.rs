@@ -18,7 +18,7 @@ use rustix::thread::{
 };
 use tracing::error;
 
-use super::super::Identity;
+use super::Identity;
 
 /// With it, the kernel leaves set-user-id and set-group-id bits on a file that is written, and lets any group's be set.
 const CAP_FSETID: CapabilitySet = CapabilitySet::FSETID;
@@ -182,7 +182,7 @@ pub fn hold_back() -> std::io::Result<()> {
 ///
 /// # Errors
 /// The system does not tell.
-pub(in super::super) fn overrides_permissions() -> std::io::Result<bool> {
+pub(super) fn overrides_permissions() -> std::io::Result<bool> {
     let keeps = match geteuid().is_root() {
         true => capabilities_secure_bits()?.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP),
         false => true,
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn umask_is_restored_only_where_no_other_thread_has_it() {
         if std::env::var_os(SHARED).is_none() {
-            let name = "storage::posix::identity::tests::umask_is_restored_only_where_no_other_thread_has_it";
+            let name = "storage::credentials::tests::umask_is_restored_only_where_no_other_thread_has_it";
             let own = std::process::Command::new(std::env::current_exe().unwrap());
             return assert_passes({ own }.args(["--exact", name]).env(SHARED, "1"));
         }
@@ -363,7 +363,7 @@ mod tests {
             let _ = identities.act_as(&Identity { uid: 0, gid: 0, groups: [].into() });
             return;
         }
-        let name = "storage::posix::identity::tests::process_that_cannot_return_to_its_own_user_ends";
+        let name = "storage::credentials::tests::process_that_cannot_return_to_its_own_user_ends";
         let ended = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--include-ignored"])
             .env(DOOMED, "1")

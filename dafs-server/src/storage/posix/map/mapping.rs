@@ -13,7 +13,7 @@ use dafs_proto::transport::{Memory, Span};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A mapped part of a file.
-pub(crate) struct Mapping {
+pub(super) struct Mapping {
     pointer: *mut u8,
     len: usize,
 }
@@ -72,7 +72,7 @@ impl Window {
 
 impl Mapping {
     /// Maps `len` bytes from `offset`, a multiple of the page size; they may reach beyond the end of the file.
-    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
+    pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let pointer = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset) };
         Some(Self { pointer: pointer.ok()?.cast(), len })
@@ -125,7 +125,7 @@ mod touch {
     use dafs_proto::transport::Span;
 
     /// Makes ready for copies out of mappings, once for the process; `false` where that cannot be.
-    pub(in crate::storage::posix) fn prepare() -> bool {
+    pub(in super::super) fn prepare() -> bool {
         static READY: OnceLock<bool> = OnceLock::new();
         *READY.get_or_init(|| install().is_some())
     }
@@ -320,7 +320,7 @@ mod touch {
     //! Mapped files are not touched here: everything goes through system calls.
     use dafs_proto::transport::Span;
 
-    pub(in crate::storage::posix) fn prepare() -> bool {
+    pub(in super::super) fn prepare() -> bool {
         false
     }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use dafs_proto::transport::{Memory, MemoryRef};
 use dafs_proto::wire::FileKind;
 
-use super::super::NodeId;
+use super::super::{Node, sys};
 use super::holes::held_from;
 use super::mapping::Window;
-use super::{Node, sys};
+use crate::storage::NodeId;
 
 /// Windows begin at multiples of this, bytes.
 const WINDOW_STRIDE: u64 = STRIDE as u64;
@@ -40,7 +40,7 @@ struct Cached {
 }
 
 impl Windows {
-    /// See [`super::super::Storage::map`]. `None` also where the kernel cannot tell whether the data is in memory.
+    /// See [`crate::storage::Storage::map`]. `None` also where the kernel cannot tell whether the data is in memory.
     pub(super) fn map(&mut self, id: NodeId, node: &Node, offset: u64, len: usize) -> Option<MemoryRef> {
         if !(MAP_SIZE_MIN..=STRIDE).contains(&len)
             || node.direct_io.is_some()

@@ -23,11 +23,11 @@ use dafs_proto::transport::Span;
 use dafs_proto::wire::FileKind;
 use smallvec::SmallVec;
 
-use super::super::NodeId;
-use super::busy::{FileKey, cuts_of};
+use super::super::busy::{FileKey, cuts_of};
+use super::super::{Node, sys};
 use super::holes::held_from;
 use super::mapping::{Mapping, prepare};
-use super::{Node, sys};
+use crate::storage::NodeId;
 
 /// Bytes of a file in a window.
 const WINDOW_SIZE: usize = 1 << 20;
@@ -227,7 +227,7 @@ impl HotWindows {
         (done > 0).then_some(done)
     }
 
-    /// See [`super::super::Storage::read_pieces`].
+    /// See [`crate::storage::Storage::read_pieces`].
     pub(super) fn read_pieces<'a>(
         &mut self,
         id: NodeId,
