@@ -167,7 +167,7 @@ struct Waiting {
 }
 
 impl Exports {
-    /// Opens all exports. The calling thread is to drive them: where the kernel judges by its credentials, it gives up what would let clients
+    /// Opens all exports. The calling thread is to drive them. If the kernel judges by its credentials, it gives up what would let clients
     /// write as only user 0 may, unless it is to keep its identity.
     pub fn new(exports: Vec<ExportConfig>, config: &StorageConfig) -> Result<Self, StorageError> {
         let served = exports.into_iter().map(|export| Served {

@@ -188,7 +188,7 @@ mod tests {
 
     // [STOR-34] [STOR-96]
     #[test]
-    fn fault_domain_where_threads_hang_leaves_the_others() {
+    fn place_where_threads_hang_leaves_the_others() {
         let mut fair = Fair::new(8);
         for job in 0..50 {
             fair.push(ticket(job, Some(1)), 1);

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
 mod graph;
+mod kinds;
 mod layers;
 mod limits;
 mod pages;
@@ -126,6 +127,15 @@ fn layers_name_only_what_they_may() {
             .filter(|layer| path.starts_with(layer.under))
             .flat_map(|layer| rules::forbidden_imports(text, layer))
             .collect()
+    });
+    assert_none(&faults);
+}
+
+#[test]
+fn kinds_are_asked_for_capabilities_and_not_compared() {
+    let faults = faults_in_sources(|path, text| match is_test_file(path) {
+        true => Vec::new(),
+        false => kinds::KINDS.iter().flat_map(|kind| kinds::named(path, text, kind)).collect(),
     });
     assert_none(&faults);
 }
