@@ -22,13 +22,13 @@ local SPEC = {
         { 0x08, "EAGER_BUFFERS", about = "a client may ask for eager buffers" },
         { 0x10, "LISTS", about = "a client may send ReadList and WriteList; Welcome has the field gather" },
         { 0x20, "BATCHES", about = "a client may send Batch (batch.md)" },
-        { 0x40, "TOKENS", about = "a client may send Share and OpenToken (session.md)" },
+        { 0x40, "TOKENS", about = "a client may send Share and OpenToken (files.md)" },
         { 0x80, "LOCKS", about = "a client may send Lock, Unlock and LockTest (locks.md)" },
         { 0x100, "VIEWS", about = "a client may send ViewSet, ViewDrop, ReadView and WriteView (views.md)" },
         {
             0x200,
             "EXPLAIN",
-            about = "a client may set EXPLAIN in ReadList, WriteList, ReadView and WriteView (list-io.md)",
+            about = "a client may set EXPLAIN in ReadList, WriteList, ReadView and WriteView (lists.md)",
         },
     },
     methods = { [0] = "inline", [1] = "direct", [2] = "eager", [3] = "client-initiated" },
@@ -71,17 +71,14 @@ local SPEC = {
         [61] = { "NO_DATA", "no such extended attribute" },
         [95] = { "NOT_SUPPORTED", "operation not supported" },
         [110] = { "TIMED_OUT", "the deadline passed before the operation began" },
-        [122] = { "QUOTA", "disk quota exceeded" },
-        [125] = { "CANCELLED", "operation canceled" },
         [116] = { "STALE", "stale file handle" },
+        [122] = { "QUOTA", "disk quota exceeded" },
+        [125] = { "CANCELLED", "reserved: operation canceled" },
         [4097] = { "CHAIN_ABORTED", "an earlier request of the chain failed" },
         [4098] = { "FENCED", "this client is fenced off the export" },
         [4099] = { "NO_EXPORT", "no such export, or this client may not mount it" },
         [4100] = { "FALSE_RETRY", "the sequence number of the slot was used before for another request" },
-        [4101] = {
-            "NO_SESSION",
-            "the server does not know the session: it ended, or the server was restarted",
-        },
+        [4101] = { "NO_SESSION", "reserved: the server does not know the session" },
         [4102] = { "AUTH_FAILED", "the key is unknown or the proof is wrong" },
         [4103] = { "AUTH_REQUIRED", "this listener demands a key" },
         [4104] = { "VERSION", "no protocol version is spoken by both sides" },
@@ -314,6 +311,18 @@ local SPEC = {
             { 32, 4, "deadline_ms" },
             { 36, 4, "reserved", reserved = true },
         },
+        notice = {
+            {
+                0,
+                4,
+                "kind",
+                min = 1,
+                max = 2,
+                names = { [1] = "draining", [2] = "protocol fault" },
+                open = true,
+                about = "a client ignores other kinds",
+            },
+        },
         ["read request"] = {
             { 0, 8, "offset", about = "first byte of the file" },
             { 8, 4, "length", about = "bytes to read" },
@@ -359,6 +368,102 @@ local SPEC = {
             },
             { 13, 3, "reserved", reserved = true },
             { 16, 8, "verifier", about = "of unstable data: compare it with that of the commit" },
+        },
+        ["commit request"] = {
+            { 0, 8, "offset", about = "first byte to make durable" },
+            { 8, 8, "length", about = "bytes; 0 for all that follow" },
+            { 16, 1, "stability", min = 1, max = 2, about = "data-sync or file-sync" },
+            { 17, 7, "reserved", reserved = true },
+        },
+        ["commit reply"] = {
+            {
+                0,
+                8,
+                "verifier",
+                about =
+                    "unstable writes that were answered with this verifier are durable now; others may be " ..
+                    "lost",
+            },
+        },
+        ["range request"] = {
+            { 0, 8, "offset", about = "first byte; of Truncate the new size" },
+            { 8, 8, "length", about = "bytes" },
+        },
+        ["copy request"] = {
+            { 0, 8, "source", about = "the file that is read" },
+            { 8, 8, "source_offset", about = "first byte of the source" },
+            { 16, 8, "offset", about = "where it goes" },
+            { 24, 8, "length", about = "bytes; 0 for all that follow" },
+        },
+        ["copy reply"] = {
+            { 0, 8, "count", about = "bytes copied, from the first one on" },
+            { 8, 8, "verifier", about = "as of an unstable write" },
+            {
+                16,
+                4,
+                "end",
+                min = 0,
+                max = 1,
+                about = "1 if the source ended before all that was asked for; of length 0, if all is copied",
+            },
+            { 20, 4, "reserved", reserved = true },
+        },
+        ["seek request"] = {
+            { 0, 8, "offset", about = "where to begin" },
+            {
+                8,
+                4,
+                "what",
+                min = 0,
+                max = 1,
+                names = { [0] = "data", [1] = "hole" },
+                about = "what to look for",
+            },
+            { 12, 4, "reserved", reserved = true },
+        },
+        ["seek reply"] = {
+            { 0, 8, "offset", about = "where the data or hole begins; the end of the file is a hole" },
+        },
+        ["hint request"] = {
+            { 0, 8, "offset", about = "first byte" },
+            { 8, 8, "length", about = "bytes; 0 for all that follow" },
+            {
+                16,
+                4,
+                "pattern",
+                min = 0,
+                max = 5,
+                names = {
+                    [0] = "normal",
+                    [1] = "sequential",
+                    [2] = "random",
+                    [3] = "will need",
+                    [4] = "will not need",
+                    [5] = "once",
+                },
+                open = true,
+                about = "a server ignores other patterns",
+            },
+            {
+                20,
+                4,
+                "likelihood",
+                min = 0,
+                max = 100,
+                about = "how likely the range is used so, percent; 0 where that is not said",
+            },
+        },
+        ["eager buffer terms"] = {
+            { 0, 2, "count", min = 0, max = 32, about = "eager buffers" },
+            { 2, 2, "reads", min = 0, max = 1, about = "the client reads the server's side by RDMA too" },
+            {
+                4,
+                4,
+                "size",
+                min = 0,
+                max = 1044480,
+                about = "bytes of data in each; each range has 4,096 more",
+            },
         },
         ["list request"] = {
             { 0, 4, "length", about = "total of the extents, and of the ranges where there are any" },
@@ -445,6 +550,47 @@ local SPEC = {
             { 40, 4, "ranges", about = "ranges of memory in the payload" },
             { 44, 4, "reserved", reserved = true },
         },
+        ["description of a view"] = {
+            { 0, 4, "nodes", min = 1, max = 4096, about = "nodes that follow; the last is the view" },
+            { 4, 4, "reserved", reserved = true },
+        },
+        ["node of a view"] = {
+            {
+                0,
+                1,
+                "kind",
+                min = 0,
+                max = 11,
+                names = {
+                    [0] = "bytes",
+                    [1] = "contiguous",
+                    [2] = "vector",
+                    [3] = "hvector",
+                    [4] = "indexed",
+                    [5] = "hindexed",
+                    [6] = "indexed block",
+                    [7] = "hindexed block",
+                    [8] = "struct",
+                    [9] = "subarray",
+                    [10] = "darray",
+                    [11] = "resized",
+                },
+                about = "which constructor it is",
+            },
+            {
+                1,
+                1,
+                "order",
+                min = 0,
+                max = 1,
+                names = { [0] = "C", [1] = "Fortran" },
+                about = "which dimension of an array is the fastest: of C the last, of Fortran the first",
+            },
+            { 2, 2, "reserved", reserved = true },
+            { 4, 4, "of", about = "what it is made of; the first node is 0" },
+            { 8, 4, "entries", about = "entries that follow" },
+            { 12, 4, "reserved", reserved = true },
+        },
         ["batch request"] = {
             { 0, 4, "operations", min = 0, max = 1024, about = "operations in the payload" },
             { 4, 4, "flags", flags = { { 0x01, "NOTIFY" }, { 0x02, "EXPEDITE" } }, about = "batch.md" },
@@ -463,89 +609,106 @@ local SPEC = {
             { 8, 4, "results", about = "noticed results in the payload" },
             { 12, 4, "reserved", reserved = true },
         },
-        ["commit request"] = {
-            { 0, 8, "offset", about = "first byte to make durable" },
-            { 8, 8, "length", about = "bytes; 0 for all that follow" },
-            { 16, 1, "stability", min = 1, max = 2, about = "data-sync or file-sync" },
-            { 17, 7, "reserved", reserved = true },
+        ["operations of a batch"] = {
+            { 0, 8, "handle", about = "the file; 2⁶⁴−1 for that of the header" },
+            { 8, 1, "kind", min = 0, max = 1, names = { [0] = "read", [1] = "write" } },
+            { 9, 1, "stability", min = 0, max = 2, about = "when the data must be durable" },
+            { 10, 1, "method", min = 0, max = 1, about = "how the data travels" },
+            { 11, 1, "reserved", reserved = true },
+            { 12, 4, "length", about = "total of the extents, and of the ranges where there are any" },
+            { 16, 4, "extents", about = "extents that follow" },
+            { 20, 4, "ranges", about = "ranges that follow" },
         },
-        ["commit reply"] = {
+        ["results of a batch"] = {
+            { 0, 4, "status", about = "the outcome of the operation" },
+            { 4, 4, "count", about = "bytes moved" },
+            {
+                8,
+                8,
+                "value",
+                about =
+                    "of a read the offset at which the file ended (LIST-5), 2⁶⁴−1 where it did not; of a " ..
+                    "write the verifier",
+            },
+        },
+        ["noticed results"] = {
+            { 0, 4, "place", about = "which operation" },
+            { 4, 4, "reserved", reserved = true },
+            { 8, 16, "result", about = "as in Results of a batch" },
+        },
+        ["open request"] = {
             {
                 0,
-                8,
-                "verifier",
-                about =
-                    "unstable writes that were answered with this verifier are durable now; others may be " ..
-                    "lost",
-            },
-        },
-        ["range request"] = {
-            { 0, 8, "offset", about = "first byte; of Truncate the new size" },
-            { 8, 8, "length", about = "bytes" },
-        },
-        ["copy request"] = {
-            { 0, 8, "source", about = "the file that is read" },
-            { 8, 8, "source_offset", about = "first byte of the source" },
-            { 16, 8, "offset", about = "where it goes" },
-            { 24, 8, "length", about = "bytes; 0 for all that follow" },
-        },
-        ["copy reply"] = {
-            { 0, 8, "count", about = "bytes copied, from the first one on" },
-            { 8, 8, "verifier", about = "as of an unstable write" },
-            {
-                16,
                 4,
-                "end",
+                "flags",
+                flags = {
+                    { 0x01, "READ", about = "data may be read" },
+                    { 0x02, "WRITE", about = "data may be written" },
+                    { 0x04, "CREATE", about = "make the file when it is not there" },
+                    { 0x08, "EXCLUSIVE", about = "with CREATE: the file must not be there" },
+                    { 0x10, "TRUNCATE", about = "with WRITE: cut the file to no bytes" },
+                    { 0x20, "NO_FOLLOW", about = "a symbolic link at the end of the path is an error" },
+                    { 0x40, "DIRECTORY", about = "it must be a directory" },
+                    {
+                        0x80,
+                        "DIRECT_IO",
+                        about = "bypass the server's page cache where its storage can (O_DIRECT)",
+                    },
+                    { 0x100, "DENY_READ", about = "others may not open the file to read (files.md)" },
+                    { 0x200, "DENY_WRITE", about = "others may not open the file to write" },
+                    {
+                        0x400,
+                        "UNNAMED",
+                        about =
+                            "make a file without a name in the directory that the path leads to (files.md)",
+                    },
+                },
+                about = "how to open",
+            },
+            { 4, 4, "mode", min = 0, max = 4095, about = "permission bits of a file that is made" },
+        },
+        ["share request"] = {
+            {
+                0,
+                4,
+                "rights",
+                flags = { { 0x01, "read" }, { 0x02, "write" } },
+                about = "what the token allows",
+            },
+            { 4, 4, "ttl_ms", about = "how long the token is to live; 0 for 60,000" },
+        },
+        ["share reply"] = {
+            { 0, 4, "ttl_ms", min = 1, max = 60000, about = "how long the token lives" },
+            { 4, 4, "reserved", reserved = true },
+        },
+        ["name request"] = {
+            { 0, 4, "follow", min = 0, max = 1, about = "follow a symbolic link at the end of the path" },
+            { 4, 4, "mode", min = 0, max = 4095, about = "see below" },
+        },
+        ["path and attributes"] = { { 0, 2, "path length", max = 4096 } },
+        ["two names"] = { { 0, 2, "length of the first", max = 4096 } },
+        ["remove request"] = {
+            {
+                0,
+                4,
+                "directory",
                 min = 0,
                 max = 1,
-                about = "1 if the source ended before all that was asked for; of length 0, if all is copied",
+                about = "1: it must be an empty directory; 0: it must not be a directory",
             },
-            { 20, 4, "reserved", reserved = true },
+            { 4, 4, "reserved", reserved = true },
         },
-        ["seek request"] = {
-            { 0, 8, "offset", about = "where to begin" },
+        ["rename request"] = {
+            { 0, 8, "second handle", about = "where the second path begins" },
             {
                 8,
                 4,
-                "what",
+                "replace",
                 min = 0,
                 max = 1,
-                names = { [0] = "data", [1] = "hole" },
-                about = "what to look for",
+                about = "an existing name may be replaced; of Link not that of a directory",
             },
             { 12, 4, "reserved", reserved = true },
-        },
-        ["seek reply"] = {
-            { 0, 8, "offset", about = "where the data or hole begins; the end of the file is a hole" },
-        },
-        ["hint request"] = {
-            { 0, 8, "offset", about = "first byte" },
-            { 8, 8, "length", about = "bytes; 0 for all that follow" },
-            {
-                16,
-                4,
-                "pattern",
-                min = 0,
-                max = 5,
-                names = {
-                    [0] = "normal",
-                    [1] = "sequential",
-                    [2] = "random",
-                    [3] = "will need",
-                    [4] = "will not need",
-                    [5] = "once",
-                },
-                open = true,
-                about = "a server ignores other patterns",
-            },
-            {
-                20,
-                4,
-                "likelihood",
-                min = 0,
-                max = 100,
-                about = "how likely the range is used so, percent; 0 where that is not said",
-            },
         },
         ["readdir request"] = {
             {
@@ -579,68 +742,7 @@ local SPEC = {
             { 4, 4, "end", min = 0, max = 1, about = "no entries follow" },
             { 8, 8, "cookie", about = "that of the last entry, else that of the request" },
         },
-        ["open request"] = {
-            {
-                0,
-                4,
-                "flags",
-                flags = {
-                    { 0x01, "READ", about = "data may be read" },
-                    { 0x02, "WRITE", about = "data may be written" },
-                    { 0x04, "CREATE", about = "make the file when it is not there" },
-                    { 0x08, "EXCLUSIVE", about = "with CREATE: the file must not be there" },
-                    { 0x10, "TRUNCATE", about = "with WRITE: cut the file to no bytes" },
-                    { 0x20, "NO_FOLLOW", about = "a symbolic link at the end of the path is an error" },
-                    { 0x40, "DIRECTORY", about = "it must be a directory" },
-                    {
-                        0x80,
-                        "DIRECT_IO",
-                        about = "bypass the server's page cache where its storage can (O_DIRECT)",
-                    },
-                    { 0x100, "DENY_READ", about = "others may not open the file to read (storage.md)" },
-                    { 0x200, "DENY_WRITE", about = "others may not open the file to write" },
-                    {
-                        0x400,
-                        "UNNAMED",
-                        about =
-                            "make a file without a name in the directory that the path leads to " ..
-                            "(storage.md)",
-                    },
-                },
-                about = "how to open",
-            },
-            { 4, 4, "mode", min = 0, max = 4095, about = "permission bits of a file that is made" },
-        },
-        ["share request"] = {
-            {
-                0,
-                4,
-                "rights",
-                flags = { { 0x01, "read" }, { 0x02, "write" } },
-                about = "what the token allows",
-            },
-            { 4, 4, "ttl_ms", about = "how long the token is to live; 0 for 60,000" },
-        },
-        ["share reply"] = {
-            { 0, 4, "ttl_ms", min = 1, max = 60000, about = "how long the token lives" },
-            { 4, 4, "reserved", reserved = true },
-        },
-        ["eager buffer terms"] = {
-            { 0, 2, "count", min = 0, max = 32, about = "eager buffers" },
-            { 2, 2, "reads", min = 0, max = 1, about = "the client reads the server's side by RDMA too" },
-            {
-                4,
-                4,
-                "size",
-                min = 0,
-                max = 1044480,
-                about = "bytes of data in each; each range has 4,096 more",
-            },
-        },
-        ["name request"] = {
-            { 0, 4, "follow", min = 0, max = 1, about = "follow a symbolic link at the end of the path" },
-            { 4, 4, "mode", min = 0, max = 4095, about = "see below" },
-        },
+        ["directory entries"] = { { 0, 8, "cookie" }, { 8, 2, "name length", min = 1, max = 255 } },
         ["verify request"] = {
             {
                 0,
@@ -666,29 +768,7 @@ local SPEC = {
             { 40, 8, "file_id", about = "as in Attributes" },
             { 48, 8, "generation", about = "the same" },
         },
-        ["remove request"] = {
-            {
-                0,
-                4,
-                "directory",
-                min = 0,
-                max = 1,
-                about = "1: it must be an empty directory; 0: it must not be a directory",
-            },
-            { 4, 4, "reserved", reserved = true },
-        },
-        ["rename request"] = {
-            { 0, 8, "second handle", about = "where the second path begins" },
-            {
-                8,
-                4,
-                "replace",
-                min = 0,
-                max = 1,
-                about = "an existing name may be replaced; of Link not that of a directory",
-            },
-            { 12, 4, "reserved", reserved = true },
-        },
+        ["attribute names"] = { { 0, 2, "path length", max = 4096 } },
         ["lock request"] = {
             { 0, 8, "offset", about = "where the range begins" },
             { 8, 8, "length", about = "its bytes; 0: all that follow (LOCK-15)" },
@@ -747,90 +827,6 @@ local SPEC = {
             { 16, 8, "length", about = "its bytes; 0: all that follow" },
             { 24, 8, "owner", about = "the client's name for whoever waits" },
         },
-        notice = {
-            {
-                0,
-                4,
-                "kind",
-                min = 1,
-                max = 2,
-                names = { [1] = "draining", [2] = "protocol fault" },
-                open = true,
-                about = "a client ignores other kinds",
-            },
-        },
-        ["path and attributes"] = { { 0, 2, "path length", max = 4096 } },
-        ["two names"] = { { 0, 2, "length of the first", max = 4096 } },
-        ["attribute names"] = { { 0, 2, "path length", max = 4096 } },
-        ["description of a view"] = {
-            { 0, 4, "nodes", min = 1, max = 4096, about = "nodes that follow; the last is the view" },
-            { 4, 4, "reserved", reserved = true },
-        },
-        ["node of a view"] = {
-            {
-                0,
-                1,
-                "kind",
-                min = 0,
-                max = 11,
-                names = {
-                    [0] = "bytes",
-                    [1] = "contiguous",
-                    [2] = "vector",
-                    [3] = "hvector",
-                    [4] = "indexed",
-                    [5] = "hindexed",
-                    [6] = "indexed block",
-                    [7] = "hindexed block",
-                    [8] = "struct",
-                    [9] = "subarray",
-                    [10] = "darray",
-                    [11] = "resized",
-                },
-                about = "which constructor it is",
-            },
-            {
-                1,
-                1,
-                "order",
-                min = 0,
-                max = 1,
-                names = { [0] = "C", [1] = "Fortran" },
-                about = "which dimension of an array is the fastest: of C the last, of Fortran the first",
-            },
-            { 2, 2, "reserved", reserved = true },
-            { 4, 4, "of", about = "what it is made of; the first node is 0" },
-            { 8, 4, "entries", about = "entries that follow" },
-            { 12, 4, "reserved", reserved = true },
-        },
-        ["operations of a batch"] = {
-            { 0, 8, "handle", about = "the file; 2⁶⁴−1 for that of the header" },
-            { 8, 1, "kind", min = 0, max = 1, names = { [0] = "read", [1] = "write" } },
-            { 9, 1, "stability", min = 0, max = 2, about = "when the data must be durable" },
-            { 10, 1, "method", min = 0, max = 1, about = "how the data travels" },
-            { 11, 1, "reserved", reserved = true },
-            { 12, 4, "length", about = "total of the extents, and of the ranges where there are any" },
-            { 16, 4, "extents", about = "extents that follow" },
-            { 20, 4, "ranges", about = "ranges that follow" },
-        },
-        ["results of a batch"] = {
-            { 0, 4, "status", about = "the outcome of the operation" },
-            { 4, 4, "count", about = "bytes moved" },
-            {
-                8,
-                8,
-                "value",
-                about =
-                    "of a read the offset at which the file ended (LIST-5), 2⁶⁴−1 where it did not; of a " ..
-                    "write the verifier",
-            },
-        },
-        ["noticed results"] = {
-            { 0, 4, "place", about = "which operation" },
-            { 4, 4, "reserved", reserved = true },
-            { 8, 16, "result", about = "as in Results of a batch" },
-        },
-        ["directory entries"] = { { 0, 8, "cookie" }, { 8, 2, "name length", min = 1, max = 255 } },
     },
     nodes = {
         [0] = { "bytes", fields = { { 16, 8, "length", about = "bytes side by side" } }, entries = {} },
@@ -981,9 +977,7 @@ local SPEC = {
                 "slots",
                 "u16",
                 min = 1,
-                about =
-                    "slots that it would like; not looked at where a session is resumed; the client of " ..
-                    "this project asks for 64",
+                about = "slots that it would like; not looked at where a session is resumed",
             },
             { "resume", "Resume?", about = "the session to take up again" },
         },
@@ -1065,7 +1059,8 @@ local SPEC = {
             {
                 "executed",
                 "bool",
-                about = "that request was executed and answered; else it is being executed, or was abandoned",
+                about =
+                    "that request was executed and answered; false: it is being executed, or was abandoned",
             },
         },
         LimitsReply = {
@@ -1273,8 +1268,9 @@ local SPEC = {
                 min = 1,
                 max = 4096,
                 about =
-                    "messages that this side is ready to hold. Nothing on the stream counts them: the " ..
-                    "peer takes it as the bound of its own queue",
+                    "messages that this side is ready to hold; a session gets at most recv_depth − 4 " ..
+                    "slots, so a client states its slots and 16. Nothing on the stream counts messages: " ..
+                    "the peer takes it as the bound of its own queue",
             },
             {
                 12,

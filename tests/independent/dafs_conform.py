@@ -2,12 +2,12 @@
 """Tests a dafs server against the specification, requirement by requirement.
 
 It connects to the server as a client does, over tcp, and tests what a server must do: it sends good
-requests, and hostile ones, and looks at what comes back. For each requirement of the pages session,
-tcp, wire, errors, files, lists, views, batch, locks and access it prints one line:
+requests, and hostile ones, and looks at what comes back. For each requirement of the protocol, but for
+those of the transports over shared memory and RDMA, it prints one line:
 
   passed WIRE-24                      every test of the requirement passed
   failed SESS-12: expected …; came …  a test did not
-  not tested ACC-20: …                the reason: a client's duty, cannot be seen from outside, …
+  not tested ACC-32: …                the reason: a client's duty, cannot be seen from outside, …
 
 Each test works in a directory of its own, dafs-conform-PID-N, below the root of the export, and
 removes it. Tests send what a server must refuse, so its log will complain: use an export and a
@@ -33,7 +33,8 @@ from conform.untested import REASONS
 from dafs.session import Address, Key, ServerFault, StatusError
 from dafs.tcp import ConnectionEnded, Malformed
 
-PAGES = ("session", "tcp", "wire", "errors", "files", "lists", "views", "batch", "locks", "access")
+PAGES = ("session", "tcp", "wire", "wire-session", "wire-data", "wire-lists", "wire-files", "errors", "files", "lists", "views", "batch", "locks",
+         "access")
 PASSED, FAILED, NOT_TESTED = "passed", "failed", "not tested"
 EXAMPLES = """examples:
   dafs-server --export data=/tmp/try --listen tcp://127.0.0.1:12049 --lease-ms 2000 --keep-alive-ms 500 &

@@ -78,6 +78,12 @@ impl Raw {
         Self::connect_with(domain(address), address, &params)
     }
 
+    /// The same, and takes so many messages before their user does.
+    pub fn connect_with_depth(address: &Address, recv_depth: u16) -> Self {
+        let params = ConnectParams { recv_depth, ..ConnectParams::default() };
+        Self::connect_with(domain(address), address, &params)
+    }
+
     fn connect_with(domain: Arc<dyn Domain>, address: &Address, params: &ConnectParams) -> Self {
         let params = ConnectParams { wait: WaitPolicy::Event, ..*params };
         let endpoint = domain.connect(address, &params, Duration::from_secs(10)).expect("a connection");

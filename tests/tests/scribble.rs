@@ -182,7 +182,7 @@ mod shm {
         false
     }
 
-    // [CLI-40] [SHM-11] Both sides meet the garbage.
+    // [WIRE-139] [SHM-11] Both sides meet the garbage.
     #[test]
     fn client_whose_rings_are_scribbled_gets_an_error_or_goes_on() {
         let _alone = ALONE.lock();

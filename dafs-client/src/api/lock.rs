@@ -368,7 +368,7 @@ mod tests {
         assert!(other.try_lock(0..2, LockKind::Exclusive).unwrap());
     }
 
-    // [CLI-146]
+    // [LOCK-69]
     #[test]
     fn expired_waiting_lock_is_cancelled_at_the_server_at_once() {
         let world = World::new(2);

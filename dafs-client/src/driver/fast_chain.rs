@@ -212,7 +212,7 @@ mod tests {
         assert!(is_in_place(&session));
     }
 
-    // [CLI-30] [SESS-51] [CLI-39]
+    // [CLI-30] [SESS-51] [SESS-139]
     #[test]
     fn chain_cut_off_at_any_request_is_completed() {
         for opcode in LINKS {
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    // [CLI-180] [CLI-125]
+    // [SESS-140] [CLI-125]
     #[test]
     fn chain_that_may_have_changed_what_it_locked_is_not_run_again() {
         for opcode in LINKS {
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    // [CLI-40] in every byte of a reply's head
+    // [WIRE-139] in every byte of a reply's head
     #[test]
     fn broken_chain_reply_is_judged_by_the_general_path() {
         for place in 0..HEADER_SIZE {

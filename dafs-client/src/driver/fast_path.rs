@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(places_used(&session), (0, 0));
     }
 
-    // [CLI-40] in every byte of the reply's head
+    // [WIRE-139] in every byte of the reply's head
     #[test]
     fn fast_reply_that_is_broken_anywhere_is_judged_by_the_general_path() {
         for place in 0..ReadReply::HEAD_SIZE {

@@ -550,7 +550,7 @@ mod tests {
         assert!(shared.contended.load(Ordering::Relaxed));
     }
 
-    // [CLI-146]
+    // [LOCK-69]
     #[test]
     fn abandoned_waiting_lock_is_cancelled_at_the_server_at_once() {
         let world = World::new(4);

@@ -234,7 +234,7 @@ mod tests {
         shared.lock().die(Error::Closed);
     }
 
-    // [CLI-42]
+    // [SESS-137]
     #[test]
     fn session_closed_while_reopening_files_leaves_nothing() {
         for at in [Opcode::Mount, Opcode::Open, Opcode::Lock] {
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    // [CLI-42]
+    // [SESS-137]
     #[test]
     fn session_closed_while_resuming_is_ended_at_the_server() {
         let world = World::new(2);

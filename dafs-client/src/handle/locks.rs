@@ -241,7 +241,7 @@ fn without(range: &Range<u64>, others: impl Iterator<Item = Range<u64>>) -> Vec<
 mod tests {
     use super::*;
 
-    // [CLI-140]
+    // [LOCK-67]
     #[test]
     fn what_is_unlocked_is_not_locked_again() {
         let mut locks = Locks::default();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(locks.put_back(), [], "it was of another session");
     }
 
-    // [CLI-146] [CLI-148] [LOCK-46]
+    // [LOCK-69] [CLI-148] [LOCK-46]
     #[test]
     fn abandoned_wait_and_repair_are_cancelled_unless_shared() {
         let mut locks = Locks::default();

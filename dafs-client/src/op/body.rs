@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    // [CLI-40] one less, exact, one more
+    // [WIRE-139] one less, exact, one more
     #[test]
     fn reply_that_tells_of_more_than_was_asked_for_is_a_fault() {
         for (count, is_good) in [(4, true), (5, true), (6, false)] {

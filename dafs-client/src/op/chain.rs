@@ -263,7 +263,7 @@ impl ChainWork {
 mod tests {
     use super::*;
 
-    // [CLI-160] [CLI-39]
+    // [CLI-160] [SESS-139]
     #[test]
     fn chain_that_both_compares_and_changes_is_not_repeated() {
         let link = |opcode| Link::new(opcode, Named::default());
@@ -273,7 +273,7 @@ mod tests {
         assert!(repeats(&[Opcode::Open, Opcode::Write, Opcode::Commit, Opcode::Close]));
         assert!(!repeats(&[Opcode::Open, Opcode::Verify, Opcode::Write]));
         assert!(!repeats(&[Opcode::Truncate, Opcode::Verify]));
-        // [CLI-180]
+        // [SESS-140]
         let mut locked = ChainWork::new([Opcode::Lock, Opcode::Read, Opcode::Write].map(link).into());
         for (sent, repeats) in [(0, true), (1, true), (2, true), (3, false)] {
             locked.sent = sent;

@@ -61,9 +61,9 @@ statuses! {
     NO_DATA = 61, ENODATA, "no such extended attribute";
     NOT_SUPPORTED = 95, EOPNOTSUPP, "operation not supported";
     TIMED_OUT = 110, ETIMEDOUT, "the deadline passed before the operation began";
+    STALE = 116, ESTALE, "stale file handle";
     QUOTA = 122, EDQUOT, "disk quota exceeded";
     CANCELLED = 125, ECANCELED, "operation canceled";
-    STALE = 116, ESTALE, "stale file handle";
     CHAIN_ABORTED = 0x1001, ECANCELED, "an earlier request of the chain failed";
     FENCED = 0x1002, EACCES, "this client is fenced off the export";
     NO_EXPORT = 0x1003, ENOENT, "no such export, or this client may not mount it";

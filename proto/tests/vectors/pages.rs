@@ -1,4 +1,4 @@
-//! The tables of `spec/protocol/wire.md`: each operation has them, and they are the bytes.
+//! The tables of `spec/protocol/wire.md` and the pages that follow it: each operation has them, and they are the bytes.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,14 @@ use dafs_proto::wire::{
 
 use crate::vector;
 
-const PAGE: &str = include_str!("../../../spec/protocol/wire.md");
+/// The pages of the wire, one behind the other.
+const PAGE: &str = concat!(
+    include_str!("../../../spec/protocol/wire.md"),
+    include_str!("../../../spec/protocol/wire-session.md"),
+    include_str!("../../../spec/protocol/wire-data.md"),
+    include_str!("../../../spec/protocol/wire-lists.md"),
+    include_str!("../../../spec/protocol/wire-files.md"),
+);
 const ERRORS: &str = include_str!("../../../spec/protocol/errors.md");
 
 /// What stands below each heading, by the anchor that links name.
@@ -30,16 +37,18 @@ fn sections() -> HashMap<String, Vec<&'static str>> {
     sections
 }
 
-/// Anchors that a text links to.
+/// Anchors of the pages of the wire that a text links to.
 fn anchors(text: &str) -> impl Iterator<Item = &str> {
-    text.split("](#").skip(1).filter_map(|rest| rest.split_once(')')).map(|(anchor, _)| anchor)
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let anchors = targets.filter_map(|(target, _)| target.split_once('#'));
+    anchors.filter(|(page, _)| page.is_empty() || page.starts_with("wire")).map(|(_, anchor)| anchor)
 }
 
 /// The cells of the rows of the first table below a heading, without its head.
 fn rows(heading: &str) -> Vec<Vec<&'static str>> {
     let sections = sections();
     let lines =
-        sections.get(heading).unwrap_or_else(|| panic!("spec/protocol/wire.md has no section {heading}"));
+        sections.get(heading).unwrap_or_else(|| panic!("the pages of the wire have no section {heading}"));
     let table =
         lines.iter().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let cells = |line: &&&'static str| line.trim_matches('|').split('|').map(str::trim).collect();
@@ -69,7 +78,7 @@ fn opcode_has_a_table_of_each_body_and_payload() {
 }
 
 #[test]
-fn links_within_the_page_lead_somewhere() {
+fn links_within_the_pages_lead_somewhere() {
     let sections = sections();
     anchors(PAGE).for_each(|anchor| assert!(sections.contains_key(anchor), "no section {anchor}"));
 }

@@ -121,7 +121,7 @@ impl Client {
     }
 }
 
-// [SESS-1] [SESS-2]
+// [SESS-1] [SESS-2] [SESS-141]
 #[test]
 fn client_sends_and_takes_the_bytes_of_the_session() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

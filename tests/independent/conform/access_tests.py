@@ -20,7 +20,7 @@ def is_loopback(bench: Bench) -> bool:
     return host.startswith("127.") or host == "::1"
 
 
-@tests("ACC-2", "ACC-76")
+@tests("SESS-3")
 def loopback_listeners_demand_no_key(bench: Bench) -> None:
     connection = send_hello(bench, key_name="")
     reply = receive_reply(connection)
@@ -30,7 +30,7 @@ def loopback_listeners_demand_no_key(bench: Bench) -> None:
     same(name_of(authenticate(connection)), "OK", "Authenticate without a key:")
 
 
-@tests("ACC-10", "ACC-11", "ACC-12")
+@tests("ACC-10", "ACC-11")
 def owner_of_a_loopback_connection_is_who_it_is(bench: Bench) -> None:
     client = bench.client(identity=Identity(uid=12_345, gid=12_345))
     limits = client.limits()
@@ -72,7 +72,7 @@ def resuming_needs_the_same_key(bench: Bench) -> None:
     client.null()
 
 
-@tests("ACC-30", "STOR-5")
+@tests("STOR-5")
 def files_are_the_client_s(bench: Bench) -> None:
     client, node = bench.dir()
     limits, file = client.limits(), new_file(node, "file")

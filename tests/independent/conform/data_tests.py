@@ -97,7 +97,7 @@ def reads_touch_their_segments_only(bench: Bench) -> None:
     same(outside, b"-" * len(outside), "what is outside:")
 
 
-@tests("LIST-9", "LIST-21")
+@tests("LIST-21")
 def lists_have_the_same_results_by_all_methods(bench: Bench) -> None:
     _, file = bench.file()
     data = os.urandom(40_000)
@@ -419,7 +419,7 @@ def failures_are_statuses_and_the_session_goes_on(bench: Bench) -> None:
     client.null()
 
 
-@tests("ERR-3")
+@tests("ERR-1")
 def errnos_have_their_statuses(bench: Bench) -> None:
     _, node = bench.dir()
     node.mkdir("d")

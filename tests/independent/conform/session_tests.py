@@ -155,7 +155,7 @@ def server_proves_the_key(bench: Bench) -> None:
     bench.client().null()
 
 
-@tests("SESS-3", "ACC-1")
+@tests("SESS-3")
 def key_is_demanded(bench: Bench) -> None:
     connection = send_hello(bench, key_name="")
     reply = receive_reply(connection)
@@ -321,7 +321,7 @@ def _held_write(client: Client, file: File, slot: int) -> Message:
                 method=DIRECT, ranges=1, key=region.key, range_length=100_000, credits=1)
 
 
-@tests("SESS-22", "SESS-23")
+@tests("SESS-23")
 def credits_are_granted(bench: Bench) -> None:
     client = bench.client()
     for _ in range(3):

@@ -254,7 +254,7 @@ def access_to_write_read_only(bench: Bench) -> None:
     same(status_of(root.access_check, "", 4), "OK", "read access:")
 
 
-@tests("STOR-27", "STOR-67")
+@tests("STOR-27")
 def reads_count_what_is_there(bench: Bench) -> None:
     client, file = bench.file(b"x" * 200_000)
     _, node = bench.dir()
@@ -305,7 +305,7 @@ def directories_can_be_committed(bench: Bench) -> None:
 
 # Directories.
 
-@tests("STOR-18", "STOR-80", "STOR-81", "STOR-83")
+@tests("STOR-18", "STOR-80", "STOR-81")
 def listings_go_on_behind_cookies(bench: Bench) -> None:
     client, node = bench.dir()
     there = {b"entry-%04d" % number for number in range(1500)}
@@ -396,12 +396,12 @@ def operations_in_flight_are_finished(bench: Bench) -> None:
     same((reply.name, name_of(reply)), ("Write", "OK"), "the write in flight:")
 
 
-@tests("STOR-4", "STOR-47", "STOR-48")
+@tests("STOR-4", "STOR-48")
 def special_files_are_not_opened(bench: Bench) -> None:
     raise Skipped("a client cannot make a device, a FIFO or a socket")
 
 
-@tests("STOR-40")
+@tests("STOR-41")
 def generations_tell_files_apart(bench: Bench) -> None:
     _, node = bench.dir()
     seen = set()
@@ -417,24 +417,11 @@ def generations_tell_files_apart(bench: Bench) -> None:
         seen.add(name)
 
 
-@tests("STOR-92", "STOR-93", "STOR-91")
+@tests("WIRE-5")
 def long_paths_are_walked_or_refused(bench: Bench) -> None:
     _, node = bench.dir()
     node.mkdir("d")
     same(status_of(node.getattr, b"d/../" * 800), "OK", "a path of 1,600 parts:")
-
-
-@tests("STOR-20", "STOR-31")
-def slow_work_delays_nobody(bench: Bench) -> None:
-    client, file = bench.file()
-    other = bench.client()
-    send(client, make("Allocate", handle=file.handle, length=64 << 20))
-    for slot in range(3):
-        send(client, make("Punch", slot=12 + slot, handle=file.handle, offset=slot << 20, length=32 << 20))
-    begun = time.monotonic()
-    for _ in range(20):
-        other.null()
-    expect(time.monotonic() - begun < 2, "20 Null requests in 2 s", time.monotonic() - begun)
 
 
 @tests("STOR-97")

@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
     @staticmethod
     def from_file(path: Path) -> "Key":
-        """Take the first key of a key file ([ACC-20])."""
+        """Take the first key of a file of lines `name:secret`, as `dafs-server keygen` prints them."""
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.strip() and not line.strip().startswith("#"):
                 name, secret = line.strip().split(":")[:2]
@@ -55,7 +55,7 @@ class Key(NamedTuple):
 
 
 def _decode_secret(text: str) -> bytes:
-    """Decode hexadecimal, else base64 with optional padding ([ACC-84])."""
+    """Decode hexadecimal, else base64 with optional padding."""
     try:
         return bytes.fromhex(text)
     except ValueError:

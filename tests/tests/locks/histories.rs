@@ -420,7 +420,7 @@ fn history_of_concurrent_clients_is_one_of_a_table(on: On) {
     histories(&mut start(on, LEASE), Harness::session_with, kind, 0..on.rounds(5), |_, _| false);
 }
 
-// [LOCK-1] [LOCK-28] [CLI-147]
+// [LOCK-1] [LOCK-28] [LOCK-70]
 fn history_with_broken_connections_is_one_of_a_table(on: On) {
     let (kind, seeds) = ((End::Told, false), 100..100 + on.rounds(3));
     let tally = histories(&mut start(on, LEASE), Harness::session_with, kind, seeds, |harness, _| {
@@ -436,7 +436,7 @@ fn is_restarted(moment: Moment) -> bool {
     moment.is_held || moment.times == 1
 }
 
-// [LOCK-32] [CLI-140] [CLI-147]
+// [LOCK-32] [LOCK-67] [LOCK-70]
 fn history_with_restarts_is_one_of_a_table(on: On) {
     let (kind, seeds) = ((End::Told, true), 200..200 + on.rounds(3));
     let tally = histories(&mut start(on, LEASE), Harness::session_with, kind, seeds, |harness, moment| {
@@ -449,7 +449,7 @@ fn history_with_restarts_is_one_of_a_table(on: On) {
     tally.assert_disturbed();
 }
 
-// [LOCK-31] [LOCK-32] [CLI-140] [CLI-147] Nothing of what the server had in memory is left.
+// [LOCK-31] [LOCK-32] [LOCK-67] [LOCK-70] Nothing of what the server had in memory is left.
 fn history_with_kills_is_one_of_a_table(on: On) {
     let places = tempfile::tempdir().unwrap();
     let state_file = places.path().join("state");

@@ -293,7 +293,7 @@ fn direct_list(len: u32) -> ListRequest {
     }
 }
 
-// [CLI-140]
+// [LOCK-67]
 fn locks_are_held_again_after_a_restart(on: On) {
     let mut harness = Harness::start(on);
     let a = harness.session();
@@ -311,7 +311,7 @@ fn locks_are_held_again_after_a_restart(on: On) {
     file.write_all_at(&[1], 0).unwrap();
 }
 
-// [CLI-105] [CLI-140]
+// [CLI-105] [LOCK-67]
 fn lock_answered_before_a_restart_and_collected_after_it_is_in_doubt(on: On) {
     let mut harness = Harness::start(on);
     let a = harness.session();

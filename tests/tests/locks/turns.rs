@@ -34,7 +34,7 @@ fn by(owner: u64) -> LockOptions {
     LockOptions { owner: Some(owner), ..LockOptions::default() }
 }
 
-// [LOCK-25] [CLI-145]
+// [LOCK-25] [LOCK-68]
 fn locks_that_wait_leave_their_session_its_slots(on: On) {
     let harness = Harness::start_with(on, |config| config.slots_max = 4);
     let session = harness.session();
@@ -103,7 +103,7 @@ fn ten_thousand_who_wait_cost_little_memory(on: On) {
     drop((waits, first));
 }
 
-// [LOCK-26] [CLI-146]
+// [LOCK-26] [LOCK-69]
 fn wait_that_is_given_up_is_granted_to_nobody(on: On) {
     let harness = Harness::start(on);
     let (a, b, c) = (harness.session(), harness.session(), harness.session());
@@ -129,7 +129,7 @@ fn wait_that_is_given_up_is_granted_to_nobody(on: On) {
     assert!(!last.try_lock(20..30, Exclusive).unwrap());
 }
 
-// [LOCK-25] [CLI-146]
+// [LOCK-25] [LOCK-69]
 fn owner_that_waits_by_two_handles_in_both_kinds_is_told_of_each_wait(on: On) {
     let harness = Harness::start(on);
     let (holder, session) = (harness.session(), harness.session());
@@ -146,7 +146,7 @@ fn owner_that_waits_by_two_handles_in_both_kinds_is_told_of_each_wait(on: On) {
     waits.into_iter().flatten().for_each(|wait| wait.wait().unwrap());
 }
 
-// [CLI-147]
+// [LOCK-70]
 fn wait_goes_on_over_a_connection_that_breaks(on: On) {
     let harness = Harness::start(on);
     let (a, b) = (harness.session(), harness.session());
@@ -160,7 +160,7 @@ fn wait_goes_on_over_a_connection_that_breaks(on: On) {
     assert!(!held.try_lock(0..1, Shared).unwrap());
 }
 
-// [CLI-147]
+// [LOCK-70]
 fn wait_goes_on_over_a_restart(on: On) {
     let mut harness = Harness::start(on);
     let (a, b) = (harness.session(), harness.session());

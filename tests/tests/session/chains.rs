@@ -295,7 +295,7 @@ mod sim {
         assert_eq!(wait_some_with(&mut pending, &hints).len(), 0);
     }
 
-    // [SESS-50] [SESS-51] [CLI-39] [SESS-88] wherever the connection breaks
+    // [SESS-50] [SESS-51] [SESS-139] [SESS-88] wherever the connection breaks
     #[test]
     fn chain_whose_connection_breaks_anywhere_ends_with_all_of_its_data() {
         let mut cuts = 0;
@@ -327,7 +327,7 @@ mod sim {
         assert!(cuts > 10, "{cuts}");
     }
 
-    // [CLI-39] [SESS-118]
+    // [SESS-139] [SESS-118]
     #[test]
     fn chain_of_a_forgotten_session_restarts_or_is_in_doubt() {
         let world = world(steady());

@@ -17,7 +17,7 @@ on_each_provider_and_two_workers! {
 }
 
 /// Until its lease is over a session that the server believes lost would keep its files and what they take.
-// [CLI-42] [CLI-126]
+// [SESS-137] [SESS-138]
 fn session_that_ends_with_requests_in_flight_leaves_nothing_behind(on: On) {
     let harness = Harness::start_with(on, |config| config.lease_ms = 3_600_000);
     let watcher = harness.session();

@@ -32,6 +32,7 @@ on_each_provider_and_two_workers! {
     buffers_that_cannot_be_registered_are_ordinary_memory,
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
     chain_asks_for_as_many_credits_as_it_has_requests,
+    slots_leave_room_for_callbacks,
 }
 
 /// What passes through buffers of one worker, by a stream.
@@ -77,6 +78,16 @@ fn credits_follow_what_the_client_wants_and_never_pass_the_slots(on: On) {
         assert_eq!(session.limits().unwrap().slots, slots);
     }
     assert_eq!(harness.session().statistics().unwrap().protocol_errors, 0);
+}
+
+// [SESS-133]
+fn slots_leave_room_for_callbacks(on: On) {
+    let harness = Harness::start(on);
+    for (depth, slots) in [(20, 16), (6, 2), (5, 1), (4, 1)] {
+        let mut raw = Raw::connect_with_depth(harness.address(), depth);
+        let welcome = raw.shake(&introduction(harness.address(), 32, None)).unwrap();
+        assert_eq!(welcome.slots, slots, "a client that receives {depth} messages");
+    }
 }
 
 // [CLI-108] Else each of its requests waits for the reply to the one before.

@@ -39,7 +39,7 @@ fn connect(harness: &Harness) -> Session {
     harness.connect(&config()).unwrap()
 }
 
-// [SESS-52] [STOR-16] [CLI-21] [CLI-31]
+// [SESS-52] [STOR-16] [CLI-21] [SESS-136]
 fn server_restarted_under_load_lets_every_client_finish(on: On) {
     const CLIENTS: u64 = 4;
     let pieces_count = on.rounds(400);

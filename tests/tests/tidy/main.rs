@@ -348,6 +348,21 @@ fn requirements_are_each_cited_by_a_test_or_excepted_with_a_reason() {
 }
 
 #[test]
+fn programs_of_strangers_name_rules_of_the_protocol_alone() {
+    let ids_of = |under: &str| -> BTreeSet<String> {
+        let pages = files(|path| path.starts_with(under) && is_page(path));
+        pages.iter().flat_map(|(_, text)| spec_ids::requirements(text)).map(|rule| rule.id).collect()
+    };
+    let (protocol, all) = (ids_of("spec/protocol/"), ids_of("spec/"));
+    let areas = all.iter().filter_map(|id| Some(id.rsplit_once('-')?.0)).collect();
+    let faults = |_: &str, text: &str| {
+        let strange = spec_ids::named_ids(text, &areas).into_iter().filter(|id| !protocol.contains(id));
+        strange.map(|id| format!(" {id} is no rule of spec/protocol/")).collect()
+    };
+    assert_none(&faults_in(|path| path.starts_with("tests/independent/"), faults));
+}
+
+#[test]
 fn requirements_are_short_and_one_rule_each() {
     let faults = |path: &str, text: &str| spec_ids::requirement_faults(text, spec_ids::Part::of(path));
     assert_none(&faults_in(is_page, faults));

@@ -59,21 +59,6 @@ impl Part {
     pub(crate) fn of(path: &str) -> Self {
         if path.starts_with("spec/design/") { Self::Design } else { Self::Protocol }
     }
-
-    fn takes(self, capitals: usize) -> bool {
-        match self {
-            Self::Protocol => capitals == 1,
-            // The pages that moved here lose their capitals one by one.
-            Self::Design => capitals <= 1,
-        }
-    }
-
-    fn rule(self) -> &'static str {
-        match self {
-            Self::Protocol => "one rule has exactly one",
-            Self::Design => "a page of the design says in the present tense what the program does",
-        }
-    }
 }
 
 /// What is wrong with the requirements of a page: too long, or not one rule.
@@ -83,15 +68,25 @@ pub(crate) fn requirement_faults(page: &str, part: Part) -> Vec<String> {
         let words =
             text.split_whitespace().filter(|word| word.contains(|c: char| c.is_alphanumeric() || c == '_'));
         let words = words.count();
-        let rules = ["MUST", "SHOULD", "MAY"].iter().map(|rule| count_of_word(text, rule)).sum::<usize>();
+        let rules = capitals(text);
         let too_long = (words > WORDS_MAX).then(|| {
             format!("{line}: [{id}] has {words} words, over {WORDS_MAX}; split it, or explain below")
         });
-        let not_one = (!part.takes(rules))
-            .then(|| format!("{line}: [{id}] has {rules} of MUST, SHOULD and MAY; {}", part.rule()));
+        let not_one = (part == Part::Protocol && rules != 1)
+            .then(|| format!("{line}: [{id}] has {rules} of MUST, SHOULD and MAY; one rule has exactly one"));
         too_long.into_iter().chain(not_one)
     };
-    requirements(page).iter().flat_map(faults_of).collect()
+    let demands = |(index, line): (usize, &str)| {
+        let is_demand = part == Part::Design && capitals(line) > 0;
+        is_demand.then(|| format!("{}: MUST, SHOULD or MAY; say what the program does", index + 1))
+    };
+    let rules = requirements(page).iter().flat_map(faults_of).collect::<Vec<_>>();
+    rules.into_iter().chain(page.lines().enumerate().filter_map(demands)).collect()
+}
+
+/// How many words of a text demand something.
+fn capitals(text: &str) -> usize {
+    ["MUST", "SHOULD", "MAY"].iter().map(|word| count_of_word(text, word)).sum()
 }
 
 /// The id and the text behind it, where a line begins a requirement.
@@ -176,6 +171,16 @@ pub(crate) fn excepted_ids(page: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Every id of these areas in `text`, in brackets or not.
+pub(crate) fn named_ids(text: &str, areas: &BTreeSet<&str>) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    let is_id = |word: &&str| {
+        word.rsplit_once('-').is_some_and(|(area, _)| areas.contains(area))
+            && leading_id(&format!("[{word}]")).is_some()
+    };
+    words.filter(is_id).map(str::to_owned).collect()
+}
+
 /// Every id in brackets in `text`.
 fn ids_in(text: &str) -> Vec<String> {
     text.match_indices('[').filter_map(|(at, _)| leading_id(&text[at..])).collect()
@@ -239,6 +244,27 @@ mod tests {
             let faults = requirement_faults(&format!("- **[A-1]** {text}\n\nMUST\n"), Part::Protocol);
             assert_eq!(faults.is_empty(), fits, "{text}: {faults:?}");
         }
+    }
+
+    #[test]
+    fn design_demands_nothing_and_its_rules_are_short() {
+        let faults = |page: &str| requirement_faults(page, Part::of("spec/design/locks.md"));
+        assert_eq!(faults("- **[A-1]** The server waits.\n\nIt must.\n"), Vec::<String>::new());
+        for word in ["MUST", "SHOULD", "MAY"] {
+            let rule = faults(&format!("- **[A-1]** The server {word} wait.\n"));
+            assert!(rule.len() == 1 && rule[0].starts_with("1: MUST, SHOULD or MAY"), "{rule:?}");
+            assert_eq!(faults(&format!("# Page\n\nThe server {word} wait.\n")).len(), 1);
+        }
+        assert_eq!(faults(&format!("- **[A-1]** {}\n", "word ".repeat(WORDS_MAX + 1))).len(), 1);
+        assert_eq!(Part::of("spec/protocol/locks.md"), Part::Protocol);
+    }
+
+    #[test]
+    fn ids_that_a_program_names_are_found() {
+        let program = "@tests(\"SESS-12\", \"ACC-3\")\nX = \"WIRE-1 WIRE-2\"  # UTF-8, SHA-256\n";
+        let areas = BTreeSet::from(["SESS", "ACC", "WIRE"]);
+        let found: Vec<String> = named_ids(program, &areas).into_iter().collect();
+        assert_eq!(found, ["ACC-3", "SESS-12", "WIRE-1", "WIRE-2"]);
     }
 
     #[test]

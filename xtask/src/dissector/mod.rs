@@ -33,8 +33,10 @@ fn generate(root: &Path) -> Result<String> {
         let path = root.join(name);
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
-    let [wire, errors, tcp] = ["wire", "errors", "tcp"].map(|name| read(&format!("spec/protocol/{name}.md")));
-    let spec = tables::spec(&Page::new(&wire?), &Page::new(&errors?), &Page::new(&tcp?))?;
+    let page = |name: &str| read(&format!("spec/protocol/{name}.md"));
+    let pages = ["wire", "wire-session", "wire-data", "wire-lists", "wire-files"].map(page);
+    let wire = pages.into_iter().collect::<Result<Vec<String>>>()?.concat();
+    let spec = tables::spec(&Page::new(&wire), &Page::new(&page("errors")?), &Page::new(&page("tcp")?))?;
     let section = format!("local SPEC = {}\n", spec.text());
     replaced(&read(DISSECTOR)?, &section).with_context(|| format!("{DISSECTOR} has no place for the tables"))
 }

@@ -12,7 +12,7 @@ pub(super) fn spec(wire: &Page, errors: &Page, tcp: &Page) -> Result<Lua> {
         .set("features", bits(wire.table("Versions and features", &["feature", "bit"])?, "feature")?)
         .set("methods", numbers(wire.table("Bodies", &["method", "number"])?, "number", "method")?)
         .set("stabilities", numbers(wire.table("Bodies", &["stability", "number"])?, "number", "stability")?)
-        .set("statuses", statuses(errors.table("Errors", &["number", "status"])?)?)
+        .set("statuses", statuses(errors.table("Statuses", &["number", "status"])?)?)
         .set("opcodes", opcodes(wire.table("Operations", &["opcode", "name"])?)?)
         .set("layouts", layouts(wire)?)
         .set("nodes", nodes(wire)?)

@@ -51,7 +51,7 @@ fn large_transfer_keeps_several_requests_in_flight() {
     assert!(together < world.net().now() - begin, "pieces overlap");
 }
 
-// [CLI-66]
+// [WIRE-141]
 #[test]
 fn inline_limit_is_the_lesser_of_what_both_sides_say() {
     let world = ScriptedWorld::new(19);

@@ -39,7 +39,7 @@ fn read_answered(action: impl Fn(&Header) -> Action + Send + 'static) -> Error {
     error
 }
 
-// [CLI-40] [CLI-128]
+// [WIRE-139] [CLI-128]
 #[test]
 fn read_answered_with_more_than_was_asked_ends_the_session() {
     for (count, payload) in [(9u32, 9usize), (8, 9), (9, 8), (4, 8), (8, 0), (u32::MAX, 8), (0, 1)] {
@@ -84,7 +84,7 @@ fn assert_ended(session: &Session, error: &Error, what: &str) {
     assert!(matches!(session.ping(), Err(Error::Peer(_))), "{what}: the session is over");
 }
 
-// [CLI-40] [CLI-128] Of 24 bytes.
+// [WIRE-139] [CLI-128] Of 24 bytes.
 #[test]
 fn list_and_view_answered_with_more_than_was_asked_end_the_session() {
     let lies = [(25u32, 25usize), (24, 25), (25, 24), (16, 24), (24, 16), (u32::MAX, 24), (0, 1), (24, 0)];
@@ -110,7 +110,7 @@ fn list_and_view_answered_with_more_than_was_asked_end_the_session() {
     }
 }
 
-// [CLI-40] [CLI-128] Each operation of a batch asked for 8 bytes.
+// [WIRE-139] [CLI-128] Each operation of a batch asked for 8 bytes.
 #[test]
 fn batch_answered_with_more_than_was_asked_ends_the_session() {
     // How many results and bytes it says there are, the counts, and how many bytes there are.
@@ -153,7 +153,7 @@ fn batch_answered_with_more_than_was_asked_ends_the_session() {
     }
 }
 
-// [CLI-40] [CLI-129] Entries that are longer than their names, and more than there are.
+// [WIRE-139] [CLI-129] Entries that are longer than their names, and more than there are.
 #[test]
 fn directory_answered_with_what_are_no_entries_ends_the_session() {
     let (world, session, _) = lied_to();
@@ -181,7 +181,7 @@ fn read_of_which_a_piece_comes_short_counts_what_lies_before_it() {
     assert_eq!(memory[..5], [2; 5]);
 }
 
-// [CLI-40]
+// [WIRE-139]
 #[test]
 fn replies_that_cannot_be_end_the_session() {
     type Make = fn(&Header) -> Action;
@@ -203,7 +203,7 @@ fn replies_that_cannot_be_end_the_session() {
     }
 }
 
-// [CLI-40]
+// [WIRE-139]
 #[test]
 fn head_cut_anywhere_ends_the_session() {
     for len in 1..HEADER_SIZE + 8 {

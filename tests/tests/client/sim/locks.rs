@@ -159,7 +159,7 @@ fn wait_given_up_ends_none_of_the_waits_that_are_like_it() {
     }
 }
 
-// [LOCK-26] [CLI-146]
+// [LOCK-26] [LOCK-69]
 #[test]
 fn last_of_equal_abandoned_waits_is_cancelled_at_the_server() {
     let two = Two::new(5);
@@ -229,7 +229,7 @@ fn lock_is_put_back_beside_one_that_waits_for_another() {
     end(waits, &two).unwrap();
 }
 
-// [CLI-183]
+// [LOCK-72]
 #[test]
 fn reclaimed_lock_is_not_undone_for_one_abandoned_before() {
     let world = ScriptedWorld::new(9);
@@ -256,7 +256,7 @@ fn reclaimed_lock_is_not_undone_for_one_abandoned_before() {
     file.write_all_at(b"x", 0).unwrap();
 }
 
-// [CLI-184]
+// [LOCK-73]
 #[test]
 fn unanswered_unlock_takes_no_later_lock_after_a_restart() {
     for is_executed in [true, false] {
@@ -277,7 +277,7 @@ fn unanswered_unlock_takes_no_later_lock_after_a_restart() {
     }
 }
 
-// [CLI-182]
+// [LOCK-71]
 #[test]
 fn abandoned_repair_is_released_only_after_it_is_broken_again() {
     for is_broken_again in [true, false] {

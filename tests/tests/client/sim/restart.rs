@@ -8,7 +8,7 @@ use dafs_proto::wire::{HEADER_SIZE, Header};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::{assert_same, bytes};
 
-// [CLI-31] [SESS-52] [SESS-118] [WIRE-48] [CLI-103]
+// [SESS-136] [SESS-52] [SESS-118] [WIRE-48] [CLI-103]
 #[test]
 fn server_restarted_reopens_files_and_repeats_what_is_idempotent() {
     let world = ScriptedWorld::new(3);
@@ -397,7 +397,7 @@ fn batch_of_which_a_file_is_gone_ends_as_stale() {
     assert_eq!(kept.read_at(&mut first, 0).unwrap(), 1);
 }
 
-// [CLI-39] [CLI-125]
+// [SESS-139] [CLI-125]
 #[test]
 fn half_sent_chain_restarts_or_is_in_doubt_after_a_restart() {
     for makes in [false, true] {
