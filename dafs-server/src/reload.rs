@@ -117,7 +117,7 @@ mod tests {
 
     // [ACC-161]
     #[test]
-    fn reload_that_hangs_keeps_no_later_one_from_being_applied_and_is_not_applied_after_it() {
+    fn hanging_reload_neither_blocks_nor_undoes_a_later_one() {
         let (release, released) = channel::<()>();
         let (applied, configs) = channel();
         let (begun, begins) = channel();

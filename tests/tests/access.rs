@@ -27,7 +27,7 @@ on_each_provider! {
     #[ignore = "needs root"]
     squashed_clients_act_as_the_user_named,
     fenced_client_is_refused_and_others_go_on,
-    fence_by_address_keeps_a_client_out_under_any_id_and_an_allow_list_all_others,
+    fence_by_address_holds_under_any_id,
     fence_that_is_kept_holds_after_a_restart,
     fence_waits_for_what_the_client_has_in_flight,
     fence_waits_for_what_a_session_left_that_has_ended,
@@ -454,7 +454,7 @@ fn fenced_client_is_refused_and_others_go_on(on: On) {
 }
 
 // [ACC-130] [ACC-131] [ACC-134] [ACC-135]
-fn fence_by_address_keeps_a_client_out_under_any_id_and_an_allow_list_all_others(on: On) {
+fn fence_by_address_holds_under_any_id(on: On) {
     let harness = Harness::start(on);
     let administrator = harness.session();
     let config = |id: u8| Config { client_id: Some([id; 16]), ..Config::default() };

@@ -17,11 +17,11 @@ use dafs_tests::{on_sockets, on_verbs};
 on_sockets! {
     storage_has_as_many_chunks_of_a_read_as_the_depth_says,
     write_hands_storage_a_chunk_before_the_one_before_is_written,
-    transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece,
+    transfer_failing_in_the_middle_ends_as_one_piece,
     transfers_of_the_smallest_budget_are_chopped_and_whole,
     session_that_holds_all_buffers_does_not_keep_another_from_its_own,
     session_that_ends_in_the_middle_gives_its_buffers_back,
-    append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole,
+    append_beyond_a_quarter_of_the_budget_is_refused,
     transfer_whose_connection_breaks_begins_anew_where_the_client_asks_again,
     list_whose_connection_breaks_begins_anew_where_the_client_asks_again,
     small_read_waits_for_one_turn_of_another_client_and_no_more,
@@ -33,11 +33,11 @@ on_sockets! {
 on_verbs! {
     storage_has_as_many_chunks_of_a_read_as_the_depth_says,
     write_hands_storage_a_chunk_before_the_one_before_is_written,
-    transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece,
+    transfer_failing_in_the_middle_ends_as_one_piece,
     transfers_of_the_smallest_budget_are_chopped_and_whole,
     session_that_holds_all_buffers_does_not_keep_another_from_its_own,
     session_that_ends_in_the_middle_gives_its_buffers_back,
-    append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole,
+    append_beyond_a_quarter_of_the_budget_is_refused,
 }
 
 /// No more than a transfer has at a time while others are there ([BUF-21]).
@@ -118,7 +118,7 @@ fn write_hands_storage_a_chunk_before_the_one_before_is_written(on: On) {
 }
 
 // [BUF-11] [BUF-42] [BUF-43] [BUF-44]
-fn transfer_that_fails_in_the_middle_ends_as_if_it_were_in_one_piece(on: On) {
+fn transfer_failing_in_the_middle_ends_as_one_piece(on: On) {
     let (harness, faults) = start(on, 4, 64 << 20);
     let (session, watcher) = (harness.session_with(&direct()), harness.session());
     let data = bytes(3, 12 * CHUNK);
@@ -240,7 +240,7 @@ fn session_that_ends_in_the_middle_gives_its_buffers_back(on: On) {
 }
 
 // [BUF-5] [BUF-36]
-fn append_beyond_a_quarter_of_the_budget_is_refused_and_one_within_it_is_whole(on: On) {
+fn append_beyond_a_quarter_of_the_budget_is_refused(on: On) {
     let (harness, _faults) = start(on, 2, 1 << 20);
     let session = harness.session_with(&direct());
     let file = file(&session, "f", &[]);

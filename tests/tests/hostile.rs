@@ -23,7 +23,7 @@ on_each_provider! {
     handshake_with_flags_handle_or_a_proof_of_nothing_ends_the_connection,
     connection_that_never_shakes_hands_is_closed_in_time,
     version_that_is_not_spoken_is_refused,
-    requests_that_break_the_rules_of_slots_end_the_session_with_a_reason,
+    requests_breaking_slot_rules_end_the_session_with_reason,
     request_repeated_with_another_opcode_is_a_false_retry,
     more_requests_than_credits_end_the_session_with_a_reason,
     session_is_not_resumed_without_its_secret,
@@ -260,7 +260,7 @@ fn version_that_is_not_spoken_is_refused(on: On) {
 }
 
 // [SESS-13] [SESS-45] [SESS-94] [WIRE-50] [WIRE-51]
-fn requests_that_break_the_rules_of_slots_end_the_session_with_a_reason(on: On) {
+fn requests_breaking_slot_rules_end_the_session_with_reason(on: On) {
     let harness = Harness::start(on);
     let bystander = Bystander::new(&harness);
     let faults: [(&str, fn(&mut Raw)); 9] = [

@@ -46,7 +46,7 @@ mod tcp {
 
     #[test]
     #[ignore = "needs python3"]
-    fn server_with_keys_and_a_state_file_fails_no_requirement_that_can_be_tested_from_outside() {
+    fn server_with_keys_and_state_file_fails_no_requirement() {
         conforms(true);
     }
 }

@@ -20,7 +20,7 @@ on_each_provider! {
     each_of_a_thousand_sessions_gets_half_its_fair_share_at_least,
     idle_sessions_cost_the_server_little_memory,
     sessions_beyond_the_limit_are_refused_until_one_ends,
-    open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on,
+    open_files_beyond_the_system_limit_are_refused,
     client_that_takes_no_replies_costs_bounded_memory_and_stalls_nobody,
     memory_export_that_is_full_says_so_and_stays_whole,
     clients_that_mount_nothing_leave_no_session,
@@ -302,7 +302,7 @@ fn handles_beyond_the_limit_are_refused_until_one_is_closed(on: On) {
     wait_for("all is closed", || faults.open_nodes() == 0);
 }
 
-fn open_files_beyond_the_limit_of_the_system_are_refused_and_others_go_on(on: On) {
+fn open_files_beyond_the_system_limit_are_refused(on: On) {
     let program = Program::start_limited(on, &["--no-calibrate"], Some(256));
     let (session, other) = (program.session(), program.session());
     let kept = other.mount("data").unwrap().create("kept").unwrap();

@@ -22,7 +22,7 @@ use dafs_tests::raw::{Raw, read_body, write_body};
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 
 on_each_provider! {
-    failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on,
+    failed_operation_is_reported_without_effect_on_the_session,
     write_that_comes_short_is_counted_and_continued,
     window_that_fails_at_once_ends_its_list,
     window_that_storage_writes_part_by_part_counts_as_calls,
@@ -38,23 +38,23 @@ on_each_provider! {
     commit_that_fails_beside_a_write_makes_the_write_doubtful,
     durable_writer_writes_again_what_a_failed_commit_lost,
     operation_that_meets_a_fence_on_its_way_is_answered_fenced,
-    open_that_cuts_a_file_sees_a_mandatory_lock_that_is_granted_while_it_waits,
+    truncating_open_sees_a_mandatory_lock_granted_meanwhile,
     list_whose_session_ends_while_it_is_made_durable_is_over,
-    fence_waits_for_what_a_client_it_names_has_left_and_for_no_other,
+    fence_waits_for_operations_of_its_clients_alone,
 }
 
 /// Over RDMA the ring makes a large write durable in one with writing it.
 mod told {
     use super::{
-        commit_of_a_chain_names_what_was_lost_before_it_and_in_it,
+        commit_of_a_chain_names_all_that_was_lost,
         stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
-        stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_own,
+        stable_write_beside_a_failing_commit_has_its_own_answer,
     };
 
     dafs_tests::on_sockets! {
-        commit_of_a_chain_names_what_was_lost_before_it_and_in_it,
+        commit_of_a_chain_names_all_that_was_lost,
         stable_write_beside_a_commit_that_fails_is_not_told_as_durable,
-        stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_own,
+        stable_write_beside_a_failing_commit_has_its_own_answer,
     }
 }
 
@@ -109,7 +109,7 @@ fn turn_in_which_the_loop_stands_still_is_measured(on: On) {
 }
 
 // [ERR-1] [ERR-3]
-fn failed_operation_tells_the_caller_has_no_effect_and_the_session_goes_on(on: On) {
+fn failed_operation_is_reported_without_effect_on_the_session(on: On) {
     const STATUSES: [Status; 5] =
         [Status::IO, Status::NO_SPACE, Status::QUOTA, Status::TOO_MANY_OPEN, Status::NO_MEMORY];
     each_export(on, |scene| {
@@ -341,7 +341,7 @@ fn stable_write_beside_a_commit_that_fails_is_not_told_as_durable(on: On) {
 }
 
 // [STOR-72] [BATCH-4] [WIRE-43]
-fn stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_own(on: On) {
+fn stable_write_beside_a_failing_commit_has_its_own_answer(on: On) {
     each_export(on, |scene| {
         let other = scene.file(b"committed");
         let durable =
@@ -367,7 +367,7 @@ fn stable_write_of_a_batch_beside_a_commit_that_fails_is_answered_as_one_of_its_
 }
 
 // [CLI-96]
-fn commit_of_a_chain_names_what_was_lost_before_it_and_in_it(on: On) {
+fn commit_of_a_chain_names_all_that_was_lost(on: On) {
     let lost = |result: dafs_client::Result<Chained>| match result {
         Err(Error::WritesLost { path, ranges, attributes: false }) if path == b"f" => {
             ranges.into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
@@ -586,7 +586,7 @@ fn operation_that_meets_a_fence_on_its_way_is_answered_fenced(on: On) {
 }
 
 // [LOCK-13]
-fn open_that_cuts_a_file_sees_a_mandatory_lock_that_is_granted_while_it_waits(on: On) {
+fn truncating_open_sees_a_mandatory_lock_granted_meanwhile(on: On) {
     each_export(on, |scene| {
         let other = scene._harness.session();
         let file = scene.file(b"guarded");
@@ -640,7 +640,7 @@ fn list_whose_session_ends_while_it_is_made_durable_is_over(on: On) {
 }
 
 // [ACC-130] Its session has ended, and storage still reads for it.
-fn fence_waits_for_what_a_client_it_names_has_left_and_for_no_other(on: On) {
+fn fence_waits_for_operations_of_its_clients_alone(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let patient = Config { operation_timeout: Some(Duration::from_secs(60)), ..Config::default() };
     let administrator = harness.session_with(&patient);

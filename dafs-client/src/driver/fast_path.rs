@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_request_that_is_not_answered_gives_the_session_back_when_another_thread_wants_it() {
+    fn unanswered_fast_request_yields_the_session_to_another_thread() {
         let world = World::new(12);
         let (session, _export, file) = opened(&world);
         let (shared, before) = (&session.owner.shared, world.net().now());

@@ -234,13 +234,13 @@ mod tests {
 
     // [CLI-188] [CLI-190]
     #[test]
-    fn wake_up_of_a_descriptor_beside_other_threads_is_never_lost_over_tcp() {
+    fn wake_up_beside_other_threads_is_never_lost_over_tcp() {
         stress(On::Tcp);
     }
 
     // [CLI-188] [CLI-190]
     #[test]
-    fn wake_up_of_a_descriptor_beside_other_threads_is_never_lost_over_shm() {
+    fn wake_up_beside_other_threads_is_never_lost_over_shm() {
         stress(On::Shm);
     }
 

@@ -187,7 +187,7 @@ mod tests {
 
     // [PROV-87]
     #[test]
-    fn sleeper_that_is_called_in_any_order_of_the_steps_is_woken_once_and_sees_the_cause() {
+    fn sleeper_is_woken_once_in_any_order_of_steps() {
         for callers in [1, 2] {
             let found = outcomes(|| checked::AtomicU32::new(AWAKE), callers);
             assert!(!found.iter().any(is_lost), "{found:?}");
@@ -201,7 +201,7 @@ mod tests {
 
     /// The check can fail.
     #[test]
-    fn sleeper_that_looks_before_it_says_that_it_sleeps_is_found_asleep_for_good() {
+    fn sleeper_that_looks_too_early_is_found_asleep_for_good() {
         let found = outcomes(|| InTwoSteps(checked::AtomicU32::new(AWAKE)), 1);
         assert!(found.iter().any(is_lost), "{found:?}");
     }

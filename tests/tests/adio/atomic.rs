@@ -16,7 +16,7 @@ use crate::support::{RDONLY, WRONLY, counter, name, open, opening, requests, run
 
 on_sockets! {
     atomic_transfer_waits_for_whoever_has_locked_a_part,
-    atomic_transfer_waits_for_whoever_has_locked_a_later_piece_or_a_gap,
+    atomic_transfer_waits_for_locks_on_later_pieces_and_gaps,
     atomic_request_does_not_hold_up_the_program,
     atomic_request_that_is_given_up_leaves_no_lock,
     requests_of_atomic_mode_stay_atomic_when_it_ends,
@@ -88,7 +88,7 @@ fn atomic_transfer_waits_for_whoever_has_locked_a_part(on: On) {
 }
 
 // [MPI-60]
-fn atomic_transfer_waits_for_whoever_has_locked_a_later_piece_or_a_gap(on: On) {
+fn atomic_transfer_waits_for_locks_on_later_pieces_and_gaps(on: On) {
     let harness = Harness::start(on);
     let file = open_atomic(&harness, on);
     let (_session, other) = open_plain(&harness);

@@ -28,12 +28,12 @@ on_sockets! {
     preallocation_where_space_cannot_be_set_aside_cuts_nothing,
     hints_are_shown_with_counters,
     session_that_ended_is_replaced_at_the_next_open,
-    view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers,
+    view_is_described_once_and_may_be_refused,
     view_that_a_restarted_server_has_no_room_for_goes_by_lists,
-    test_beside_a_thread_that_describes_a_view_does_not_wait_for_it,
+    test_does_not_wait_for_a_thread_describing_a_view,
     submit_describes_no_view_and_waits_for_nobody_who_does,
     file_is_opened_by_a_session_from_before_a_restart,
-    file_is_opened_in_an_export_that_a_restart_has_given_another_directory,
+    file_opens_in_an_export_moved_by_a_restart,
     file_that_is_closed_is_closed_at_the_server_at_once,
 }
 
@@ -239,7 +239,7 @@ fn session_that_ended_is_replaced_at_the_next_open(on: On) {
 }
 
 // [MPI-76] [MPI-77]
-fn view_is_described_once_refused_without_an_error_and_an_error_where_nobody_answers(on: On) {
+fn view_is_described_once_and_may_be_refused(on: On) {
     let mut harness = Harness::start_with(on, |config| config.limits.views_max = 2);
     let session = harness.session();
     let described = || requests(&session, &["ViewSet"]);
@@ -290,7 +290,7 @@ fn view_that_a_restarted_server_has_no_room_for_goes_by_lists(on: On) {
 }
 
 // [MPI-77] The thread waits for a server that is not there until the other goes on.
-fn test_beside_a_thread_that_describes_a_view_does_not_wait_for_it(on: On) {
+fn test_does_not_wait_for_a_thread_describing_a_view(on: On) {
     let mut harness = Harness::start(on);
     let file = open(&name(&harness, on, "f"), &[("dafs_method", "view")]);
     let mut data = bytes(1, 1000);
@@ -355,7 +355,7 @@ fn file_is_opened_by_a_session_from_before_a_restart(on: On) {
     assert_eq!(run(&again, Direction::Read, &[segment(&mut [0; 10], 0)]).unwrap(), 0);
 }
 
-fn file_is_opened_in_an_export_that_a_restart_has_given_another_directory(on: On) {
+fn file_opens_in_an_export_moved_by_a_restart(on: On) {
     let mut harness = Harness::start(on);
     let name = name(&harness, on, "f");
     drop(open(&name, &[]));
@@ -384,7 +384,7 @@ fn file_that_is_closed_is_closed_at_the_server_at_once(on: On) {
 
 // [MPI-92] It takes connections, and never says a word.
 #[test]
-fn server_that_kept_one_call_waiting_is_not_waited_for_by_the_next() {
+fn next_call_does_not_wait_for_a_server_that_hung() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let name = format!("dafs+tcp://{}/data/f", listener.local_addr().unwrap());

@@ -30,7 +30,7 @@ on_sockets! {
     lock_of_the_pointer_ends_with_whoever_died,
     pointer_that_cannot_be_made_says_why,
     pointer_that_nobody_can_lock_is_not_made,
-    pointer_that_others_have_is_not_refused_to_all_where_it_is_refused_to_one,
+    pointer_refused_to_one_is_not_refused_to_all,
 }
 
 /// A file that two processes have open.
@@ -233,7 +233,7 @@ fn pointer_that_nobody_can_lock_is_not_made(on: On) {
 }
 
 // [MPI-89] Whoever takes the MPI library's pointer keeps it, and would write over what others have written by the server's.
-fn pointer_that_others_have_is_not_refused_to_all_where_it_is_refused_to_one(on: On) {
+fn pointer_refused_to_one_is_not_refused_to_all(on: On) {
     let is_root = rustix::process::geteuid().is_root();
     let harness = Harness::start_with(on, |config| {
         if is_root {

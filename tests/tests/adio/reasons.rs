@@ -11,7 +11,7 @@ use crate::support::{counter, describe_rows, in_blocks, name, open, requests};
 
 on_sockets! {
     write_that_comes_short_fails_for_the_reason_of_the_storage,
-    write_goes_on_by_lists_where_a_server_has_forgotten_its_view_in_the_middle,
+    write_continues_by_lists_when_the_view_is_forgotten,
 }
 
 /// Of these the view shows one in two.
@@ -49,7 +49,7 @@ fn write_that_comes_short_fails_for_the_reason_of_the_storage(on: On) {
 }
 
 // [MPI-77]
-fn write_goes_on_by_lists_where_a_server_has_forgotten_its_view_in_the_middle(on: On) {
+fn write_continues_by_lists_when_the_view_is_forgotten(on: On) {
     // Small requests: not all of them are in flight at once.
     let mut harness = Harness::start_with(on, |config| config.transfer_size_max = 64 << 10);
     let session = harness.session();

@@ -12,7 +12,7 @@ use dafs_tests::suite::{Numbers, bytes};
 use crate::support::{RDWR_CREATE, counter, describe_rows, name, open, opening, rows, run, segment, submit};
 
 on_sockets! {
-    segments_are_moved_as_by_a_plain_loop_in_every_method_and_mode,
+    segments_move_as_by_a_plain_loop_in_every_mode,
     write_is_sieved_by_no_one_whoever_has_the_file_open,
     read_beyond_the_end_is_short_in_every_method,
     nonblocking_transfers_are_as_blocking_ones,
@@ -37,7 +37,7 @@ fn segments(numbers: &mut Numbers, memory: &mut [u8], scale: u64) -> Vec<Segment
 }
 
 // [MPI-10] [MPI-20]
-fn segments_are_moved_as_by_a_plain_loop_in_every_method_and_mode(on: On) {
+fn segments_move_as_by_a_plain_loop_in_every_mode(on: On) {
     let harness = Harness::start(on);
     let file = open(&name(&harness, on, "f"), &[]);
     let mut model = vec![0u8; 8 << 20];

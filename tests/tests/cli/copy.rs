@@ -26,7 +26,7 @@ on_each_provider![
     copy_by_each_method_is_the_same,
     copy_makes_directories_and_links_durable_unless_told_not_to,
     copy_through_a_crash_of_the_server_loses_nothing,
-    copy_through_a_crash_that_brings_old_content_back_leaves_none_of_it,
+    copy_through_a_crash_leaves_no_old_content,
 ];
 
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
@@ -390,7 +390,7 @@ fn copies_through_crashes(on: On) -> bool {
 }
 
 // As when the machine is restarted with its server: what was cut off and not yet made durable is there again.
-fn copy_through_a_crash_that_brings_old_content_back_leaves_none_of_it(on: On) {
+fn copy_through_a_crash_leaves_no_old_content(on: On) {
     let old = vec![b'o'; 48 << 20];
     loop {
         let mut world = World::start(on);

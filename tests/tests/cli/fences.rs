@@ -16,7 +16,7 @@ on_each_provider! {
     entries_that_are_added_at_once_are_all_there,
     fence_is_shown_and_changed_and_keeps_out_whom_it_names,
     fence_outlives_a_server_that_is_killed,
-    fence_that_could_not_be_written_holds_and_is_written_with_what_can_be,
+    unwritten_fence_holds_and_is_written_later,
 }
 
 // [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132] [ACC-141]
@@ -101,7 +101,7 @@ fn fence_outlives_a_server_that_is_killed(on: On) {
 }
 
 // [ACC-157]
-fn fence_that_could_not_be_written_holds_and_is_written_with_what_can_be(on: On) {
+fn unwritten_fence_holds_and_is_written_later(on: On) {
     let with_file = |server: &mut Command, directory: &std::path::Path| {
         server.arg("--export").arg("other=mem:1M").arg("--state-file").arg(directory.join("state"));
     };
@@ -122,7 +122,7 @@ fn fence_that_could_not_be_written_holds_and_is_written_with_what_can_be(on: On)
 
 // [STATE-7]
 #[test]
-fn server_asked_for_a_file_of_an_earlier_version_says_what_to_do_now() {
+fn server_given_a_fence_file_says_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fences");
     std::fs::write(&path, "dafs-fences 1\nexport deny mem\nclient 07\nend 0\n").unwrap();

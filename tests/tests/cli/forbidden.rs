@@ -56,7 +56,7 @@ fn assert_said(said: &str, words: &[&str]) {
 
 // [SHM-90]
 #[test]
-fn server_that_can_share_no_memory_says_so_and_clients_need_not_find_out() {
+fn server_without_shared_memory_says_so_at_start() {
     let directory = tempfile::tempdir().unwrap();
     let socket = format!("shm://{}", directory.path().join("socket").display());
     for errno in ERRORS {
@@ -70,7 +70,7 @@ fn server_that_can_share_no_memory_says_so_and_clients_need_not_find_out() {
 
 // [STOR-192]
 #[test]
-fn server_that_is_forbidden_what_it_can_do_without_serves_all_the_same() {
+fn server_without_optional_system_calls_still_serves() {
     const CALLS: [libc::c_long; 9] = [
         libc::SYS_preadv2,
         libc::SYS_pwritev2,
@@ -140,7 +140,7 @@ fn server_without_proc_serves_memory_and_says_what_directories_need() {
 
 // [LIMIT-30]
 #[test]
-fn server_with_a_low_limit_of_open_files_says_how_many_it_needs() {
+fn server_with_few_open_files_says_how_many_it_needs() {
     let limited = |limit: u32| {
         let mut command = Command::new("/bin/sh");
         command

@@ -15,12 +15,12 @@ use crate::programs::{Ran, World, command, dafs};
 
 // Nothing of this depends on how the data travels.
 on_sockets! {
-    copy_under_a_new_name_has_the_mode_of_its_source_less_the_umask,
+    copy_under_a_new_name_applies_the_umask,
     copy_over_a_file_leaves_its_mode_owner_and_list,
     #[ignore = "needs root"]
     copy_over_a_file_of_another_leaves_it_to_him,
     copy_that_preserves_keeps_lists_and_attributes_of_users,
-    copy_to_where_no_lists_are_gives_the_group_no_more_than_the_list,
+    copy_without_acl_support_gives_the_group_no_more,
 }
 
 const LIST: &str = "system.posix_acl_access";
@@ -88,7 +88,7 @@ fn cp(words: &[&str]) -> Command {
 }
 
 // [CMD-98]
-fn copy_under_a_new_name_has_the_mode_of_its_source_less_the_umask(on: On) {
+fn copy_under_a_new_name_applies_the_umask(on: On) {
     let world = World::start(on);
     let local = |name: &str| world.local(name).to_str().unwrap().to_owned();
     let tree = world.local("tree");
@@ -252,7 +252,7 @@ fn copy_that_preserves_keeps_lists_and_attributes_of_users(on: On) {
 }
 
 // [CMD-101] [CMD-102]
-fn copy_to_where_no_lists_are_gives_the_group_no_more_than_the_list(on: On) {
+fn copy_without_acl_support_gives_the_group_no_more(on: On) {
     let world = World::start(on);
     let tree = world.local("tree");
     fs::create_dir(&tree).unwrap();

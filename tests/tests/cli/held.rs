@@ -18,10 +18,10 @@ use crate::programs::{command, dafs};
 
 // Nothing of this depends on how the data travels.
 on_sockets! {
-    copy_from_a_server_takes_nothing_that_links_put_into_the_tree_lead_to,
-    copy_to_a_server_takes_nothing_that_links_put_into_the_tree_lead_to,
-    copy_to_a_server_writes_to_nothing_that_links_put_into_the_copy_lead_to,
-    copy_from_a_server_writes_to_nothing_that_links_put_into_the_copy_lead_to,
+    copy_from_a_server_reads_through_no_planted_link,
+    copy_to_a_server_reads_through_no_planted_link,
+    copy_to_a_server_writes_through_no_planted_link,
+    copy_from_a_server_writes_through_no_planted_link,
     tree_of_any_depth_is_copied_listed_and_removed_with_few_descriptors,
 }
 
@@ -128,22 +128,22 @@ impl Scene {
 }
 
 // [CMD-103]
-fn copy_from_a_server_takes_nothing_that_links_put_into_the_tree_lead_to(on: On) {
+fn copy_from_a_server_reads_through_no_planted_link(on: On) {
     Scene::run(on, true, false);
 }
 
 // [CMD-103]
-fn copy_to_a_server_takes_nothing_that_links_put_into_the_tree_lead_to(on: On) {
+fn copy_to_a_server_reads_through_no_planted_link(on: On) {
     Scene::run(on, false, false);
 }
 
 // [CMD-103]
-fn copy_to_a_server_writes_to_nothing_that_links_put_into_the_copy_lead_to(on: On) {
+fn copy_to_a_server_writes_through_no_planted_link(on: On) {
     Scene::run(on, false, true);
 }
 
 // [CMD-103]
-fn copy_from_a_server_writes_to_nothing_that_links_put_into_the_copy_lead_to(on: On) {
+fn copy_from_a_server_writes_through_no_planted_link(on: On) {
     Scene::run(on, true, true);
 }
 

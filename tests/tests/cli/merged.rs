@@ -15,7 +15,7 @@ on_sockets! {
     copy_of_two_with_one_name_refuses_the_second,
     copy_of_trees_that_meet_refuses_what_comes_twice,
     copy_of_two_onto_one_file_mixes_nothing,
-    copy_of_other_names_is_never_a_link_to_what_was_not_copied,
+    copy_never_links_to_what_was_not_copied,
 }
 
 fn text(path: &Path) -> &str {
@@ -107,7 +107,7 @@ fn copy_of_two_onto_one_file_mixes_nothing(on: On) {
     }
 }
 
-fn copy_of_other_names_is_never_a_link_to_what_was_not_copied(on: On) {
+fn copy_never_links_to_what_was_not_copied(on: On) {
     let world = World::start(on);
     let (tree, there) = (world.local("tree"), world.data().join("tree"));
     fs::create_dir(&tree).unwrap();

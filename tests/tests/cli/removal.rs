@@ -15,7 +15,7 @@ use crate::programs::{command, dafs};
 
 // Nothing of this depends on how the data travels.
 on_sockets! {
-    rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to,
+    rm_of_a_tree_follows_no_planted_link,
     rm_of_a_wide_and_deep_tree_leaves_nothing,
     rm_of_files_that_is_interrupted_leaves_the_rest,
     rm_whose_server_goes_away_says_so_once,
@@ -52,7 +52,7 @@ fn url(harness: &Harness, path: &str) -> String {
 }
 
 // At each operation of the removal the tree's owner puts a link in a directory's place.
-fn rm_of_a_tree_never_reaches_what_links_put_into_it_lead_to(on: On) {
+fn rm_of_a_tree_follows_no_planted_link(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (tree, kept, aside) =
         (harness.data().join("tree"), harness.data().join("kept"), harness.data().join("aside"));

@@ -15,16 +15,16 @@ use crate::programs::World;
 
 on_each_provider! {
     killed_server_leaves_what_lies_between_the_parts_it_wrote,
-    server_that_may_not_write_further_says_so_and_leaves_what_lies_between_the_parts,
+    server_at_its_file_size_limit_leaves_the_gaps_alone,
 }
 
 /// What needs to mount.
 mod full {
-    use super::sieved_list_that_finds_no_room_stops_there_and_leaves_what_lies_between_the_parts;
+    use super::sieved_list_without_room_stops_and_leaves_the_gaps;
 
     super::on_sockets! {
         #[ignore = "needs mount"]
-        sieved_list_that_finds_no_room_stops_there_and_leaves_what_lies_between_the_parts,
+        sieved_list_without_room_stops_and_leaves_the_gaps,
     }
 }
 
@@ -88,7 +88,7 @@ fn expect(model: &mut Vec<u8>, parts: &[Extent], number: u8, count: usize) {
 }
 
 // [LIST-6] [LIST-40] [LIST-43]
-fn sieved_list_that_finds_no_room_stops_there_and_leaves_what_lies_between_the_parts(on: On) {
+fn sieved_list_without_room_stops_and_leaves_the_gaps(on: On) {
     const PAGE: u64 = 4096;
     let mut mounted = None;
     let small = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"];
@@ -148,7 +148,7 @@ fn sieved_list_that_finds_no_room_stops_there_and_leaves_what_lies_between_the_p
 }
 
 // [STOR-175] [STOR-176] [LIST-6] [LIST-40] [CLI-165]
-fn server_that_may_not_write_further_says_so_and_leaves_what_lies_between_the_parts(on: On) {
+fn server_at_its_file_size_limit_leaves_the_gaps_alone(on: On) {
     const SIZE: u64 = 200_000;
     // Within a part, at its ends, and between two.
     const LIMITS: [u64; 4] = [64 * 1500 + 20, 64 * 1500, 64 * 1500 + 32, 64 * 1500 + 50];

@@ -16,8 +16,8 @@ use crate::programs::command;
 
 // Nothing of this depends on how the data travels.
 on_sockets! {
-    copy_over_a_restart_tells_that_it_waits_and_writes_and_counts_again_only_what_was_lost,
-    copy_without_a_terminal_tells_once_of_a_connection_that_is_lost_unless_it_is_quiet,
+    copy_over_a_restart_repeats_only_what_was_lost,
+    copy_without_a_terminal_reports_a_lost_connection_once,
 }
 
 /// Both ends of a new terminal: the one that shows, and the one that programs write to.
@@ -35,7 +35,7 @@ fn terminal() -> (File, File) {
 const SIZE: usize = 300 << 20;
 
 // [CMD-8] [CMD-9] [CMD-22] [CMD-23]
-fn copy_over_a_restart_tells_that_it_waits_and_writes_and_counts_again_only_what_was_lost(on: On) {
+fn copy_over_a_restart_repeats_only_what_was_lost(on: On) {
     let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 1);
     let (source, data) = (harness.scratch().join("source"), bytes(1, SIZE));
     fs::write(&source, &data).unwrap();
@@ -80,7 +80,7 @@ fn copy_over_a_restart_tells_that_it_waits_and_writes_and_counts_again_only_what
 }
 
 // [CMD-24] Takes the ten seconds after which it is told.
-fn copy_without_a_terminal_tells_once_of_a_connection_that_is_lost_unless_it_is_quiet(on: On) {
+fn copy_without_a_terminal_reports_a_lost_connection_once(on: On) {
     let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 1);
     let (source, data) = (harness.scratch().join("source"), bytes(1, 3_000_000));
     fs::write(&source, &data).unwrap();

@@ -19,7 +19,7 @@ use crate::programs::{World, command, dafs, program};
 on_sockets! {
     copy_up_that_is_interrupted_leaves_what_was_there,
     copy_down_that_is_interrupted_in_silence_leaves_what_was_there,
-    copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there,
+    interrupted_copy_of_a_pipe_leaves_what_was_there,
     copy_of_a_silent_pipe_that_is_interrupted_leaves_nothing_behind,
     copy_goes_on_through_signals_that_it_was_started_to_ignore,
     copy_that_is_interrupted_twice_removes_its_name_or_tells_it,
@@ -30,14 +30,14 @@ on_sockets! {
     copy_that_finds_no_room_leaves_what_was_there,
     copy_of_a_file_that_gives_less_than_it_claims_fails,
     copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so,
-    copy_of_a_file_that_shrinks_in_a_hole_fails_and_says_so,
+    copy_of_a_file_shrinking_in_a_hole_fails,
     copy_of_a_file_that_became_stale_is_made_once_more,
     copy_of_a_pipe_to_a_file_that_became_stale_fails,
     copy_to_a_pipe_of_a_file_that_became_stale_fails,
-    copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole,
+    copy_whose_name_may_exist_is_checked_and_complete,
     link_whose_name_was_there_is_not_made_over_a_restart,
     copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again,
-    copy_that_cannot_look_at_its_names_after_a_crash_of_the_machine_is_whole_or_fails,
+    copy_unable_to_check_after_a_crash_is_whole_or_fails,
     copy_whose_name_a_crash_of_the_machine_loses_fails,
     copy_in_place_keeps_links_and_reaches_devices,
     listing_without_end_ends,
@@ -157,7 +157,7 @@ fn copy_down_that_is_interrupted_in_silence_leaves_what_was_there(on: On) {
 }
 
 // [CMD-1] [CMD-2] [CMD-27] [CMD-30]
-fn copy_of_a_pipe_that_ends_with_the_interruption_leaves_what_was_there(on: On) {
+fn interrupted_copy_of_a_pipe_leaves_what_was_there(on: On) {
     let world = World::start(on);
     for last in [Signal::INT, Signal::TERM, Signal::HUP] {
         fs::write(world.data().join("f"), "old").unwrap();
@@ -381,7 +381,7 @@ fn copy_of_a_file_that_shrinks_meanwhile_fails_and_says_so(on: On) {
 }
 
 // [CMD-3] [CMD-14]
-fn copy_of_a_file_that_shrinks_in_a_hole_fails_and_says_so(on: On) {
+fn copy_of_a_file_shrinking_in_a_hole_fails(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (source, down) = (harness.data().join("f"), harness.scratch().join("down"));
     let file = fs::File::create(&source).unwrap();
@@ -460,7 +460,7 @@ fn copy_to_a_pipe_of_a_file_that_became_stale_fails(on: On) {
 }
 
 // [CMD-18]
-fn copy_whose_name_may_have_been_made_is_looked_at_and_ends_whole(on: On) {
+fn copy_whose_name_may_exist_is_checked_and_complete(on: On) {
     for size in SIZES {
         let (mut harness, faults) = Harness::start_faulty(on, |config| config.drain_ms = 100);
         let (source, there) = (harness.scratch().join("source"), harness.data().join("f"));
@@ -553,7 +553,7 @@ fn copy_whose_rename_a_crash_of_the_machine_undoes_is_renamed_again(on: On) {
 }
 
 // [CMD-12] [CMD-77] Whichever operation of those that follow the crash it is.
-fn copy_that_cannot_look_at_its_names_after_a_crash_of_the_machine_is_whole_or_fails(on: On) {
+fn copy_unable_to_check_after_a_crash_is_whole_or_fails(on: On) {
     for before in 0..6 {
         let (harness, code, said) = copy_over_a_crash(on, SIZES[0], |harness| {
             let (faults, wrap) = Faults::new();

@@ -17,8 +17,8 @@ on_each_provider! {
     transfer_with_a_method_of_eager_buffers_is_counted_as_that,
     server_without_memory_to_lend_is_explained_and_served_directly,
     eager_buffers_are_shared_out_and_come_back,
-    session_is_lent_no_more_eager_buffers_than_its_share_among_the_active,
-    append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly,
+    session_is_lent_its_share_of_eager_buffers_at_most,
+    append_beyond_the_eager_buffer_goes_direct,
 }
 
 const METHODS: [MethodOverride; 3] =
@@ -192,7 +192,7 @@ fn eager_buffers_are_shared_out_and_come_back(on: On) {
 }
 
 // [SESS-104]
-fn session_is_lent_no_more_eager_buffers_than_its_share_among_the_active(on: On) {
+fn session_is_lent_its_share_of_eager_buffers_at_most(on: On) {
     const HALF: u64 = 4 << 20;
     let harness = Harness::start_with(on, |config| config.buffers_size_max = 2 * HALF);
     let others: Vec<Session> = (0..4).map(|_| harness.session()).collect();
@@ -215,7 +215,7 @@ fn session_is_lent_no_more_eager_buffers_than_its_share_among_the_active(on: On)
 }
 
 // [CLI-74]
-fn append_through_an_eager_buffer_is_whole_and_one_beyond_it_goes_directly(on: On) {
+fn append_beyond_the_eager_buffer_goes_direct(on: On) {
     let harness = Harness::start(on);
     for method in METHODS {
         let session = session(&harness, method, 2);

@@ -8,17 +8,17 @@ use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_status};
 
 on_each_provider! {
-    file_that_nobody_has_changed_is_written_in_one_round_trip_and_another_is_not,
+    only_an_unchanged_file_is_written_in_one_round_trip,
     verify_compares_what_it_is_told_and_nothing_else,
     verify_of_a_path_follows_a_link_where_it_is_told,
-    chain_goes_on_behind_a_verify_that_holds_and_ends_with_one_that_does_not,
+    chain_continues_only_behind_a_verify_that_holds,
     chain_sets_a_size_only_where_the_file_has_the_expected_one,
-    chain_of_a_file_that_cannot_be_is_refused_before_it_is_sent,
+    chain_of_an_impossible_file_is_refused_unsent,
     change_of_memory_differs_after_each_change,
 }
 
 // [STOR-131] [STOR-132] [SESS-91] [CLI-161]
-fn file_that_nobody_has_changed_is_written_in_one_round_trip_and_another_is_not(on: On) {
+fn only_an_unchanged_file_is_written_in_one_round_trip(on: On) {
     let harness = Harness::start(on);
     let (mine, others) = (harness.session(), harness.session());
     for export in EXPORTS {
@@ -123,7 +123,7 @@ fn verify_of_a_path_follows_a_link_where_it_is_told(on: On) {
 }
 
 // [SESS-91] [STOR-132] [STOR-133] [CLI-161]
-fn chain_goes_on_behind_a_verify_that_holds_and_ends_with_one_that_does_not(on: On) {
+fn chain_continues_only_behind_a_verify_that_holds(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     for export in EXPORTS {
@@ -175,7 +175,7 @@ fn chain_sets_a_size_only_where_the_file_has_the_expected_one(on: On) {
 }
 
 // [CLI-124] [CLI-162]
-fn chain_of_a_file_that_cannot_be_is_refused_before_it_is_sent(on: On) {
+fn chain_of_an_impossible_file_is_refused_unsent(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     let root = session.mount("mem").unwrap();

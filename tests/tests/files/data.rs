@@ -16,12 +16,12 @@ on_each_provider! {
     transfer_with_a_demanded_method_travels_that_way,
     transfer_without_memory_to_stage_in_goes_all_the_same,
     read_around_the_end_is_short_only_there,
-    read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave,
+    read_of_a_truncated_file_counts_only_what_it_gave,
     read_and_write_at_the_last_offset_are_refused,
     write_of_each_stability_is_there_and_commits,
     append_of_two_clients_keeps_every_record_whole_and_once,
     append_beyond_the_largest_transfer_is_refused_before_it_is_sent,
-    unstable_write_over_a_stream_is_cut_into_messages_and_no_other_is,
+    only_unstable_writes_over_a_stream_are_cut_into_messages,
     write_of_one_client_is_seen_by_another_at_once,
     handle_opened_for_one_use_refuses_the_other,
     buffer_of_another_session_is_refused,
@@ -264,7 +264,7 @@ fn read_around_the_end_is_short_only_there(on: On) {
 /// Whatever the moment at which the file is cut, what is counted is data: never what the memory held before, and never zeros in the place
 /// of what is gone. (The kernel itself lets a read see zeros in a folio that is cut in two, so the cut is between two.)
 // [PROV-59] [PROV-60] [PROV-61] [STOR-27]
-fn read_of_a_file_cut_from_beside_the_server_counts_only_what_it_gave(on: On) {
+fn read_of_a_truncated_file_counts_only_what_it_gave(on: On) {
     const LEN: usize = 200_000;
     const PART: usize = 16_384;
     const KEPT: usize = 3 * PART;
@@ -438,7 +438,7 @@ fn append_beyond_the_largest_transfer_is_refused_before_it_is_sent(on: On) {
 }
 
 // [CLI-4] [CLI-71]
-fn unstable_write_over_a_stream_is_cut_into_messages_and_no_other_is(on: On) {
+fn only_unstable_writes_over_a_stream_are_cut_into_messages(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     let file = session.mount("mem").unwrap().create("f").unwrap();

@@ -15,7 +15,7 @@ on_each_provider! {
     listing_is_resumed_after_any_entry,
     listing_while_entries_come_and_go_keeps_those_that_stay,
     listing_of_an_empty_directory_ends_at_once,
-    listing_of_a_hundred_thousand_entries_amid_changes_is_whole_and_takes_bounded_memory,
+    large_listing_amid_changes_is_complete_in_bounded_memory,
 }
 
 const ENTRIES: u64 = 10_000;
@@ -133,7 +133,7 @@ fn listing_of_an_empty_directory_ends_at_once(on: On) {
 }
 
 // [STOR-80] [STOR-84]
-fn listing_of_a_hundred_thousand_entries_amid_changes_is_whole_and_takes_bounded_memory(on: On) {
+fn large_listing_amid_changes_is_complete_in_bounded_memory(on: On) {
     let many = on.rounds(100_000) as usize;
     const GROWTH_MAX: u64 = 16 << 20;
     let program = Program::start(on, &[]);

@@ -20,7 +20,7 @@ on_each_provider! {
     memory_without_bytes_is_not_registered,
     memory_that_is_more_than_all_addresses_is_refused,
     pinned_memory_is_registered_once_and_found_again,
-    pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back,
+    pinned_memory_beyond_the_cache_gives_way_and_returns,
     unpinned_memory_is_forgotten,
     vector_that_moves_is_registered_anew,
     memory_mapped_again_at_the_same_place_is_registered_anew,
@@ -131,7 +131,7 @@ fn pinned_memory_is_registered_once_and_found_again(on: On) {
 }
 
 // [CLI-79] [CLI-80]
-fn pinned_memory_beyond_the_bounds_of_the_cache_gives_way_and_comes_back(on: On) {
+fn pinned_memory_beyond_the_cache_gives_way_and_returns(on: On) {
     let config = RegistrationConfig { entries_max: 10, evict_count: 4, ..RegistrationConfig::default() };
     let (_harness, session, file) = start(on, config);
     let expected = bytes(1, SIZE);

@@ -7,12 +7,12 @@ use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
 
 on_each_provider! {
-    replaced_file_is_all_of_the_new_one_and_the_old_one_stays_open,
+    replaced_file_is_wholly_new_and_the_old_stays_open,
     replace_makes_a_file_where_there_is_none,
     replace_that_fails_leaves_the_old_file_and_nothing_else,
     file_without_a_name_gets_one_or_is_gone,
     link_over_a_name_replaces_files_and_nothing_else,
-    replace_where_there_are_no_nameless_files_goes_by_a_name_of_its_own,
+    replace_without_nameless_files_uses_a_temporary_name,
 }
 
 fn content(root: &Export, path: &str) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn names(root: &Export, path: &str) -> Vec<Vec<u8>> {
 }
 
 // [STOR-170] [STOR-173]
-fn replaced_file_is_all_of_the_new_one_and_the_old_one_stays_open(on: On) {
+fn replaced_file_is_wholly_new_and_the_old_stays_open(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     for export in EXPORTS {
@@ -146,7 +146,7 @@ fn file_without_a_name_gets_one_or_is_gone(on: On) {
 }
 
 // [STOR-174] [STOR-170]
-fn replace_where_there_are_no_nameless_files_goes_by_a_name_of_its_own(on: On) {
+fn replace_without_nameless_files_uses_a_temporary_name(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
     for export in EXPORTS {

@@ -9,13 +9,13 @@ use dafs_tests::suite::bytes;
 
 // A device refuses to register such memory.
 on_sockets! {
-    memory_that_may_not_be_read_ends_its_session_with_words_and_no_other,
+    unreadable_memory_ends_its_session_alone,
 }
 
 const SIZE: usize = 256 * 1024;
 
 // [CLI-45]
-fn memory_that_may_not_be_read_ends_its_session_with_words_and_no_other(on: On) {
+fn unreadable_memory_ends_its_session_alone(on: On) {
     let harness = Harness::start(on);
     let (session, other) = (
         harness.session_with(&Config { method: MethodOverride::Direct, ..Config::default() }),

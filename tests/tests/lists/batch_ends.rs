@@ -23,7 +23,7 @@ on_each_provider! {
     batch_in_flight_is_hurried_when_it_is_expedited,
     notices_hold_as_many_ends_as_the_hints_say,
     silent_client_gets_eight_notices_and_the_others_when_it_speaks,
-    batch_whose_writes_overlap_says_only_of_what_is_there_that_it_is,
+    batch_of_overlapping_writes_reports_only_what_was_written,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -334,7 +334,7 @@ mod sim {
 }
 
 // [BATCH-3] [BATCH-13]
-fn batch_whose_writes_overlap_says_only_of_what_is_there_that_it_is(on: On) {
+fn batch_of_overlapping_writes_reports_only_what_was_written(on: On) {
     const PLACES: [u64; 3] = [0, 1 << 20, 0];
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();

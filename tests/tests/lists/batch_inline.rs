@@ -22,10 +22,10 @@ use crate::batch_requests::{body, encoded_with, operation, results, results_and_
 use crate::batches::{batches, tell_all};
 
 on_sockets! {
-    batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_session_goes_on,
+    batch_disagreeing_with_its_data_is_refused_in_words,
     inline_and_direct_operations_go_in_one_batch,
     batch_is_cut_where_request_or_reply_is_full,
-    inline_reads_at_the_end_of_the_file_have_what_lies_before_it,
+    inline_reads_at_end_of_file_are_short,
     small_operations_take_one_request_and_no_registration,
     operations_of_more_than_512_bytes_are_direct_where_memory_is_mapped,
     batch_goes_through_one_credit_and_the_smallest_messages,
@@ -36,10 +36,10 @@ on_sockets! {
 }
 
 on_verbs! {
-    batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_session_goes_on,
+    batch_disagreeing_with_its_data_is_refused_in_words,
     inline_and_direct_operations_go_in_one_batch,
     batch_is_cut_where_request_or_reply_is_full,
-    inline_reads_at_the_end_of_the_file_have_what_lies_before_it,
+    inline_reads_at_end_of_file_are_short,
     small_operations_take_one_request_and_no_registration,
     operations_of_more_than_512_bytes_are_direct_where_memory_is_mapped,
     batch_goes_through_one_credit_and_the_smallest_messages,
@@ -66,7 +66,7 @@ fn written(session: &Session) -> [u64; 2] {
 }
 
 // [BATCH-2] [BATCH-12]
-fn batch_whose_data_disagrees_with_its_operations_is_refused_with_words_and_the_session_goes_on(on: On) {
+fn batch_disagreeing_with_its_data_is_refused_in_words(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
     let root = raw.mount("mem");
@@ -231,7 +231,7 @@ fn batch_is_cut_where_request_or_reply_is_full(on: On) {
 }
 
 // [BATCH-3] [BATCH-11]
-fn inline_reads_at_the_end_of_the_file_have_what_lies_before_it(on: On) {
+fn inline_reads_at_end_of_file_are_short(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     for export in EXPORTS {

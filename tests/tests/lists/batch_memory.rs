@@ -18,8 +18,8 @@ use dafs_tests::{on_sockets, on_verbs};
 use crate::batches::{batches, tell_all};
 
 on_sockets! {
-    ends_of_one_request_are_told_while_another_of_the_batch_waits_for_storage,
-    buffers_lent_to_a_batch_lose_their_registration_when_its_session_ends_in_the_middle,
+    completed_requests_are_reported_while_the_batch_waits_for_storage,
+    buffers_of_a_batch_are_deregistered_when_its_session_ends,
     batch_whose_memory_cannot_be_registered_is_done_all_the_same,
 }
 
@@ -28,7 +28,7 @@ on_verbs! {
 }
 
 // [PROV-19]: a server that stalled in the middle of the batch must not reach memory that its caller has back.
-fn buffers_lent_to_a_batch_lose_their_registration_when_its_session_ends_in_the_middle(on: On) {
+fn buffers_of_a_batch_are_deregistered_when_its_session_ends(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let domain = domain(harness.address());
     let connect = |attempts_max| {
@@ -151,7 +151,7 @@ fn batch_whose_memory_cannot_be_registered_is_done_all_the_same(on: On) {
 }
 
 // [CLI-118]
-fn ends_of_one_request_are_told_while_another_of_the_batch_waits_for_storage(on: On) {
+fn completed_requests_are_reported_while_the_batch_waits_for_storage(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session();
     let root = session.mount("mem").unwrap();

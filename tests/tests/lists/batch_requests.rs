@@ -13,10 +13,10 @@ use dafs_tests::raw::{Message, Raw, read_body, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 on_each_provider! {
-    batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on,
+    malformed_batch_is_refused_in_words_and_the_session_continues,
     batch_of_which_one_operation_reaches_beyond_its_region_moves_nothing_there,
     batch_that_is_sent_again_writes_nothing_twice_and_reads_again,
-    link_that_reads_into_memory_of_its_client_is_not_answered_from_what_was_kept,
+    direct_read_in_a_chain_is_not_answered_from_kept_replies,
     batch_within_a_chain_uses_its_saved_handle,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn results_and_data(reply: &Message) -> (Vec<BatchResult>, Vec<u8>) {
 }
 
 // [BATCH-2]
-fn batch_that_no_client_sends_is_refused_with_words_and_the_session_goes_on(on: On) {
+fn malformed_batch_is_refused_in_words_and_the_session_continues(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
     let root = raw.mount("mem");
@@ -201,7 +201,7 @@ fn batch_that_is_sent_again_writes_nothing_twice_and_reads_again(on: On) {
 }
 
 // [BATCH-19] [SESS-123]
-fn link_that_reads_into_memory_of_its_client_is_not_answered_from_what_was_kept(on: On) {
+fn direct_read_in_a_chain_is_not_answered_from_kept_replies(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 8);
     let root = raw.mount("mem");

@@ -10,7 +10,7 @@ use dafs_tests::suite::{EXPORTS, assert_same, bytes};
 on_each_provider! {
     list_of_128_segments_is_one_request,
     list_of_one_extent_in_many_pieces_of_memory_is_one_request,
-    list_longer_than_a_message_describes_is_cut_into_as_few_requests_as_that_takes,
+    long_list_is_cut_into_as_few_requests_as_possible,
 }
 
 /// Requests of each opcode that the server has answered.
@@ -80,7 +80,7 @@ fn list_of_one_extent_in_many_pieces_of_memory_is_one_request(on: On) {
 }
 
 // [LIST-2] [LIST-3]
-fn list_longer_than_a_message_describes_is_cut_into_as_few_requests_as_that_takes(on: On) {
+fn long_list_is_cut_into_as_few_requests_as_possible(on: On) {
     let harness = Harness::start(on);
     // `Auto` may read a dense list with its gaps.
     let config = Config { noncontiguous: Noncontiguous::Gather, ..Config::default() };

@@ -15,14 +15,14 @@ on_each_provider! {
     list_at_each_threshold_of_segments_moves_exactly_its_bytes,
     list_whose_extents_overlap_leaves_the_last_of_them,
     list_without_order_is_read_as_far_as_the_file_reaches,
-    list_read_with_its_gaps_is_read_as_far_as_the_file_reaches,
+    list_read_with_gaps_ends_with_the_file,
     list_read_with_its_gaps_is_whole_at_any_size,
     list_that_cannot_be_is_refused_before_it_is_sent,
     list_written_durably_is_there_and_commits,
     list_without_room_tells_what_was_written,
     list_whose_first_place_is_not_written_is_written_again_or_fails,
-    list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is,
-    list_whose_extents_overlap_counts_what_is_there_also_where_it_is_cut,
+    overlapping_list_counts_no_place_before_it_is_written,
+    overlapping_list_counts_what_is_there_when_cut,
     list_whose_extents_overlap_leaves_the_last_of_them_without_registration,
 }
 
@@ -180,7 +180,7 @@ fn list_without_order_is_read_as_far_as_the_file_reaches(on: On) {
 }
 
 // [LIST-15] [LIST-22]
-fn list_read_with_its_gaps_is_read_as_far_as_the_file_reaches(on: On) {
+fn list_read_with_gaps_ends_with_the_file(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     for export in EXPORTS {
@@ -349,7 +349,7 @@ fn list_whose_first_place_is_not_written_is_written_again_or_fails(on: On) {
 }
 
 // [LIST-4] [LIST-6]
-fn list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is(on: On) {
+fn overlapping_list_counts_no_place_before_it_is_written(on: On) {
     for export in EXPORTS {
         let (harness, faults) = Harness::start_faulty(on, |_| {});
         for method in METHODS {
@@ -375,7 +375,7 @@ fn list_whose_extents_overlap_counts_no_place_before_what_is_to_be_there_is(on: 
 }
 
 // [LIST-6] [LIST-9]
-fn list_whose_extents_overlap_counts_what_is_there_also_where_it_is_cut(on: On) {
+fn overlapping_list_counts_what_is_there_when_cut(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |config| config.transfer_size_max = 64 << 10);
     let session = harness.session_with(&Config { method: MethodOverride::Direct, ..Config::default() });
     let file = session.mount("data").unwrap().create("f").unwrap();

@@ -10,7 +10,7 @@ use dafs_tests::suite::{assert_same, assert_status, bytes};
 
 on_each_provider! {
     list_reads_what_can_be_read_beside_what_cannot,
-    list_of_which_nothing_is_cached_is_read_ahead_without_waiting_for_that,
+    uncached_list_is_read_ahead_without_waiting,
 }
 
 const COUNT: u64 = 32;
@@ -76,7 +76,7 @@ fn list_reads_what_can_be_read_beside_what_cannot(on: On) {
 }
 
 // [STOR-20]
-fn list_of_which_nothing_is_cached_is_read_ahead_without_waiting_for_that(on: On) {
+fn uncached_list_is_read_ahead_without_waiting(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let session = harness.session_with(&Config { method: MethodOverride::Inline, ..Config::default() });
     let (file, content) = open(&session);

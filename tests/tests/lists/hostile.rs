@@ -12,14 +12,14 @@ use dafs_tests::suite::{bytes, resident_size};
 use dafs_tests::{on_sockets, on_verbs};
 
 on_verbs! {
-    list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on,
+    inconsistent_list_is_refused_in_words_and_the_session_continues,
     list_beyond_the_registered_region_moves_nothing_outside_of_it,
 }
 
 on_sockets! {
-    list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on,
+    inconsistent_list_is_refused_in_words_and_the_session_continues,
     list_beyond_the_registered_region_moves_nothing_outside_of_it,
-    list_whose_replies_are_never_taken_ends_its_session_before_they_heap_up,
+    untaken_replies_of_a_list_end_its_session,
 }
 
 fn body(request: &ListRequest) -> Vec<u8> {
@@ -69,7 +69,7 @@ fn words(reply: &Message) -> String {
 }
 
 // [LIST-7] [LIST-1] [LIST-19] [LIST-21]
-fn list_that_disagrees_with_itself_is_refused_with_words_and_the_session_goes_on(on: On) {
+fn inconsistent_list_is_refused_in_words_and_the_session_continues(on: On) {
     let harness = Harness::start(on);
     let (mut raw, _) = Raw::session(harness.address(), 4);
     let root = raw.mount("mem");
@@ -173,7 +173,7 @@ fn list_beyond_the_registered_region_moves_nothing_outside_of_it(on: On) {
 }
 
 // [LIMIT-8]: a list is asked for again and again in one slot, which costs no credit, and nobody takes the data.
-fn list_whose_replies_are_never_taken_ends_its_session_before_they_heap_up(on: On) {
+fn untaken_replies_of_a_list_end_its_session(on: On) {
     const REPLIES: usize = 40_000;
     let harness = Harness::start(on);
     let other = harness.session();

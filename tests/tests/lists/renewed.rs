@@ -10,7 +10,7 @@ use dafs_tests::suite::{assert_same, bytes};
 
 on_each_provider! {
     list_read_with_its_gaps_goes_on_where_a_request_moves_less,
-    list_goes_on_with_a_server_that_knows_no_lists_and_explains_nothing,
+    list_continues_with_a_server_without_lists,
 }
 
 const COUNT: usize = 200;
@@ -38,7 +38,7 @@ fn list_read_with_its_gaps_goes_on_where_a_request_moves_less(on: On) {
 }
 
 // [LIST-12]
-fn list_goes_on_with_a_server_that_knows_no_lists_and_explains_nothing(on: On) {
+fn list_continues_with_a_server_without_lists(on: On) {
     let mut harness = Harness::start(on);
     let config = Config { noncontiguous: Noncontiguous::Gather, ..Config::default() };
     let session = harness.session_with(&config);

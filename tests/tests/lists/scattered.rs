@@ -10,7 +10,7 @@ use dafs_tests::on_each_provider;
 use dafs_tests::suite::{assert_same, bytes, is_all};
 
 on_each_provider! {
-    read_into_many_pieces_is_whole_or_short_at_the_end_of_the_file,
+    scattered_read_is_short_only_at_the_end_of_file,
     write_from_many_pieces_leaves_their_bytes_and_no_others,
 }
 
@@ -39,7 +39,7 @@ fn gathered(buffer: &RegisteredBuf, parts: &[Range<usize>]) -> Vec<u8> {
 }
 
 // [LIST-1] [LIST-5] [LIST-9]
-fn read_into_many_pieces_is_whole_or_short_at_the_end_of_the_file(on: On) {
+fn scattered_read_is_short_only_at_the_end_of_file(on: On) {
     let (harness, _memory) = harness(on);
     let session = harness.session_with(&Config { noncontiguous: Noncontiguous::Gather, ..Config::default() });
     for export in ["hot", "data", "mem"] {

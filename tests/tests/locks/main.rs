@@ -42,8 +42,8 @@ on_each_provider_and_two_workers! {
     chain_locks_writes_and_unlocks_in_one_round_trip,
     chain_that_locks_and_does_not_unlock_leaves_nothing_locked,
     file_that_is_dropped_while_another_thread_waits_gives_its_locks_back,
-    lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
-    chain_whose_lock_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting,
+    waiting_lock_holds_up_neither_fence_nor_shutdown,
+    chain_with_waiting_lock_holds_up_neither_fence_nor_shutdown,
 }
 
 fn open(session: &Session) -> (Export, File) {
@@ -467,7 +467,7 @@ fn file_that_is_dropped_while_another_thread_waits_gives_its_locks_back(on: On) 
 }
 
 // [LOCK-21] [LOCK-22]
-fn lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting(on: On) {
+fn waiting_lock_holds_up_neither_fence_nor_shutdown(on: On) {
     let mut harness = Harness::start_with(on, |config| config.drain_ms = u32::MAX);
     let named = |id: u8| Config { client_id: Some([id; 16]), ..Config::default() };
     let (a, b) = (harness.session_with(&named(1)), harness.session_with(&named(2)));
@@ -486,7 +486,7 @@ fn lock_that_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting(on: O
 }
 
 // [LOCK-21] [LOCK-22] [ACC-107]
-fn chain_whose_lock_waits_keeps_neither_a_fence_nor_the_end_of_the_server_waiting(on: On) {
+fn chain_with_waiting_lock_holds_up_neither_fence_nor_shutdown(on: On) {
     let mut harness = Harness::start_with(on, |config| config.drain_ms = u32::MAX);
     let session = harness.session();
     let (export, held) = open(&session);

@@ -18,12 +18,12 @@ on_each_provider_and_two_workers! {
     locks_that_wait_leave_their_session_its_slots,
     ten_thousand_who_wait_are_served_in_order,
     wait_that_is_given_up_is_granted_to_nobody,
-    owner_that_waits_by_two_handles_in_both_kinds_is_told_of_each_wait,
+    owner_waiting_by_two_handles_is_told_of_each,
     wait_goes_on_over_a_connection_that_breaks,
     wait_goes_on_over_a_restart,
     whoever_asks_again_keeps_his_place,
     grant_that_is_ignored_is_taken_back,
-    grant_that_is_asked_for_again_in_a_chain_or_given_back_is_not_taken_back,
+    grant_asked_for_again_or_given_back_is_not_taken_back,
     client_whose_only_credit_waits_for_a_lock_is_not_silent,
     wait_that_is_cancelled_is_told_of_no_more,
     client_that_says_nothing_is_called_back_eight_times,
@@ -130,7 +130,7 @@ fn wait_that_is_given_up_is_granted_to_nobody(on: On) {
 }
 
 // [LOCK-25] [LOCK-69]
-fn owner_that_waits_by_two_handles_in_both_kinds_is_told_of_each_wait(on: On) {
+fn owner_waiting_by_two_handles_is_told_of_each(on: On) {
     let harness = Harness::start(on);
     let (holder, session) = (harness.session(), harness.session());
     let ((_, held), (_, one), (_, other)) = (open(&holder), open(&session), open(&session));
@@ -238,7 +238,7 @@ fn grant_that_is_ignored_is_taken_back(on: On) {
 }
 
 // [LOCK-27]
-fn grant_that_is_asked_for_again_in_a_chain_or_given_back_is_not_taken_back(on: On) {
+fn grant_asked_for_again_or_given_back_is_not_taken_back(on: On) {
     let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
     let (a, b) = (harness.session(), harness.session());
     let ((_, held), (_, other)) = (open(&a), open(&b));

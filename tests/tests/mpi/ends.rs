@@ -20,7 +20,7 @@ on_each_way! {
     explanation_tells_how_collective_calls_were_made,
     count_of_a_short_read_comes_from_the_read,
     rank_that_dies_ends_the_run,
-    file_is_closed_and_mpi_ended_by_a_function_that_runs_at_exit,
+    exit_handler_closes_the_file_and_ends_mpi,
     requests_of_bt_io_are_as_many_as_the_method_says,
     view_is_described_when_it_is_set_and_named_by_one_request,
 }
@@ -199,7 +199,7 @@ fn rank_that_dies_ends_the_run(way: Way, on: On) {
 }
 
 // [MPI-31]
-fn file_is_closed_and_mpi_ended_by_a_function_that_runs_at_exit(way: Way, on: On) {
+fn exit_handler_closes_the_file_and_ends_mpi(way: Way, on: On) {
     for how in ["close", "leave"] {
         let harness = Harness::start_with(on, |config| config.lease_ms = 3_600_000);
         let session = harness.session();

@@ -14,7 +14,7 @@ use crate::on_each_way;
 on_each_way! {
     views,
     views_in_the_server,
-    file_written_through_views_is_that_of_lists_and_of_a_local_file_system,
+    views_write_the_same_file_as_lists_and_local_storage,
     view_that_the_server_refuses_goes_by_lists,
     positions,
     random,
@@ -26,7 +26,7 @@ on_each_way! {
     untouched,
     shared,
     shared_on_two_nodes,
-    ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once,
+    ordered_calls_and_appending_opens_move_the_pointer_once,
     shared_of_a_file_in_a_read_only_export,
     shared_of_a_file_in_a_directory_that_nobody_may_write,
     errors,
@@ -41,7 +41,7 @@ on_each_way! {
     name_goes_nowhere_by_a_prefix_that_cannot_be_read,
     name_that_one_rank_has_on_dafs_is_an_error_on_all,
     name_that_leads_to_two_servers_is_an_error_that_says_so,
-    file_that_goes_when_it_is_closed_is_the_one_that_was_opened,
+    delete_on_close_removes_the_file_that_was_opened,
 }
 
 /// The name of a file on the server, as a program gives it.
@@ -123,7 +123,7 @@ fn views_in_the_server(way: Way, on: On) {
 }
 
 // [MPI-10]
-fn file_written_through_views_is_that_of_lists_and_of_a_local_file_system(way: Way, on: On) {
+fn views_write_the_same_file_as_lists_and_local_storage(way: Way, on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     // Each number by one library over one transport: all of them take minutes.
@@ -239,7 +239,7 @@ fn shared_on_two_nodes(way: Way, on: On) {
 }
 
 // [MPI-69]
-fn ordered_calls_move_the_pointer_once_and_an_open_finds_the_end_once(way: Way, on: On) {
+fn ordered_calls_and_appending_opens_move_the_pointer_once(way: Way, on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     let run = Run::new(way, 4, "shared").arg("ordered,append").arg(file(&harness, on));
@@ -368,7 +368,7 @@ fn name_that_leads_to_two_servers_is_an_error_that_says_so(way: Way, on: On) {
 }
 
 // [MPI-17]
-fn file_that_goes_when_it_is_closed_is_the_one_that_was_opened(way: Way, on: On) {
+fn delete_on_close_removes_the_file_that_was_opened(way: Way, on: On) {
     let harness = Harness::start(on);
     let directory = harness.scratch();
     for parent in [&harness.data(), directory] {

@@ -18,9 +18,9 @@ on_each_provider_and_two_workers! {
 }
 
 mod broken {
-    use super::links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage;
+    use super::links_stay_in_order_when_the_connection_breaks;
 
-    dafs_tests::on_sockets! { links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage }
+    dafs_tests::on_sockets! { links_stay_in_order_when_the_connection_breaks }
 }
 
 mod given_up {
@@ -61,7 +61,7 @@ mod given_up {
 }
 
 // [SESS-30] [SESS-92]
-fn links_stay_in_order_when_the_connection_breaks_while_one_is_with_storage(on: On) {
+fn links_stay_in_order_when_the_connection_breaks(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (watcher, session) = (harness.session(), harness.session());
     let root = session.mount("mem").unwrap();

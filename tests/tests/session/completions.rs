@@ -18,7 +18,7 @@ on_each_provider_and_two_workers! {
     descriptor_goes_on_after_the_session_connected_again,
     descriptor_tells_that_the_session_was_closed,
     task_is_woken_when_its_operation_has_ended,
-    task_that_takes_an_operation_over_is_woken_in_place_of_the_first,
+    task_taking_over_an_operation_is_woken_instead,
     operation_ends_at_its_deadline_in_an_event_loop,
     tasks_of_tokio_are_woken_and_their_driver_ends_with_the_session,
 }
@@ -162,7 +162,7 @@ fn task_is_woken_when_its_operation_has_ended(on: On) {
 }
 
 // [CLI-192]
-fn task_that_takes_an_operation_over_is_woken_in_place_of_the_first(on: On) {
+fn task_taking_over_an_operation_is_woken_instead(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     let completions = session.completions().unwrap();

@@ -13,7 +13,7 @@ use dafs_tests::suite::{assert_same, bytes};
 on_each_provider_and_two_workers! {
     session_that_ends_with_requests_in_flight_leaves_nothing_behind,
     session_in_a_child_is_refused_and_goes_on_in_the_parent,
-    session_that_ends_is_logged_once_with_who_and_why_and_what_it_did,
+    ended_session_is_logged_once_with_who_and_why,
 }
 
 /// Until its lease is over a session that the server believes lost would keep its files and what they take.
@@ -95,7 +95,7 @@ fn session_in_a_child_is_refused_and_goes_on_in_the_parent(on: On) {
 }
 
 // [ACC-138]
-fn session_that_ends_is_logged_once_with_who_and_why_and_what_it_did(on: On) {
+fn ended_session_is_logged_once_with_who_and_why(on: On) {
     let program = Program::start(on, &["--log", "info", "--lease-ms", "3000", "--keep-alive-ms", "1000"]);
     let watcher = program.session();
     for (name, method) in [("inline", MethodOverride::Inline), ("direct", MethodOverride::Direct)] {

@@ -20,7 +20,7 @@ on_each_provider_and_two_workers! {
     credits_stay_within_the_budget_of_the_server,
     session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_waits_for_a_fenced_client_outlives_its_lease,
-    session_that_is_silent_ends_with_its_lease_and_files_are_opened_again,
+    silent_session_ends_with_its_lease_and_files_are_reopened,
     session_that_is_kept_alive_outlives_its_lease,
     callback_is_no_sign_of_the_client_that_takes_it,
     sessions_outlive_a_server_that_stood_still,
@@ -268,7 +268,7 @@ fn silent(harness: &Harness) -> Session {
 }
 
 // [SESS-43] [SESS-52]
-fn session_that_is_silent_ends_with_its_lease_and_files_are_opened_again(on: On) {
+fn silent_session_ends_with_its_lease_and_files_are_reopened(on: On) {
     let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (300, 100));
     let watcher = harness.session();
     let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });

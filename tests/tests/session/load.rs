@@ -9,7 +9,7 @@ use crate::cuts::wait_for;
 
 on_each_provider_and_two_workers! {
     threads_of_one_session_each_get_their_own_answers,
-    threads_that_meet_in_a_session_that_was_one_threads_get_their_own_answers,
+    threads_meeting_in_a_session_get_their_own_answers,
     operations_progress_without_calls_where_a_thread_is_asked_for,
     operations_of_several_sessions_are_waited_for_together,
     operations_cancelled_in_flight_leave_the_session_whole,
@@ -83,7 +83,7 @@ fn wait_some_takes_what_has_ended_and_leaves_the_rest_in_order(on: On) {
 }
 
 // A session that only one thread has used takes the fast path: here two threads race into it, each time anew.
-fn threads_that_meet_in_a_session_that_was_one_threads_get_their_own_answers(on: On) {
+fn threads_meeting_in_a_session_get_their_own_answers(on: On) {
     const PART: usize = 64;
     let harness = Harness::start(on);
     for round in 0..on.rounds(200) {

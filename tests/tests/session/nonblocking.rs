@@ -15,9 +15,9 @@ use dafs_tests::suite::{assert_same, bytes};
 use crate::cuts::wait_for;
 
 on_each_provider_and_two_workers! {
-    test_without_a_server_says_no_and_the_operation_ends_when_there_is_one,
+    test_without_a_server_says_no_until_there_is_one,
     test_alone_learns_that_the_server_does_not_come_back,
-    test_beside_a_thread_that_waits_says_no_until_the_operation_has_ended,
+    test_beside_a_waiting_thread_says_no_until_the_end,
     wait_with_a_window_ends_with_that_while_there_is_no_server,
 }
 
@@ -76,7 +76,7 @@ fn opened(harness: &Harness, config: &Config) -> (Session, dafs_client::File) {
 }
 
 // [CLI-46]
-fn test_without_a_server_says_no_and_the_operation_ends_when_there_is_one(on: On) {
+fn test_without_a_server_says_no_until_there_is_one(on: On) {
     with_each_background(move |background| {
         let mut harness = Harness::start(on);
         let (session, file) = opened(&harness, &config(background));
@@ -186,7 +186,7 @@ fn test_alone_learns_that_the_server_does_not_come_back(on: On) {
 }
 
 // [CLI-47] A thread that is alone waits with the lock of the session.
-fn test_beside_a_thread_that_waits_says_no_until_the_operation_has_ended(on: On) {
+fn test_beside_a_waiting_thread_says_no_until_the_end(on: On) {
     with_each_background(move |background| {
         let (harness, faults) = Harness::start_faulty(on, |_| {});
         let (_session, file) = opened(&harness, &config(background));

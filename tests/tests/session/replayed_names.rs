@@ -13,7 +13,7 @@ use dafs_tests::suite::EXPORTS;
 use crate::replays;
 
 on_each_provider_and_two_workers! {
-    name_that_another_client_has_changed_since_is_left_by_a_request_sent_again,
+    resent_request_leaves_a_name_changed_by_another,
 }
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -128,7 +128,7 @@ fn state(root: &Export) -> (Vec<Vec<u8>>, Option<Vec<u8>>) {
 }
 
 // [SESS-14] [WIRE-15] [WIRE-18]
-fn name_that_another_client_has_changed_since_is_left_by_a_request_sent_again(on: On) {
+fn resent_request_leaves_a_name_changed_by_another(on: On) {
     let harness = Harness::start(on);
     let other = harness.session();
     for export in EXPORTS {

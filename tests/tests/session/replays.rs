@@ -20,9 +20,9 @@ use dafs_tests::raw::{Message, Raw, introduction, read_body, request, stable_wri
 use dafs_tests::suite::{EXPORTS, assert_same, bytes, wait_for};
 
 on_each_provider_and_two_workers! {
-    what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_again,
+    resent_write_does_not_overwrite_what_another_wrote_since,
     batch_sent_again_writes_nothing_twice_and_reads_anew,
-    stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_committed_and_not_repeated,
+    stable_writes_of_a_broken_batch_are_committed_not_repeated,
     reply_that_is_too_large_for_the_next_connection_is_refused,
     write_that_comes_again_meets_a_lock_only_behind_what_is_written,
 }
@@ -179,7 +179,7 @@ fn rewritten(session: &Session, export: &str, name: &str) -> (File, Vec<u8>) {
 }
 
 // [SESS-11] [SESS-14] [WIRE-15] [WIRE-18]
-fn what_another_client_has_written_since_is_not_overwritten_by_a_request_sent_again(on: On) {
+fn resent_write_does_not_overwrite_what_another_wrote_since(on: On) {
     let harness = Harness::start(on);
     let other = harness.session();
     for export in EXPORTS {
@@ -239,9 +239,7 @@ fn left_in_flight(raw: Raw, faults: &Faults, other: &Session) -> Arc<dyn Domain>
 }
 
 // [BATCH-20] [BATCH-22] Storage lets go of them while their session has no connection.
-fn stable_writes_of_a_batch_whose_connection_breaks_before_their_commit_are_committed_and_not_repeated(
-    on: On,
-) {
+fn stable_writes_of_a_broken_batch_are_committed_not_repeated(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let other = harness.session();
     let cases = [

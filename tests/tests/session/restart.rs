@@ -14,11 +14,11 @@ use crate::cuts::wait_for;
 on_each_provider_and_two_workers! {
     server_restarted_under_load_lets_every_client_finish,
     unstable_writes_of_before_a_restart_are_reported_by_the_commit,
-    file_that_is_gone_after_a_restart_is_stale_and_others_go_on,
+    file_gone_after_a_restart_is_stale_alone,
     memory_export_after_a_restart_is_empty_and_its_files_are_stale,
     handle_never_reaches_another_file_that_has_its_number,
-    file_without_a_generation_is_not_taken_for_the_one_that_was_open,
-    files_of_an_export_that_is_withdrawn_are_stale_and_others_go_on,
+    file_without_generation_is_not_taken_for_the_open_one,
+    files_of_a_withdrawn_export_are_stale_alone,
     handle_of_an_export_never_reaches_what_took_its_place,
     file_that_the_client_renamed_itself_is_open_after_a_restart,
     session_without_a_server_ends_with_the_reason,
@@ -136,7 +136,7 @@ fn unstable_writes_of_before_a_restart_are_reported_by_the_commit(on: On) {
 }
 
 // [CLI-32] [SESS-52]
-fn file_that_is_gone_after_a_restart_is_stale_and_others_go_on(on: On) {
+fn file_gone_after_a_restart_is_stale_alone(on: On) {
     let mut harness = Harness::start(on);
     let session = connect(&harness);
     let root = session.mount("data").unwrap();
@@ -238,7 +238,7 @@ fn handle_does_not_reach_another(on: On) -> bool {
 }
 
 // [SESS-55] [CLI-32] What has the same number and the same path may still be another.
-fn file_without_a_generation_is_not_taken_for_the_one_that_was_open(on: On) {
+fn file_without_generation_is_not_taken_for_the_open_one(on: On) {
     let (mut harness, faults) = Harness::start_faulty(on, |_| {});
     faults.claim_no_generation();
     let session = connect(&harness);
@@ -254,7 +254,7 @@ fn file_without_a_generation_is_not_taken_for_the_one_that_was_open(on: On) {
 }
 
 // [CLI-32] [SESS-52]
-fn files_of_an_export_that_is_withdrawn_are_stale_and_others_go_on(on: On) {
+fn files_of_a_withdrawn_export_are_stale_alone(on: On) {
     let mut harness = Harness::start(on);
     let session = connect(&harness);
     let root = session.mount("mem").unwrap();

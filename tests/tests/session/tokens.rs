@@ -17,10 +17,10 @@ use crate::cuts::wait_for;
 
 on_each_provider_and_two_workers! {
     sessions_that_open_by_a_token_share_one_open,
-    file_stays_open_while_a_handle_or_a_token_of_it_is_left,
+    file_stays_open_while_it_has_a_handle_or_token,
     token_allows_what_it_was_made_for_and_no_more,
     token_of_a_session_that_ended_is_unknown,
-    token_whose_time_is_over_is_unknown_and_lets_go_of_its_file,
+    expired_token_is_unknown_and_releases_its_file,
     tokens_of_a_session_are_bounded,
     token_is_unknown_to_holders_of_another_key_and_in_another_export,
     fenced_client_neither_shares_nor_opens_by_a_token,
@@ -116,7 +116,7 @@ fn sessions_that_open_by_a_token_share_one_open(on: On) {
 }
 
 // [SESS-75]
-fn file_stays_open_while_a_handle_or_a_token_of_it_is_left(on: On) {
+fn file_stays_open_while_it_has_a_handle_or_token(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let second = harness.session();
     let handles = || second.statistics().unwrap().handles;
@@ -214,7 +214,7 @@ fn token_of_a_session_that_ended_is_unknown(on: On) {
 }
 
 // [SESS-74] [SESS-112]
-fn token_whose_time_is_over_is_unknown_and_lets_go_of_its_file(on: On) {
+fn expired_token_is_unknown_and_releases_its_file(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (first, second) = (harness.session(), harness.session());
     let (root, other) = (first.mount("mem").unwrap(), second.mount("mem").unwrap());

@@ -12,10 +12,10 @@ use crate::cuts::wait_for;
 use crate::tokens::{LONG, count, read_write};
 
 on_each_provider_and_two_workers! {
-    open_by_a_token_that_storage_delays_outlives_its_connection_and_its_token,
+    delayed_open_by_token_outlives_connection_and_token,
     session_that_ends_during_an_open_by_a_token_leaves_nothing_open,
     open_by_a_token_that_storage_refuses_leaves_nothing_open,
-    token_of_before_a_restart_is_unknown_and_its_files_are_opened_by_path,
+    token_is_unknown_after_a_restart_and_files_reopen_by_path,
 }
 
 mod tcp_relay {
@@ -99,7 +99,7 @@ fn settle(watcher: &Session) {
 }
 
 // [SESS-75] [SESS-87]
-fn open_by_a_token_that_storage_delays_outlives_its_connection_and_its_token(on: On) {
+fn delayed_open_by_token_outlives_connection_and_token(on: On) {
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let (watcher, first) = (harness.session(), harness.session());
     let file = first.mount("mem").unwrap().create("f").unwrap();
@@ -172,7 +172,7 @@ fn open_by_a_token_that_storage_refuses_leaves_nothing_open(on: On) {
 }
 
 // [CLI-50] [SESS-112]
-fn token_of_before_a_restart_is_unknown_and_its_files_are_opened_by_path(on: On) {
+fn token_is_unknown_after_a_restart_and_files_reopen_by_path(on: On) {
     let mut harness = Harness::start(on);
     let (first, second) = (harness.connect(&config()).unwrap(), harness.connect(&config()).unwrap());
     let (root, other) = (first.mount("data").unwrap(), second.mount("data").unwrap());

@@ -8,8 +8,8 @@ use dafs_tests::on_each_provider;
 
 on_each_provider! {
     thread_that_waits_sleeps_until_what_it_waits_for_comes,
-    threads_that_wait_in_one_session_sleep_until_what_they_wait_for_comes,
-    thread_that_waits_for_several_sessions_sleeps_until_what_it_waits_for_comes,
+    threads_waiting_in_one_session_sleep_until_completion,
+    thread_waiting_for_several_sessions_sleeps_until_one_completes,
 }
 
 /// Waits that are watched, of each thread.
@@ -84,12 +84,12 @@ fn thread_that_waits_sleeps_until_what_it_waits_for_comes(on: On) {
 }
 
 // [CLI-185]
-fn threads_that_wait_in_one_session_sleep_until_what_they_wait_for_comes(on: On) {
+fn threads_waiting_in_one_session_sleep_until_completion(on: On) {
     assert_sleeps(on, 3);
 }
 
 // [CLI-194] [CLI-185]
-fn thread_that_waits_for_several_sessions_sleeps_until_what_it_waits_for_comes(on: On) {
+fn thread_waiting_for_several_sessions_sleeps_until_one_completes(on: On) {
     let harness = Harness::start(on);
     let holder = harness.session();
     let sessions = [harness.session(), harness.session()];

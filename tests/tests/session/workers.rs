@@ -7,12 +7,12 @@ use dafs_tests::suite::EXPORTS;
 use crate::cuts::wait_for;
 
 on_two_workers! {
-    appends_of_sessions_on_both_workers_are_each_whole_and_in_a_place_of_their_own,
+    appends_on_both_workers_are_whole_and_do_not_overlap,
     counters_of_both_workers_are_told_by_each,
 }
 
 // [STOR-11]
-fn appends_of_sessions_on_both_workers_are_each_whole_and_in_a_place_of_their_own(on: On) {
+fn appends_on_both_workers_are_whole_and_do_not_overlap(on: On) {
     const SESSIONS: usize = 4;
     const COUNT: usize = 200;
     const SIZE: usize = 700;

@@ -213,6 +213,11 @@ fn lines_are_short_enough_to_read() {
 }
 
 #[test]
+fn names_of_functions_are_short_enough_to_read() {
+    assert_none(&faults_in_sources(|_, text| rules::long_names(text)));
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     assert_none(&faults_in_sources(|_, text| rules::leftover_markers(text)));
 }

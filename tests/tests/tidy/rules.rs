@@ -10,6 +10,9 @@ pub(crate) const LINE_LENGTH_MAX: usize = 140;
 /// Longest source file, in lines, without a reason in the list.
 pub(crate) const FILE_LINES_MAX: usize = 700;
 
+/// Longest name of a function, in words. A test's name says what holds in one clause; how it is shown stands in the test.
+pub(crate) const NAME_WORDS_MAX: usize = 12;
+
 /// A file and why a rule does not hold for it.
 pub(crate) type Exception = (&'static str, &'static str);
 
@@ -32,6 +35,21 @@ pub(crate) fn forbidden_imports(text: &str, layer: &Layer) -> Vec<String> {
             layer.forbidden.iter().any(|prefix| is_under(path, prefix) || is_method_of(path, prefix))
         })
         .map(|(line, path)| format!("{line}: names {path}, but {}", layer.because))
+        .collect()
+}
+
+/// Names of functions, tests among them, of too many words.
+pub(crate) fn long_names(text: &str) -> Vec<String> {
+    let names = |line: &str| -> Vec<String> {
+        let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        words.windows(2).filter(|pair| pair[0] == "fn").map(|pair| pair[1].to_owned()).collect()
+    };
+    let lines = code_only(text).lines().map(names).collect::<Vec<_>>();
+    let named = lines.into_iter().enumerate().flat_map(|(index, names)| {
+        names.into_iter().map(move |name| (index + 1, name.split('_').count(), name))
+    });
+    let long = named.filter(|(_, words, _)| *words > NAME_WORDS_MAX);
+    long.map(|(line, words, name)| format!("{line}: {name} has {words} words, over {NAME_WORDS_MAX}"))
         .collect()
 }
 
@@ -217,6 +235,16 @@ mod tests {
     fn file_length_counts_at_the_edge() {
         assert!(too_many_lines(&"a\n".repeat(FILE_LINES_MAX)).is_empty());
         assert_eq!(too_many_lines(&"a\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
+    }
+
+    #[test]
+    fn name_length_counts_words_at_the_edge() {
+        let named = |words: usize| format!("// fn of_{0}\nfn {0}() {{}}", vec!["a"; words].join("_"));
+        assert_eq!(long_names(&named(NAME_WORDS_MAX)), Vec::<String>::new());
+        assert_eq!(
+            long_names(&named(NAME_WORDS_MAX + 1)),
+            ["2: a_a_a_a_a_a_a_a_a_a_a_a_a has 13 words, over 12"]
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ on_each_provider! {
     description_that_is_no_view_is_refused_with_words,
     request_that_a_view_does_not_have_is_refused_with_words,
     view_that_is_given_back_is_gone,
-    view_that_is_given_back_in_flight_stays_for_its_request_and_leaves_its_number_to_another,
+    view_given_back_in_flight_stays_for_its_request,
     session_that_ends_with_a_view_in_flight_leaves_the_server_whole,
 }
 
@@ -240,7 +240,7 @@ impl InFlight {
 }
 
 // [VIEW-14] [VIEW-6]
-fn view_that_is_given_back_in_flight_stays_for_its_request_and_leaves_its_number_to_another(on: On) {
+fn view_given_back_in_flight_stays_for_its_request(on: On) {
     for opcode in [Opcode::ReadView, Opcode::WriteView] {
         let InFlight { harness, faults, mut raw, file, region, before } = InFlight::begin(on, opcode);
         assert_eq!(give_back(&mut raw), Status::OK);

@@ -12,7 +12,7 @@ use super::sessions::requests;
 on_each_provider! {
     view_that_meshes_is_written_through_the_view_alone,
     write_through_a_view_that_overlaps_leaves_the_last_in_place,
-    write_that_overlaps_and_is_cut_in_a_new_session_leaves_the_last_in_place,
+    overlapping_write_cut_in_a_new_session_keeps_the_last,
 }
 
 /// Columns of a matrix that mesh, and tiles that write over those before.
@@ -91,7 +91,7 @@ fn write_through_a_view_that_overlaps_leaves_the_last_in_place(on: On) {
 }
 
 // [LIST-20]
-fn write_that_overlaps_and_is_cut_in_a_new_session_leaves_the_last_in_place(on: On) {
+fn overlapping_write_cut_in_a_new_session_keeps_the_last(on: On) {
     let by_view = |view: &View, file: &File, data| file.submit_write_view(&view.at(60_000, 0), data);
     cut_in_a_new_session(on, by_view, |done| done.result);
     let list = [Extent::new(60_000, 70_000), Extent::new(0, 70_000)];

@@ -13,7 +13,7 @@ use dafs_tests::suite::{assert_same, bytes};
 on_each_provider! {
     view_of_a_thousand_million_segments_costs_what_is_touched,
     access_through_a_view_is_one_request_of_constant_size,
-    dense_view_is_read_with_its_gaps_where_its_list_is_and_never_with_sieve_off,
+    dense_view_is_read_with_gaps_unless_sieve_is_off,
     transfer_of_nothing_through_a_view_is_in_order_everywhere,
     view_is_described_again_to_a_server_that_was_restarted,
     view_that_is_dropped_makes_room_for_others,
@@ -76,7 +76,7 @@ fn access_through_a_view_is_one_request_of_constant_size(on: On) {
 }
 
 // [LIST-15] [LIST-52]
-fn dense_view_is_read_with_its_gaps_where_its_list_is_and_never_with_sieve_off(on: On) {
+fn dense_view_is_read_with_gaps_unless_sieve_is_off(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();
     let file = session.mount("data").unwrap().create("f").unwrap();

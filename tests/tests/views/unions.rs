@@ -10,7 +10,7 @@ use dafs_tests::suite::assert_same;
 use super::groups::{Member, Mesh};
 
 on_sockets! {
-    what_a_group_has_written_before_a_call_that_fails_is_not_written_again,
+    writes_of_a_group_before_a_failed_call_are_not_repeated,
     member_that_goes_takes_its_memory_along,
     mandatory_lock_of_a_member_keeps_the_others_out,
 }
@@ -43,7 +43,7 @@ fn holds(faults: &Faults, count: usize, writes: &mut [Pending<Transferred<Vec<u8
 }
 
 // [VIEW-13] What a round has written counts for each of its members, wherever their places are: others may have changed it since.
-fn what_a_group_has_written_before_a_call_that_fails_is_not_written_again(on: On) {
+fn writes_of_a_group_before_a_failed_call_are_not_repeated(on: On) {
     const SEEN: usize = 1000;
     let (harness, faults) = Harness::start_faulty(on, |_| {});
     let other = Member::of(harness.session(), "data");

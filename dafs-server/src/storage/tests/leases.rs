@@ -38,7 +38,7 @@ impl Lease {
 
 // [STOR-191] [STOR-34]
 #[test]
-fn open_beside_a_lease_waits_until_it_is_given_up_and_nobody_else_does() {
+fn open_beside_a_lease_waits_alone_until_it_is_given_up() {
     const OPENERS: usize = 40;
     for kind in [Kind::Disk(Engine::Pool), Kind::Tmpfs].into_iter().filter(|kind| kinds().contains(kind)) {
         for flags in [OpenFlags::READ, RW, RWC, RWC | OpenFlags::TRUNCATE] {

@@ -71,7 +71,7 @@ fn random_operations_of_several_users_on_a_directory_and_on_memory_agree() {
 
 // [STOR-190]
 #[test]
-fn link_of_another_in_a_directory_for_everybody_is_not_followed_where_the_host_guards_that() {
+fn link_of_another_in_a_sticky_directory_is_not_followed_if_protected() {
     // What is simulated guards it.
     let mut files = Fixture::with(Kind::Mem, |_| {}, &StorageConfig { seed: Some(1), ..Default::default() });
     let set = |mode| SetAttributes { mode: Some(mode), ..SetAttributes::default() };

@@ -249,7 +249,7 @@ fn live(power: &Power, database: Database, model: &Model, random: &mut Random) -
 
 // [STATE-1]
 #[test]
-fn power_that_is_cut_at_any_write_leaves_all_that_was_acknowledged_and_no_half_of_a_group() {
+fn power_cut_at_any_write_keeps_all_that_was_acknowledged() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let wanted = number("DAFS_POWER_CUTS").unwrap_or(CUTS);
     let mut random = Random(number("DAFS_POWER_CUT_SEED").unwrap_or(36));
