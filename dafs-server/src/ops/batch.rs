@@ -5,7 +5,7 @@
 mod inline;
 mod notices;
 
-use dafs_proto::session::{Effect, Moment, PartEffect};
+use dafs_proto::session::{Effect, PartEffect};
 use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
@@ -20,8 +20,7 @@ use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{TransferKind, range};
 use crate::worker::flight::{Call, Wakeup};
-use crate::worker::requests::dispatch::payload_of;
-use crate::worker::requests::work::WaitsFor;
+use crate::worker::operations::WaitsFor;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
@@ -31,7 +30,7 @@ impl Worker {
     /// Executes a batch.
     pub(crate) fn batch(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = BatchRequest::decode(body)?;
-        let reply_max = self.reply_payload_max(call);
+        let reply_max = self.connections.send_payload_max(call.connection);
         let limits = BatchLimits { len_max: self.shared.settings.transfer_size_max, reply_max };
         let results_max = reply_max / BATCH_RESULT_SIZE;
         let operations = match request.described_len(call.header.payload_len as usize) {
@@ -41,7 +40,7 @@ impl Worker {
             }
             Ok(len) => {
                 // A private copy of what describes the operations.
-                let described = payload_of(&self.connections, call, payload).slice(0, len);
+                let described = self.connections.payload_of(call, payload).slice(0, len);
                 let described = described.map(|described| described.to_vec()).unwrap_or_default();
                 decode_batch(&described, &request, &limits).map(|operations| (operations, len))
             }
@@ -57,7 +56,7 @@ impl Worker {
         for (index, effect) in before.into_iter().flatten().enumerate() {
             effect.into_iter().for_each(|effect| batch.resume(index, effect, now));
         }
-        self.note_window(batch.window_end());
+        self.operations.note_window(batch.window_end(), self.now);
         let token = self.park(*call, WaitsFor::Batch(Box::new(batch)));
         self.go_on_with_batch(token);
         Ok(())
@@ -77,16 +76,10 @@ impl Worker {
 
     /// As [`Worker::written_before`], of an operation of a batch.
     pub(super) fn part_written_before(&mut self, place: BatchPlace, verifier: Verifier) -> u64 {
-        let index = self.operation_index(place.batch);
-        index.and_then(|index| self.batch_at(index)).map_or(0, |batch| batch.take_written(place, verifier))
-    }
-
-    /// Somebody is to look when what has ended has waited long enough. What has already is told of when its batch goes on, or when its
-    /// session listens.
-    fn note_window(&mut self, end: Option<Moment>) {
-        if let Some(end) = end.filter(|end| *end > self.now) {
-            self.window_end = Some(self.window_end.map_or(end, |soonest| soonest.min(end)));
-        }
+        let index = self.operations.index_of(place.batch);
+        index
+            .and_then(|index| self.operations.batch_mut(index))
+            .map_or(0, |batch| batch.take_written(place, verifier))
     }
 
     /// An operation of a batch as a request of its own.
@@ -96,30 +89,23 @@ impl Worker {
         Call { header: Header { opcode, handle, ..call.header }, link: None, ..*call }
     }
 
-    fn batch_at(&mut self, index: usize) -> Option<&mut Batch> {
-        match self.operations.get_mut(index).map(|operation| &mut operation.state) {
-            Some(WaitsFor::Batch(batch)) => Some(batch),
-            _ => None,
-        }
-    }
-
     /// Begins what can begin, tells what is to be told, and answers when all have ended.
     pub(crate) fn go_on_with_batch(&mut self, token: OpToken) {
-        let Some(index) = self.operation_index(token) else { return };
+        let Some(index) = self.operations.index_of(token) else { return };
         let call = self.operations[index].call;
-        if self.connection(call.connection).is_none() {
+        if self.connections.find_mut(call.connection).is_none() {
             return self.rest_batch(index);
         }
-        self.mark_dirty(call.connection);
+        self.connections.mark_dirty(call.connection);
         loop {
-            let over = self.turns.is_over();
+            let over = self.sched.is_over();
             let is_full = self.sessions.find(call.session).is_none_or(|s| s.batched >= RUNNING_MAX);
-            let Some(batch) = self.batch_at(index) else { return };
+            let Some(batch) = self.operations.batch_mut(index) else { return };
             if is_full && batch.running > 0 {
                 break;
             }
             if over && batch.has_next() {
-                self.yield_turn(call.connection, token);
+                self.connections.yield_turn(call.connection, token);
                 break;
             }
             let Some((first, count)) = batch.begin_next() else { break };
@@ -133,7 +119,7 @@ impl Worker {
             }
         }
         let now = self.now;
-        let Some(batch) = self.batch_at(index) else { return };
+        let Some(batch) = self.operations.batch_mut(index) else { return };
         batch.beginning = false;
         if batch.is_done() {
             return self.finish_batch(index);
@@ -145,7 +131,7 @@ impl Worker {
 
     /// Begins some operations; their end comes to [`Worker::on_batch_part`], perhaps within this call. An error is their result.
     fn begin_part(&mut self, call: &Call, place: BatchPlace, index: usize) -> Result<(), Status> {
-        let Some(batch) = self.batch_at(index) else { return Ok(()) };
+        let Some(batch) = self.operations.batch_mut(index) else { return Ok(()) };
         let operation = &batch.operations[place.index as usize];
         let (write, stability) = (operation.write, operation.stability);
         let is_begun = batch.is_begun(place.index as usize);
@@ -158,22 +144,26 @@ impl Worker {
         let node = self.data_node_as_of(&call, write, self.operations[index].generation)?;
         // Of what is begun the rest is looked at chunk by chunk.
         if self.shared.locks.are_mandatory() && !is_begun {
-            let extents = self.batch_at(index).map(|batch| batch.lists_of(place).extents).unwrap_or_default();
+            let extents = self
+                .operations
+                .batch_mut(index)
+                .map(|batch| batch.lists_of(place).extents)
+                .unwrap_or_default();
             self.check_locks_of(&call, node, extents.into_iter(), write)?;
         }
-        let single = single.filter(|(extent, _)| !self.is_divided(extent.len));
+        let single = single.filter(|(extent, _)| !self.sched.is_divided(extent.len, self.now));
         if let (Some((extent, segment)), Stability::Unstable) = (single, stability) {
             let access = if write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
             let verifier = self.target(node).verifier;
             let storage = &mut *self.storage;
-            let connection = self.connections.get_mut(call.connection.index);
-            let moved = with_remote_memory(connection, &call, &range(segment), access, |span| match write {
+            let connection = self.connections.find_mut(call.connection);
+            let moved = with_remote_memory(connection, &range(segment), access, |span| match write {
                 true => write_all(storage, node, extent.offset, span),
                 false => storage.read_now(node, extent.offset, &[span]),
             });
             match moved.map_err(status_of)? {
                 Some(Ok(count)) => {
-                    self.turns.on_moved(count);
+                    self.sched.turn().on_moved(count);
                     let value = match (write, (count as u64) < extent.len) {
                         (true, _) => verifier.0,
                         (false, true) => extent.offset + count as u64,
@@ -187,7 +177,7 @@ impl Worker {
                 Some(Err(NowError::WouldBlock)) | None => {}
             }
         }
-        let Some(batch) = self.batch_at(index) else { return Ok(()) };
+        let Some(batch) = self.operations.batch_mut(index) else { return Ok(()) };
         let lists = batch.lists_of(place);
         let kind = if write { TransferKind::Write } else { TransferKind::Read };
         self.begin_listed(&call, (kind, node), lists, stability, memory).map_err(status_of)
@@ -195,31 +185,31 @@ impl Worker {
 
     /// Some operations of a batch have ended.
     pub(crate) fn end_part(&mut self, place: BatchPlace, result: BatchResult) {
-        let Some(index) = self.operation_index(place.batch) else { return };
+        let Some(index) = self.operations.index_of(place.batch) else { return };
         self.leave_batch(index);
         let now = self.now;
-        let Some(batch) = self.batch_at(index) else { return };
+        let Some(batch) = self.operations.batch_mut(index) else { return };
         batch.running = batch.running.saturating_sub(1);
         match place.count {
             1 => batch.end(place.index as usize, result, now),
             _ => batch.end_group(place, &result, now),
         }
         let (window_end, beginning) = (batch.window_end(), batch.beginning);
-        self.note_window(window_end);
+        self.operations.note_window(window_end, self.now);
         if !beginning {
-            self.wakeups.push_back(Wakeup::Batch(place.batch));
+            self.operations.wake(Wakeup::Batch(place.batch));
         }
     }
 
     /// An operation of a batch ended without an answer: its connection is gone.
     pub(crate) fn abandon_part(&mut self, place: BatchPlace, written: Option<Effect>) {
-        let Some(index) = self.operation_index(place.batch) else { return };
+        let Some(index) = self.operations.index_of(place.batch) else { return };
         self.leave_batch(index);
         let now = self.now;
-        let Some(batch) = self.batch_at(index) else { return };
+        let Some(batch) = self.operations.batch_mut(index) else { return };
         batch.running = batch.running.saturating_sub(1);
         batch.end_in_part(place, written, now);
-        self.wakeups.push_back(Wakeup::Batch(place.batch));
+        self.operations.wake(Wakeup::Batch(place.batch));
     }
 
     /// One operation of a session's batches fewer is under way.
@@ -232,7 +222,7 @@ impl Worker {
 
     /// Without a connection a batch waits until nobody has its hands on anything of it, and may then come again.
     pub(crate) fn rest_batch(&mut self, index: usize) {
-        if self.batch_at(index).is_some_and(|batch| batch.rests()) {
+        if self.operations.batch_mut(index).is_some_and(|batch| batch.rests()) {
             let operation = self.unpark(index);
             self.abandon(operation);
         }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use dafs_proto::transport::{
-    Access, Domain, HEAD_SIZE_MAX, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
+    Access, HEAD_SIZE_MAX, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
 };
 use dafs_proto::wire::{
     EAGER_BUFFER_ROOM, EAGER_REPLY_HEAD_SIZE, EagerBufferTerms, HEADER_SIZE, Header, Method, Opcode,
@@ -18,14 +18,14 @@ use dafs_proto::wire::{
 
 use super::Worker;
 use crate::storage::NodeId;
-use crate::worker::connection::Phase;
+use crate::worker::connections::connection::Phase;
 use crate::worker::flight::Call;
-use crate::worker::flight::after::{After, Reading, Writing};
+use crate::worker::flight::after::{Reading, Writing};
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::eager::{EagerBuffer, EagerBuffers, EagerFrame};
 use crate::worker::flight::transfer::range;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::WaitsFor;
+use crate::worker::operations::WaitsFor;
 
 /// An eager buffer with less data than this is not worth having, bytes.
 const EAGER_BUFFER_SIZE_MIN: usize = 4096;
@@ -34,16 +34,10 @@ const EAGER_BUFFER_SIZE_MIN: usize = 4096;
 const FRAME_TOKEN: OpToken = OpToken(u64::MAX);
 
 impl Worker {
-    /// Connections of a listener may have eager buffers, registered in its domain.
-    pub fn offer_eager_buffers(&mut self, listener: usize, domain: Arc<dyn Domain>) {
-        self.domains.resize(self.domains.len().max(listener + 1), None);
-        self.domains[listener] = Some(domain);
-    }
-
     /// Takes the eager buffers of a connection back.
     pub(crate) fn end_eager_buffers(&mut self, key: ConnectionKey) {
         let eager_buffers =
-            self.connection(key).map(|connection| std::mem::take(&mut connection.eager_buffers));
+            self.connections.find_mut(key).map(|connection| std::mem::take(&mut connection.eager_buffers));
         self.buffers
             .discharge_eager_buffers(eager_buffers.map_or(0, |eager_buffers| eager_buffers.memory_size()));
     }
@@ -69,7 +63,7 @@ impl Worker {
         encode_segments(&own, &mut payload);
         let mut body = [0; EagerBufferTerms::HEAD_SIZE - HEADER_SIZE];
         terms.encode(&mut body);
-        match self.connection(call.connection) {
+        match self.connections.find_mut(call.connection) {
             Some(connection) => connection.eager_buffers = eager_buffers,
             None => self.buffers.discharge_eager_buffers(eager_buffers.memory_size()),
         }
@@ -84,12 +78,7 @@ impl Worker {
         ranges: &[[u64; 3]],
     ) -> EagerBuffers {
         let (count, size) = self.eager_buffer_share(asked);
-        let Some(connection) = self.connection(key) else { return EagerBuffers::default() };
-        let reachable = connection.endpoint.capabilities().registers_ordinary_memory;
-        let listener = connection.listener;
-        let Some(domain) = self.domains.get(listener).cloned().flatten().filter(|_| reachable) else {
-            return EagerBuffers::default();
-        };
+        let Some(domain) = self.connections.eager_domain(key) else { return EagerBuffers::default() };
         let mut access = Access::REMOTE_WRITE;
         if asked.reads {
             access |= Access::REMOTE_READ;
@@ -99,7 +88,7 @@ impl Worker {
             if !self.buffers.charge_eager_buffers(EAGER_BUFFER_ROOM + size as usize) {
                 break;
             }
-            let connection = self.connections.get_mut(key.index).filter(|connection| connection.key == key);
+            let connection = self.connections.find_mut(key);
             let memory = HeapMemory::allocate(EAGER_BUFFER_ROOM + size as usize);
             let made = memory.zip(connection).map(|(memory, connection)| {
                 let memory: MemoryRef = MemoryRef::new(Arc::new(memory));
@@ -125,7 +114,7 @@ impl Worker {
         let budget = self.shared.settings.buffers().size_max / 2;
         let free =
             self.buffers.eager_buffers_room().min(budget.saturating_sub(self.buffers.eager_buffers_size()));
-        let share = free.min(budget / self.active_sessions.max(1) as usize);
+        let share = free.min(budget / self.sessions.active().max(1) as usize);
         let count = usize::from(asked.count).min(share / asked.buffer_size());
         if count > 0 || asked.count == 0 || share < EAGER_BUFFER_ROOM + EAGER_BUFFER_SIZE_MIN {
             return (count, asked.size);
@@ -136,7 +125,7 @@ impl Worker {
 
     /// The client wrote into one of its eager buffers: a request whose data is there.
     pub(crate) fn on_eager_frame(&mut self, key: ConnectionKey, eager_buffer: u32, written: u32) {
-        let Some(connection) = self.connection(key) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         let frame = match connection.phase {
             Phase::Live(session) => {
                 connection.eager_buffers.frame(eager_buffer, written).map(|frame| (session, frame))
@@ -192,7 +181,8 @@ impl Worker {
         let head_len = self.seal(call, Status::OK, Self::no_handle(), body, count, &mut head);
         debug_assert_eq!(head_len, EAGER_REPLY_HEAD_SIZE, "the head of a read's reply");
         let (of, eager_buffer) = read.eager_buffer;
-        let Some(connection) = self.connection(call.connection).filter(|_| call.connection == of) else {
+        let Some(connection) = self.connections.find_mut(call.connection).filter(|_| call.connection == of)
+        else {
             // The client asks again on its next connection.
             return;
         };
@@ -211,17 +201,17 @@ impl Worker {
     }
 
     fn post_eager_frame(&mut self, call: &Call, frame: EagerFrame) {
-        let Some(connection) = self.connection(call.connection) else { return };
+        let Some(connection) = self.connections.find_mut(call.connection) else { return };
         connection.dirty = true;
         let local = LocalSegments::from_iter([frame.from.clone()]);
         match connection.endpoint.rdma_write(FRAME_TOKEN, local, frame.to, Some(frame.eager_buffer)) {
-            Ok(posted) => connection.rdma_pending += u32::from(posted == Posted::Pending),
+            Ok(posted) => connection.rdma.on_posted_apart(u32::from(posted == Posted::Pending)),
             Err(PostError::Full) => {
                 let token = self.park(*call, WaitsFor::EagerFrame(frame));
-                if let Some(index) = self.operation_index(token)
-                    && let Some(connection) = self.connection(call.connection)
+                if let Some(index) = self.operations.index_of(token)
+                    && let Some(connection) = self.connections.find_mut(call.connection)
                 {
-                    connection.post_waiters.push_back(index);
+                    connection.rdma.wait_for_room(index);
                 }
             }
             // The next receive tells why.
@@ -248,15 +238,9 @@ impl Worker {
         connection: ConnectionKey,
         header: &Header,
     ) -> bool {
-        let found = self.operations.iter_mut().find(|(_, operation)| {
-            operation.call.session == call_session
-                && operation.call.header.slot == header.slot
-                && !operation.forgotten
-                && matches!(&operation.state, WaitsFor::Storage(After::Read(read))
-                    if read.method != Method::Inline && read.eager_buffer.0 != connection)
-        });
-        let Some((_, operation)) = found else { return false };
-        operation.forgotten = true;
+        if !self.operations.forget_eager_read(call_session, connection, header) {
+            return false;
+        }
         if let Some(session) = self.sessions.find_mut(call_session) {
             session.core.on_abandoned(header.slot, None);
         }
@@ -266,14 +250,14 @@ impl Worker {
     /// The client has got others on the connection since: it looks for the data of a read where that is not.
     pub(super) fn is_eager_buffer_replaced(&mut self, read: &Reading) -> bool {
         let (of, eager_buffer) = read.eager_buffer;
-        self.connection(of).is_some_and(|connection| {
+        self.connections.find_mut(of).is_some_and(|connection| {
             let now = connection.eager_buffers.data(eager_buffer.into(), read.memory.len() as u32);
             now.is_none_or(|now| now.span().as_ptr() != read.memory.span().as_ptr())
         })
     }
 
     fn eager_buffer_data(&mut self, call: &Call, eager_buffer: u64, len: u32) -> Result<MemoryRef, Problem> {
-        let connection = self.connection(call.connection).ok_or(Status::NO_SESSION)?;
+        let connection = self.connections.find_mut(call.connection).ok_or(Status::NO_SESSION)?;
         Ok(connection.eager_buffers.data(eager_buffer, len).ok_or(Status::REMOTE_ACCESS)?)
     }
 }

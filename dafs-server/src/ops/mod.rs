@@ -27,8 +27,8 @@ use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep, Served};
-use crate::worker::requests::work::WaitsFor;
-use crate::worker::session::handles::{OpenHandle, Reserved};
+use crate::worker::operations::WaitsFor;
+use crate::worker::sessions::handles::{OpenHandle, Reserved};
 
 impl Worker {
     /// Hands an operation to storage; answers at once if it is done at once.

@@ -13,13 +13,13 @@ use crate::storage::{At, FsOp, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Problem, Served};
-use crate::worker::session::handles::{OpenHandle, Reserved};
+use crate::worker::sessions::handles::{OpenHandle, Reserved};
 
 impl Worker {
     pub(crate) fn execute_name(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let open = self.handle(call)?.clone();
         let payload = self.payload(call, payload);
-        let reply_max = self.reply_payload_max(call);
+        let reply_max = self.connections.send_payload_max(call.connection);
         let (op, mut after) = match call.header.opcode {
             Opcode::Open => self.open_op(call, &open, body, payload)?,
             Opcode::Remove => {
@@ -115,13 +115,6 @@ impl Worker {
         } else {
             (FsOp::Link { from, to, replace: request.replace }, After::Attributes)
         })
-    }
-
-    /// The largest payload of a reply on the call's connection, bytes.
-    pub(crate) fn reply_payload_max(&self, call: &Call) -> usize {
-        self.connections
-            .get(call.connection.index)
-            .map_or(0, |connection| connection.endpoint.capabilities().send_payload_max as usize)
     }
 }
 

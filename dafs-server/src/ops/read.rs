@@ -8,7 +8,7 @@ use dafs_proto::wire::{
 
 use super::Worker;
 use crate::storage::{ExportId, FsOp, NodeId, NowError};
-use crate::worker::connection::Connection;
+use crate::worker::connections::connection::Connection;
 use crate::worker::flight::after::{After, Reading};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::transfer::{Segments, Transfer, TransferKind, range};
@@ -36,9 +36,7 @@ impl Worker {
 
     fn read_inline(&mut self, call: &Call, node: NodeId, request: &ReadRequest) -> Served {
         let len = request.len as usize;
-        let Some(connection) =
-            self.connections.get_mut(call.connection.index).filter(|c| c.key == call.connection)
-        else {
+        let Some(connection) = self.connections.find_mut(call.connection) else {
             return Ok(());
         };
         if request.len > connection.endpoint.capabilities().send_payload_max {
@@ -50,7 +48,7 @@ impl Worker {
             let room = connection.endpoint.slot_payload(&slot).slice(0, len).ok_or(Status::INVALID)?;
             match self.storage.read_now(node, request.offset, &[room]) {
                 Ok(count) => {
-                    self.turns.on_moved(count);
+                    self.sched.turn().on_moved(count);
                     self.count_moved(call, false, node.export, Method::Inline, count);
                     self.send_slot(call, slot, &read_reply(count, len), count);
                     return Ok(());
@@ -111,20 +109,20 @@ impl Worker {
         len: u32,
         segments: Segments,
     ) -> Served {
-        let divided = self.is_divided(u64::from(len));
+        let divided = self.sched.is_divided(u64::from(len), self.now);
         if let ([segment], true) = (&segments[..], divided) {
             // All of it is the client's, or nothing of it is done.
             self.remote_memory(call, segment, Access::REMOTE_WRITE)?;
         }
         if let ([segment], false) = (&segments[..], divided) {
             let storage = &mut *self.storage;
-            let connection = self.connections.get_mut(call.connection.index);
-            let moved = with_remote_memory(connection, call, segment, Access::REMOTE_WRITE, |span| {
+            let connection = self.connections.find_mut(call.connection);
+            let moved = with_remote_memory(connection, segment, Access::REMOTE_WRITE, |span| {
                 storage.read_now(node, offset, &[span])
             })?;
             match moved {
                 Some(Ok(count)) => {
-                    self.turns.on_moved(count);
+                    self.sched.turn().on_moved(count);
                     self.reply_read(call, node.export, count, len);
                     return Ok(());
                 }
@@ -159,7 +157,7 @@ impl Worker {
         range: &RemoteRange,
         access: Access,
     ) -> Result<Option<MemoryRef>, Problem> {
-        let Some(connection) = self.connection(call.connection) else { return Ok(None) };
+        let Some(connection) = self.connections.find_mut(call.connection) else { return Ok(None) };
         if !connection.endpoint.capabilities().remote_mapped {
             return Ok(None);
         }
@@ -198,14 +196,11 @@ impl Worker {
 #[inline]
 pub(crate) fn with_remote_memory<T>(
     connection: Option<&mut Connection>,
-    call: &Call,
     range: &RemoteRange,
     access: Access,
     mut use_now: impl FnMut(Span<'_>) -> T,
 ) -> Result<Option<T>, Problem> {
-    let Some(connection) = connection.filter(|connection| connection.key == call.connection) else {
-        return Ok(None);
-    };
+    let Some(connection) = connection else { return Ok(None) };
     if !connection.endpoint.capabilities().remote_mapped {
         return Ok(None);
     }

@@ -9,7 +9,7 @@ use crate::worker::flight::after::{After, Wanted};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Served};
 use crate::worker::flight::transfer::range;
 use crate::worker::flight::{Call, own_memory};
-use crate::worker::requests::work::WaitsFor;
+use crate::worker::operations::WaitsFor;
 
 /// Encoded entries of one request at most, bytes.
 const ENTRIES_SIZE_MAX: usize = 1 << 20;
@@ -25,7 +25,7 @@ impl Worker {
         let remote = (request.segment[2] != 0).then(|| range(request.segment));
         let room = match remote {
             Some(remote) => usize::try_from(remote.len).unwrap_or(usize::MAX).min(ENTRIES_SIZE_MAX),
-            None => self.reply_payload_max(call),
+            None => self.connections.send_payload_max(call.connection),
         };
         let size_max = (request.len as usize).min(room);
         let op = FsOp::Readdir { node, cookie: request.cookie, size_max, attributes: request.attributes };
@@ -66,12 +66,12 @@ impl Worker {
             Err(_) => return Err(Status::REMOTE_ACCESS),
         }
         let token = self.park(*call, WaitsFor::Draining(Vec::new()));
-        let Some(index) = self.operation_index(token) else { return Err(Status::IO) };
-        let posted = match self.connection(call.connection) {
+        let Some(index) = self.operations.index_of(token) else { return Err(Status::IO) };
+        let posted = match self.connections.find_mut(call.connection) {
             Some(connection) => {
                 let posted =
                     connection.endpoint.rdma_write(token, LocalSegments::from_iter([memory]), remote, None);
-                connection.rdma_pending += u32::from(matches!(posted, Ok(Posted::Pending)));
+                connection.rdma.on_posted_apart(u32::from(matches!(posted, Ok(Posted::Pending))));
                 posted
             }
             None => Err(PostError::Closed),

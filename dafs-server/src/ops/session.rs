@@ -1,6 +1,5 @@
 //! Operations on the session and the server: mount, close, limits, statistics, fences.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use dafs_proto::wire::{
@@ -17,13 +16,12 @@ use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::ids::SessionKey;
 use crate::worker::requests::dispatch::no_body;
-use crate::worker::requests::work::WaitsFor;
-use crate::worker::session::handles::OpenHandle;
+use crate::worker::sessions::handles::OpenHandle;
 
 impl Worker {
     /// Answers a request that is executed on the spot with all of a payload, or with `RANGE` where the client takes no message that large.
     fn reply_whole(&mut self, call: &Call, payload: &[u8]) {
-        match payload.len() > self.reply_payload_max(call) {
+        match payload.len() > self.connections.send_payload_max(call.connection) {
             true => self.reply_status(call, Status::RANGE),
             false => self.reply_payload(call, payload),
         }
@@ -38,7 +36,7 @@ impl Worker {
         match call.header.opcode {
             Opcode::Bye => {
                 self.reply_status(call, Status::OK);
-                if let Some(connection) = self.connection(call.connection) {
+                if let Some(connection) = self.connections.find_mut(call.connection) {
                     // The client may be gone already; the session ends either way.
                     let _ = connection.flush();
                 }
@@ -74,7 +72,7 @@ impl Worker {
         }
         // The head of a long array.
         let rest = encode_message_pack(beside).len() + 5;
-        let mut room = self.reply_payload_max(call).saturating_sub(rest);
+        let mut room = self.connections.send_payload_max(call.connection).saturating_sub(rest);
         let fits = |client: &ClientStatistics| {
             let size = encode_message_pack(client).len();
             room = room.saturating_sub(size);
@@ -86,7 +84,7 @@ impl Worker {
     fn limits(&self, call: &Call) -> Option<LimitsReply> {
         let session = self.sessions.find(call.session)?;
         Some(LimitsReply {
-            thresholds: self.connection_thresholds(call.connection),
+            thresholds: self.connections.thresholds(call.connection),
             transfer_size_max: self.shared.settings.transfer_size_max,
             handles_max: self.shared.settings.handles_max,
             slots: session.core.slots_max(),
@@ -103,7 +101,7 @@ impl Worker {
 
     /// The worker's counters now.
     pub(crate) fn own_statistics(&self) -> Statistics {
-        let millis = self.now.since(self.started).as_millis();
+        let millis = self.lifetime.uptime(self.now).as_millis();
         Statistics {
             uptime_ms: u64::try_from(millis).unwrap_or(u64::MAX),
             sessions: self.sessions.len() as u64,
@@ -118,7 +116,7 @@ impl Worker {
 
     fn mountable(&self, call: &Call) -> Vec<String> {
         let Some(session) = self.sessions.find(call.session) else { return Vec::new() };
-        let Some(connection) = self.connections.get(call.connection.index) else { return Vec::new() };
+        let Some(connection) = self.connections.find(call.connection) else { return Vec::new() };
         let peer = &connection.endpoint.capabilities().peer;
         let rules = self.shared.rules();
         let may = rules.exports().filter(|export| rules.access.may_mount(export, &session.client, peer));
@@ -131,7 +129,7 @@ impl Worker {
         let rules = self.shared.rules();
         let export = rules.export(id.0.into()).ok_or(Status::NO_EXPORT)?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        let connection = self.connections.get(call.connection.index).ok_or(Status::NO_SESSION)?;
+        let connection = self.connections.find(call.connection).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
         let rights = Arc::new(rules.access.mount(export, &session.client, peer)?);
         let index = usize::from(id.0);
@@ -161,8 +159,8 @@ impl Worker {
         let open = session.handles.remove(handle)?;
         self.free_locks_of_handle(call, open.node);
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        if session.waiting > 0 && self.uses_handle(call.session, handle) {
-            let last = self.park_count;
+        if session.waiting > 0 && self.operations.use_handle(call.session, handle) {
+            let last = self.operations.last_number();
             if let Some(session) = self.sessions.find_mut(call.session) {
                 session.handles.leave(handle, open, last);
             }
@@ -173,47 +171,18 @@ impl Worker {
         Ok(())
     }
 
-    /// An operation in flight works on what the handle names. A link that waits for its turn has not begun.
-    fn uses_handle(&self, session: SessionKey, handle: FileHandle) -> bool {
-        self.operations.iter().any(|(_, operation)| {
-            operation.call.session == session
-                && match &operation.state {
-                    WaitsFor::Chain { .. } => false,
-                    WaitsFor::Batch(batch) => {
-                        batch.handles(operation.call.header.handle).any(|used| used == handle)
-                    }
-                    _ => operation.call.header.handle == handle,
-                }
-        })
-    }
-
     /// Lets go of a handle that was closed while operations used it, unless another still does. Without one, of all such handles: a
     /// batch has ended, which may have used many. One pass over the operations either way.
     pub(crate) fn close_left(&mut self, key: SessionKey, handle: Option<FileHandle>) {
         let left = match handle {
-            Some(handle) if self.uses_handle(key, handle) => return,
+            Some(handle) if self.operations.use_handle(key, handle) => return,
             Some(handle) => self.sessions.find_mut(key).map(|own| own.handles.take_left(|it| it != handle)),
             None => {
-                let used = self.handles_in_use(key);
+                let used = self.operations.handles_in_use(key);
                 self.sessions.find_mut(key).map(|own| own.handles.take_left(|it| used.contains(&it)))
             }
         };
         left.unwrap_or_default().iter().for_each(|open| self.let_go_of_handle(key, open));
-    }
-
-    /// What the operations of a session that are in flight name.
-    fn handles_in_use(&self, session: SessionKey) -> HashSet<FileHandle> {
-        let mut used = HashSet::new();
-        let own = self.operations.iter().filter(|(_, operation)| operation.call.session == session);
-        for (_, operation) in own {
-            let handle = operation.call.header.handle;
-            match &operation.state {
-                WaitsFor::Chain { .. } => {}
-                WaitsFor::Batch(batch) => used.extend(batch.handles(handle)),
-                _ => drop(used.insert(handle)),
-            }
-        }
-        used
     }
 
     fn let_go_of_handle(&mut self, key: SessionKey, open: &OpenHandle) {

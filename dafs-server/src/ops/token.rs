@@ -12,7 +12,7 @@ use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Answer, Payload, Served};
 use crate::worker::requests::dispatch::no_body;
-use crate::worker::session::handles::OpenHandle;
+use crate::worker::sessions::handles::OpenHandle;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.
 const TTL_MAX_MS: u32 = 60_000;

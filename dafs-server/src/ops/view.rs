@@ -12,7 +12,7 @@ use crate::worker::flight::layout::{Layout, Shown};
 use crate::worker::flight::list::List;
 use crate::worker::flight::meeting::{Group, MEMBERS_MAX, SEGMENTS_MIN};
 use crate::worker::flight::transfer::TransferKind;
-use crate::worker::session::views::Refused;
+use crate::worker::sessions::views::Refused;
 
 impl Worker {
     /// Takes a view, or a part of its description.
@@ -79,7 +79,7 @@ impl Worker {
             && list.layout.fit(0, list.len, SEGMENTS_MIN - 1) < list.len
             && call.link.is_none()
             && !self.shared.has_others()
-            && !self.draining;
+            && !self.sessions.are_draining();
         let file = is_awaited.then(|| self.storage.lock_key(list.node).ok()).flatten()?;
         Some(Group { number, size, file, writes: call.header.opcode == Opcode::WriteView })
     }
@@ -95,7 +95,7 @@ impl Worker {
         let transfer_size_max = self.shared.settings.transfer_size_max;
         match (kind, method) {
             (TransferKind::Read, Method::Inline) => {
-                (0, u32::try_from(self.reply_payload_max(call)).unwrap_or(u32::MAX))
+                (0, u32::try_from(self.connections.send_payload_max(call.connection)).unwrap_or(u32::MAX))
             }
             (_, Method::Inline) => (len, transfer_size_max),
             _ => (0, transfer_size_max),

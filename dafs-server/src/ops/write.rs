@@ -11,7 +11,6 @@ use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::flight::{Call, own_copy};
-use crate::worker::requests::dispatch::payload_of;
 
 impl Worker {
     #[inline]
@@ -41,10 +40,10 @@ impl Worker {
                     .into())
             }
             Method::Inline => {
-                let data = payload_of(&self.connections, call, payload);
+                let data = self.connections.payload_of(call, payload);
                 let tried = write.try_now(&mut *self.storage, data);
                 self.end_write(call, write, tried, |worker| {
-                    own_copy(payload_of(&worker.connections, call, payload))
+                    own_copy(worker.connections.payload_of(call, payload))
                 })
             }
             Method::Direct => {
@@ -114,20 +113,20 @@ impl Worker {
             return self.begin_transfer(call, transfer);
         }
         if let [segment] = transfer.segments[..] {
-            if !appends && self.is_divided(transfer.len) {
+            if !appends && self.sched.is_divided(transfer.len, self.now) {
                 // All of it is the client's, or nothing of it is done.
                 self.remote_memory(call, &segment, Access::REMOTE_READ)?;
                 return self.begin_transfer(call, transfer);
             }
             if !appends {
                 let storage = &mut *self.storage;
-                let connection = self.connections.get_mut(call.connection.index);
-                let moved = with_remote_memory(connection, call, &segment, Access::REMOTE_READ, |span| {
+                let connection = self.connections.find_mut(call.connection);
+                let moved = with_remote_memory(connection, &segment, Access::REMOTE_READ, |span| {
                     write_all(storage, node, offset, span)
                 })?;
                 match moved {
                     Some(Ok(count)) => {
-                        self.turns.on_moved(count);
+                        self.sched.turn().on_moved(count);
                         return self.written(call, write, count);
                     }
                     Some(Err(NowError::Failed(status))) => return Err(status.into()),

@@ -6,10 +6,10 @@ use dafs_proto::transport::TransportError;
 use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
 
 use super::Worker;
-use crate::worker::connection::Phase;
+use crate::worker::connections::connection::Phase;
 use crate::worker::flight::Wakeup;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::session::{Ledger, Session};
+use crate::worker::sessions::{Ledger, Session};
 
 /// How long a session gets copies after a file was truncated under a read.
 const DISTRUST_TIME: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ impl Worker {
     /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
     /// are served as long as the loop runs.
     pub fn drain(&mut self) {
-        self.draining = true;
+        self.sessions.drain();
         let live: Vec<_> =
             self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
         for (session, connection) in live {
@@ -39,31 +39,15 @@ impl Worker {
         self.flush_dirty();
     }
 
-    /// Some connection was closed since [`Worker::take_closed`].
-    #[inline]
-    pub fn has_closed(&self) -> bool {
-        !self.closed.is_empty()
-    }
-
-    /// Connections that were closed since the last call, for the loop to forget.
-    pub fn take_closed(&mut self) -> Vec<ConnectionKey> {
-        std::mem::take(&mut self.closed)
-    }
-
     /// Ends a connection. Its session waits for the client to come back.
     pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
         self.end_eager_buffers(key);
-        let Some(connection) = self.connection(key) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         let phase = std::mem::replace(&mut connection.phase, Phase::Closed);
         connection.endpoint.close();
         let listener = connection.listener_address.clone();
         tracing::debug!(%listener, %why, "connection closed");
-        let mut endpoint = self.connections.remove(key.index).endpoint;
-        if endpoint.lingers() {
-            // What tells the client why lies behind data that is on its way. Buffers that RDMA holds are lent to nobody meanwhile.
-            self.leaving.push(endpoint);
-        }
-        self.closed.push(key);
+        self.connections.remove(key);
         if let Phase::Live(session) = phase {
             let mut is_unused = false;
             if let Some(session) = self.sessions.find_mut(session) {
@@ -95,10 +79,10 @@ impl Worker {
     /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
     pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
         self.stats.counted.protocol_errors += 1;
-        let Some(connection) = self.connection(key) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         if let Phase::Live(session) = connection.phase {
             self.notice(session, key, NoticeKind::ProtocolError, &fault.to_string());
-            if let Some(connection) = self.connection(key) {
+            if let Some(connection) = self.connections.find_mut(key) {
                 // The session is over whether the notice arrives or not.
                 let _: Result<(), TransportError> = connection.flush();
             }
@@ -111,11 +95,6 @@ impl Worker {
         self.close(key, &fault);
     }
 
-    /// Lets go of connections that were closed, and of which nothing more is on its way.
-    pub(crate) fn drop_those_who_left(&mut self) {
-        self.leaving.retain_mut(|endpoint| endpoint.lingers());
-    }
-
     fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
         let Some(session) = self.sessions.find_mut(session) else { return };
         let header = Header::callback(Opcode::Notice, session.core.next_callback());
@@ -125,9 +104,9 @@ impl Worker {
 
     /// Sends a message of the server's own accord.
     pub(crate) fn send_callback(&mut self, key: ConnectionKey, header: Header, body: &[u8], payload: &[u8]) {
-        if let Some(connection) = self.connection(key) {
+        if let Some(connection) = self.connections.find_mut(key) {
             connection.send_parts(header, body, payload);
-            self.mark_dirty(key);
+            self.connections.mark_dirty(key);
         }
     }
 
@@ -137,27 +116,27 @@ impl Worker {
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.log_end(&session, &why);
         if session.waiting > 0 {
-            self.turns.session_waits_no_more();
+            self.sched.turn().session_waits_no_more();
         }
         for open in session.handles.take_all().filter(|open| !open.is_root) {
             // What is not closed yet is not given to others.
             let descriptors = session.descriptors.split(self.descriptors_of(&open));
-            self.closing.push((open.node, descriptors));
+            self.sessions.close_later(open.node, descriptors);
         }
         self.close_some();
         self.shared.directory.leave(session.id);
         self.end_tokens_of(session.id);
         self.forget_locks_of(&session);
         if self.shared.locks.is_used() {
-            self.unlocking.push(session.id);
+            self.sessions.unlock_later(session.id);
             self.free_some_locks();
         }
         self.forget_operations(key, &session);
         self.buffers.end_session(key);
-        self.wakeups.push_back(Wakeup::Buffer);
+        self.operations.wake(Wakeup::Buffer);
         self.publish();
         if let Some(connection) = session.connection
-            && let Some(connection) = self.connection(connection)
+            && let Some(connection) = self.connections.find_mut(connection)
             && matches!(connection.phase, Phase::Live(live) if live == key)
         {
             let key = connection.key;
@@ -202,6 +181,6 @@ impl Worker {
 
     /// The status for new sessions while the server takes none, whoever asks.
     pub(crate) fn refusal(&self) -> Option<Status> {
-        self.draining.then_some(Status::DRAINING)
+        self.sessions.are_draining().then_some(Status::DRAINING)
     }
 }

@@ -253,8 +253,8 @@ impl EventLoop {
 
     fn take_storage_turn(&mut self, messages: usize) {
         let began = Instant::now();
-        let parked = self.worker.park_count.wrapping_sub(self.parked);
-        self.parked = self.worker.park_count;
+        let parked = self.worker.parked().wrapping_sub(self.parked);
+        self.parked = self.worker.parked();
         let others = messages > parked as usize && self.worker.is_contended();
         let transfers_max = self.storage_turns.due(began, others);
         let count = self.worker.poll_storage_turn(transfers_max);

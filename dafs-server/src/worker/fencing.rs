@@ -1,6 +1,5 @@
 //! Whoever fences clients off an export is answered when none of their operations is in flight any more, with any worker.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use dafs_proto::transport::OpToken;
@@ -9,15 +8,15 @@ use dafs_proto::wire::Status;
 use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
-use crate::worker::flight::{Call, Wakeup};
-use crate::worker::requests::work::WaitsFor;
-use crate::worker::session::Session;
+use crate::worker::flight::Call;
+use crate::worker::operations::WaitsFor;
+use crate::worker::sessions::Session;
 
 impl Worker {
     /// Answers the call when no operation of a client that is fenced off the export is in flight.
     pub(crate) fn wait_for_drain(&mut self, call: &Call, export: usize) {
         let others = self.shared.others(self.id).count();
-        self.fencing.waits += 1;
+        self.operations.fencing().begin_wait();
         let kept = (!self.shared.fences.are_kept()).then_some(Status::OK);
         let waiter = self.park(*call, WaitsFor::FenceDrain { export, others, kept });
         if kept.is_none() {
@@ -41,7 +40,7 @@ impl Worker {
 
     /// The list was written, or not.
     pub(super) fn on_fences_kept(&mut self, waiter: OpToken, status: Status) {
-        if let Some(index) = self.operation_index(waiter)
+        if let Some(index) = self.operations.index_of(waiter)
             && let WaitsFor::FenceDrain { kept, .. } = &mut self.operations[index].state
         {
             *kept = Some(status);
@@ -51,25 +50,17 @@ impl Worker {
 
     /// Another worker's operation waits for those of fenced clients here.
     pub(super) fn on_drain(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
-        self.fencing.foreign.push((export, from, waiter));
-        self.look_at_fences();
+        self.operations.fencing().wait_for(export, from, waiter);
+        self.operations.look_at_fences();
     }
 
     /// Another worker has drained.
     pub(super) fn on_drained(&mut self, waiter: OpToken) {
-        if let Some(index) = self.operation_index(waiter)
+        if let Some(index) = self.operations.index_of(waiter)
             && let WaitsFor::FenceDrain { others, .. } = &mut self.operations[index].state
         {
             *others = others.saturating_sub(1);
             self.resume_fence_drains();
-        }
-    }
-
-    /// What is in flight changed: whoever waits for operations of fenced clients is looked at, once this turn's work is done.
-    #[inline]
-    pub(crate) fn look_at_fences(&mut self) {
-        if self.fencing.is_awaited() && !matches!(self.wakeups.back(), Some(Wakeup::Drain)) {
-            self.wakeups.push_back(Wakeup::Drain);
         }
     }
 
@@ -82,28 +73,14 @@ impl Worker {
     /// A fenced client that does not serve the server's reads and writes would decide when its fence is complete. It asks again on its next
     /// connection, and meets the fence. What storage has begun for it is answered first.
     fn disconnect_fenced(&mut self) {
-        let own = self.operations.iter().filter_map(|(_, operation)| match operation.state {
-            WaitsFor::FenceDrain { export, .. } => Some(export),
-            _ => None,
-        });
-        let exports: HashSet<usize> =
-            self.fencing.foreign.iter().map(|(export, ..)| *export).chain(own).collect();
-        let (mut waiting, mut busy) = (HashSet::new(), HashSet::new());
-        for (_, operation) in &self.operations {
-            match &operation.state {
-                WaitsFor::Work(work) if work.in_storage() => drop(busy.insert(operation.call.connection)),
-                WaitsFor::Work(_) | WaitsFor::EagerFrame(_) => {
-                    waiting.insert((operation.call.session, operation.call.connection));
-                }
-                _ => {}
-            }
-        }
+        let exports = self.operations.fenced_exports();
+        let mut waiting = self.operations.waiting_for_clients();
         let is_fenced = |session| {
             self.sessions.find(session).is_some_and(|session| {
                 exports.iter().any(|export| self.shared.fences.holds_off(*export, &session.subject()))
             })
         };
-        waiting.retain(|(session, connection)| !busy.contains(connection) && is_fenced(*session));
+        waiting.retain(|(session, _)| is_fenced(*session));
         for (_, connection) in waiting {
             self.close(connection, &"its client was fenced off while an operation waited for it");
         }
@@ -111,26 +88,26 @@ impl Worker {
 
     /// Looks at who waits for operations of fenced clients.
     fn resume_fence_drains(&mut self) {
-        for (export, from, waiter) in std::mem::take(&mut self.fencing.foreign) {
+        for (export, from, waiter) in self.operations.fencing().take_foreign() {
             if self.fenced_in_flight(export) {
-                self.fencing.foreign.push((export, from, waiter));
+                self.operations.fencing().wait_for(export, from, waiter);
             } else {
                 self.shared.send(from, Mail::Drained { waiter });
             }
         }
-        if self.fencing.waits == 0 {
+        if !self.operations.fencing().has_waits() {
             return;
         }
-        let drained = self.places_of(|operation| match operation.state {
+        let drained = self.operations.places_of(|operation| match operation.state {
             WaitsFor::FenceDrain { export, others, kept } => {
                 others == 0 && kept.is_some() && !self.fenced_in_flight(export)
             }
             _ => false,
         });
         for index in drained {
-            self.fencing.end_wait();
+            self.operations.fencing().end_wait();
             let operation = self.unpark(index);
-            self.mark_dirty(operation.call.connection);
+            self.connections.mark_dirty(operation.call.connection);
             let WaitsFor::FenceDrain { kept: Some(status), .. } = operation.state else { continue };
             self.reply_status(&operation.call, status);
         }

@@ -13,13 +13,13 @@ use dafs_proto::wire::{
 use crate::access::{self, Access, ClientIdentity};
 use crate::shared::mail::{Introduction, Mail};
 use crate::worker::Worker;
-use crate::worker::connection::Phase;
+use crate::worker::connections::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::sched::plans::Plans;
-use crate::worker::session::handles::HandleTable;
-use crate::worker::session::turns::LockTurns;
-use crate::worker::session::views::Views;
-use crate::worker::session::{Ledger, LockRecord, Session};
+use crate::worker::sessions::handles::HandleTable;
+use crate::worker::sessions::turns::LockTurns;
+use crate::worker::sessions::views::Views;
+use crate::worker::sessions::{Ledger, LockRecord, Session};
 
 /// How long a session counts as active after a request.
 pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ impl Worker {
             Ok(decoded) => decoded,
             Err(error) => return self.end_for_fault(key, error),
         };
-        match self.connection(key).map(|connection| &connection.phase) {
+        match self.connections.find_mut(key).map(|connection| &connection.phase) {
             Some(&Phase::Live(session)) => {
                 // The method of a read or write stands behind offset and length.
                 let is_eager = body.get(12) == Some(&(Method::Eager as u8));
@@ -60,7 +60,7 @@ impl Worker {
     }
 
     fn on_handshake(&mut self, key: ConnectionKey, header: &Header, body: &[u8]) {
-        let Some(connection) = self.connection(key) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         let payload = connection.endpoint.payload().to_vec();
         let phase = std::mem::replace(&mut connection.phase, Phase::Connected);
         let misplaced = SessionFault::Misplaced { opcode: header.opcode, place: "in the handshake" };
@@ -94,7 +94,7 @@ impl Worker {
             Err(ServerRefusal::Status(status)) => {
                 self.note_refusal(key, status);
                 self.answer_handshake(key, header, status, &[]);
-                if let Some(connection) = self.connection(key) {
+                if let Some(connection) = self.connections.find_mut(key) {
                     // The peer learns the status if it still listens; the connection ends either way.
                     let _ = connection.flush();
                 }
@@ -106,7 +106,7 @@ impl Worker {
     /// Counts a refusal, and tells of it as often as the log takes such lines.
     fn note_refusal(&self, key: ConnectionKey, status: Status) {
         self.shared.count_refused_login();
-        let connection = &self.connections[key.index];
+        let connection = &self.connections[key];
         let peer = &connection.endpoint.capabilities().peer;
         let pid = peer.credentials.as_ref().map(|own| own.pid);
         let listener = &connection.listener_address;
@@ -115,12 +115,12 @@ impl Worker {
 
     fn on_hello(&mut self, key: ConnectionKey, payload: &[u8]) -> Result<Vec<u8>, ServerRefusal> {
         let nonce = self.random();
-        let listener = self.connections[key.index].listener_address.clone();
+        let listener = self.connections[key].listener_address.clone();
         let rules = self.shared.rules();
         let terms = rules.access.terms(&listener);
         let name = concat!("dafs-server ", env!("CARGO_PKG_VERSION"));
         let (handshake, reply) = ServerHandshake::on_hello(payload, terms, &rules.access, nonce, name)?;
-        self.connections[key.index].phase = Phase::Greeted(Box::new(handshake));
+        self.connections[key].phase = Phase::Greeted(Box::new(handshake));
         Ok(reply)
     }
 
@@ -147,7 +147,7 @@ impl Worker {
     /// Gives a client its session on this worker, as soon as it is known who it is.
     pub(super) fn welcome(&mut self, key: ConnectionKey, introduction: Introduction) {
         let (shared, id) = (Arc::clone(&self.shared), self.id);
-        let Some(connection) = self.connections.get_mut(key.index) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         let (listener, peer) = (&connection.listener_address, &connection.endpoint.capabilities().peer);
         let rules = shared.rules();
         let then = move |is_known| shared.send(id, Mail::Known { connection: key, is_known });
@@ -162,7 +162,7 @@ impl Worker {
 
     /// It is known who a client is, or cannot be known now.
     pub(super) fn on_known(&mut self, key: ConnectionKey, is_known: bool) {
-        let Some(connection) = self.connection(key) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         if !matches!(connection.phase, Phase::Introduced(_)) {
             return;
         }
@@ -175,7 +175,7 @@ impl Worker {
                     self.end_handshake(key, &introduction.request, refused);
                 }
             }
-            self.mark_dirty(key);
+            self.connections.mark_dirty(key);
         }
     }
 
@@ -213,7 +213,7 @@ impl Worker {
         let same = self.sessions.find(session).is_some_and(is_same);
         // It may come from another address than before. A withdrawn export has the rules of the start.
         let (rules, began) = (self.shared.rules(), &self.shared.settings.exports);
-        let peer = &self.connections[key.index].endpoint.capabilities().peer;
+        let peer = &self.connections[key].endpoint.capabilities().peer;
         let exports = self.sessions.find(session).map(|session| &*session.mounts).unwrap_or_default();
         let exports = exports.iter().map(|id| usize::from(id.0));
         let mut exports = exports.filter_map(|index| rules.export(index).or_else(|| began.get(index)));
@@ -232,7 +232,7 @@ impl Worker {
         hello: &Hello,
         proven: Option<&Key>,
     ) -> Result<ClientIdentity, ServerRefusal> {
-        let connection = &self.connections[key.index];
+        let connection = &self.connections[key];
         let peer = &connection.endpoint.capabilities().peer;
         let admitted = self.shared.rules().access.admit(&connection.listener_address, peer, hello, proven);
         // The port of a peer that is gone may be another's by now, of whom the kernel has told instead.
@@ -252,7 +252,7 @@ impl Worker {
             return Err(ServerRefusal::Status(status));
         }
         let client = self.admit_client(key, hello, proven)?;
-        let endpoint = &self.connections[key.index].endpoint;
+        let endpoint = &self.connections[key].endpoint;
         let owner = Access::budget_owner(&client, &endpoint.capabilities().peer);
         if !self.shared.budgets.leave_descriptors_spare(&endpoint.event_fds()) {
             self.shared.budgets.sessions.count_refused();
@@ -273,7 +273,8 @@ impl Worker {
         // Room for callbacks beside the replies.
         let slots = hello.slots.clamp(1, self.shared.settings.slots_max).min(depth.saturating_sub(4).max(1));
         // What it asks for comes with the first reply.
-        let credits = self.credit_target(slots, slots).min(expected);
+        let credits =
+            self.sessions.credit_target(slots, slots, self.shared.settings.operations_max).min(expected);
         let before = hello.resume.as_ref();
         let before =
             before.and_then(|before| self.shared.locks.session_before(before.session, &before.secret));
@@ -345,15 +346,15 @@ impl Worker {
         offered: u64,
     ) -> Welcome {
         let features = self.shared.settings.features & Features::from_bits_truncate(offered);
-        let gather = self.listeners[self.connections[key.index].listener].gather;
-        let thresholds = self.connection_thresholds(key);
-        self.connections[key.index].phase = Phase::Live(session_key);
-        self.connections[key.index].beginning = None;
+        let gather = self.connections.listener_of(&self.connections[key]).gather;
+        let thresholds = self.connections.thresholds(key);
+        self.connections[key].phase = Phase::Live(session_key);
+        self.connections[key].beginning = None;
         let (now, settings) = (self.now, &self.shared.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
         session.connection = Some(key);
         session.lost = None;
-        session.peer = self.connections[key.index].endpoint.capabilities().peer.address;
+        session.peer = self.connections[key].endpoint.capabilities().peer.address;
         (session.last_heard, session.assured) = (now, now);
         session.raised = false;
         // Also anew: it may be at another address, by which fences go.
@@ -361,10 +362,10 @@ impl Worker {
         session.lock_turns.on_resumed();
         let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
         slot_reports
-            .truncate(slot_reports_max(self.connections[key.index].endpoint.capabilities().send_payload_max));
+            .truncate(slot_reports_max(self.connections[key].endpoint.capabilities().send_payload_max));
         // All that may come at once now; no more than there is room for is granted.
         let limit = session.core.credits().limit();
-        let credits = self.connections[key.index].endpoint.expect_messages(limit).min(limit);
+        let credits = self.connections[key].endpoint.expect_messages(limit).min(limit);
         Welcome {
             session: session.id,
             secret: session.secret,
@@ -383,18 +384,8 @@ impl Worker {
         }
     }
 
-    /// The thresholds of a connection: what its provider measured, within what its messages hold.
-    pub(crate) fn connection_thresholds(&self, key: ConnectionKey) -> dafs_proto::wire::Thresholds {
-        let connection = &self.connections[key.index];
-        let capabilities = connection.endpoint.capabilities();
-        let mut thresholds = self.listeners[connection.listener].thresholds;
-        thresholds.read_inline_max = thresholds.read_inline_max.min(capabilities.send_payload_max);
-        thresholds.write_inline_max = thresholds.write_inline_max.min(capabilities.recv_payload_max);
-        thresholds
-    }
-
     fn answer_handshake(&mut self, key: ConnectionKey, request: &Header, status: Status, payload: &[u8]) {
-        if let Some(connection) = self.connection(key) {
+        if let Some(connection) = self.connections.find_mut(key) {
             connection.send_parts(request.reply(status), &[], payload);
         }
     }

@@ -1,7 +1,5 @@
 //! The mail between workers: connections that come and go, and who waits for whom.
 
-use std::os::fd::RawFd;
-
 use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::{Introduction, Mail, Resume};
@@ -10,23 +8,12 @@ use crate::worker::ids::ConnectionKey;
 impl Worker {
     /// The session that a connection's client wants lives with another worker: it is served there from now on.
     pub(super) fn depart(&mut self, key: ConnectionKey, to: WorkerId, introduction: Introduction) {
-        let Some(connection) = self.connection(key) else { return };
+        let Some(connection) = self.connections.find_mut(key) else { return };
         if connection.wants_flush() {
             // Its client has not waited for the last reply.
             return self.end_for_fault(key, "a request of the handshake before the reply to the last");
         }
-        let connection = self.connections.remove(key.index);
-        self.closed.push(key);
-        let resume = Resume { listener: connection.listener, endpoint: connection.endpoint, introduction };
-        self.departures.push((to, Box::new(resume)));
-    }
-
-    /// Hands connections on that another worker is to serve. The loop that served them stops to watch their descriptors first.
-    pub fn send_departures(&mut self, mut unwatch: impl FnMut(RawFd)) {
-        for (to, resume) in self.departures.drain(..) {
-            resume.endpoint.event_fds().iter().for_each(|fd| unwatch(*fd));
-            self.shared.send(to, Mail::Resume(resume));
-        }
+        self.connections.depart(key, to, introduction);
     }
 
     /// Nobody has written.
@@ -45,7 +32,7 @@ impl Worker {
                     let key = self.add_connection(listener, endpoint);
                     came.push(key);
                     self.welcome(key, introduction);
-                    self.mark_dirty(key);
+                    self.connections.mark_dirty(key);
                 }
                 Mail::Known { connection, is_known } => self.on_known(connection, is_known),
                 Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),

@@ -13,10 +13,12 @@ use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
 use crate::storage::work;
-use crate::worker::connection::{Phase, RdmaStep};
+use crate::worker::connections::connection::Phase;
+use crate::worker::connections::rdma::RdmaStep;
 use crate::worker::flight::token;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::WaitsFor;
+use crate::worker::lifetime::Lifetime;
+use crate::worker::operations::WaitsFor;
 
 /// Sessions that end in one tick: each closes hundreds of files, and a crowd may fall silent together.
 const ENDED_AT_ONCE: usize = 4;
@@ -38,20 +40,17 @@ impl Worker {
     /// it returns that there is more to end.
     pub fn on_tick(&mut self) -> bool {
         let (now, handshake) = (self.now, millis(self.shared.settings.handshake_ms));
-        self.turns.begin(now);
+        self.sched.turn().begin(now);
         let overdue: Vec<ConnectionKey> = self
             .connections
             .iter()
-            .filter(|(_, c)| {
-                matches!(c.phase, Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_))
-                    && now >= c.since.after(handshake)
-            })
-            .map(|(_, connection)| connection.key)
+            .filter(|c| c.phase.is_beginning() && now >= c.since.after(handshake))
+            .map(|connection| connection.key)
             .collect();
         for key in overdue {
             self.close(key, &"the handshake was not finished in time");
         }
-        self.drop_those_who_left();
+        self.connections.drop_those_who_left();
         self.charge_unsent();
         self.hear_of_those_who_move_data();
         self.disconnect_those_who_keep_buffers();
@@ -66,12 +65,13 @@ impl Worker {
         self.look_after_lock_turns();
         self.look_after_kept_locks();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
-        self.active_sessions = self.shared.count_active(self.id, u32::try_from(active).unwrap_or(u32::MAX));
+        let active = self.shared.count_active(self.id, u32::try_from(active).unwrap_or(u32::MAX));
+        self.sessions.set_active(active);
         self.publish();
         self.raise_credits();
         self.expect_fewer();
         self.tell_of_due_batches();
-        self.meetings.end_overdue(self.now);
+        self.operations.meetings().end_overdue(self.now);
         self.resume_storage_waiters();
         self.tidy_storage();
         self.flush_dirty();
@@ -82,7 +82,7 @@ impl Worker {
 
     /// From now on clients are heard.
     pub fn begin_serving(&mut self) {
-        (self.started, self.reclaims_since) = (self.now, self.now);
+        self.lifetime = Lifetime::new(self.now);
     }
 
     /// For so long nothing was read, whatever was sent: nobody was silent in that time. Called before the tick that follows it.
@@ -93,19 +93,19 @@ impl Worker {
             "the server did not run for a while; leases are extended by that time"
         );
         let later = |moment: Moment| moment.after(duration).min(now);
-        self.reclaims_since = later(self.reclaims_since);
-        for session in self.sessions.iter_mut() {
+        self.lifetime.on_stall(later);
+        for (_, session) in self.sessions.iter_mut() {
             session.last_heard = later(session.last_heard);
             session.lock_turns.on_stall(later);
         }
-        self.connections.iter_mut().for_each(|(_, connection)| connection.on_stall(later));
+        self.connections.iter_mut().for_each(|connection| connection.on_stall(later));
     }
 
     /// Closes connections whose clients leave more replies untaken than they may: kept replies are there when they come back.
     fn charge_unsent(&mut self) {
         let budget = &self.shared.budgets.unsent;
         let mut over = Vec::new();
-        for (_, connection) in &mut self.connections {
+        for connection in self.connections.iter_mut() {
             let unsent = connection.unsent_bytes();
             if unsent == 0 {
                 connection.unsent = None;
@@ -114,10 +114,7 @@ impl Worker {
             let fits = match &mut connection.unsent {
                 Some(charge) => charge.set(unsent),
                 None => {
-                    let session = match connection.phase {
-                        Phase::Live(session) => self.sessions.find(session),
-                        _ => None,
-                    };
+                    let session = connection.phase.session().and_then(|session| self.sessions.find(session));
                     let peer = &connection.endpoint.capabilities().peer;
                     let owner = session.map(|session| Access::budget_owner(&session.client, peer));
                     connection.unsent = budget.take(&owner.unwrap_or(Owner::Unknown), unsent);
@@ -143,7 +140,7 @@ impl Worker {
     /// A request of a client may be far behind data on its way, and one whose credits are all in use by transfers can send none.
     fn hear_of_those_who_move_data(&mut self) {
         let now = self.now;
-        for (_, connection) in &mut self.connections {
+        for connection in self.connections.iter_mut() {
             // [SESS-129]
             if connection.has_moved(now)
                 && let Phase::Live(session) = connection.phase
@@ -162,7 +159,7 @@ impl Worker {
         }
         let mut oldest: HashMap<ConnectionKey, RdmaStep> = HashMap::new();
         for (owner, _) in self.buffers.owners() {
-            let index = self.operation_index(owner.operation);
+            let index = self.operations.index_of(owner.operation);
             let operation = index.map(|index| &self.operations[index]);
             if let Some(operation) = operation.filter(|operation| operation.rdma_pending > 0) {
                 let oldest = oldest.entry(operation.call.connection).or_insert(operation.rdma_step);
@@ -171,11 +168,11 @@ impl Worker {
         }
         let (now, lease) = (self.now, millis(self.shared.settings.lease_ms));
         let mut keeping = Vec::new();
-        for (_, connection) in &mut self.connections {
+        for connection in self.connections.iter_mut() {
             let Phase::Live(session) = connection.phase else { continue };
             // [LIMIT-23] [LIMIT-24]
             if self.buffers.keeps_from_others(session)
-                && connection.rests(oldest.get(&connection.key).copied(), now, lease)
+                && connection.rdma.rests(oldest.get(&connection.key).copied(), now, lease)
             {
                 keeping.push(connection.key);
             }
@@ -189,7 +186,7 @@ impl Worker {
     fn waits(&self) -> HashMap<SessionKey, Waits> {
         let for_buffers: HashSet<OpToken> = self.buffers.waiting().collect();
         let mut waits: HashMap<SessionKey, Waits> = HashMap::new();
-        for (index, operation) in &self.operations {
+        for (index, operation) in self.operations.iter() {
             let state = &operation.state;
             if operation.forgotten || state.is_answered() || matches!(state, WaitsFor::Batch(_)) {
                 continue;
@@ -223,7 +220,7 @@ impl Worker {
         let now = self.now;
         let waits = self.waits();
         let mut told = Vec::new();
-        for (key, session) in self.sessions.iter_mut_with_keys() {
+        for (key, session) in self.sessions.iter_mut() {
             let waits = waits.get(&key).copied().unwrap_or_default();
             let credits = session.core.credits();
             let is_mute = session.connection.is_some() && credits.executing() >= credits.limit();
@@ -249,7 +246,7 @@ impl Worker {
     /// Connections need not be ready for more messages than their clients may send.
     fn expect_fewer(&mut self) {
         for (_, session) in self.sessions.iter() {
-            let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
+            let connection = session.connection.and_then(|key| self.connections.find_mut(key));
             let limit = session.core.credits().limit();
             if let Some(connection) = connection.filter(|found| found.endpoint.messages_expected() > limit) {
                 connection.endpoint.expect_messages(limit);
@@ -259,7 +256,7 @@ impl Worker {
 
     /// Tells active sessions whose share has grown since their last reply: one that waits for a slow operation has none coming.
     fn raise_credits(&mut self) {
-        let now = self.now;
+        let (now, operations_max) = (self.now, self.shared.settings.operations_max);
         let raised: Vec<_> = self
             .sessions
             .iter()
@@ -269,7 +266,7 @@ impl Worker {
                 let is_full = credits.executing() >= credits.limit();
                 let wanted =
                     credits.wanted().max(if is_full { credits.limit().saturating_add(RAISE) } else { 0 });
-                let target = self.credit_target(wanted, session.core.slots_max());
+                let target = self.sessions.credit_target(wanted, session.core.slots_max(), operations_max);
                 // A client that has sent nothing since may not have read the last: its receives for callbacks are few. `last_heard` does
                 // not tell: while storage is at work for a session, that moves on by itself.
                 let grows = !session.raised && session.is_active(now) && target > credits.limit();
@@ -277,7 +274,9 @@ impl Worker {
             })
             .collect();
         for (session, connection, target) in raised {
-            let Some(ready) = self.connection(connection).map(|c| c.endpoint.expect_messages(target)) else {
+            let Some(ready) =
+                self.connections.find_mut(connection).map(|c| c.endpoint.expect_messages(target))
+            else {
                 continue;
             };
             if self.tell_credits(session, connection, target.min(ready))
@@ -290,7 +289,8 @@ impl Worker {
 
     /// Tells a session of its credits, unless what is sent before waits: behind that it would tell nothing new.
     fn tell_credits(&mut self, session: SessionKey, connection: ConnectionKey, target: u16) -> bool {
-        let is_ready = self.connection(connection).is_some_and(|connection| connection.sends_at_once());
+        let is_ready =
+            self.connections.find_mut(connection).is_some_and(|connection| connection.sends_at_once());
         let Some(session) = self.sessions.find_mut(session).filter(|_| is_ready) else { return false };
         let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
         header.credits = session.core.on_credit_target(target);

@@ -8,7 +8,6 @@ use super::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Keep, Payload};
 use crate::worker::flight::batch::{InlineData, effect, is_written};
-use crate::worker::requests::dispatch::payload_of;
 
 impl Worker {
     /// Memory for what goes in the messages, with what is to be written in it. The payload is as long as all of that is, behind what
@@ -23,7 +22,7 @@ impl Worker {
             return Ok(None);
         }
         let data = InlineData::new(operations)?;
-        let source = payload_of(&self.connections, call, payload).slice(described_len, data.written);
+        let source = self.connections.payload_of(call, payload).slice(described_len, data.written);
         if let (Some(source), Some(room)) = (source, data.memory.span().slice(0, data.written)) {
             room.copy_from(source);
         }

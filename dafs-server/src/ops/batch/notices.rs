@@ -1,14 +1,10 @@
 //! How a batch tells of what has ended before its reply: gathered as the hints say, and only to a client that listens.
 
-use std::time::Duration;
-
 use dafs_proto::session::Moment;
 use dafs_proto::wire::{BATCH_NOTICE_RESULT_SIZE, BatchNotice, Header, Opcode, encode_noticed_result};
 
 use super::Worker;
-use crate::worker::flight::batch::Hints;
 use crate::worker::ids::SessionKey;
-use crate::worker::requests::work::WaitsFor;
 
 /// Notices to a session that has sent nothing since: half of the receives that clients post for callbacks.
 const NOTICES_MAX: u8 = 8;
@@ -17,8 +13,8 @@ impl Worker {
     /// Tells what has ended by a notice, where the session is listening; else it waits for the next, or for the reply.
     pub(super) fn tell_of_batch(&mut self, index: usize) {
         let call = self.operations[index].call;
-        let results_max = self.reply_payload_max(&call) / BATCH_NOTICE_RESULT_SIZE;
-        let listens = self.connection(call.connection).is_some_and(|c| c.sends_at_once());
+        let results_max = self.connections.send_payload_max(call.connection) / BATCH_NOTICE_RESULT_SIZE;
+        let listens = self.connections.find_mut(call.connection).is_some_and(|c| c.sends_at_once());
         let Some(session) = self.sessions.find_mut(call.session) else { return };
         if !listens || session.notices >= NOTICES_MAX {
             session.owes_notices = true;
@@ -26,7 +22,7 @@ impl Worker {
         }
         session.notices += 1;
         let header = Header::callback(Opcode::BatchDone, session.core.next_callback());
-        let Some(batch) = self.batch_at(index) else { return };
+        let Some(batch) = self.operations.batch_mut(index) else { return };
         let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();
         if batch.untold.is_empty() {
             batch.untold_since = None;
@@ -45,39 +41,26 @@ impl Worker {
 
     /// Nothing of a session's batches is gathered any more.
     pub(super) fn expedite_batches(&mut self, session: SessionKey) {
-        for (_, operation) in self.operations.iter_mut().filter(|(_, o)| o.call.session == session) {
-            if let WaitsFor::Batch(batch) = &mut operation.state
-                && let Some(hints) = &mut batch.hints
-            {
-                *hints = Hints { completions: 1, window: Duration::ZERO };
-            }
-        }
+        self.operations.expedite_batches(session);
         self.tell_of_due_batches();
     }
 
     /// When a batch's next window ends, or somebody has waited long enough for others of a group: a time to look at them
     /// ([`Worker::end_windows`]).
     pub fn window_end(&self) -> Option<Moment> {
-        [self.window_end, self.meetings.due()].into_iter().flatten().min()
+        self.operations.window_end()
     }
 
     /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.
     pub fn end_windows(&mut self) {
         self.tell_of_due_batches();
-        self.meetings.end_overdue(self.now);
+        self.operations.meetings().end_overdue(self.now);
         self.flush_dirty();
     }
 
     /// Tells of ends whose window is over.
     pub(crate) fn tell_of_due_batches(&mut self) {
-        let now = self.now;
-        let ends = self.operations.iter().filter_map(|(_, operation)| match &operation.state {
-            WaitsFor::Batch(batch) => batch.window_end().filter(|end| *end > now),
-            _ => None,
-        });
-        self.window_end = ends.min();
-        let due = |state: &WaitsFor| matches!(state, WaitsFor::Batch(batch) if batch.is_due(now));
-        for index in self.places_of(|operation| due(&operation.state)) {
+        for index in self.operations.due_batches(self.now) {
             self.tell_of_batch(index);
         }
     }

@@ -45,7 +45,7 @@ impl List {
             let first = self.next;
             let result = match self.is_absent(at) {
                 true => self.move_nothing(),
-                false => self.move_now(&mut *at.worker.storage, at.worker.turns.left()),
+                false => self.move_now(&mut *at.worker.storage, at.worker.sched.turn().left()),
             };
             if let Some(mut account) = self.account.take() {
                 let moved = self.next - first;
@@ -59,7 +59,7 @@ impl List {
             if self.kind == TransferKind::Write {
                 at.worker.stats.counted.sieved_windows += u64::from(self.tally.windows);
             }
-            at.worker.turns.on_moved(self.moved);
+            at.worker.sched.turn().on_moved(self.moved);
             match result {
                 // Told by the outcome.
                 Ok(()) | Err(NowError::Failed(_)) if self.calls.has_stopped() => {}
@@ -69,11 +69,10 @@ impl List {
                 Ok(()) | Err(NowError::Failed(_)) => return self.wait_in(Step::Submitted),
                 Err(NowError::WouldBlock) => {
                     let running = self.calls.running;
-                    let session = at.call.session;
-                    if running >= CALLS_MAX || (running > 0 && !at.worker.has_room(session)) {
+                    if running >= CALLS_MAX || (running > 0 && !at.has_storage_room()) {
                         return self.wait_in(Step::Submitted);
                     }
-                    if running == 0 && at.worker.waits_for_room(session, at.token) {
+                    if running == 0 && at.waits_for_storage_room() {
                         return self.wait_in(Step::Room);
                     }
                     self.submit_call(at);
@@ -129,10 +128,7 @@ impl List {
 
     /// What lists of this kind have cost.
     fn costs_in<'w>(&self, worker: &'w mut Worker) -> &'w mut SieveCosts {
-        match self.kind {
-            TransferKind::Read => &mut worker.read_costs,
-            TransferKind::Write | TransferKind::Append => &mut worker.write_costs,
-        }
+        worker.sched.costs(self.kind != TransferKind::Read)
     }
 
     /// Decides how large the gaps are that calls take in which have to wait.
@@ -162,7 +158,7 @@ impl List {
             account.on_submitted(parts);
         }
         match at.submit(token_with_slot(at.token, slot), op) {
-            None => at.worker.enters_storage(at.call.session, len),
+            None => at.worker.sessions.enters_storage(at.call.session, len),
             Some(result) => drop(self.call_ended(slot, &result)),
         }
     }

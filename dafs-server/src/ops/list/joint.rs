@@ -21,7 +21,8 @@ use crate::worker::flight::layout::WALKED_IN_A_STEP;
 use crate::worker::flight::list::{CHUNK_PARTS_MAX, DataSide, List, Step};
 use crate::worker::flight::meeting::{Group, Share};
 use crate::worker::flight::transfer::TransferKind;
-use crate::worker::requests::work::{Context, Fate, WaitsFor, Work};
+use crate::worker::operations::WaitsFor;
+use crate::worker::requests::work::{Context, Fate, Work};
 use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a round.
@@ -48,11 +49,11 @@ struct Round {
 impl Worker {
     /// Begins a transfer of a group: it waits for the others, or is moved with them.
     pub(crate) fn begin_member(&mut self, call: &Call, mut list: Box<List>, group: &Group) {
-        let mut meetings = std::mem::take(&mut self.meetings);
-        let present = meetings.present(group, |token| self.live_operation(token).is_some());
-        self.meetings = meetings;
+        let present = self.operations.present(group);
         let identity = match self.identity(call) {
-            Ok(identity) if list.side != DataSide::Buffers && self.meetings.awaits(group, &identity) => {
+            Ok(identity)
+                if list.side != DataSide::Buffers && self.operations.meetings().awaits(group, &identity) =>
+            {
                 identity
             }
             _ => return self.begin_work(call, list),
@@ -62,24 +63,24 @@ impl Worker {
             let mut share = Share::of(&list, OpToken(0), identity);
             list.joined = Some(Arc::clone(&share.progress));
             share.token = self.park(*call, WaitsFor::Work(list));
-            return self.meetings.wait(group.clone(), share, self.now);
+            return self.operations.meetings().wait(group.clone(), share, self.now);
         }
         let own = Share::of(&list, OpToken(0), identity);
-        let shares = std::iter::once(own).chain(self.meetings.begin(group)).collect();
+        let shares = std::iter::once(own).chain(self.operations.meetings().begin(group)).collect();
         self.begin_work(call, Box::new(Joint { own: list, shares, round: None }));
     }
 
     /// Members that go on by themselves are told.
     pub(crate) fn wake_parted(&mut self) {
-        for token in self.meetings.parted() {
-            let Some(index) = self.operation_index(token) else { continue };
+        for token in self.operations.meetings().parted() {
+            let Some(index) = self.operations.index_of(token) else { continue };
             let connection = self.operations[index].call.connection;
-            if self.operations[index].forgotten || self.connection(connection).is_none() {
+            if self.operations[index].forgotten || self.connections.find_mut(connection).is_none() {
                 let operation = self.unpark(index);
                 self.abandon(operation);
                 continue;
             }
-            self.mark_dirty(connection);
+            self.connections.mark_dirty(connection);
             self.work_on(index, |work, at| work.on_turn(at));
         }
     }
@@ -118,9 +119,9 @@ impl Joint {
     fn misses_one(&self, at: &mut Context<'_>) -> bool {
         // The first is this one's.
         self.shares.iter().skip(1).any(|share| {
-            let index = at.worker.live_operation(share.token);
+            let index = at.worker.operations.live_index_of(share.token);
             let connection = index.map(|index| at.worker.operations[index].call.connection);
-            connection.is_none_or(|key| at.worker.connection(key).is_none())
+            connection.is_none_or(|key| at.worker.connections.find_mut(key).is_none())
         })
     }
 
@@ -217,7 +218,7 @@ impl Work for Joint {
     fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
         let Some(round) = &mut self.round else { return self.own.on_storage(at, slot, result) };
         if let Some(len) = round.list.call_ended(slot, &result) {
-            at.worker.leaves_storage(at.call.session, len);
+            at.worker.sessions.leaves_storage(at.call.session, len);
         }
         if at.connection().is_none() {
             if !round.list.calls.is_empty() {

@@ -38,7 +38,8 @@ use crate::worker::flight::list::{CHUNK_PARTS_MAX, DataSide, List, Segment, Step
 use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
-use crate::worker::requests::work::{Context, Fate, WaitsFor, Work};
+use crate::worker::operations::WaitsFor;
+use crate::worker::requests::work::{Context, Fate, Work};
 use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
@@ -197,7 +198,7 @@ impl Worker {
     /// Answers with data that lies in memory of the server, behind `before`.
     pub(super) fn reply_span(&mut self, call: &Call, body: &[u8], before: &[u8], data: Span<'_>) {
         let len = before.len() + data.len();
-        if let Some(connection) = self.connection(call.connection)
+        if let Some(connection) = self.connections.find_mut(call.connection)
             && connection.sends_at_once()
             && let Ok(slot) = connection.endpoint.reserve(len)
             && let Some(room) = connection.endpoint.slot_payload(&slot).slice(0, len)
@@ -220,7 +221,7 @@ impl Worker {
         if call.link.is_some() && payload_len <= REPLY_CACHE_PAYLOAD_MAX {
             self.keep_link_reply(call, &head[..len], &slot, payload_len);
         }
-        let Some(connection) = self.connection(call.connection) else { return };
+        let Some(connection) = self.connections.find_mut(call.connection) else { return };
         connection.dirty = true;
         // A closed connection shows at the next receive.
         if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], payload_len) {
@@ -231,7 +232,7 @@ impl Worker {
     /// Keeps the reply of a link of a chain, whose payload is in a slot.
     #[cold]
     fn keep_link_reply(&mut self, call: &Call, head: &[u8], slot: &SendSlot, payload_len: usize) {
-        let Some(connection) = self.connection(call.connection) else { return };
+        let Some(connection) = self.connections.find_mut(call.connection) else { return };
         let payload = connection.endpoint.slot_payload(slot).slice(0, payload_len);
         let payload = payload.map(|payload| payload.to_vec());
         if let (Some(payload), Some(session)) = (payload, self.sessions.find_mut(call.session)) {
@@ -241,7 +242,7 @@ impl Worker {
 
     /// Room for a plan of a request that may wait with it.
     pub(super) fn plan_room(&self, call: &Call) -> Option<PlanRoom> {
-        self.plans.room(&self.sessions.find(call.session)?.plans)
+        self.sched.plan_room(&self.sessions.find(call.session)?.plans)
     }
 }
 
@@ -266,7 +267,7 @@ impl Work for List {
         }
         let is_alive = at.connection().is_some();
         if let Some(len) = self.call_ended(slot, &result) {
-            at.worker.leaves_storage(at.call.session, len);
+            at.worker.sessions.leaves_storage(at.call.session, len);
         }
         if (!is_alive || self.is_broken) && !self.calls.is_empty() {
             return Fate::Waits;
@@ -366,14 +367,14 @@ impl List {
     fn run(&mut self, at: &mut Context<'_>) -> Progress {
         loop {
             // Between two steps, so that what one has planned ends the turn.
-            at.worker.turns.on_steps(work::take());
+            at.worker.sched.turn().on_steps(work::take());
             let has_more = match self.step {
                 Step::Begin => self.done < self.len || self.is_long_to_count(),
                 step => matches!(step, Step::Storage | Step::Post),
             };
-            if at.worker.turns.is_over() && has_more {
+            if at.worker.sched.is_over() && has_more {
                 // It goes on in its connection's next turn.
-                at.worker.yield_turn(at.call.connection, at.token);
+                at.worker.connections.yield_turn(at.call.connection, at.token);
                 return Progress::Wait;
             }
             let progress = match self.step {
@@ -564,7 +565,7 @@ impl List {
             at.worker.reply(&call, Status::OK, answer);
             return Fate::Answered;
         };
-        let room = at.worker.reply_payload_max(&call).saturating_sub(data.len());
+        let room = at.worker.connections.send_payload_max(call.connection).saturating_sub(data.len());
         if let Some(account) = account.filter(|account| account.len() <= room) {
             let payload = [&data.to_vec(), &account[..]].concat();
             at.worker.reply(

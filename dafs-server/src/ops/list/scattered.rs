@@ -26,7 +26,7 @@ impl Worker {
             return Ok(None);
         };
         let is_one_region = ranges.iter().all(|range| range.key == first.key);
-        if !is_one_region || extent.end().is_none() || self.is_divided(extent.len) {
+        if !is_one_region || extent.end().is_none() || self.sched.is_divided(extent.len, self.now) {
             return Ok(None);
         }
         // Writes of small pieces are copied together first.
@@ -37,8 +37,8 @@ impl Worker {
             TransferKind::Write | TransferKind::Append => return Ok(None),
         };
         let storage = &mut *self.storage;
-        let connection = self.connections.get_mut(call.connection.index);
-        let moved = with_remote_memory(connection, call, &cover, access, |memory| {
+        let connection = self.connections.find_mut(call.connection);
+        let moved = with_remote_memory(connection, &cover, access, |memory| {
             let piece = |range: &RemoteRange| {
                 memory
                     .slice((range.offset - cover.offset) as usize, range.len as usize)
@@ -60,7 +60,7 @@ impl Worker {
         })?;
         match moved {
             Some(Ok(Some(count))) => {
-                self.turns.on_moved(count);
+                self.sched.turn().on_moved(count);
                 // The list finds out why not all of it was written.
                 Ok((count as u64 == extent.len).then_some(count))
             }

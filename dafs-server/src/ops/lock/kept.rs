@@ -18,8 +18,8 @@ use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Answer;
 use crate::worker::flight::lock::AfterKept;
-use crate::worker::requests::work::WaitsFor;
-use crate::worker::session::{LockRecord, Session};
+use crate::worker::operations::WaitsFor;
+use crate::worker::sessions::{LockRecord, Session};
 
 /// So many leases at most those have who had locks, to take all of them again.
 const RECLAIM_LEASES_MAX: u32 = 16;
@@ -105,16 +105,16 @@ impl Worker {
 
     /// The store was written, or not.
     pub(crate) fn on_locks_kept(&mut self, waiter: OpToken, status: Status) {
-        let Some(index) = self.operation_index(waiter) else { return };
+        let Some(index) = self.operations.index_of(waiter) else { return };
         let WaitsFor::LocksKept(after) = self.operations[index].state else { return };
         let call = self.unpark(index).call;
-        self.mark_dirty(call.connection);
+        self.connections.mark_dirty(call.connection);
         match after {
             AfterKept::Lock(request) if status == Status::OK => {
                 if let Some(session) = self.sessions.find_mut(call.session) {
                     session.lock_record = LockRecord::Written;
                 }
-                if self.expired(&call) {
+                if call.has_expired(self.now) {
                     self.note_reclaimed(&call, &request);
                     return self.reply_status(&call, Status::TIMED_OUT);
                 }
@@ -155,22 +155,15 @@ impl Worker {
         if !self.shared.locks.is_restart_over() {
             let lease = millis(self.shared.settings.lease_ms);
             let time = if self.shared.locks.are_kept() { lease } else { 2 * lease };
-            self.note_reclaims(RECLAIM_LEASES_MAX * lease);
-            if self.now >= self.reclaims_since.after(time) {
+            let reclaims = self.shared.locks.with(|table| table.reclaims());
+            self.lifetime.note_reclaims(reclaims, RECLAIM_LEASES_MAX * lease, self.now);
+            if self.lifetime.have_reclaims_rested(time, self.now) {
                 let sessions = self.shared.locks.with(|table| table.end_restart());
                 self.on_restart_over(sessions);
             }
         }
         if self.shared.locks.are_kept() {
             self.forget_lockless(millis(self.shared.settings.lease_ms));
-        }
-    }
-
-    /// Whoever takes its locks again takes long for many of them: while it goes on, the time does.
-    fn note_reclaims(&mut self, time_max: Duration) {
-        let reclaims = self.shared.locks.with(|table| table.reclaims());
-        if reclaims != self.reclaims_seen && self.now < self.started.after(time_max) {
-            (self.reclaims_seen, self.reclaims_since) = (reclaims, self.now);
         }
     }
 
@@ -182,12 +175,12 @@ impl Worker {
             );
         }
         self.shared.locks.forget(sessions);
-        self.serves_after_restart = true;
+        self.lifetime.end_restart();
     }
 
     fn forget_lockless(&mut self, patience: Duration) {
         let (now, locks) = (self.now, Arc::clone(&self.shared.locks));
-        for session in self.sessions.iter_mut().filter(|session| session.lock_record == LockRecord::Written) {
+        for (_, session) in self.sessions.iter_mut().filter(|(_, it)| it.lock_record == LockRecord::Written) {
             if locks.with(|table| table.has_any(session.id)) {
                 session.lockless_since = None;
             } else if now >= session.lockless_since.get_or_insert(now).after(patience) {

@@ -19,8 +19,8 @@ use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId, work};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
-use crate::worker::requests::work::{Operation, WaitsFor};
-use crate::worker::session::Session;
+use crate::worker::operations::{Operation, WaitsFor};
+use crate::worker::sessions::Session;
 
 /// Whether the store names a session.
 enum Known {
@@ -108,7 +108,7 @@ impl Worker {
         let operation = self.park(*call, state(WaiterId::default()));
         let waiting = Waiting { worker: self.id.0, told: Told::Operation(operation) };
         let outcome = self.ask_for_lock(call, asked, Some(waiting));
-        match (outcome, self.operation_index(operation)) {
+        match (outcome, self.operations.index_of(operation)) {
             (Ok(Outcome::Waits(waiter)), Some(index)) => {
                 self.operations[index].state = state(waiter);
             }
@@ -243,18 +243,18 @@ impl Worker {
 
     /// Frees some of the locks of sessions that have ended; whether there are more.
     pub(crate) fn free_some_locks(&mut self) -> bool {
-        if self.serves_after_restart {
+        if self.lifetime.serves_after_restart() {
             match self.shared.locks.with(LockTable::serve_some) {
                 Some(granted) => self.tell_of_locks(granted),
-                None => self.serves_after_restart = false,
+                None => self.lifetime.served_after_restart(),
             }
         }
-        let Some(&session) = self.unlocking.last() else { return self.serves_after_restart };
+        let Some(session) = self.sessions.unlocking() else { return self.lifetime.serves_after_restart() };
         match self.shared.locks.with(|table| table.end_some_of(session)) {
             Some(freed) => self.tell_of_freed(freed),
-            None => drop(self.unlocking.pop()),
+            None => self.sessions.unlocked(),
         }
-        self.serves_after_restart || !self.unlocking.is_empty()
+        self.lifetime.serves_after_restart() || self.sessions.unlocking().is_some()
     }
 
     /// Tells those whose turn has come.
@@ -292,10 +292,10 @@ impl Worker {
     }
 
     fn end_lock_wait(&mut self, operation: OpToken, status: Status) {
-        let Some(index) = self.operation_index(operation) else { return };
+        let Some(index) = self.operations.index_of(operation) else { return };
         let WaitsFor::Lock { file, request, .. } = self.operations[index].state else { return };
         let call = self.unpark(index).call;
-        self.mark_dirty(call.connection);
+        self.connections.mark_dirty(call.connection);
         match status {
             Status::OK => {
                 let lasts = request.flags.contains(LockFlags::PERSISTENT);
@@ -325,7 +325,9 @@ impl Worker {
             return;
         }
         let waits = |operation: &Operation| match operation.state {
-            WaitsFor::Lock { file, waiter, .. } if self.expired(&operation.call) => Some((file, waiter)),
+            WaitsFor::Lock { file, waiter, .. } if operation.call.has_expired(self.now) => {
+                Some((file, waiter))
+            }
             _ => None,
         };
         let overdue: Vec<_> = self.operations.iter().filter_map(|(_, operation)| waits(operation)).collect();
@@ -335,9 +337,9 @@ impl Worker {
         // Where one is granted meanwhile, the word of that is under way.
         let (ended, granted) = self.shared.locks.with(|table| table.cancel(overdue));
         let is_ended = |operation: &Operation| matches!(operation.state, WaitsFor::Lock { waiter, .. } if ended.contains(&waiter));
-        for index in self.places_of(is_ended) {
+        for index in self.operations.places_of(is_ended) {
             let call = self.unpark(index).call;
-            self.mark_dirty(call.connection);
+            self.connections.mark_dirty(call.connection);
             self.reply_status(&call, Status::TIMED_OUT);
         }
         self.tell_of_locks(granted);

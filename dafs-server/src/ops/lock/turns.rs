@@ -112,7 +112,7 @@ impl Worker {
             let Some(connection) = self.sessions.find(key).and_then(|session| session.connection) else {
                 return;
             };
-            let listens = self.connection(connection).is_some_and(|c| c.sends_at_once());
+            let listens = self.connections.find_mut(connection).is_some_and(|c| c.sends_at_once());
             let Some(session) = self.sessions.find_mut(key) else { return };
             if !session.lock_turns.are_untold() {
                 return;
@@ -136,7 +136,7 @@ impl Worker {
         let (now, patience) = (self.now, millis(self.shared.settings.lease_ms));
         let mut ignored = Vec::new();
         let mut untold = Vec::new();
-        for (key, session) in self.sessions.iter_mut_with_keys() {
+        for (key, session) in self.sessions.iter_mut() {
             let turns = session.lock_turns.take_ignored(now, patience);
             if !turns.is_empty() {
                 tracing::warn!(

@@ -47,7 +47,7 @@ impl Transfer {
                     false => self.pipeline.posted(chunk.slot),
                 }
                 if posted == Posted::Done {
-                    at.worker.turns.on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
+                    at.worker.sched.turn().on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
                 }
                 if posted == Posted::Done || (is_window && !is_watched) {
                     self.passage_moved(at, chunk.slot);

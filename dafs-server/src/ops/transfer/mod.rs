@@ -30,7 +30,6 @@ use crate::worker::flight::answer::Served;
 use crate::worker::flight::pipeline::{Pipeline, Stage};
 use crate::worker::flight::transfer::{Passage, Transfer, TransferKind};
 use crate::worker::requests::work::{Context, Fate, Work};
-use crate::worker::sched::CONTENDED_SIZE;
 
 /// What a step led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +60,6 @@ impl Worker {
         self.begin_work(call, Box::new(transfer));
         Ok(())
     }
-
-    /// A transfer of so many bytes is moved in several turns, because others are there.
-    #[inline]
-    pub(crate) fn is_divided(&self, len: u64) -> bool {
-        len > CONTENDED_SIZE as u64 && self.turns.is_contended(self.now)
-    }
 }
 
 impl Work for Transfer {
@@ -80,10 +73,10 @@ impl Work for Transfer {
             {
                 return self.tell(at, slot, done as usize);
             }
-            if at.worker.turns.is_over() {
+            if at.worker.sched.is_over() {
                 // Its connection has had enough for now.
                 self.waits_for_turn = true;
-                at.worker.yield_turn(at.call.connection, at.token);
+                at.worker.connections.yield_turn(at.call.connection, at.token);
                 break;
             }
             // Storage is kept busy before RDMA is: it is the one that works by itself.
@@ -111,7 +104,7 @@ impl Work for Transfer {
             return self.finish(at, result);
         }
         if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-            at.worker.leaves_storage(at.call.session, chunk.len);
+            at.worker.sessions.leaves_storage(at.call.session, chunk.len);
         }
         self.chunk_stored(at, slot, result);
         match (self.is_broken, self.in_storage()) {

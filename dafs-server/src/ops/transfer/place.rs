@@ -13,7 +13,6 @@ use crate::worker::flight::pipeline::{Chunk, Stage};
 use crate::worker::flight::transfer::{Passage, Transfer, TransferKind};
 use crate::worker::flight::{own_memory, token_with_slot};
 use crate::worker::requests::work::Context;
-use crate::worker::sched::CONTENDED_SIZE;
 
 impl Transfer {
     /// Begins a chunk of a read: from a mapped window of the file, or by storage, into the client's memory or a buffer. False where that
@@ -37,7 +36,7 @@ impl Transfer {
         let window = match copies_mapped || !at.worker.trusts_mapped_files(at.call.session) {
             true => LocalSegments::new(),
             false => {
-                let at_once = at.at_once(len);
+                let at_once = at.worker.sched.at_once(len, at.worker.now);
                 at.worker.storage.map(node, offset, at_once, parts_max)
             }
         };
@@ -81,7 +80,7 @@ impl Transfer {
         memory: MemoryRef,
         remote: RemoteRange,
     ) -> Result<bool, Status> {
-        let at_once = at.at_once(memory.len());
+        let at_once = at.worker.sched.at_once(memory.len(), at.worker.now);
         let (node, offset) = (self.node, self.offset + from);
         let result = match memory.span().slice(0, at_once) {
             Some(span) => at.worker.storage.read_now(node, offset, &[span]),
@@ -99,7 +98,7 @@ impl Transfer {
     /// A session that has enough with storage waits until some of it comes back.
     pub(super) fn must_wait_for_storage(&mut self, at: &mut Context<'_>, kind: TransferKind) -> bool {
         if self.kind == kind && !self.waits_for_storage {
-            self.waits_for_storage = at.worker.waits_for_room(at.call.session, at.token);
+            self.waits_for_storage = at.waits_for_storage_room();
         }
         self.kind == kind && self.waits_for_storage
     }
@@ -153,7 +152,7 @@ impl Transfer {
     ) {
         match result {
             Ok(count) => {
-                at.worker.turns.on_moved(count);
+                at.worker.sched.turn().on_moved(count);
                 self.chunk_stored(at, slot, Ok(FsReply::Count(count)));
             }
             Err(NowError::Failed(status)) => self.chunk_stored(at, slot, Err(status)),
@@ -166,7 +165,7 @@ impl Transfer {
         if let Some(result) = at.submit(token_with_slot(at.token, slot), op) {
             self.chunk_stored(at, slot, result);
         } else if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-            at.worker.enters_storage(at.call.session, chunk.len);
+            at.worker.sessions.enters_storage(at.call.session, chunk.len);
         }
     }
 
@@ -180,12 +179,5 @@ impl Transfer {
         let is_mapped = self.pipeline.passage(slot).is_none_or(|passage| passage.is_mapped);
         let ended = self.pipeline.stored(slot, count, !is_mapped);
         self.end_chunks(at, ended);
-    }
-}
-
-impl Context<'_> {
-    /// How much of so many bytes that are at hand is moved in one step.
-    fn at_once(&self, len: usize) -> usize {
-        if self.worker.is_contended() { len.min(CONTENDED_SIZE) } else { len }
     }
 }

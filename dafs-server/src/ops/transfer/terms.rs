@@ -14,8 +14,8 @@ const CHUNK_SIZE_MIN: u64 = 128 << 10;
 impl Worker {
     /// How a transfer of `len` bytes on this connection is cut; `None` when the connection is gone.
     pub(crate) fn pipelining(&self, call: &Call, len: u64) -> Option<Pipelining> {
-        let connection = self.connections.get(call.connection.index).filter(|c| c.key == call.connection)?;
-        let terms = self.listeners.get(connection.listener)?.pipelining;
+        let connection = self.connections.find(call.connection)?;
+        let terms = self.connections.listener_of(connection).pipelining;
         let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max);
         let size_max = size_max.min(self.buffers.largest() as u64);
         Some(Pipelining { chunk_size: chunk_size(terms, len).min(size_max), ..terms })

@@ -5,7 +5,7 @@ use dafs_proto::wire::{Method, Stability, Verifier, VerifyRequest};
 
 use crate::storage::{ExportId, NodeId};
 use crate::worker::ids::ConnectionKey;
-use crate::worker::session::handles::{OpenHandle, Reserved};
+use crate::worker::sessions::handles::{OpenHandle, Reserved};
 
 /// How the reply is made from what storage returns.
 #[derive(Debug)]

@@ -42,6 +42,13 @@ pub(crate) struct Call {
     pub(crate) is_amended: bool,
 }
 
+impl Call {
+    /// Its deadline has passed.
+    pub(crate) fn has_expired(&self, now: Moment) -> bool {
+        self.expires.is_some_and(|expires| now >= expires)
+    }
+}
+
 /// Something to be looked at before the turn ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wakeup {
@@ -66,9 +73,6 @@ pub(crate) const NO_SLOT: u64 = 0xff;
 
 /// Names reading ahead, which nobody waits for: no operation has the last place.
 pub(crate) const READ_AHEAD: OpToken = OpToken(NO_SLOT << INDEX_BITS | INDEX_MASK);
-
-/// Reading ahead that storage has at once at most: of more it does not hear.
-pub(crate) const READ_AHEADS_MAX: usize = 16;
 
 pub(crate) fn token(index: usize, generation: u32) -> OpToken {
     OpToken(u64::from(generation) << 32 | NO_SLOT << INDEX_BITS | (index as u64 & INDEX_MASK))

@@ -1,23 +1,20 @@
 //! Requests: admitted by the session, begun in their turn, executed by opcode, answered.
 
 use dafs_proto::session::{Admission, ChainStep, REPLY_CACHE_PAYLOAD_MAX, SessionFault, fair_target};
-use dafs_proto::transport::Span;
 use dafs_proto::wire::{
     BatchResult, CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, Status,
     WireError,
 };
-use slab::Slab;
 
 use crate::storage::{Identity, NodeId};
 use crate::worker::Worker;
-use crate::worker::connection::Connection;
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::{Call, Wakeup};
 use crate::worker::handshake::ACTIVE_FOR;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::WaitsFor;
-use crate::worker::session::Session;
-use crate::worker::session::handles::OpenHandle;
+use crate::worker::operations::WaitsFor;
+use crate::worker::sessions::Session;
+use crate::worker::sessions::handles::OpenHandle;
 
 impl Worker {
     #[inline]
@@ -45,7 +42,7 @@ impl Worker {
             Err(fault) => return self.end_for_fault(key, fault),
         };
         if let Some(chain) = session.core.take_ended_chain() {
-            self.wakeups.push_back(Wakeup::Chain(session_key, chain));
+            self.operations.wake(Wakeup::Chain(session_key, chain));
         }
         let deadline = std::time::Duration::from_millis(u64::from(header.deadline_ms));
         let expires = (header.deadline_ms != 0).then(|| now.after(deadline));
@@ -65,16 +62,16 @@ impl Worker {
             }
             Admission::Replay(kept) => {
                 self.stats.counted.replies_replayed += 1;
-                if let Some(connection) = self.connection(key) {
+                if let Some(connection) = self.connections.find_mut(key) {
                     connection.send(kept.head(), kept.payload());
                 }
             }
             Admission::InProgress if self.replaces_eager_buffer_read(session_key, key, &header) => {
                 self.on_request(key, session_key, header, body);
             }
-            Admission::InProgress => self.readdress(session_key, &header, key),
+            Admission::InProgress => self.operations.readdress(session_key, &header, key),
             Admission::FalseRetry => {
-                if let Some(connection) = self.connection(key) {
+                if let Some(connection) = self.connections.find_mut(key) {
                     connection.send_parts(header.reply(Status::FALSE_RETRY), &[], &[]);
                 }
             }
@@ -265,20 +262,15 @@ impl Worker {
 
     /// A private copy of the request's payload; bounded by what the connection may receive.
     pub(crate) fn payload(&self, call: &Call, payload: Payload<'_>) -> Vec<u8> {
-        payload_of(&self.connections, call, payload).to_vec()
+        self.connections.payload_of(call, payload).to_vec()
     }
 
     /// The request has no payload.
     pub(crate) fn no_payload(&self, call: &Call, payload: Payload<'_>) -> Result<(), WireError> {
-        match payload_of(&self.connections, call, payload).len() {
+        match self.connections.payload_of(call, payload).len() {
             0 => Ok(()),
             extra => Err(WireError::TrailingBytes { what: "request without a payload", extra }),
         }
-    }
-
-    /// The target that the next reply of a session grants.
-    pub(crate) fn credit_target(&self, wanted: u16, slots: u16) -> u16 {
-        fair_target(wanted, slots, self.shared.settings.operations_max, self.active_sessions)
     }
 
     /// Answers with a status alone.
@@ -303,7 +295,7 @@ impl Worker {
         {
             session.core.keep_reply(call.header.slot, &head[..len], answer.payload);
         }
-        if let Some(connection) = self.connection(call.connection) {
+        if let Some(connection) = self.connections.find_mut(call.connection) {
             connection.send(&head[..len], answer.payload);
         }
     }
@@ -325,7 +317,7 @@ impl Worker {
         header.head_len = u16::try_from(len).expect("bodies are at most 72 bytes");
         header.payload_len = u32::try_from(payload_len).expect("payloads are bounded by the connection");
         header.handle = handle;
-        let (operations_max, active) = (self.shared.settings.operations_max, self.active_sessions);
+        let (operations_max, active) = (self.shared.settings.operations_max, self.sessions.active());
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.ledger.requests += 1;
             let saves = call.header.flags.contains(Flags::SAVE_HANDLE) && status == Status::OK;
@@ -333,7 +325,7 @@ impl Worker {
             let mut target =
                 fair_target(call.header.credits, session.core.slots_max(), operations_max, active);
             if target > session.core.credits().limit() {
-                let connection = session.connection.and_then(|key| self.connections.get_mut(key.index));
+                let connection = session.connection.and_then(|key| self.connections.find_mut(key));
                 let ready = connection.map_or(1, |connection| connection.endpoint.expect_messages(target));
                 target = target.min(ready);
             }
@@ -341,7 +333,7 @@ impl Worker {
         }
         // The next link may wait for this one.
         if let Some(link) = call.link.filter(|_| !self.operations.is_empty()) {
-            self.wakeups.push_back(Wakeup::Chain(call.session, link.chain));
+            self.operations.wake(Wakeup::Chain(call.session, link.chain));
         }
         header.encode(head);
         head[HEADER_SIZE..len].copy_from_slice(body);
@@ -359,20 +351,6 @@ fn keeps(call: &Call, status: Status, answer: &Answer<'_>) -> bool {
     // What failed changed nothing. That memory of a client is out of reach may be the doing of its connection, which is over.
     let failed = status != Status::OK && (opcode.is_idempotent() || status == Status::REMOTE_ACCESS);
     opcode.keeps_reply() && answer.keep == Keep::AsAny && !failed
-}
-
-/// The request's payload, where it is.
-pub(crate) fn payload_of<'a>(
-    connections: &'a Slab<Connection>,
-    call: &Call,
-    payload: Payload<'a>,
-) -> Span<'a> {
-    match payload {
-        Payload::Kept(bytes) => bytes,
-        Payload::Current => connections
-            .get(call.connection.index)
-            .map_or(Span::EMPTY, |connection| connection.endpoint.payload()),
-    }
 }
 
 /// The request has no body.

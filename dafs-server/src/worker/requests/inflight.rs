@@ -1,7 +1,5 @@
 //! Operations in flight: those that could not be answered at once and wait for storage, RDMA, a buffer or their turn in a chain.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use dafs_proto::session::{ChainLink, ChainStep};
@@ -10,13 +8,13 @@ use dafs_proto::wire::{Header, Status};
 
 use crate::storage::{FsReply, FsResult};
 use crate::worker::Worker;
-use crate::worker::buffers::{Buffer, Grant, NOBODY, Owner};
-use crate::worker::connection::RdmaStep;
+use crate::worker::buffers::{Buffer, Grant, NOBODY};
+use crate::worker::connections::rdma::RdmaStep;
 use crate::worker::flight::answer::Payload;
-use crate::worker::flight::{Call, INDEX_MASK, READ_AHEAD, Wakeup, slot_of, token};
+use crate::worker::flight::{Call, READ_AHEAD, Wakeup, slot_of};
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::requests::work::{Former, Operation, WaitsFor};
-use crate::worker::session::Session;
+use crate::worker::operations::{Former, Operation, WaitsFor};
+use crate::worker::sessions::Session;
 
 impl Worker {
     /// Adds an operation; its token names it to storage and providers.
@@ -24,70 +22,41 @@ impl Worker {
         if let Some(session) = self.sessions.find_mut(call.session) {
             session.waiting += 1;
             if session.waiting == 1 {
-                self.turns.session_waits();
+                self.sched.turn().session_waits();
             }
         }
-        self.park_count = self.park_count.wrapping_add(1);
-        let generation = self.park_count;
-        let operation = Operation {
-            call,
-            state,
-            generation,
-            rdma_pending: 0,
-            rdma_step: RdmaStep::default(),
-            forgotten: false,
-            former: None,
-            taken_back: None,
-        };
-        self.look_at_fences();
-        let index = self.operations.insert(operation);
-        if let Operation {
-            call: Call { session, link: Some(link), .. }, state: WaitsFor::Chain { .. }, ..
-        } = &self.operations[index]
-        {
-            self.links.entry((*session, link.chain)).or_default().insert(link.position, index);
-        }
-        token(index, generation)
-    }
-
-    /// The place of a live operation.
-    pub(crate) fn operation_index(&self, token: OpToken) -> Option<usize> {
-        let (index, generation) = ((token.0 & INDEX_MASK) as usize, (token.0 >> 32) as u32);
-        self.operations.get(index).filter(|operation| operation.generation == generation).map(|_| index)
+        self.operations.insert(call, state)
     }
 
     /// Takes an operation out.
     pub(crate) fn unpark(&mut self, index: usize) -> Operation {
         if self.buffers.has_waiters() {
-            self.buffers.stop_waiting(self.owner_of(index));
+            self.buffers.stop_waiting(self.operations.owner_of(index));
         }
         let operation = self.operations.remove(index);
-        if let (WaitsFor::Chain { .. }, Some(link)) = (&operation.state, operation.call.link) {
-            self.forget_link((operation.call.session, link.chain), link.position);
-        }
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
             session.waiting = session.waiting.saturating_sub(1);
             if session.waiting == 0 {
-                self.turns.session_waits_no_more();
+                self.sched.turn().session_waits_no_more();
             }
             // A batch may have used many.
             let is_batch = matches!(operation.state, WaitsFor::Batch(_));
             let handle = (!is_batch).then_some(operation.call.header.handle);
             if session.handles.has_leaving(handle) {
-                self.wakeups.push_back(Wakeup::Closed(operation.call.session, handle));
+                self.operations.wake(Wakeup::Closed(operation.call.session, handle));
             }
         }
-        self.look_at_fences();
+        self.operations.look_at_fences();
         operation
     }
 
     /// Storage has finished an operation's step.
     pub(crate) fn on_storage(&mut self, token: OpToken, result: FsResult) {
         if token == READ_AHEAD {
-            self.read_aheads = self.read_aheads.saturating_sub(1);
+            self.sched.read_ahead_ended();
             return;
         }
-        let Some(index) = self.operation_index(token) else { return };
+        let Some(index) = self.operations.index_of(token) else { return };
         let operation = &mut self.operations[index];
         let (call, forgotten) = (operation.call, operation.forgotten);
         let mut is_over = matches!(operation.state, WaitsFor::Storage(_));
@@ -95,10 +64,10 @@ impl Worker {
             work.on_forgotten_step(slot_of(token), &result);
             is_over = !work.in_storage();
         }
-        self.mark_dirty(call.connection);
+        self.connections.mark_dirty(call.connection);
         if !is_over && !forgotten {
             self.work_on(index, |work, at| work.on_storage(at, slot_of(token), result));
-            self.look_at_fences();
+            self.operations.look_at_fences();
             self.resume_storage_waiters_of(call.session);
         } else if is_over {
             match self.unpark(index).state {
@@ -116,7 +85,7 @@ impl Worker {
 
     /// The provider has finished an RDMA operation, as this step of its connection.
     pub(crate) fn on_rdma(&mut self, token: OpToken, result: Result<(), TransportError>, step: RdmaStep) {
-        let Some(index) = self.operation_index(token) else { return };
+        let Some(index) = self.operations.index_of(token) else { return };
         let operation = &mut self.operations[index];
         operation.rdma_pending = operation.rdma_pending.saturating_sub(1);
         operation.rdma_step = step;
@@ -138,7 +107,7 @@ impl Worker {
 
     /// The turn of its connection has come.
     pub(crate) fn resume_in_turn(&mut self, token: OpToken) {
-        let Some(index) = self.live_operation(token) else { return };
+        let Some(index) = self.operations.live_index_of(token) else { return };
         match self.operations[index].state {
             WaitsFor::Batch(_) => self.go_on_with_batch(token),
             _ => self.work_on(index, |work, at| work.on_turn(at)),
@@ -158,13 +127,13 @@ impl Worker {
     /// Buffers came back: those who wait are served in turn.
     pub(crate) fn serve_buffer_waiters(&mut self) {
         while let Some(Grant { owner, buffers }) = self.buffers.serve() {
-            let Some(index) = self.live_operation(owner.operation) else {
+            let Some(index) = self.operations.live_index_of(owner.operation) else {
                 self.release_buffers(buffers);
                 continue;
             };
             let call = self.operations[index].call;
-            self.mark_dirty(call.connection);
-            let expired = self.expired(&call);
+            self.connections.mark_dirty(call.connection);
+            let expired = call.has_expired(self.now);
             let mut buffers = Some(buffers);
             self.work_on(index, |work, at| work.on_buffers(at, buffers.take().unwrap_or_default(), expired));
             self.release_buffers(buffers.unwrap_or_default());
@@ -181,7 +150,7 @@ impl Worker {
     pub(crate) fn release_buffer(&mut self, buffer: Buffer) {
         self.buffers.release(buffer);
         if self.buffers.has_waiters() {
-            self.wakeups.push_back(Wakeup::Buffer);
+            self.operations.wake(Wakeup::Buffer);
         }
     }
 
@@ -191,7 +160,7 @@ impl Worker {
             let operation = self.unpark(index);
             return self.release_buffers(operation.state.into_buffers());
         }
-        self.buffers.stop_waiting(self.owner_of(index));
+        self.buffers.stop_waiting(self.operations.owner_of(index));
         let state = &mut self.operations[index].state;
         let buffers = std::mem::replace(state, WaitsFor::Taken).into_buffers();
         self.operations[index].state = WaitsFor::Draining(buffers);
@@ -199,7 +168,7 @@ impl Worker {
 
     /// Answered by [`Context::tell`](super::work::Context::tell): it stays until that has left.
     pub(crate) fn await_departure(&mut self, index: usize, head: Head) {
-        self.buffers.stop_waiting(self.owner_of(index));
+        self.buffers.stop_waiting(self.operations.owner_of(index));
         let state = &mut self.operations[index].state;
         if let WaitsFor::Work(work) = std::mem::replace(state, WaitsFor::Taken) {
             *state = WaitsFor::Told(work, head);
@@ -216,25 +185,13 @@ impl Worker {
     /// Makes the reply that was taken back again, with what its session granted in it then.
     #[cold]
     pub(crate) fn amend(&mut self, call: &Call, status: Status, body: &[u8]) {
-        let is_its_own = |other: &Call| {
-            other.is_amended
-                && (other.session, other.connection, other.header.slot)
-                    == (call.session, call.connection, call.header.slot)
-        };
-        let mut operations = self.operations.iter_mut().map(|(_, operation)| operation);
-        let head =
-            operations.find(|operation| is_its_own(&operation.call)).and_then(|it| it.taken_back.take());
+        let head = self.operations.take_taken_back(call);
         let header = head.and_then(|head| Some(Header::decode(head.as_bytes(), 0).ok()?.0));
         if let Some(header) = header
-            && let Some(connection) = self.connection(call.connection)
+            && let Some(connection) = self.connections.find_mut(call.connection)
         {
             connection.send_parts(Header { status, ..header }, body, &[]);
         }
-    }
-
-    fn owner_of(&self, index: usize) -> Owner {
-        let operation = &self.operations[index];
-        Owner { session: operation.call.session, operation: token(index, operation.generation) }
     }
 
     /// A connection is gone. What needed it cannot go on; the client asks again on its next connection.
@@ -245,7 +202,7 @@ impl Worker {
             session.connection = None;
             session.last_heard = self.now;
         }
-        for index in self.places_of(|operation| operation.call.connection == key) {
+        for index in self.operations.places_of(|operation| operation.call.connection == key) {
             // The endpoint is gone and with it all that was posted on it.
             self.operations[index].rdma_pending = 0;
             let state = &mut self.operations[index].state;
@@ -266,37 +223,12 @@ impl Worker {
             }
         }
         // Behind them batches, whose operations have been dealt with.
-        for index in self.places_of(|operation| operation.call.connection == key) {
+        for index in self.operations.places_of(|operation| operation.call.connection == key) {
             if let WaitsFor::Batch(batch) = &mut self.operations[index].state {
                 batch.on_disconnected();
                 self.rest_batch(index);
             }
         }
-    }
-
-    /// The places of these operations.
-    pub(crate) fn places_of(&self, which: impl Fn(&Operation) -> bool) -> Vec<usize> {
-        self.operations.iter().filter(|(_, operation)| which(operation)).map(|(index, _)| index).collect()
-    }
-
-    /// The client sent a request again that is being executed: its reply goes to the new connection.
-    pub(crate) fn readdress(&mut self, session: SessionKey, header: &Header, connection: ConnectionKey) {
-        // A batch, and what is left of its operations.
-        let found = self.operations.iter_mut().filter(|(_, operation)| {
-            operation.call.session == session
-                && operation.call.header.slot == header.slot
-                && !operation.forgotten
-                && !operation.state.is_answered()
-                && !operation.call.is_amended
-        });
-        let mut batch = None;
-        for (index, operation) in found {
-            operation.call.connection = connection;
-            if let WaitsFor::Batch(_) = operation.state {
-                batch = Some(token(index, operation.generation));
-            }
-        }
-        self.wakeups.extend(batch.map(Wakeup::Batch));
     }
 
     /// An operation goes no further without its connection: its slot may be used again for the same request, which goes on from what this
@@ -318,13 +250,13 @@ impl Worker {
     /// A session ended: its operations are nobody's. Those whose memory is in use stay until it is not.
     pub(crate) fn forget_operations(&mut self, session: SessionKey, ended: &Session) {
         let mut former = None;
-        for index in self.places_of(|operation| operation.call.session == session) {
+        for index in self.operations.places_of(|operation| operation.call.session == session) {
             let operation = &mut self.operations[index];
             operation.forgotten = true;
             if !operation.state.in_storage() {
                 let operation = self.unpark(index);
                 if let WaitsFor::FenceDrain { .. } = operation.state {
-                    self.fencing.end_wait();
+                    self.operations.fencing().end_wait();
                 }
                 self.release_buffers(operation.state.into_buffers());
             } else {
@@ -336,25 +268,12 @@ impl Worker {
         }
     }
 
-    /// An operation is in flight that ends by itself. A lock that others hold is asked for again in the next session, with the rest of its
-    /// chain.
-    pub(crate) fn has_unfinished(&self) -> bool {
-        let chain_of = |call: &Call| call.link.map(|link| (call.session, link.chain));
-        let locks = self.operations.iter().filter(|(_, other)| matches!(other.state, WaitsFor::Lock { .. }));
-        let waiting: HashSet<_> = locks.filter_map(|(_, lock)| chain_of(&lock.call)).collect();
-        self.operations.iter().any(|(_, operation)| match operation.state {
-            WaitsFor::Lock { .. } => false,
-            WaitsFor::Chain { .. } => chain_of(&operation.call).is_none_or(|chain| !waiting.contains(&chain)),
-            _ => true,
-        })
-    }
-
     /// Looks at what became possible during this turn.
     pub(crate) fn run_wakeups(&mut self) {
-        if !self.meetings.is_empty() {
+        if !self.operations.meetings().is_empty() {
             self.wake_parted();
         }
-        while let Some(wakeup) = self.wakeups.pop_front() {
+        while let Some(wakeup) = self.operations.next_wakeup() {
             match wakeup {
                 Wakeup::Chain(session, chain) => self.resume_chain(session, chain),
                 Wakeup::Batch(batch) => self.go_on_with_batch(batch),
@@ -365,31 +284,16 @@ impl Worker {
         }
     }
 
-    /// The deadline passed before the operation began.
-    pub(crate) fn expired(&self, call: &Call) -> bool {
-        call.expires.is_some_and(|expires| self.now >= expires)
-    }
-
-    fn forget_link(&mut self, chain: (SessionKey, u64), position: u16) {
-        if let Entry::Occupied(mut links) = self.links.entry(chain) {
-            links.get_mut().remove(&position);
-            if links.get().is_empty() {
-                links.remove();
-            }
-        }
-    }
-
     fn resume_chain(&mut self, session: SessionKey, chain: u64) {
         let Some(core) = self.sessions.find(session).map(|session| &session.core) else { return };
-        let links = self.links.get(&(session, chain));
-        let Some((&position, &index)) = links.and_then(BTreeMap::first_key_value) else { return };
+        let Some((position, index)) = self.operations.first_link(session, chain) else { return };
         if core.chain_step(ChainLink { chain, position }) == ChainStep::Wait {
             return;
         }
         let operation = self.unpark(index);
         let WaitsFor::Chain { body, mut payload } = operation.state else { return };
-        self.mark_dirty(operation.call.connection);
-        if self.expired(&operation.call) {
+        self.connections.mark_dirty(operation.call.connection);
+        if operation.call.has_expired(self.now) {
             return self.reply_status(&operation.call, Status::TIMED_OUT);
         }
         self.begin(operation.call, &body, Payload::Kept(Span::from_mut(&mut payload)));

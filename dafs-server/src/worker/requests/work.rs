@@ -1,146 +1,19 @@
-//! Operations in flight, and how those that move data go on: one is taken out of its place to be worked on, is lent a [`Context`] with
-//! what it may touch, and is put back unless it is over. What each of them does is `ops`'.
+//! How operations that move data go on: one is taken out of its place to be worked on, is lent a [`Context`] with what it may touch, and is
+//! put back unless it is over. What each of them does is `ops`'.
 
 use std::fmt::Debug;
-use std::net::SocketAddr;
-use std::sync::Arc;
 
 use dafs_proto::session::Effect;
 use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
-use dafs_proto::wire::{AccessPattern, FileHandle, HEAD_SIZE_MAX, LockRequest, Status};
+use dafs_proto::wire::{AccessPattern, FileHandle, HEAD_SIZE_MAX, Status};
 
-use crate::shared::Subject;
-use crate::shared::locks::WaiterId;
-use crate::storage::{FsOp, FsResult, LockKey, NodeId, Submitted};
+use crate::storage::{FsOp, FsResult, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
-use crate::worker::connection::{Connection, RdmaStep};
-use crate::worker::flight::after::After;
-use crate::worker::flight::batch::Batch;
-use crate::worker::flight::eager::EagerFrame;
-use crate::worker::flight::lock::AfterKept;
-use crate::worker::flight::{Call, READ_AHEAD, READ_AHEADS_MAX, token};
+use crate::worker::connections::connection::Connection;
+use crate::worker::flight::{Call, READ_AHEAD, token};
 use crate::worker::ids::SessionKey;
-use crate::worker::session::Session;
-
-/// An operation that waits.
-#[derive(Debug)]
-pub(crate) struct Operation {
-    pub(crate) call: Call,
-    pub(crate) state: WaitsFor,
-    /// Tells apart operations that had the same place.
-    pub(crate) generation: u32,
-    /// RDMA operations posted and not completed.
-    pub(crate) rdma_pending: u32,
-    /// Which of its connection's steps of RDMA was its last.
-    pub(crate) rdma_step: RdmaStep,
-    /// Nobody waits for it any more; it stays until storage and RDMA have let go of its memory.
-    pub(crate) forgotten: bool,
-    /// Whose it was, where its session has ended: a fence may be about that client.
-    pub(crate) former: Option<Arc<Former>>,
-    /// The head of its reply that was taken back.
-    pub(crate) taken_back: Option<Box<Head>>,
-}
-
-/// A client whose session has ended, as fences know it.
-#[derive(Debug)]
-pub(crate) struct Former {
-    client_id: [u8; 16],
-    key_name: Option<String>,
-    address: Option<SocketAddr>,
-}
-
-impl Former {
-    /// Whose session this is.
-    pub(crate) fn of(session: &Session) -> Self {
-        let key_name = session.client.key_name.clone();
-        Self { client_id: session.client_id, key_name, address: session.peer }
-    }
-
-    /// Who it is to fences.
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { client_id: &self.client_id, key_name: self.key_name.as_deref(), address: self.address }
-    }
-}
-
-impl Operation {
-    /// Works on a read again whose reply was taken back; false where none was.
-    pub(crate) fn take_back(&mut self) -> bool {
-        match std::mem::replace(&mut self.state, WaitsFor::Taken) {
-            WaitsFor::Told(work, head) if self.call.is_amended => {
-                self.state = WaitsFor::Work(work);
-                self.taken_back = Some(Box::new(head));
-                true
-            }
-            other => {
-                self.state = other;
-                false
-            }
-        }
-    }
-}
-
-/// What it waits for.
-#[derive(Debug)]
-pub(crate) enum WaitsFor {
-    /// Its turn in a chain; the body and the payload are kept.
-    Chain { body: Vec<u8>, payload: Vec<u8> },
-    /// Storage; then the reply is made.
-    Storage(After),
-    /// Room for a frame.
-    EagerFrame(EagerFrame),
-    /// It moves data, and waits for its next step.
-    Work(Box<dyn Work>),
-    /// Its operations, which are operations of their own here.
-    Batch(Box<Batch>),
-    /// Waits until no operation of a fenced client is in flight: here, and with as many others as have not said so yet; and until the list
-    /// is kept, of which this came.
-    FenceDrain { export: usize, others: usize, kept: Option<Status> },
-    /// A lock that others hold, under this number in the table of locks.
-    Lock { file: LockKey, waiter: WaiterId, request: LockRequest },
-    /// The store; then this is done.
-    LocksKept(AfterKept),
-    /// Answered; RDMA still holds its buffers.
-    Draining(Vec<Buffer>),
-    /// Answered with this head, which leaves only if the data before it was there.
-    Told(Box<dyn Work>, Head),
-    /// It is being worked on.
-    Taken,
-}
-
-impl WaitsFor {
-    /// The buffers that it holds.
-    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
-        match self {
-            Self::Work(work) | Self::Told(work, _) => work.into_buffers(),
-            Self::Draining(buffers) => buffers,
-            _ => Vec::new(),
-        }
-    }
-
-    /// What it has written, for the case that it is asked for again.
-    pub(crate) fn effect(&self) -> Option<Effect> {
-        match self {
-            Self::Work(work) => work.effect(),
-            Self::Batch(batch) => batch.effect(),
-            _ => None,
-        }
-    }
-
-    /// It was answered, and only holds memory.
-    pub(crate) fn is_answered(&self) -> bool {
-        matches!(self, Self::Draining(_) | Self::Told(..))
-    }
-
-    /// Storage has its hands on its memory.
-    pub(crate) fn in_storage(&self) -> bool {
-        match self {
-            Self::Storage(_) => true,
-            Self::Work(work) => work.in_storage(),
-            _ => false,
-        }
-    }
-}
+use crate::worker::operations::WaitsFor;
 
 /// An operation that moves data in steps.
 pub(crate) trait Work: Debug + Send {
@@ -232,9 +105,11 @@ impl Context<'_> {
 
     /// Has the kernel begin to read a range of a file, on a thread: asking for it may wait for the disk, and nobody waits for that.
     pub(crate) fn read_ahead(&mut self, node: NodeId, offset: u64, len: u64) {
-        if self.worker.read_aheads < READ_AHEADS_MAX {
+        if self.worker.sched.may_read_ahead() {
             let op = FsOp::Hint { node, offset, len, pattern: Some(AccessPattern::WillNeed) };
-            self.worker.read_aheads += usize::from(self.submit(READ_AHEAD, op).is_none());
+            if self.submit(READ_AHEAD, op).is_none() {
+                self.worker.sched.read_ahead_begun();
+            }
         }
     }
 
@@ -268,8 +143,7 @@ impl Context<'_> {
             return;
         }
         let Some(connection) = self.connection() else { return };
-        let step = connection.next_rdma_step();
-        connection.rdma_pending += pending;
+        let step = connection.rdma.on_posted(pending);
         let operation = &mut self.worker.operations[self.index];
         if operation.rdma_pending == 0 {
             operation.rdma_step = step;
@@ -281,13 +155,13 @@ impl Context<'_> {
     pub(crate) fn wait_for_post_room(&mut self) {
         let index = self.index;
         if let Some(connection) = self.connection() {
-            connection.post_waiters.push_back(index);
+            connection.rdma.wait_for_room(index);
         }
     }
 
     /// The connection that it works for.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
-        self.worker.connection(self.call.connection)
+        self.worker.connections.find_mut(self.call.connection)
     }
 
     /// Room for a reply that may be taken back, where writes that were posted may still find their memory gone. `None` where the reply has
@@ -366,13 +240,8 @@ impl Worker {
         token: OpToken,
         work: impl FnOnce(&mut dyn Work, &mut Context<'_>) -> Fate,
     ) {
-        if let Some(index) = self.live_operation(token) {
+        if let Some(index) = self.operations.live_index_of(token) {
             self.work_on(index, work);
         }
-    }
-
-    /// The place of an operation that somebody waits for.
-    pub(crate) fn live_operation(&self, token: OpToken) -> Option<usize> {
-        self.operation_index(token).filter(|index| !self.operations[*index].forgotten)
     }
 }

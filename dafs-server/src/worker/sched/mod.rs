@@ -32,8 +32,12 @@ pub(crate) mod sieve;
 mod storage;
 mod turn;
 
-pub(crate) use storage::StorageTurns;
-pub(crate) use turn::Turns;
+use dafs_proto::session::Moment;
+
+use self::costs::SieveCosts;
+use self::plans::{PlanRoom, Plans};
+pub(crate) use self::storage::StorageTurns;
+pub(crate) use self::turn::Turns;
 
 /// Looks at the rings of light clients before large transfers go on: about as long as a client takes from an answer to its next request.
 pub(crate) const LOOKS_LIGHT: u32 = 512;
@@ -62,3 +66,98 @@ const STORAGE_STEPS_MAX: usize = 2048;
 const TURN_STEPS_MAX: usize = 1 << 16;
 /// The same of bytes: twice the largest transfer of the default configuration, where the largest is no larger.
 const TURN_SIZE_MAX: usize = 128 << 20;
+/// Reading ahead that storage has at once at most: of more it does not hear.
+const READ_AHEADS_MAX: usize = 16;
+
+/// How a worker's time is divided, and what it has learned for that. Of all listeners: what it learns about is storage.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    turns: Turns,
+    /// Plans of views that wait.
+    plans: Plans,
+    read_costs: SieveCosts,
+    write_costs: SieveCosts,
+    /// Reading ahead that storage has.
+    read_aheads: usize,
+}
+
+impl Scheduler {
+    /// Of a server whose clients may move so many bytes with a request.
+    pub(crate) fn new(transfer_size_max: usize) -> Self {
+        Self {
+            turns: Turns::new(transfer_size_max),
+            plans: Plans::default(),
+            read_costs: SieveCosts::of_reads(),
+            write_costs: SieveCosts::of_writes(),
+            read_aheads: 0,
+        }
+    }
+
+    /// The turn that is under way.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    /// Sessions whose operations wait for something.
+    #[inline]
+    pub(crate) fn waiting_sessions(&self) -> usize {
+        self.turns.waiting_sessions()
+    }
+
+    /// The worker is contended: several clients want its time.
+    #[inline]
+    pub(crate) fn is_contended(&self, now: Moment) -> bool {
+        self.turns.is_contended(now)
+    }
+
+    /// Enough for this turn.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.turns.is_over()
+    }
+
+    /// A transfer of so many bytes is moved in several turns, because others are there.
+    #[inline]
+    pub(crate) fn is_divided(&self, len: u64, now: Moment) -> bool {
+        len > CONTENDED_SIZE as u64 && self.is_contended(now)
+    }
+
+    /// How much of so many bytes that are at hand is moved in one step.
+    #[inline]
+    pub(crate) fn at_once(&self, len: usize, now: Moment) -> usize {
+        if self.is_contended(now) { len.min(CONTENDED_SIZE) } else { len }
+    }
+
+    /// Bytes that a session may have with storage, unless one call is more.
+    #[inline]
+    pub(crate) fn storage_size_max(&self, now: Moment) -> usize {
+        if self.is_contended(now) { CONTENDED_STORAGE_SIZE } else { ALONE_STORAGE_SIZE }
+    }
+
+    /// What lists of reads, or of writes, have cost.
+    #[inline]
+    pub(crate) fn costs(&mut self, writes: bool) -> &mut SieveCosts {
+        if writes { &mut self.write_costs } else { &mut self.read_costs }
+    }
+
+    /// Room for a plan of a request, of a session with these plans, that may wait with it.
+    pub(crate) fn plan_room(&self, of_session: &Plans) -> Option<PlanRoom> {
+        self.plans.room(of_session)
+    }
+
+    /// Storage may be asked to read ahead.
+    pub(crate) fn may_read_ahead(&self) -> bool {
+        self.read_aheads < READ_AHEADS_MAX
+    }
+
+    /// Storage reads ahead.
+    pub(crate) fn read_ahead_begun(&mut self) {
+        self.read_aheads += 1;
+    }
+
+    /// It has done so.
+    pub(crate) fn read_ahead_ended(&mut self) {
+        self.read_aheads = self.read_aheads.saturating_sub(1);
+    }
+}

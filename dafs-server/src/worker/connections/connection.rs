@@ -1,16 +1,17 @@
 //! One connection: an endpoint, where its handshake stands, and replies that found no room.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
 use dafs_proto::wire::{Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Status};
 
+use super::rdma::Rdma;
 use crate::shared::mail::Introduction;
 use crate::worker::flight::eager::EagerBuffers;
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::sched::CONTENDED_SIZE;
 
 /// Where a connection stands.
 pub enum Phase {
@@ -24,6 +25,22 @@ pub enum Phase {
     Live(SessionKey),
     /// It is closed and only waits to be taken out.
     Closed,
+}
+
+impl Phase {
+    /// It has no session yet.
+    pub(crate) fn is_beginning(&self) -> bool {
+        matches!(self, Self::Connected | Self::Greeted(_) | Self::Introduced(_))
+    }
+
+    /// The session that it carries.
+    #[inline]
+    pub(crate) fn session(&self) -> Option<SessionKey> {
+        match self {
+            Self::Live(session) => Some(*session),
+            _ => None,
+        }
+    }
 }
 
 /// A connection.
@@ -44,59 +61,17 @@ pub struct Connection {
     pub since: Moment,
     /// Messages that found the provider's queue full, oldest first. Bounded by the session's slots and callbacks.
     outbox: VecDeque<(Head, Vec<u8>)>,
-    /// Operations whose RDMA found the queue full.
-    pub post_waiters: VecDeque<usize>,
     /// Buffers lent to the client.
     pub(crate) eager_buffers: EagerBuffers,
-    /// RDMA operations posted and not completed.
-    pub rdma_pending: u32,
-    /// RDMA operations that have completed.
-    pub(crate) rdma_completed: u64,
-    /// Steps so far: see [`RdmaStep`].
-    rdma_steps: u64,
-    /// What was known of its RDMA at the last tick.
-    progress: Progress,
-    /// Transfers that went out of their turn, in order.
-    pub(crate) runnable: VecDeque<OpToken>,
-    /// What [`Endpoint::bytes_sent`] said last.
-    sent: u64,
-    /// Bytes that it moved beyond what its turns allowed, beside others.
-    pub(crate) debt: usize,
-    /// What its endpoint was told of turns.
-    pub(crate) is_contended: bool,
+    /// What its RDMA has come to.
+    pub(crate) rdma: Rdma,
+    /// How its turns went.
+    pub(crate) turn: TurnState,
     /// Something was queued since the last flush.
     pub dirty: bool,
     /// What its replies that nobody takes are charged with, as of the last tick.
     pub(crate) unsent: Option<Charge>,
 }
-
-/// A step of a connection's RDMA: something was posted for an operation, or has completed for it. The earlier ones are less.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RdmaStep {
-    number: u64,
-    /// As many have completed on the connection once all have that were posted before.
-    ahead: u64,
-}
-
-/// How far RDMA of a connection has come, as of some tick.
-struct Progress {
-    /// Bytes that it has moved, and completions.
-    moved: u64,
-    /// Bytes that the client has sent.
-    heard: u64,
-    /// When it moved last, or none was posted.
-    at: Moment,
-    /// Of the last steps for those operations that hold buffers and wait for RDMA, the first; and how many have completed of what is before
-    /// it.
-    oldest: Option<(u64, u64)>,
-    /// Since when that is so.
-    oldest_since: Moment,
-}
-
-/// Leases in which RDMA completes something for the operation with buffers that waits for it longest, or of what is before that, while
-/// others want them. That is a quarter of a megabyte, behind what the stream has taken: so much passes over any line that somebody works
-/// over.
-const LEASES_TO_COMPLETE: u32 = 8;
 
 impl Connection {
     /// A connection that was just accepted.
@@ -116,16 +91,9 @@ impl Connection {
             beginning: None,
             since: now,
             outbox: VecDeque::new(),
-            post_waiters: VecDeque::new(),
             eager_buffers: EagerBuffers::default(),
-            rdma_pending: 0,
-            rdma_completed: 0,
-            rdma_steps: 0,
-            progress: Progress { moved: 0, heard: 0, at: now, oldest: None, oldest_since: now },
-            runnable: VecDeque::new(),
-            sent: 0,
-            debt: 0,
-            is_contended: false,
+            rdma: Rdma::new(now),
+            turn: TurnState::default(),
             dirty: false,
             unsent: None,
         }
@@ -205,48 +173,30 @@ impl Connection {
     #[inline]
     pub(crate) fn take_sent(&mut self) -> usize {
         let sent = self.endpoint.bytes_sent();
-        let before = std::mem::replace(&mut self.sent, sent);
+        let before = std::mem::replace(&mut self.turn.sent, sent);
         usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
     }
 
-    /// The next step of its RDMA.
+    /// A turn begins, perhaps beside others: its endpoint is told how much to do at once.
     #[inline]
-    pub(crate) fn next_rdma_step(&mut self) -> RdmaStep {
-        self.rdma_steps += 1;
-        RdmaStep { number: self.rdma_steps, ahead: self.rdma_completed + u64::from(self.rdma_pending) }
+    pub(crate) fn begin_turn(&mut self, contended: bool) {
+        if self.turn.is_contended != contended {
+            self.turn.is_contended = contended;
+            self.endpoint.set_turn(if contended { CONTENDED_SIZE } else { usize::MAX });
+        }
     }
 
     /// Once each tick: whether its client has sent anything since the last, or RDMA has moved data. What else the server has sent is no
     /// sign of the client.
     pub(crate) fn has_moved(&mut self, now: Moment) -> bool {
-        let moved = self.rdma_completed + self.endpoint.bytes_of_rdma();
-        let heard = self.endpoint.bytes_received();
-        let has_moved = std::mem::replace(&mut self.progress.moved, moved) != moved;
-        let is_heard = std::mem::replace(&mut self.progress.heard, heard) != heard;
-        if self.rdma_pending == 0 || has_moved {
-            self.progress.at = now;
-        }
-        has_moved || is_heard
-    }
-
-    /// The client lets its RDMA rest: none has moved for a lease, or none has completed for eight for the operation that waits longest,
-    /// whose last step is `oldest`, nor of what was posted before. Asked at each tick at which others wait for buffers of this connection's
-    /// session.
-    pub(crate) fn rests(&mut self, oldest: Option<RdmaStep>, now: Moment, lease: Duration) -> bool {
-        let oldest = oldest.map(|step| (step.number, self.rdma_completed.min(step.ahead)));
-        if self.progress.oldest != oldest {
-            (self.progress.oldest, self.progress.oldest_since) = (oldest, now);
-        }
-        let (moves, completes) = (self.progress.at, self.progress.oldest_since);
-        (self.rdma_pending > 0 && now >= moves.after(lease))
-            || (oldest.is_some() && now >= completes.after(lease * LEASES_TO_COMPLETE))
+        let (moved, heard) = (self.endpoint.bytes_of_rdma(), self.endpoint.bytes_received());
+        self.rdma.has_moved(moved, heard, now)
     }
 
     /// For so long this server did not run.
     pub(crate) fn on_stall(&mut self, later: impl Fn(Moment) -> Moment) {
         self.since = later(self.since);
-        self.progress.at = later(self.progress.at);
-        self.progress.oldest_since = later(self.progress.oldest_since);
+        self.rdma.on_stall(later);
     }
 
     fn makes_room(&mut self) -> bool {
@@ -263,16 +213,44 @@ impl Connection {
     /// Nothing is queued, posted or waiting on it.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        !self.dirty
-            && self.rdma_pending == 0
-            && self.post_waiters.is_empty()
-            && self.runnable.is_empty()
-            && !self.wants_flush()
+        !self.dirty && self.rdma.is_quiet() && !self.turn.has_deferred() && !self.wants_flush()
     }
 
     /// Output waits for the provider.
     pub fn wants_flush(&self) -> bool {
         !self.outbox.is_empty() || self.endpoint.wants_flush()
+    }
+}
+
+/// How a connection's turns went.
+#[derive(Default)]
+pub(crate) struct TurnState {
+    /// Transfers that went out of their turn, in order.
+    deferred: VecDeque<OpToken>,
+    /// What [`Endpoint::bytes_sent`] said last.
+    sent: u64,
+    /// Bytes that it moved beyond what its turns allowed, beside others.
+    pub(crate) debt: usize,
+    /// What its endpoint was told of turns.
+    is_contended: bool,
+}
+
+impl TurnState {
+    /// A transfer goes on in the next turn; whether it is the only one.
+    pub(crate) fn defer(&mut self, token: OpToken) -> bool {
+        self.deferred.push_back(token);
+        self.deferred.len() == 1
+    }
+
+    /// Transfers wait for the next turn.
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Takes the next of them.
+    pub(crate) fn take_deferred(&mut self) -> Option<OpToken> {
+        self.deferred.pop_front()
     }
 }
 
@@ -297,45 +275,4 @@ fn refuse(endpoint: &mut dyn Endpoint, head: &[u8], payload: &[u8]) -> Result<()
     let head_len = u16::try_from(HEADER_SIZE).expect("a header is short");
     Header { status: Status::RANGE, head_len, payload_len: 0, ..header }.encode(&mut refusal);
     endpoint.send_copy(&refusal, &[])
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
-    use dafs_proto::transport::{ConnectParams, Domain};
-
-    use super::*;
-
-    const LEASE: Duration = Duration::from_secs(1);
-
-    // [LIMIT-24]
-    #[test]
-    fn client_pauses_rdma_only_after_earlier_posts_completed() {
-        const BEFORE: u32 = 20;
-        let (net, port) = (SimNet::new(1, FaultPlan::calm()), Address::Sim(1));
-        let params = ConnectParams::default();
-        let _listener = net.domain(NodeId(1)).listen(&port, &params).unwrap();
-        let endpoint = net.domain(NodeId(2)).connect(&port, &params, LEASE).unwrap();
-        let key = ConnectionKey { index: 0, generation: 0 };
-        let mut now = Moment::default();
-        let mut connection = Connection::new(key, endpoint, 0, port, now);
-        // Reads of mapped files, which need no buffers, and then one that has some.
-        connection.rdma_pending = BEFORE;
-        let step = connection.next_rdma_step();
-        connection.rdma_pending += 1;
-        for _ in 0..BEFORE {
-            connection.rdma_completed += 1;
-            for _ in 0..LEASES_TO_COMPLETE {
-                assert!(!connection.rests(Some(step), now, LEASE));
-                now = now.after(LEASE);
-                // A byte moves now and then.
-                connection.progress.at = now;
-            }
-        }
-        assert!(connection.rests(Some(step), now, LEASE), "eight leases after the last");
-        connection.rdma_completed += 1;
-        assert!(connection.rests(Some(step), now, LEASE), "what was posted behind it does not count");
-    }
 }

@@ -1,4 +1,5 @@
-//! Sessions outlive connections: this is where they wait for their client to come back.
+//! Sessions outlive connections: this is where they wait for their client to come back, with what they have open, and what they leave behind
+//! when they end. Requests are not executed here. Imports `access`, `shared`'s words, `flight`'s and `sched`'s.
 
 pub mod handles;
 pub(crate) mod turns;
@@ -9,19 +10,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dafs_proto::budget::Charge;
-use dafs_proto::session::{Moment, ServerSession};
+use dafs_proto::session::{Moment, ServerSession, fair_target};
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{ClientStatistics, SessionId};
 use slab::Slab;
 
 use crate::access::ClientIdentity;
 use crate::shared::Subject;
-use crate::storage::ExportId;
+use crate::storage::{ExportId, NodeId};
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::sched::CONTENDED_STORAGE_SIZE;
 use crate::worker::sched::plans::Plans;
-use crate::worker::session::handles::HandleTable;
-use crate::worker::session::turns::LockTurns;
-use crate::worker::session::views::Views;
+use crate::worker::sessions::handles::HandleTable;
+use crate::worker::sessions::turns::LockTurns;
+use crate::worker::sessions::views::Views;
 
 /// Whether a session is in the file of those who have locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,14 +156,35 @@ pub struct Ledger {
     pub bytes_written: u64,
 }
 
-/// All sessions.
-#[derive(Debug, Default)]
-pub struct SessionTable {
+/// All sessions of a worker, and what is left of those that have ended.
+#[derive(Debug)]
+pub struct Sessions {
     sessions: Slab<Session>,
     by_id: HashMap<SessionId, SessionKey>,
+    /// Those that have a share of the server, of all workers, as of the last tick.
+    active: u32,
+    /// No more are taken.
+    draining: bool,
+    /// What sessions that ended had open, and is still to be closed, with the descriptors that it takes.
+    closing: Vec<(NodeId, Charge)>,
+    /// They have ended and may still have locks.
+    unlocking: Vec<SessionId>,
 }
 
-impl SessionTable {
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            sessions: Slab::new(),
+            by_id: HashMap::new(),
+            active: 1,
+            draining: false,
+            closing: Vec::new(),
+            unlocking: Vec::new(),
+        }
+    }
+}
+
+impl Sessions {
     /// Adds a session; its id must be new.
     pub fn insert(&mut self, session: Session) -> SessionKey {
         let id = session.id;
@@ -184,11 +207,13 @@ impl SessionTable {
     }
 
     /// A session that is there.
+    #[inline]
     pub fn find(&self, key: SessionKey) -> Option<&Session> {
         self.sessions.get(key.0)
     }
 
     /// A session that is there.
+    #[inline]
     pub fn find_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
         self.sessions.get_mut(key.0)
     }
@@ -212,12 +237,7 @@ impl SessionTable {
     }
 
     /// All of them, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
-        self.sessions.iter_mut().map(|(_, session)| session)
-    }
-
-    /// As [`SessionTable::iter_mut`], with where each is.
-    pub(crate) fn iter_mut_with_keys(&mut self) -> impl Iterator<Item = (SessionKey, &mut Session)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SessionKey, &mut Session)> {
         self.sessions.iter_mut().map(|(key, session)| (SessionKey(key), session))
     }
 
@@ -230,4 +250,106 @@ impl SessionTable {
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
+
+    /// So many of all workers have a share of the server now.
+    pub(crate) fn set_active(&mut self, active: u32) {
+        self.active = active;
+    }
+
+    /// How many have, at least 1.
+    #[inline]
+    pub(crate) fn active(&self) -> u32 {
+        self.active
+    }
+
+    /// The target that the next reply of a session grants, which has so many slots, where all have so many operations.
+    #[inline]
+    pub(crate) fn credit_target(&self, wanted: u16, slots: u16, operations_max: u32) -> u16 {
+        fair_target(wanted, slots, operations_max, self.active)
+    }
+
+    /// No more are taken from now on.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// None is taken any more.
+    pub(crate) fn are_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// What a session had open that has ended is to be closed.
+    pub(crate) fn close_later(&mut self, node: NodeId, descriptors: Charge) {
+        self.closing.push((node, descriptors));
+    }
+
+    /// Takes at most `count` of that, and whether there is more.
+    pub(crate) fn take_closing(&mut self, count: usize) -> (impl Iterator<Item = (NodeId, Charge)>, bool) {
+        let keep = self.closing.len().saturating_sub(count);
+        (self.closing.drain(keep..), keep > 0)
+    }
+
+    /// A session has ended that may have locks.
+    pub(crate) fn unlock_later(&mut self, session: SessionId) {
+        self.unlocking.push(session);
+    }
+
+    /// One that has ended and may still have some.
+    pub(crate) fn unlocking(&self) -> Option<SessionId> {
+        self.unlocking.last().copied()
+    }
+
+    /// That one has none any more.
+    pub(crate) fn unlocked(&mut self) {
+        self.unlocking.pop();
+    }
+}
+
+/// How much of each session storage has at once.
+impl Sessions {
+    /// A session may have one more call with storage, where each may have so many bytes.
+    pub(crate) fn has_room(&self, session: SessionKey, size_max: usize) -> bool {
+        self.find(session).is_none_or(|session| session.storage_size < size_max)
+    }
+
+    /// Storage has a call of a session, of so many bytes.
+    pub(crate) fn enters_storage(&mut self, session: SessionKey, len: u64) {
+        if let Some(session) = self.find_mut(session) {
+            session.storage_size += storage_cost(len);
+        }
+    }
+
+    /// Storage has it no longer.
+    pub(crate) fn leaves_storage(&mut self, session: SessionKey, len: u64) {
+        if let Some(session) = self.find_mut(session) {
+            session.storage_size = session.storage_size.saturating_sub(storage_cost(len));
+        }
+    }
+
+    /// A session has as much with storage as it may: then `waiter`, a transfer or a list, goes on when some of that is back.
+    pub(crate) fn waits_for_room(&mut self, session: SessionKey, size_max: usize, waiter: OpToken) -> bool {
+        if self.has_room(session, size_max) {
+            return false;
+        }
+        if let Some(session) = self.find_mut(session) {
+            session.storage_waiters.push_back(waiter);
+        }
+        true
+    }
+
+    /// How many wait so.
+    pub(crate) fn waiters_for_room(&self, session: SessionKey) -> usize {
+        self.find(session).map_or(0, |session| session.storage_waiters.len())
+    }
+
+    /// Takes the next of them, where there is room.
+    pub(crate) fn take_waiter_for_room(&mut self, session: SessionKey, size_max: usize) -> Option<OpToken> {
+        let session = self.find_mut(session).filter(|session| session.storage_size < size_max)?;
+        session.storage_waiters.pop_front()
+    }
+}
+
+/// What a call of so many bytes counts as: a disk is kept as long by a small one as by one of this size, nearly.
+fn storage_cost(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX).max(CONTENDED_STORAGE_SIZE)
 }
