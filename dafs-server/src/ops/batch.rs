@@ -13,14 +13,14 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
-use super::read::with_remote_memory;
 use super::write::write_all;
 use crate::storage::NowError;
+use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{TransferKind, range};
-use crate::worker::flight::{Call, Wakeup};
 use crate::worker::operations::WaitsFor;
+use crate::worker::requests::check::with_remote_memory;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
@@ -181,51 +181,6 @@ impl Worker {
         let lists = batch.lists_of(place);
         let kind = if write { TransferKind::Write } else { TransferKind::Read };
         self.begin_listed(&call, (kind, node), lists, stability, memory).map_err(status_of)
-    }
-
-    /// Some operations of a batch have ended.
-    pub(crate) fn end_part(&mut self, place: BatchPlace, result: BatchResult) {
-        let Some(index) = self.operations.index_of(place.batch) else { return };
-        self.leave_batch(index);
-        let now = self.now;
-        let Some(batch) = self.operations.batch_mut(index) else { return };
-        batch.running = batch.running.saturating_sub(1);
-        match place.count {
-            1 => batch.end(place.index as usize, result, now),
-            _ => batch.end_group(place, &result, now),
-        }
-        let (window_end, beginning) = (batch.window_end(), batch.beginning);
-        self.operations.note_window(window_end, self.now);
-        if !beginning {
-            self.operations.wake(Wakeup::Batch(place.batch));
-        }
-    }
-
-    /// An operation of a batch ended without an answer: its connection is gone.
-    pub(crate) fn abandon_part(&mut self, place: BatchPlace, written: Option<Effect>) {
-        let Some(index) = self.operations.index_of(place.batch) else { return };
-        self.leave_batch(index);
-        let now = self.now;
-        let Some(batch) = self.operations.batch_mut(index) else { return };
-        batch.running = batch.running.saturating_sub(1);
-        batch.end_in_part(place, written, now);
-        self.operations.wake(Wakeup::Batch(place.batch));
-    }
-
-    /// One operation of a session's batches fewer is under way.
-    fn leave_batch(&mut self, index: usize) {
-        let session = self.operations[index].call.session;
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.batched = session.batched.saturating_sub(1);
-        }
-    }
-
-    /// Without a connection a batch waits until nobody has its hands on anything of it, and may then come again.
-    pub(crate) fn rest_batch(&mut self, index: usize) {
-        if self.operations.batch_mut(index).is_some_and(|batch| batch.rests()) {
-            let operation = self.unpark(index);
-            self.abandon(operation);
-        }
     }
 
     fn finish_batch(&mut self, index: usize) {

@@ -12,19 +12,18 @@ use dafs_proto::transport::{
     Access, HEAD_SIZE_MAX, HeapMemory, LocalSegments, MemoryRef, OpToken, PostError, Posted,
 };
 use dafs_proto::wire::{
-    EAGER_BUFFER_ROOM, EAGER_REPLY_HEAD_SIZE, EagerBufferTerms, HEADER_SIZE, Header, Method, Opcode,
-    ReadReply, ReadRequest, Status, WriteRequest, decode_segments, encode_segments,
+    EAGER_BUFFER_ROOM, EAGER_REPLY_HEAD_SIZE, EagerBufferTerms, FileHandle, HEADER_SIZE, ReadReply,
+    ReadRequest, Status, WriteRequest, decode_segments, encode_segments,
 };
 
 use super::Worker;
 use crate::storage::NodeId;
-use crate::worker::connections::connection::Phase;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{Reading, Writing};
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::eager::{EagerBuffer, EagerBuffers, EagerFrame};
 use crate::worker::flight::transfer::range;
-use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::ids::ConnectionKey;
 use crate::worker::operations::WaitsFor;
 
 /// An eager buffer with less data than this is not worth having, bytes.
@@ -123,38 +122,6 @@ impl Worker {
         (1, asked.size.min((share - EAGER_BUFFER_ROOM) as u32))
     }
 
-    /// The client wrote into one of its eager buffers: a request whose data is there.
-    pub(crate) fn on_eager_frame(&mut self, key: ConnectionKey, eager_buffer: u32, written: u32) {
-        let Some(connection) = self.connections.find_mut(key) else { return };
-        let frame = match connection.phase {
-            Phase::Live(session) => {
-                connection.eager_buffers.frame(eager_buffer, written).map(|frame| (session, frame))
-            }
-            _ => None,
-        };
-        let Some((session, (head, payload_len))) = frame else {
-            return self.end_for_fault(
-                key,
-                format_args!("immediate {eager_buffer} of {written} bytes names no frame"),
-            );
-        };
-        let (header, body) = match Header::decode(head.as_bytes(), payload_len) {
-            Ok(decoded) => decoded,
-            Err(error) => return self.end_for_fault(key, error),
-        };
-        let writes = matches!(header.opcode, Opcode::Write | Opcode::Append);
-        let fits = writes
-            && WriteRequest::decode(body).is_ok_and(|request| {
-                request.method == Method::Eager
-                    && request.segment[0] == u64::from(eager_buffer)
-                    && request.len == payload_len
-            });
-        if !fits {
-            return self.end_for_fault(key, "a frame in an eager buffer that is no write through it");
-        }
-        self.on_request(key, session, header, body);
-    }
-
     /// A write whose data is in an eager buffer already.
     pub(crate) fn write_eager_buffer(
         &mut self,
@@ -178,7 +145,7 @@ impl Worker {
     /// Sends what was read into an eager buffer, behind the head of its reply, into the client's.
     pub(super) fn send_eager_buffer_read(&mut self, call: &Call, read: &Reading, count: usize, body: &[u8]) {
         let mut head = [0; HEAD_SIZE_MAX];
-        let head_len = self.seal(call, Status::OK, Self::no_handle(), body, count, &mut head);
+        let head_len = self.seal(call, Status::OK, FileHandle::default(), body, count, &mut head);
         debug_assert_eq!(head_len, EAGER_REPLY_HEAD_SIZE, "the head of a read's reply");
         let (of, eager_buffer) = read.eager_buffer;
         let Some(connection) = self.connections.find_mut(call.connection).filter(|_| call.connection == of)
@@ -228,23 +195,6 @@ impl Worker {
         if let WaitsFor::EagerFrame(frame) = operation.state {
             self.post_eager_frame(&operation.call, frame);
         }
-    }
-
-    /// A read into an eager buffer of a connection that is gone was asked for again, on another connection, where it goes another way: the
-    /// one under way is nobody's. `false` when it is another kind of operation, or on this connection.
-    pub(crate) fn replaces_eager_buffer_read(
-        &mut self,
-        call_session: SessionKey,
-        connection: ConnectionKey,
-        header: &Header,
-    ) -> bool {
-        if !self.operations.forget_eager_read(call_session, connection, header) {
-            return false;
-        }
-        if let Some(session) = self.sessions.find_mut(call_session) {
-            session.core.on_abandoned(header.slot, None);
-        }
-        true
     }
 
     /// The client has got others on the connection since: it looks for the data of a read where that is not.

@@ -10,23 +10,21 @@ mod name;
 mod read;
 mod readdir;
 mod room;
-mod session;
-mod token;
+pub(crate) mod session;
 mod transfer;
 mod view;
 mod write;
 
 use dafs_proto::session::Effect;
 use dafs_proto::wire::{
-    BatchResult, CommitReply, FileHandle, Method, MountReply, OpenFlags, SeekReply, Stability, Status,
-    Verifier, WriteReply, encode_message_pack,
+    CommitReply, MountReply, OpenFlags, SeekReply, Status, Verifier, encode_message_pack,
 };
 
-use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted, was_lost};
+use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
 use crate::worker::Worker;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{After, Target, Writing};
-use crate::worker::flight::answer::{Answer, Keep, Served};
+use crate::worker::flight::answer::{Answer, Problem, Served};
 use crate::worker::operations::WaitsFor;
 use crate::worker::sessions::handles::{OpenHandle, Reserved};
 
@@ -41,8 +39,25 @@ impl Worker {
     fn start_as(&mut self, identity: &Identity, call: &Call, op: FsOp, after: After) {
         let token = self.park(*call, WaitsFor::Storage(after));
         self.storage_works_for(call.session);
-        if let Submitted::Done(result) = self.storage.submit(token, identity, op) {
-            self.on_storage(token, result);
+        if let Submitted::Done(result) = self.storage.submit(token, identity, op)
+            && let Some(index) = self.operations.index_of(token)
+            && let WaitsFor::Storage(after) = self.unpark(index).state
+        {
+            self.connections.mark_dirty(call.connection);
+            self.finish(call, after, result);
+        }
+    }
+
+    /// A request cannot be carried out.
+    #[cold]
+    pub(crate) fn end_with(&mut self, call: &Call, problem: Problem) {
+        match problem {
+            Problem::Status(status) => self.reply_status(call, status),
+            Problem::Refused(status, why) => {
+                tracing::debug!(problem = %why, opcode = call.header.opcode.name(), "request refused");
+                self.reply(call, status, Answer { payload: why.as_bytes(), ..Answer::default() });
+            }
+            Problem::Fault(fault) => self.end_for_fault(call.connection, fault),
         }
     }
 
@@ -140,45 +155,6 @@ impl Worker {
         self.sessions.find(call.session).is_some_and(|session| session.core.has_effect(call.header.slot))
     }
 
-    /// Storage has written: the reply says how much.
-    pub(crate) fn finish_write(&mut self, call: &Call, write: Writing, count: usize) {
-        self.count_moved(call, true, write.target.node.export, write.method, count);
-        self.reply_written(call, &write, u32::try_from(count).unwrap_or(u32::MAX), &[]);
-    }
-
-    /// Answers a write.
-    pub(crate) fn reply_written(&mut self, call: &Call, write: &Writing, count: u32, payload: &[u8]) {
-        let Writing { target: Target { node, verifier }, offset, stability, .. } = *write;
-        if stability != Stability::Unstable && was_lost(verifier.0, self.storage.verifier(node.export)) {
-            // Data was lost meanwhile, and the kernel says so once for an open file: to whoever asked first.
-            return match call.batch {
-                // [WIRE-43]
-                Some(place) => self.end_part(place, BatchResult::failed(Status::IO)),
-                None => self.reply_status(call, Status::IO),
-            };
-        }
-        if let Some(place) = call.batch {
-            return self.end_part(place, BatchResult { status: Status::OK, count, value: verifier.0 });
-        }
-        let body = WriteReply { offset, count, stability, verifier }.bytes();
-        let mut keep = Keep::AsAny;
-        if u64::from(count) < write.len && !write.appends && write.method == Method::Direct {
-            keep = Keep::No;
-            if let Some(session) = self.sessions.find_mut(call.session) {
-                session.core.keep_effect(call.header.slot, Effect::Bytes(count.into(), verifier));
-            }
-        }
-        self.reply(call, Status::OK, Answer { body: &body, payload, keep, ..Answer::default() });
-    }
-
-    fn reply_body(&mut self, call: &Call, body: &[u8]) {
-        self.reply(call, Status::OK, Answer { body, ..Answer::default() });
-    }
-
-    fn reply_payload(&mut self, call: &Call, payload: &[u8]) {
-        self.reply(call, Status::OK, Answer { payload, ..Answer::default() });
-    }
-
     /// Answers with a new handle, or, when the session or its client has too many, closes the node again.
     fn reply_handle(&mut self, call: &Call, open: OpenHandle, reserved: Option<Reserved>, payload: &[u8]) {
         let handles = &self.shared.budgets.of_session.handles;
@@ -229,10 +205,5 @@ impl Worker {
     fn mismatch(&mut self, call: &Call, reply: &FsReply) {
         tracing::error!(opcode = ?call.header.opcode, ?reply, "cannot reply: storage returned a result of another kind");
         self.reply_status(call, Status::IO);
-    }
-
-    /// A handle that the reply is about to name; it never outlives its session.
-    pub(crate) fn no_handle() -> FileHandle {
-        FileHandle::default()
     }
 }

@@ -1,18 +1,17 @@
 //! Read: inline from the page cache straight into the outgoing message, direct through [`Transfer`].
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
-use dafs_proto::wire::{
-    HEADER_SIZE, Method, ReadReply, ReadRequest, Stability, Status, WireError, decode_segments,
-};
+use dafs_proto::transport::Access;
+use dafs_proto::wire::{Method, ReadRequest, Stability, Status, WireError, decode_segments};
 
 use super::Worker;
-use crate::storage::{ExportId, FsOp, NodeId, NowError};
-use crate::worker::connections::connection::Connection;
+use crate::storage::{FsOp, NodeId, NowError};
 use crate::worker::flight::after::{After, Reading};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::transfer::{Segments, Transfer, TransferKind, range};
 use crate::worker::flight::{Call, own_memory};
+use crate::worker::requests::check::with_remote_memory;
+use crate::worker::requests::reply::read_reply;
 
 impl Worker {
     #[inline]
@@ -143,27 +142,6 @@ impl Worker {
         self.begin_transfer(call, transfer)
     }
 
-    pub(crate) fn reply_read(&mut self, call: &Call, export: ExportId, count: usize, len: u32) {
-        self.count_moved(call, false, export, Method::Direct, count);
-        let body = read_reply(count, len as usize);
-        self.reply(call, Status::OK, Answer { body: &body, keep: Keep::Never, ..Answer::default() });
-    }
-
-    /// The client's memory as memory of this process, where the provider can.
-    #[inline]
-    pub(crate) fn remote_memory(
-        &mut self,
-        call: &Call,
-        range: &RemoteRange,
-        access: Access,
-    ) -> Result<Option<MemoryRef>, Problem> {
-        let Some(connection) = self.connections.find_mut(call.connection) else { return Ok(None) };
-        if !connection.endpoint.capabilities().remote_mapped {
-            return Ok(None);
-        }
-        connection.endpoint.remote_memory(range, access).or_else(unreachable_memory)
-    }
-
     /// The ranges of a direct request: their total is the request's length, which the limits allow.
     pub(crate) fn segments(
         &mut self,
@@ -192,41 +170,6 @@ impl Worker {
     }
 }
 
-/// Calls `use_now` with the client's memory where the provider maps it; `None` where it does not.
-#[inline]
-pub(crate) fn with_remote_memory<T>(
-    connection: Option<&mut Connection>,
-    range: &RemoteRange,
-    access: Access,
-    mut use_now: impl FnMut(Span<'_>) -> T,
-) -> Result<Option<T>, Problem> {
-    let Some(connection) = connection else { return Ok(None) };
-    if !connection.endpoint.capabilities().remote_mapped {
-        return Ok(None);
-    }
-    let mut result = None;
-    let used =
-        connection.endpoint.with_remote_memory(range, access, &mut |span| result = Some(use_now(span)));
-    used.or_else(|error| unreachable_memory::<()>(error).map(|_| false))?;
-    Ok(result)
-}
-
-/// Memory of a client whose connection is over is reached by RDMA no more than so, and nothing is answered: an answer would be
-/// kept, and the client's next connection be told that its good memory is bad.
-#[cold]
-fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
-    match error {
-        RegionError::System { ref source, .. } if source.kind() == std::io::ErrorKind::NotConnected => {
-            Ok(None)
-        }
-        error => {
-            // Its client is told, and could fill the log.
-            tracing::debug!(%error, "remote memory refused");
-            Err(Problem::Status(Status::REMOTE_ACCESS))
-        }
-    }
-}
-
 /// More than one range is in the payload, and nothing else is, where no data is.
 #[inline]
 pub(super) fn check_payload(call: &Call, ranges: u16) -> Result<(), WireError> {
@@ -236,9 +179,4 @@ pub(super) fn check_payload(call: &Call, ranges: u16) -> Result<(), WireError> {
         }
         _ => Ok(()),
     }
-}
-
-pub(super) fn read_reply(count: usize, len: usize) -> [u8; ReadReply::HEAD_SIZE - HEADER_SIZE] {
-    let bytes = u32::try_from(count).expect("reads are bounded by transfer_size_max");
-    ReadReply { count: bytes, end_of_file: count < len }.bytes()
 }

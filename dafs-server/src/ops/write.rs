@@ -5,12 +5,13 @@ use dafs_proto::transport::{Access, MemoryRef, Span};
 use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteRequest};
 
 use super::Worker;
-use super::read::{check_payload, with_remote_memory};
+use super::read::check_payload;
 use crate::storage::{FsOp, NodeId, NowError, Storage};
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::flight::{Call, own_copy};
+use crate::worker::requests::check::with_remote_memory;
 
 impl Worker {
     #[inline]

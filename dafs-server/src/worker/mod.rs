@@ -1,4 +1,6 @@
-//! The server without its loop: connections, sessions, operations in flight, and the rules that join them.
+//! The server without its loop: parts that own connections, sessions, operations in flight and the loop's time, and the rooms that join
+//! them. From top to bottom: [`event_loop`]; `serving`, what the loop calls; `intake`, where what comes from outside enters; `ops`
+//! beside this room; `requests`, what every operation needs; the parts.
 //!
 //! [`Worker`] does no waiting and reads no clock: a driver (the event loop, or a simulation) tells it the time, hands
 //! it accepted endpoints, and calls [`Worker::serve`] for connections where something may have happened and
@@ -6,13 +8,10 @@
 
 pub mod buffers;
 pub mod connections;
-pub(crate) mod ending;
 pub mod event_loop;
-mod fencing;
 pub(crate) mod flight;
-mod handshake;
 pub mod ids;
-mod inbox;
+mod intake;
 mod lifetime;
 pub(crate) mod operations;
 pub(crate) mod requests;
@@ -20,17 +19,14 @@ pub(crate) mod sched;
 mod serving;
 pub mod sessions;
 pub mod stats;
-mod upkeep;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use dafs_proto::budget::Owner;
 use dafs_proto::session::Moment;
-use dafs_proto::transport::{Domain, Endpoint, PeerIdentity};
-use dafs_proto::wire::{Method, PipelineStatistics};
+use dafs_proto::transport::Domain;
+use dafs_proto::wire::{Method, PipelineStatistics, Statistics};
 
-pub use self::serving::Served;
 use crate::shared::settings::ListenerInfo;
 use crate::shared::{ServerState, WorkerId};
 use crate::storage::{ExportId, Storage};
@@ -45,8 +41,8 @@ use crate::worker::sched::Scheduler;
 use crate::worker::sessions::Sessions;
 use crate::worker::stats::Stats;
 
-/// The part of a server that belongs to one loop. Each of its parts has its state for itself; what joins several of them is done here and in
-/// the rooms above.
+/// The part of a server that belongs to one loop. Each of its parts has its state for itself; what joins several of them is done in the
+/// rooms above.
 pub struct Worker {
     /// What it shares with the others.
     pub(crate) shared: Arc<ServerState>,
@@ -74,6 +70,17 @@ pub struct Parts {
     pub storage: Box<dyn Storage>,
     /// Random numbers.
     pub randomness: Randomness,
+}
+
+/// What serving a connection came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// This many messages were handled; fewer than the budget, so nothing more is there now.
+    Messages(usize),
+    /// The budget was used up after this many messages; there may be more.
+    Budget(usize),
+    /// The connection is closed.
+    Closed,
 }
 
 /// Where random numbers come from: the system, or a seed in simulations.
@@ -132,22 +139,6 @@ impl Worker {
         self.connections.offer_eager_buffers(listener, domain);
     }
 
-    /// Takes over an accepted connection.
-    pub fn add_connection(&mut self, listener: usize, endpoint: Box<dyn Endpoint>) -> ConnectionKey {
-        self.bound_handshakes(listener, &endpoint.capabilities().peer);
-        let beginning = self.shared.budgets.handshakes.count(&Owner::Unknown, 1);
-        self.connections.insert(listener, endpoint, beginning, self.now)
-    }
-
-    /// Makes room for one more connection that begins a session.
-    fn bound_handshakes(&mut self, listener: usize, newcomer: &PeerIdentity) {
-        let max = self.shared.part_of(self.shared.settings.limits.handshakes_max as usize).max(1);
-        if let Some(gone) = self.connections.goes_for(listener, newcomer, max, self.now) {
-            self.shared.budgets.handshakes.count_refused();
-            self.close(gone, &"closed to make room: too many connections without a session");
-        }
-    }
-
     /// A connection that is open.
     pub fn connection(&mut self, key: ConnectionKey) -> Option<&mut Connection> {
         self.connections.find_mut(key)
@@ -179,6 +170,12 @@ impl Worker {
     #[inline]
     pub(crate) fn spin_pays(&mut self, key: ConnectionKey) -> bool {
         self.connections.find(key).is_some_and(|connection| connection.endpoint.spin_pays())
+    }
+
+    /// When a batch's next window ends, or somebody has waited long enough for others of a group: a time to look at them
+    /// (`end_windows`).
+    pub fn window_end(&self) -> Option<Moment> {
+        self.operations.window_end()
     }
 
     /// The worker is contended: several clients want its time.
@@ -251,6 +248,33 @@ impl Worker {
             let ledger = &mut session.ledger;
             let counter = if writes { &mut ledger.bytes_written } else { &mut ledger.bytes_read };
             *counter += bytes as u64;
+        }
+    }
+
+    /// The server's counters: this worker's now, those of others as of their last tick.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.statistics(self.id, self.own_statistics())
+    }
+
+    /// The worker's counters now.
+    pub(crate) fn own_statistics(&self) -> Statistics {
+        let millis = self.lifetime.uptime(self.now).as_millis();
+        Statistics {
+            uptime_ms: u64::try_from(millis).unwrap_or(u64::MAX),
+            sessions: self.sessions.len() as u64,
+            connections: self.connections.len() as u64,
+            in_flight: self.operations.len() as u64,
+            handles: self.sessions.iter().map(|(_, session)| session.handles.count() as u64).sum(),
+            eager_buffers_size: self.buffers.eager_buffers_size() as u64,
+            zones: self.buffers.statistics(),
+            ..self.stats.statistics()
+        }
+    }
+
+    /// Shows the others how many sessions and connections there are now, and what was counted.
+    pub(crate) fn publish(&self) {
+        if self.shared.has_others() {
+            self.shared.publish(self.id, self.own_statistics());
         }
     }
 

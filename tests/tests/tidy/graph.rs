@@ -1,7 +1,8 @@
-//! Which files of a crate import which: circles, and arrows that point up.
+//! Which files of a crate import which, and whose methods they call: circles, and arrows that point up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::calls::Calls;
 use crate::source::{code_only, paths, without_tests};
 
 /// As many files may import each other: a type, what makes it and what it makes.
@@ -12,6 +13,7 @@ pub(crate) struct Graph {
     /// Paths below the crate's `src`.
     names: Vec<String>,
     imports: Vec<BTreeSet<usize>>,
+    calls: Vec<Calls>,
 }
 
 impl Graph {
@@ -25,7 +27,8 @@ impl Graph {
             let named = paths(&code).into_iter().filter_map(|(_, named)| target(&modules, &module, &named));
             named.collect()
         });
-        Self { imports: imports.collect(), names: files.keys().cloned().collect() }
+        let calls = files.values().map(|text| Calls::of(&without_tests(&code_only(text))));
+        Self { imports: imports.collect(), calls: calls.collect(), names: files.keys().cloned().collect() }
     }
 
     /// Circles of more than [`CIRCLE_MAX`] files.
@@ -47,11 +50,7 @@ impl Graph {
     /// Imports of a room above the file's own, and files of rooms that are on no floor. `floors` are those of the crate, the highest first;
     /// a room is a folder, or a file, below `src`; the innermost that is named counts. The crate's root may import all.
     pub(crate) fn upward(&self, floors: &[&[&str]]) -> Vec<String> {
-        let floor_of = |file: usize| {
-            let name = self.names[file].trim_end_matches(".rs");
-            let mut around = std::iter::successors(Some(name), |inner| Some(inner.rsplit_once('/')?.0));
-            around.find_map(|room| floors.iter().position(|rooms| rooms.contains(&room)))
-        };
+        let floor_of = |file: usize| self.floor_of(file, floors);
         let mut faults = Vec::new();
         for (file, name) in self.names.iter().enumerate() {
             if matches!(name.as_str(), "lib.rs" | "main.rs") {
@@ -67,6 +66,50 @@ impl Graph {
             faults.extend(
                 above.map(|other| format!("{name} imports {}, which is above it", self.names[*other])),
             );
+        }
+        faults
+    }
+}
+
+impl Graph {
+    /// The floor of a file, counted from the highest.
+    fn floor_of(&self, file: usize, floors: &[&[&str]]) -> Option<usize> {
+        let name = self.names[file].trim_end_matches(".rs");
+        let mut around = std::iter::successors(Some(name), |inner| Some(inner.rsplit_once('/')?.0));
+        around.find_map(|room| floors.iter().position(|rooms| rooms.contains(&room)))
+    }
+
+    /// Methods that are called from below the file that adds them to a type. The type is one that the caller may have in its hands, because
+    /// it lives on the caller's floor or below. Types are not known to text: a name counts where no file on the caller's floor or below
+    /// has a method of that name.
+    pub(crate) fn calls_upward(&self, floors: &[&[&str]]) -> Vec<String> {
+        let floor: Vec<Option<usize>> =
+            (0..self.names.len()).map(|file| self.floor_of(file, floors)).collect();
+        // Where the type lives that a file adds methods to: there, or, of those that have its name, in the lowest.
+        let home = |file: usize, of: &str| {
+            let homes = self.calls.iter().zip(&floor).filter(|(calls, _)| calls.types.contains(of));
+            let lowest = homes.filter_map(|(_, floor)| *floor).max();
+            if self.calls[file].types.contains(of) { floor[file] } else { lowest }
+        };
+        let mut by_name: BTreeMap<&str, Vec<(usize, &str)>> = BTreeMap::new();
+        for (file, calls) in self.calls.iter().enumerate() {
+            for (of, name) in &calls.methods {
+                by_name.entry(name).or_default().push((file, of));
+            }
+        }
+        let mut faults = Vec::new();
+        for (caller, calls) in self.calls.iter().enumerate() {
+            let Some(here) = floor[caller] else { continue };
+            for name in &calls.called {
+                let Some(added) = by_name.get(name.as_str()) else { continue };
+                let is_above = |file: usize| floor[file].is_some_and(|floor| floor < here);
+                let at_hand = |file: usize, of: &str| home(file, of).is_some_and(|home| home >= here);
+                if added.iter().all(|(file, of)| is_above(*file) && at_hand(*file, of)) {
+                    let (file, of) = added[0];
+                    let (caller, file) = (&self.names[caller], &self.names[file]);
+                    faults.push(format!("{caller} calls {of}::{name}, which {file} adds above it"));
+                }
+            }
         }
         faults
     }
@@ -152,6 +195,38 @@ mod tests {
         let mut new = good;
         new[3].0 = "elsewhere.rs";
         assert_eq!(graph(&new).upward(FLOORS).len(), 1, "it is on no floor");
+    }
+
+    #[test]
+    fn call_of_a_method_that_is_added_above_is_found() {
+        const FLOORS: &[&[&str]] = &[&["top"], &["middle"], &["base"]];
+        let good = [
+            (
+                "top.rs",
+                "impl Shared {\n    pub(crate) fn serve(&mut self) {\n        self.move_it();\n    }\n}\n",
+            ),
+            ("middle.rs", "impl Shared {\n    fn move_it(&mut self) {\n        self.count();\n    }\n}\n"),
+            ("base.rs", "struct Shared {\n}\nimpl Shared {\n    fn count(&self) {\n    }\n}\n"),
+        ];
+        assert_eq!(graph(&good).calls_upward(FLOORS), Vec::<String>::new());
+        for call in ["self.serve();", "worker\n.serve();", "Self::serve(self);", "at.worker.serve();"] {
+            let text = format!("impl Shared {{\n    fn move_it(&mut self) {{\n{call}\n    }}\n}}\n");
+            let mut bad = good;
+            bad[1].1 = &text;
+            assert_eq!(
+                graph(&bad).calls_upward(FLOORS),
+                ["middle.rs calls Shared::serve, which top.rs adds above it"],
+                "{call}"
+            );
+        }
+        // A type of above is not in the hands of below, and another's method may have the name.
+        let mut other = good;
+        other[1].1 = "fn f(x: Other) { x.serve() }\nimpl Other {\n    fn serve(&self) {\n    }\n}\n";
+        assert_eq!(graph(&other).calls_upward(FLOORS), Vec::<String>::new());
+        let mut own = good;
+        own[0].1 = "struct Top {\n}\nimpl Top {\n    fn collect(&self) {\n    }\n}\n";
+        own[1].1 = "fn f() { list.collect() }\n";
+        assert_eq!(graph(&own).calls_upward(FLOORS), Vec::<String>::new());
     }
 
     #[test]

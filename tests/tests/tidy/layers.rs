@@ -4,8 +4,8 @@ use crate::rules::Layer;
 
 const NO_IO: &str = "the session core does no I/O and reads no clock: time and seeds are arguments";
 
-/// The floors of a crate, the highest first. A room imports from its own floor and from those below. A file is in the innermost room that
-/// is named here.
+/// The floors of a crate, the highest first. A room imports from its own floor and from those below, and calls no method that a file
+/// above adds to a type. A file is in the innermost room that is named here.
 pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "dafs-client",
@@ -28,9 +28,9 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
             &["reload"],
             &["calibrate"],
             &["worker/event_loop"],
+            &["worker/serving"],
+            &["worker/intake"],
             &["ops"],
-            &["worker/requests/dispatch", "worker/requests/inflight"],
-            &["worker/handshake"],
             &["worker"],
             &["worker/sessions", "worker/connections"],
             &["worker/flight"],

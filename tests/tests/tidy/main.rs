@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "all of this is test code, helpers included")]
 
+mod calls;
 mod graph;
 mod kinds;
 mod layers;
@@ -165,6 +166,14 @@ fn no_more_than_three_files_import_each_other() {
 fn rooms_import_from_floors_below() {
     let faults = FLOORS.iter().flat_map(|(name, floors)| {
         graph_of(name).upward(floors).into_iter().map(move |fault| format!("{name}: {fault}"))
+    });
+    assert_none(&faults.collect::<Vec<_>>());
+}
+
+#[test]
+fn methods_are_called_from_their_own_floor_or_from_above() {
+    let faults = FLOORS.iter().flat_map(|(name, floors)| {
+        graph_of(name).calls_upward(floors).into_iter().map(move |fault| format!("{name}: {fault}"))
     });
     assert_none(&faults.collect::<Vec<_>>());
 }

@@ -1,6 +1,5 @@
 //! How a batch tells of what has ended before its reply: gathered as the hints say, and only to a client that listens.
 
-use dafs_proto::session::Moment;
 use dafs_proto::wire::{BATCH_NOTICE_RESULT_SIZE, BatchNotice, Header, Opcode, encode_noticed_result};
 
 use super::Worker;
@@ -43,19 +42,6 @@ impl Worker {
     pub(super) fn expedite_batches(&mut self, session: SessionKey) {
         self.operations.expedite_batches(session);
         self.tell_of_due_batches();
-    }
-
-    /// When a batch's next window ends, or somebody has waited long enough for others of a group: a time to look at them
-    /// ([`Worker::end_windows`]).
-    pub fn window_end(&self) -> Option<Moment> {
-        self.operations.window_end()
-    }
-
-    /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.
-    pub fn end_windows(&mut self) {
-        self.tell_of_due_batches();
-        self.operations.meetings().end_overdue(self.now);
-        self.flush_dirty();
     }
 
     /// Tells of ends whose window is over.

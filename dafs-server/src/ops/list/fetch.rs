@@ -34,7 +34,7 @@ impl List {
             Posting::Closed => return Progress::Wait,
             Posting::Refused => return Progress::End(Err(Status::REMOTE_ACCESS)),
             Posting::Faulted => {
-                at.worker.distrust_mapped_files(at.call.session);
+                at.distrust_mapped_files();
                 self.memory.clear();
                 self.step = Step::Begin;
                 return Progress::Continue;
@@ -70,7 +70,7 @@ impl List {
         self.memory.clear();
         self.step = Step::Begin;
         if self.is_faulted {
-            at.worker.distrust_mapped_files(at.call.session);
+            at.distrust_mapped_files();
         } else {
             self.done = self.chunk.end;
             self.release_sent_buffers(at);

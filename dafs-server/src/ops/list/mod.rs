@@ -17,18 +17,15 @@ mod joint;
 mod scattered;
 
 use dafs_proto::extent::{Extent, OFFSET_MAX};
-use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX};
-use dafs_proto::transport::{
-    Access, MemoryRef, PostError, Provider, RemoteRange, SendSlot, Span, TransportError,
-};
+use dafs_proto::session::Effect;
+use dafs_proto::transport::{Access, MemoryRef, Provider, RemoteRange, Span, TransportError};
 use dafs_proto::wire::{
-    BatchResult, HEAD_SIZE_MAX, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode,
-    Sieve, Stability, Status, decode_lists,
+    BatchResult, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Sieve, Stability,
+    Status, decode_lists,
 };
 use smallvec::SmallVec;
 
 use super::Worker;
-use super::read::read_reply;
 use crate::storage::{FsOp, FsResult, NodeId, work};
 use crate::worker::buffers::{BUFFER_SIZES, Buffer};
 use crate::worker::flight::after::{Target, Writing};
@@ -39,6 +36,7 @@ use crate::worker::flight::plan::join;
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::flight::{Call, own_copy, own_memory};
 use crate::worker::operations::WaitsFor;
+use crate::worker::requests::reply::read_reply;
 use crate::worker::requests::work::{Context, Fate, Work};
 use crate::worker::sched::plans::PlanRoom;
 
@@ -193,51 +191,6 @@ impl Worker {
     pub(super) fn begin_work(&mut self, call: &Call, work: Box<dyn Work>) {
         let token = self.park(*call, WaitsFor::Work(work));
         self.work_on_live(token, |work, at| work.advance(at));
-    }
-
-    /// Answers with data that lies in memory of the server, behind `before`.
-    pub(super) fn reply_span(&mut self, call: &Call, body: &[u8], before: &[u8], data: Span<'_>) {
-        let len = before.len() + data.len();
-        if let Some(connection) = self.connections.find_mut(call.connection)
-            && connection.sends_at_once()
-            && let Ok(slot) = connection.endpoint.reserve(len)
-            && let Some(room) = connection.endpoint.slot_payload(&slot).slice(0, len)
-        {
-            room.write_from(0, before);
-            if let Some(room) = room.slice(before.len(), data.len()) {
-                room.copy_from(data);
-            }
-            return self.send_slot(call, slot, body, len);
-        }
-        let payload = [before, &data.to_vec()].concat();
-        self.reply(call, Status::OK, Answer { body, payload: &payload, ..Answer::default() });
-    }
-
-    /// Answers with the payload that a slot holds.
-    #[inline]
-    pub(super) fn send_slot(&mut self, call: &Call, slot: SendSlot, body: &[u8], payload_len: usize) {
-        let mut head = [0; HEAD_SIZE_MAX];
-        let len = self.seal(call, Status::OK, Self::no_handle(), body, payload_len, &mut head);
-        if call.link.is_some() && payload_len <= REPLY_CACHE_PAYLOAD_MAX {
-            self.keep_link_reply(call, &head[..len], &slot, payload_len);
-        }
-        let Some(connection) = self.connections.find_mut(call.connection) else { return };
-        connection.dirty = true;
-        // A closed connection shows at the next receive.
-        if let Err(PostError::Full) = connection.endpoint.send(slot, &head[..len], payload_len) {
-            self.close(call.connection, &"the provider gave up a reply");
-        }
-    }
-
-    /// Keeps the reply of a link of a chain, whose payload is in a slot.
-    #[cold]
-    fn keep_link_reply(&mut self, call: &Call, head: &[u8], slot: &SendSlot, payload_len: usize) {
-        let Some(connection) = self.connections.find_mut(call.connection) else { return };
-        let payload = connection.endpoint.slot_payload(slot).slice(0, payload_len);
-        let payload = payload.map(|payload| payload.to_vec());
-        if let (Some(payload), Some(session)) = (payload, self.sessions.find_mut(call.session)) {
-            session.core.keep_reply(call.header.slot, head, &payload);
-        }
     }
 
     /// Room for a plan of a request that may wait with it.
@@ -444,10 +397,7 @@ impl List {
     fn map_chunk(&mut self, at: &mut Context<'_>, size_max: usize) -> bool {
         let copies_mapped =
             at.connection().is_none_or(|c| c.endpoint.capabilities().provider == Provider::Verbs);
-        if copies_mapped
-            || !at.worker.trusts_mapped_files(at.call.session)
-            || at.worker.shared.locks.are_mandatory()
-        {
+        if copies_mapped || !at.trusts_mapped_files() || at.worker.shared.locks.are_mandatory() {
             return false;
         }
         self.chunk = self.done..self.len.min(self.done + size_max as u64);

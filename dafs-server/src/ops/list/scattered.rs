@@ -5,13 +5,13 @@ use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, RemoteRange, Span};
 use smallvec::SmallVec;
 
-use super::super::read::with_remote_memory;
 use super::Worker;
 use crate::storage::{NodeId, NowError};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
 use crate::worker::flight::moving::COPIED_PART_MAX;
 use crate::worker::flight::transfer::TransferKind;
+use crate::worker::requests::check::with_remote_memory;
 
 impl Worker {
     /// Moves all of an extent, and returns the bytes moved; `None` where a list has to do it: then what was moved is moved again.

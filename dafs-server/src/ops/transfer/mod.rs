@@ -21,7 +21,6 @@ use dafs_proto::wire::{Method, Stability, Status};
 use smallvec::smallvec;
 
 use super::Worker;
-use super::read::read_reply;
 use crate::storage::{FsOp, FsReply, FsResult};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
@@ -29,6 +28,7 @@ use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::Served;
 use crate::worker::flight::pipeline::{Pipeline, Stage};
 use crate::worker::flight::transfer::{Passage, Transfer, TransferKind};
+use crate::worker::requests::reply::read_reply;
 use crate::worker::requests::work::{Context, Fate, Work};
 
 /// What a step led to.

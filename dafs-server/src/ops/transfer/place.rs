@@ -33,7 +33,7 @@ impl Transfer {
         if let Some(memory) = at.remote_memory(&remote, Access::REMOTE_WRITE)? {
             return self.read_mapped(at, from, memory, remote);
         }
-        let window = match copies_mapped || !at.worker.trusts_mapped_files(at.call.session) {
+        let window = match copies_mapped || !at.trusts_mapped_files() {
             true => LocalSegments::new(),
             false => {
                 let at_once = at.worker.sched.at_once(len, at.worker.now);
@@ -59,7 +59,7 @@ impl Transfer {
     /// The file was truncated since a chunk of it was mapped: storage reads what it has now.
     #[cold]
     pub(super) fn read_again(&mut self, at: &mut Context<'_>, chunk: Chunk) -> Progress {
-        at.worker.distrust_mapped_files(at.call.session);
+        at.distrust_mapped_files();
         let Ok(memory) = own_memory(chunk.len as usize) else {
             self.fail_chunk(at, chunk.slot, Status::NO_MEMORY);
             return Progress::Continue;

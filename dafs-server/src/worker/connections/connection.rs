@@ -1,6 +1,7 @@
 //! One connection: an endpoint, where its handshake stands, and replies that found no room.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerHandshake};
@@ -69,6 +70,8 @@ pub struct Connection {
     pub(crate) turn: TurnState,
     /// Something was queued since the last flush.
     pub dirty: bool,
+    /// Why it cannot go on, for whoever flushes it next.
+    given_up: Option<&'static str>,
     /// What its replies that nobody takes are charged with, as of the last tick.
     pub(crate) unsent: Option<Charge>,
 }
@@ -95,6 +98,7 @@ impl Connection {
             rdma: Rdma::new(now),
             turn: TurnState::default(),
             dirty: false,
+            given_up: None,
             unsent: None,
         }
     }
@@ -130,6 +134,13 @@ impl Connection {
         }
     }
 
+    /// It cannot go on: its next flush fails for this reason.
+    #[cold]
+    pub(crate) fn give_up(&mut self, why: &'static str) {
+        self.given_up = Some(why);
+        self.dirty = true;
+    }
+
     /// A reply can be filled in place now: nothing waits before it.
     pub fn sends_at_once(&self) -> bool {
         self.outbox.is_empty()
@@ -149,6 +160,9 @@ impl Connection {
 
     /// Sends what waited and flushes the provider's queue.
     pub fn flush(&mut self) -> Result<(), TransportError> {
+        if let Some(why) = self.given_up {
+            return Err(TransportError::system(why, ErrorKind::ConnectionAborted.into()));
+        }
         loop {
             while let Some((head, payload)) = self.outbox.front() {
                 match post(&mut *self.endpoint, head.as_bytes(), payload) {

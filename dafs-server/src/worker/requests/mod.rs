@@ -1,6 +1,7 @@
-//! Requests: admitted and begun in their turn ([`dispatch`]), in flight while they wait ([`inflight`]), and how what moves data in steps
-//! goes on ([`work`]). What a request means is `ops`'. Imports connections, sessions and `flight`.
+//! What every operation needs, whatever it means: whether it may use what it names ([`check`]), how it comes to wait ([`parking`]), how it
+//! goes on in steps ([`work`]), and how it is answered ([`reply`]). What a request means is `ops`'. Imports the parts of a worker.
 
-pub(crate) mod dispatch;
-mod inflight;
+pub(crate) mod check;
+mod parking;
+pub(crate) mod reply;
 pub(crate) mod work;

@@ -189,6 +189,17 @@ impl Context<'_> {
         Fate::Told
     }
 
+    /// A file was truncated after it was mapped to be sent: its session gets copies for a while.
+    #[cold]
+    pub(crate) fn distrust_mapped_files(&mut self) {
+        self.worker.sessions.distrust_mapped_files(self.call.session, self.worker.now);
+    }
+
+    /// Reads of its session may be sent from mapped files.
+    pub(crate) fn trusts_mapped_files(&self) -> bool {
+        self.worker.sessions.trusts_mapped_files(self.call.session, self.worker.now)
+    }
+
     /// Answers with a status alone.
     pub(crate) fn refuse(&mut self, status: Status) -> Fate {
         self.worker.reply_status(&self.call, status);

@@ -1,5 +1,5 @@
-//! Sessions outlive connections: this is where they wait for their client to come back, with what they have open, and what they leave behind
-//! when they end. Requests are not executed here. Imports `access`, `shared`'s words, `flight`'s and `sched`'s.
+//! Sessions outlive connections: this is where they wait for their client to come back, with what they have open, and with what they leave
+//! behind when they end. Requests are not executed here. Imports `access`, `shared`'s words, `flight`'s and `sched`'s.
 
 pub mod handles;
 pub(crate) mod turns;
@@ -24,6 +24,9 @@ use crate::worker::sched::plans::Plans;
 use crate::worker::sessions::handles::HandleTable;
 use crate::worker::sessions::turns::LockTurns;
 use crate::worker::sessions::views::Views;
+
+/// How long a session gets copies after a file was truncated under a read.
+const DISTRUST_TIME: Duration = Duration::from_secs(10);
 
 /// Whether a session is in the file of those who have locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,6 +269,19 @@ impl Sessions {
     #[inline]
     pub(crate) fn credit_target(&self, wanted: u16, slots: u16, operations_max: u32) -> u16 {
         fair_target(wanted, slots, operations_max, self.active)
+    }
+
+    /// A file was truncated after it was mapped to be sent: it may be again, so the session gets copies for a while.
+    #[cold]
+    pub(crate) fn distrust_mapped_files(&mut self, session: SessionKey, now: Moment) {
+        if let Some(session) = self.find_mut(session) {
+            session.copies_until = now.after(DISTRUST_TIME);
+        }
+    }
+
+    /// Reads of the session may be sent from mapped files.
+    pub(crate) fn trusts_mapped_files(&self, session: SessionKey, now: Moment) -> bool {
+        self.find(session).is_none_or(|session| session.copies_until <= now)
     }
 
     /// No more are taken from now on.

@@ -1,27 +1,17 @@
-//! The turns of connections and of storage.
+//! What the loop calls: the turns of connections and of storage, what is done as time passes ([`upkeep`]), and the mail of other workers
+//! ([`inbox`]). What comes in is handed to `intake`. Imports `intake`, `ops` and all below them.
+
+mod inbox;
+mod upkeep;
 
 use dafs_proto::transport::Received;
 
-use super::Worker;
+use super::{Served, Worker};
 use crate::storage::work;
 use crate::worker::ids::ConnectionKey;
 
-/// What serving a connection came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// This many messages were handled; fewer than the budget, so nothing more is there now.
-    Messages(usize),
-    /// The budget was used up after this many messages; there may be more.
-    Budget(usize),
-    /// The connection is closed.
-    Closed,
-}
-
 /// Messages of the server's own accord that may wait on a connection beside its replies.
 const CALLBACKS_MAX: usize = 16;
-
-/// Files of sessions that ended that are closed at a time.
-const CLOSES_PER_TURN: usize = 256;
 
 /// Flushes of one connection in a row.
 const FLUSHES_MAX: usize = 4;
@@ -219,16 +209,6 @@ impl Worker {
         // Whoever waited for what was freed is answered.
         self.flush_dirty();
         more
-    }
-
-    /// A session may have had tens of thousands of files open.
-    pub(crate) fn close_some(&mut self) -> bool {
-        let (closing, has_more) = self.sessions.take_closing(CLOSES_PER_TURN);
-        for (node, descriptors) in closing {
-            self.storage.close(node);
-            drop(descriptors);
-        }
-        has_more
     }
 
     /// Nothing is left that only an event would take up again which is not going to come: the loop may sleep.

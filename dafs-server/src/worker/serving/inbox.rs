@@ -1,21 +1,10 @@
 //! The mail between workers: connections that come and go, and who waits for whom.
 
 use super::Worker;
-use crate::shared::WorkerId;
-use crate::shared::mail::{Introduction, Mail, Resume};
+use crate::shared::mail::{Mail, Resume};
 use crate::worker::ids::ConnectionKey;
 
 impl Worker {
-    /// The session that a connection's client wants lives with another worker: it is served there from now on.
-    pub(super) fn depart(&mut self, key: ConnectionKey, to: WorkerId, introduction: Introduction) {
-        let Some(connection) = self.connections.find_mut(key) else { return };
-        if connection.wants_flush() {
-            // Its client has not waited for the last reply.
-            return self.end_for_fault(key, "a request of the handshake before the reply to the last");
-        }
-        self.connections.depart(key, to, introduction);
-    }
-
     /// Nobody has written.
     pub fn has_no_mail(&self) -> bool {
         self.shared.inbox(self.id).is_empty()

@@ -1,4 +1,8 @@
-//! Operations on the session and the server: mount, close, limits, statistics, fences.
+//! Operations on the session and the server: mount, close, limits, statistics, fences and tokens; and how sessions and connections end.
+
+pub(crate) mod ending;
+mod fence;
+mod token;
 
 use std::sync::Arc;
 
@@ -7,26 +11,18 @@ use dafs_proto::wire::{
     decode_message_pack, encode_message_pack,
 };
 
+use self::ending::End;
 use super::Worker;
 use crate::shared::Checked;
 use crate::storage::{At, FsOp};
-use crate::worker::ending::End;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::ids::SessionKey;
-use crate::worker::requests::dispatch::no_body;
+use crate::worker::requests::check::no_body;
 use crate::worker::sessions::handles::OpenHandle;
 
 impl Worker {
-    /// Answers a request that is executed on the spot with all of a payload, or with `RANGE` where the client takes no message that large.
-    fn reply_whole(&mut self, call: &Call, payload: &[u8]) {
-        match payload.len() > self.connections.send_payload_max(call.connection) {
-            true => self.reply_status(call, Status::RANGE),
-            false => self.reply_payload(call, payload),
-        }
-    }
-
     pub(crate) fn execute_session(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
         if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
@@ -92,26 +88,6 @@ impl Worker {
             uid: session.client.identity.uid,
             gid: session.client.identity.gid,
         })
-    }
-
-    /// The server's counters: this worker's now, those of others as of their last tick.
-    pub fn statistics(&self) -> Statistics {
-        self.shared.statistics(self.id, self.own_statistics())
-    }
-
-    /// The worker's counters now.
-    pub(crate) fn own_statistics(&self) -> Statistics {
-        let millis = self.lifetime.uptime(self.now).as_millis();
-        Statistics {
-            uptime_ms: u64::try_from(millis).unwrap_or(u64::MAX),
-            sessions: self.sessions.len() as u64,
-            connections: self.connections.len() as u64,
-            in_flight: self.operations.len() as u64,
-            handles: self.sessions.iter().map(|(_, session)| session.handles.count() as u64).sum(),
-            eager_buffers_size: self.buffers.eager_buffers_size() as u64,
-            zones: self.buffers.statistics(),
-            ..self.stats.statistics()
-        }
     }
 
     fn mountable(&self, call: &Call) -> Vec<String> {

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
 use dafs_proto::wire::{
-    AuthenticateReply, Features, FileHandle, Header, Hello, Method, Opcode, SessionId, Status, Welcome,
+    AuthenticateReply, Features, FileHandle, Header, Hello, Opcode, SessionId, Status, Welcome,
     encode_message_pack,
 };
 
 use crate::access::{self, Access, ClientIdentity};
+use crate::shared::WorkerId;
 use crate::shared::mail::{Introduction, Mail};
 use crate::worker::Worker;
 use crate::worker::connections::connection::Phase;
@@ -36,30 +37,7 @@ fn slot_reports_max(payload_max: u32) -> usize {
 }
 
 impl Worker {
-    /// A message on a connection.
-    #[inline]
-    pub(crate) fn on_message(&mut self, key: ConnectionKey, head: &[u8], payload_len: u32) {
-        let (header, body) = match Header::decode(head, payload_len) {
-            Ok(decoded) => decoded,
-            Err(error) => return self.end_for_fault(key, error),
-        };
-        match self.connections.find_mut(key).map(|connection| &connection.phase) {
-            Some(&Phase::Live(session)) => {
-                // The method of a read or write stands behind offset and length.
-                let is_eager = body.get(12) == Some(&(Method::Eager as u8));
-                if is_eager && matches!(header.opcode, Opcode::Write | Opcode::Append) {
-                    return self.end_for_fault(key, "an eager write that is no frame");
-                }
-                self.on_request(key, session, header, body)
-            }
-            Some(Phase::Connected | Phase::Greeted(_) | Phase::Introduced(_)) => {
-                self.on_handshake(key, &header, body)
-            }
-            Some(Phase::Closed) | None => {}
-        }
-    }
-
-    fn on_handshake(&mut self, key: ConnectionKey, header: &Header, body: &[u8]) {
+    pub(super) fn on_handshake(&mut self, key: ConnectionKey, header: &Header, body: &[u8]) {
         let Some(connection) = self.connections.find_mut(key) else { return };
         let payload = connection.endpoint.payload().to_vec();
         let phase = std::mem::replace(&mut connection.phase, Phase::Connected);
@@ -144,8 +122,18 @@ impl Worker {
         }
     }
 
+    /// The session that a connection's client wants lives with another worker: it is served there from now on.
+    fn depart(&mut self, key: ConnectionKey, to: WorkerId, introduction: Introduction) {
+        let Some(connection) = self.connections.find_mut(key) else { return };
+        if connection.wants_flush() {
+            // Its client has not waited for the last reply.
+            return self.end_for_fault(key, "a request of the handshake before the reply to the last");
+        }
+        self.connections.depart(key, to, introduction);
+    }
+
     /// Gives a client its session on this worker, as soon as it is known who it is.
-    pub(super) fn welcome(&mut self, key: ConnectionKey, introduction: Introduction) {
+    pub(crate) fn welcome(&mut self, key: ConnectionKey, introduction: Introduction) {
         let (shared, id) = (Arc::clone(&self.shared), self.id);
         let Some(connection) = self.connections.find_mut(key) else { return };
         let (listener, peer) = (&connection.listener_address, &connection.endpoint.capabilities().peer);
@@ -161,7 +149,7 @@ impl Worker {
     }
 
     /// It is known who a client is, or cannot be known now.
-    pub(super) fn on_known(&mut self, key: ConnectionKey, is_known: bool) {
+    pub(crate) fn on_known(&mut self, key: ConnectionKey, is_known: bool) {
         let Some(connection) = self.connections.find_mut(key) else { return };
         if !matches!(connection.phase, Phase::Introduced(_)) {
             return;
@@ -248,8 +236,8 @@ impl Worker {
         hello: &Hello,
         proven: Option<&Key>,
     ) -> Result<SessionKey, ServerRefusal> {
-        if let Some(status) = self.refusal() {
-            return Err(ServerRefusal::Status(status));
+        if self.sessions.are_draining() {
+            return Err(ServerRefusal::Status(Status::DRAINING));
         }
         let client = self.admit_client(key, hello, proven)?;
         let endpoint = &self.connections[key].endpoint;

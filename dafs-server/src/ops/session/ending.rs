@@ -1,18 +1,13 @@
 //! How connections, sessions and the server's own service end.
 
-use std::time::Duration;
-
 use dafs_proto::transport::TransportError;
-use dafs_proto::wire::{Header, NoticeKind, Opcode, Status};
+use dafs_proto::wire::{Header, NoticeKind, Opcode};
 
-use super::Worker;
+use super::super::Worker;
 use crate::worker::connections::connection::Phase;
 use crate::worker::flight::Wakeup;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::sessions::{Ledger, Session};
-
-/// How long a session gets copies after a file was truncated under a read.
-const DISTRUST_TIME: Duration = Duration::from_secs(10);
 
 /// Why a session ends.
 pub(crate) enum End<'a> {
@@ -26,19 +21,10 @@ pub(crate) enum End<'a> {
     Fault(&'a dyn std::fmt::Display),
 }
 
-impl Worker {
-    /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
-    /// are served as long as the loop runs.
-    pub fn drain(&mut self) {
-        self.sessions.drain();
-        let live: Vec<_> =
-            self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
-        for (session, connection) in live {
-            self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
-        }
-        self.flush_dirty();
-    }
+/// Files of sessions that ended that are closed at a time.
+const CLOSES_PER_TURN: usize = 256;
 
+impl Worker {
     /// Ends a connection. Its session waits for the client to come back.
     pub(crate) fn close(&mut self, key: ConnectionKey, why: &dyn std::fmt::Display) {
         self.end_eager_buffers(key);
@@ -62,20 +48,6 @@ impl Worker {
         self.publish();
     }
 
-    /// A file was truncated after it was mapped to be sent: it may be again, so the session gets copies for a while.
-    #[cold]
-    pub(crate) fn distrust_mapped_files(&mut self, session: SessionKey) {
-        let until = self.now.after(DISTRUST_TIME);
-        if let Some(session) = self.sessions.find_mut(session) {
-            session.copies_until = until;
-        }
-    }
-
-    /// Reads of the session may be sent from mapped files.
-    pub(crate) fn trusts_mapped_files(&self, session: SessionKey) -> bool {
-        self.sessions.find(session).is_none_or(|session| session.copies_until <= self.now)
-    }
-
     /// Ends a connection and its session, because the client broke the protocol; says why while it still can.
     pub(crate) fn end_for_fault(&mut self, key: ConnectionKey, fault: impl std::fmt::Display) {
         self.stats.counted.protocol_errors += 1;
@@ -95,19 +67,11 @@ impl Worker {
         self.close(key, &fault);
     }
 
-    fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
+    pub(crate) fn notice(&mut self, session: SessionKey, key: ConnectionKey, kind: NoticeKind, text: &str) {
         let Some(session) = self.sessions.find_mut(session) else { return };
         let header = Header::callback(Opcode::Notice, session.core.next_callback());
         let text = &text.as_bytes()[..text.len().min(512)];
         self.send_callback(key, header, &kind.value().to_le_bytes(), text);
-    }
-
-    /// Sends a message of the server's own accord.
-    pub(crate) fn send_callback(&mut self, key: ConnectionKey, header: Header, body: &[u8], payload: &[u8]) {
-        if let Some(connection) = self.connections.find_mut(key) {
-            connection.send_parts(header, body, payload);
-            self.connections.mark_dirty(key);
-        }
     }
 
     /// Ends a session: handles are closed, its tokens end, operations in flight are forgotten once nothing holds their memory.
@@ -145,6 +109,16 @@ impl Worker {
         }
     }
 
+    /// A session may have had tens of thousands of files open.
+    pub(crate) fn close_some(&mut self) -> bool {
+        let (closing, has_more) = self.sessions.take_closing(CLOSES_PER_TURN);
+        for (node, descriptors) in closing {
+            self.storage.close(node);
+            drop(descriptors);
+        }
+        has_more
+    }
+
     /// One line for each session that ends.
     fn log_end(&self, session: &Session, why: &End<'_>) {
         let Ledger { requests, bytes_read, bytes_written } = session.ledger;
@@ -177,10 +151,5 @@ impl Worker {
             End::Fault(_) => log!(warn),
             End::Bye | End::LeaseOver | End::Unused(_) => log!(info),
         }
-    }
-
-    /// The status for new sessions while the server takes none, whoever asks.
-    pub(crate) fn refusal(&self) -> Option<Status> {
-        self.sessions.are_draining().then_some(Status::DRAINING)
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use dafs_proto::wire::{OpenFlags, SessionId, ShareReply, ShareRequest, Status, Token};
 
-use super::Worker;
+use super::super::Worker;
 use crate::shared::tokens::{Claim, Grant, TokenFile};
 use crate::storage::{At, FsOp};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
 use crate::worker::flight::answer::{Answer, Payload, Served};
-use crate::worker::requests::dispatch::no_body;
+use crate::worker::requests::check::no_body;
 use crate::worker::sessions::handles::OpenHandle;
 
 /// Longest life of a token, and that of one whose maker names none, milliseconds.

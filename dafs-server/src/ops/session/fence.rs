@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::Status;
 
-use super::Worker;
+use super::super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
 use crate::worker::flight::Call;
@@ -39,7 +39,7 @@ impl Worker {
     }
 
     /// The list was written, or not.
-    pub(super) fn on_fences_kept(&mut self, waiter: OpToken, status: Status) {
+    pub(crate) fn on_fences_kept(&mut self, waiter: OpToken, status: Status) {
         if let Some(index) = self.operations.index_of(waiter)
             && let WaitsFor::FenceDrain { kept, .. } = &mut self.operations[index].state
         {
@@ -49,13 +49,13 @@ impl Worker {
     }
 
     /// Another worker's operation waits for those of fenced clients here.
-    pub(super) fn on_drain(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
+    pub(crate) fn on_drain(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
         self.operations.fencing().wait_for(export, from, waiter);
         self.operations.look_at_fences();
     }
 
     /// Another worker has drained.
-    pub(super) fn on_drained(&mut self, waiter: OpToken) {
+    pub(crate) fn on_drained(&mut self, waiter: OpToken) {
         if let Some(index) = self.operations.index_of(waiter)
             && let WaitsFor::FenceDrain { others, .. } = &mut self.operations[index].state
         {

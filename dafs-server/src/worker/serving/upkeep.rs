@@ -6,12 +6,12 @@ use std::time::Duration;
 use dafs_proto::budget::Owner;
 use dafs_proto::session::{KEEP_ALIVE_MAX_MS, Moment};
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{Header, Opcode};
+use dafs_proto::wire::{Header, NoticeKind, Opcode};
 
 use super::Worker;
-use super::ending::End;
 use crate::access::Access;
 use crate::config::millis;
+use crate::ops::session::ending::End;
 use crate::storage::work;
 use crate::worker::connections::connection::Phase;
 use crate::worker::connections::rdma::RdmaStep;
@@ -80,6 +80,25 @@ impl Worker {
         expired.len() > ENDED_AT_ONCE
     }
 
+    /// Stops taking sessions and tells the clients. Operations in flight finish, and requests of sessions that are there
+    /// are served as long as the loop runs.
+    pub fn drain(&mut self) {
+        self.sessions.drain();
+        let live: Vec<_> =
+            self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
+        for (session, connection) in live {
+            self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
+        }
+        self.flush_dirty();
+    }
+
+    /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.
+    pub fn end_windows(&mut self) {
+        self.tell_of_due_batches();
+        self.operations.meetings().end_overdue(self.now);
+        self.flush_dirty();
+    }
+
     /// From now on clients are heard.
     pub fn begin_serving(&mut self) {
         self.lifetime = Lifetime::new(self.now);
@@ -127,13 +146,6 @@ impl Worker {
         }
         for key in over {
             self.close(key, &"its client leaves too many bytes of replies untaken");
-        }
-    }
-
-    /// Shows the others how many sessions and connections there are now, and what was counted.
-    pub(crate) fn publish(&self) {
-        if self.shared.has_others() {
-            self.shared.publish(self.id, self.own_statistics());
         }
     }
 

@@ -1,0 +1,148 @@
+//! What a request may use: the handle that it names, the memory of its client, and its payload.
+
+use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
+use dafs_proto::wire::{Opcode, Status, WireError};
+
+use crate::storage::{Identity, NodeId};
+use crate::worker::Worker;
+use crate::worker::connections::connection::Connection;
+use crate::worker::flight::Call;
+use crate::worker::flight::answer::{Payload, Problem};
+use crate::worker::sessions::Session;
+use crate::worker::sessions::handles::OpenHandle;
+
+impl Worker {
+    /// What the request's handle names, if its opcode may be used on it now.
+    #[inline]
+    pub(crate) fn handle(&self, call: &Call) -> Result<&OpenHandle, Status> {
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        self.check_handle(call, session, session.handles.find(call.header.handle)?)
+    }
+
+    /// May be used by this request, whether it began before the handle was closed or not.
+    fn check_handle<'a>(
+        &self,
+        call: &Call,
+        session: &Session,
+        open: &'a OpenHandle,
+    ) -> Result<&'a OpenHandle, Status> {
+        if call.header.opcode.modifies() && open.rights.read_only {
+            return Err(Status::READ_ONLY);
+        }
+        let export = usize::from(open.node.export.0);
+        if self.shared.fences.holds_off(export, &session.subject()) {
+            let opcode = call.header.opcode;
+            let is_about_fences = matches!(opcode, Opcode::FenceRead | Opcode::FenceWrite);
+            if !is_about_fences || !self.may_enter_to_fence(session, export) {
+                return Err(Status::FENCED);
+            }
+        }
+        Ok(open)
+    }
+
+    /// A list that fences off all whom it does not name would lock out those who are to change it.
+    #[cold]
+    pub(crate) fn may_enter_to_fence(&self, session: &Session, export: usize) -> bool {
+        self.shared.fences.names_the_allowed(export)
+            && self.shared.rules().access.administers(&session.client)
+    }
+
+    /// The file whose data a request reads or writes, if that was asked for when it was opened.
+    #[inline]
+    pub(crate) fn data_node(&self, call: &Call, writes: bool) -> Result<NodeId, Status> {
+        Self::node_for_data(self.handle(call)?, writes)
+    }
+
+    /// The same for an operation of a batch that was parked as number `parked`: its handle may have been closed since.
+    pub(crate) fn data_node_as_of(&self, call: &Call, writes: bool, parked: u32) -> Result<NodeId, Status> {
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let open = session.handles.find_as_of(call.header.handle, parked)?;
+        Self::node_for_data(self.check_handle(call, session, open)?, writes)
+    }
+
+    #[inline]
+    fn node_for_data(open: &OpenHandle, writes: bool) -> Result<NodeId, Status> {
+        match if writes { open.writable } else { open.readable } {
+            true => Ok(open.node),
+            false => Err(Status::BAD_HANDLE),
+        }
+    }
+
+    /// As whom storage works for a request.
+    pub(crate) fn identity(&self, call: &Call) -> Result<Identity, Status> {
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
+        let open = session.handles.find_in_use(call.header.handle)?;
+        self.check_handle(call, session, open).map(|open| open.rights.identity.clone())
+    }
+
+    /// A private copy of the request's payload; bounded by what the connection may receive.
+    pub(crate) fn payload(&self, call: &Call, payload: Payload<'_>) -> Vec<u8> {
+        self.connections.payload_of(call, payload).to_vec()
+    }
+
+    /// The request has no payload.
+    pub(crate) fn no_payload(&self, call: &Call, payload: Payload<'_>) -> Result<(), WireError> {
+        match self.connections.payload_of(call, payload).len() {
+            0 => Ok(()),
+            extra => Err(WireError::TrailingBytes { what: "request without a payload", extra }),
+        }
+    }
+
+    /// The client's memory as memory of this process, where the provider can.
+    #[inline]
+    pub(crate) fn remote_memory(
+        &mut self,
+        call: &Call,
+        range: &RemoteRange,
+        access: Access,
+    ) -> Result<Option<MemoryRef>, Problem> {
+        let Some(connection) = self.connections.find_mut(call.connection) else { return Ok(None) };
+        if !connection.endpoint.capabilities().remote_mapped {
+            return Ok(None);
+        }
+        connection.endpoint.remote_memory(range, access).or_else(unreachable_memory)
+    }
+}
+
+/// Calls `use_now` with the client's memory where the provider maps it; `None` where it does not.
+#[inline]
+pub(crate) fn with_remote_memory<T>(
+    connection: Option<&mut Connection>,
+    range: &RemoteRange,
+    access: Access,
+    mut use_now: impl FnMut(Span<'_>) -> T,
+) -> Result<Option<T>, Problem> {
+    let Some(connection) = connection else { return Ok(None) };
+    if !connection.endpoint.capabilities().remote_mapped {
+        return Ok(None);
+    }
+    let mut result = None;
+    let used =
+        connection.endpoint.with_remote_memory(range, access, &mut |span| result = Some(use_now(span)));
+    used.or_else(|error| unreachable_memory::<()>(error).map(|_| false))?;
+    Ok(result)
+}
+
+/// Memory of a client whose connection is over is reached by RDMA no more than so, and nothing is answered: an answer would be
+/// kept, and the client's next connection be told that its good memory is bad.
+#[cold]
+fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
+    match error {
+        RegionError::System { ref source, .. } if source.kind() == std::io::ErrorKind::NotConnected => {
+            Ok(None)
+        }
+        error => {
+            // Its client is told, and could fill the log.
+            tracing::debug!(%error, "remote memory refused");
+            Err(Problem::Status(Status::REMOTE_ACCESS))
+        }
+    }
+}
+
+/// The request has no body.
+pub(crate) fn no_body(body: &[u8]) -> Result<(), WireError> {
+    match body.len() {
+        0 => Ok(()),
+        extra => Err(WireError::TrailingBytes { what: "request without a body", extra }),
+    }
+}
