@@ -99,7 +99,7 @@ impl Worker {
         self.connections.mark_dirty(call.connection);
         loop {
             let over = self.sched.is_over();
-            let is_full = self.sessions.find(call.session).is_none_or(|s| s.batched >= RUNNING_MAX);
+            let is_full = self.sessions.find(call.session).is_none_or(|s| s.load.batched >= RUNNING_MAX);
             let Some(batch) = self.operations.batch_mut(index) else { return };
             if is_full && batch.running > 0 {
                 break;
@@ -111,7 +111,7 @@ impl Worker {
             let Some((first, count)) = batch.begin_next() else { break };
             batch.beginning = true;
             if let Some(session) = self.sessions.find_mut(call.session) {
-                session.batched += 1;
+                session.load.batched += 1;
             }
             let place = BatchPlace { batch: token, index: first, count };
             if let Err(status) = self.begin_part(&call, place, index) {

@@ -3,7 +3,6 @@
 
 use super::Worker;
 use crate::worker::ids::SessionKey;
-use crate::worker::requests::work::Context;
 
 impl Worker {
     /// What a session has with storage leaves room: who waits for it goes on, in turn, until it is filled. One that needs no storage now
@@ -26,7 +25,7 @@ impl Worker {
         let waiting: Vec<_> = self
             .sessions
             .iter()
-            .filter(|(_, session)| !session.storage_waiters.is_empty())
+            .filter(|(_, session)| !session.load.storage_waiters.is_empty())
             .map(|(key, _)| key)
             .collect();
         for key in waiting {
@@ -37,22 +36,8 @@ impl Worker {
     /// Whether everybody who waits for room with storage will be woken: by what their session has there.
     pub(crate) fn storage_waiters_will_wake(&self) -> bool {
         self.sessions.iter().all(|(_, session)| {
-            session.storage_size > 0
-                || !session.storage_waiters.iter().any(|token| self.operations.awaits_room(*token))
+            session.load.storage_size > 0
+                || !session.load.storage_waiters.iter().any(|token| self.operations.awaits_room(*token))
         })
-    }
-}
-
-impl Context<'_> {
-    /// Its session may have one more call with storage.
-    pub(super) fn has_storage_room(&self) -> bool {
-        let size_max = self.worker.sched.storage_size_max(self.worker.now);
-        self.worker.sessions.has_room(self.call.session, size_max)
-    }
-
-    /// Its session has as much with storage as it may: then it goes on when some of that is back.
-    pub(super) fn waits_for_storage_room(&mut self) -> bool {
-        let size_max = self.worker.sched.storage_size_max(self.worker.now);
-        self.worker.sessions.waits_for_room(self.call.session, size_max, self.token)
     }
 }

@@ -76,11 +76,11 @@ impl Worker {
         let (number, size) = (request.group, request.group_size);
         let is_awaited = number != 0
             && (2..=MEMBERS_MAX).contains(&size)
-            && list.layout.fit(0, list.len, SEGMENTS_MIN - 1) < list.len
+            && list.request.layout.fit(0, list.request.len, SEGMENTS_MIN - 1) < list.request.len
             && call.link.is_none()
             && !self.shared.has_others()
             && !self.sessions.are_draining();
-        let file = is_awaited.then(|| self.storage.lock_key(list.node).ok()).flatten()?;
+        let file = is_awaited.then(|| self.storage.lock_key(list.request.node).ok()).flatten()?;
         Some(Group { number, size, file, writes: call.header.opcode == Opcode::WriteView })
     }
 

@@ -53,7 +53,7 @@ impl Worker {
                     self.segments(call, payload, request.segment_count, request.segment, request.len)?;
                 let kind = if appends { TransferKind::Append } else { TransferKind::Write };
                 let mut transfer = Transfer::new(kind, target.node, offset, u64::from(request.len), segments);
-                transfer.stability = stability;
+                transfer.request.stability = stability;
                 self.write_direct(call, write, transfer)
             }
             Method::Eager => self.write_eager_buffer(call, write, &request),
@@ -113,8 +113,8 @@ impl Worker {
         if self.has_written_before(call) {
             return self.begin_transfer(call, transfer);
         }
-        if let [segment] = transfer.segments[..] {
-            if !appends && self.sched.is_divided(transfer.len, self.now) {
+        if let [segment] = transfer.request.segments[..] {
+            if !appends && self.sched.is_divided(transfer.request.len, self.now) {
                 // All of it is the client's, or nothing of it is done.
                 self.remote_memory(call, &segment, Access::REMOTE_READ)?;
                 return self.begin_transfer(call, transfer);
@@ -138,13 +138,19 @@ impl Worker {
             if let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_READ)? {
                 return self.write_later(call, write, vec![memory]);
             }
-        } else if transfer.segments.len() > 1 && !appends {
-            let extent = Extent::new(offset, transfer.len);
+        } else if transfer.request.segments.len() > 1 && !appends {
+            let extent = Extent::new(offset, transfer.request.len);
             let place = (TransferKind::Write, node);
-            if let Some(count) = self.move_scattered(call, place, extent, &transfer.segments)? {
+            if let Some(count) = self.move_scattered(call, place, extent, &transfer.request.segments)? {
                 return self.written(call, write, count);
             }
-            return self.begin_scattered(call, place, extent, transfer.segments.into_vec(), stability);
+            return self.begin_scattered(
+                call,
+                place,
+                extent,
+                transfer.request.segments.into_vec(),
+                stability,
+            );
         }
         self.begin_transfer(call, transfer)
     }

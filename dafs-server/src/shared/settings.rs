@@ -16,6 +16,9 @@ pub struct ListenerInfo {
     pub pipelining: Pipelining,
 }
 
+/// The least that is worth a step of its own, bytes.
+const CHUNK_SIZE_MIN: u64 = 128 << 10;
+
 /// How a transfer through buffers is cut into chunks, and how many of them are in progress at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipelining {
@@ -27,9 +30,40 @@ pub struct Pipelining {
     pub is_set: bool,
 }
 
+impl Pipelining {
+    /// Bytes of the chunks of a transfer of `len` bytes, where nothing else limits them.
+    pub(crate) fn chunk_size_of(self, len: u64) -> u64 {
+        if self.is_set {
+            return self.chunk_size;
+        }
+        // A transfer of a few chunks has nothing to overlap with fewer.
+        let part = (len / self.depth as u64).next_multiple_of(CHUNK_SIZE_MIN).max(CHUNK_SIZE_MIN);
+        self.chunk_size.min(part)
+    }
+}
+
 impl Default for Pipelining {
     /// 256 KiB, four chunks at a time.
     fn default() -> Self {
         Self { chunk_size: 256 << 10, depth: 4, is_set: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    // [BUF-13] [BUF-48]
+    #[test]
+    fn chunk_is_equal_part_rounded_to_128_kib_up_to_256() {
+        let usual = Pipelining { chunk_size: 256 * KIB, depth: 4, is_set: false };
+        for (len, size) in
+            [(1, 128), (512 * KIB, 128), (512 * KIB + 4, 256), (1024 * KIB, 256), (1 << 40, 256)]
+        {
+            assert_eq!(usual.chunk_size_of(len), size * KIB, "{len}");
+            assert_eq!((Pipelining { is_set: true, ..usual }).chunk_size_of(len), 256 * KIB, "{len}");
+        }
     }
 }

@@ -15,11 +15,11 @@ impl Worker {
         let results_max = self.connections.send_payload_max(call.connection) / BATCH_NOTICE_RESULT_SIZE;
         let listens = self.connections.find_mut(call.connection).is_some_and(|c| c.sends_at_once());
         let Some(session) = self.sessions.find_mut(call.session) else { return };
-        if !listens || session.notices >= NOTICES_MAX {
-            session.owes_notices = true;
+        if !listens || session.presence.notices >= NOTICES_MAX {
+            session.presence.owes_notices = true;
             return;
         }
-        session.notices += 1;
+        session.presence.notices += 1;
         let header = Header::callback(Opcode::BatchDone, session.core.next_callback());
         let Some(batch) = self.operations.batch_mut(index) else { return };
         let told: Vec<u32> = batch.untold.drain(..batch.untold.len().min(results_max)).collect();

@@ -35,29 +35,29 @@ impl List {
             Posting::Refused => return Progress::End(Err(Status::REMOTE_ACCESS)),
             Posting::Faulted => {
                 at.distrust_mapped_files();
-                self.memory.clear();
+                self.data.memory.clear();
                 self.step = Step::Begin;
                 return Progress::Continue;
             }
         }
         let faults_late = at.connection().is_some_and(|c| c.endpoint.capabilities().faults_late);
-        if self.is_window && faults_late {
-            if self.pending() > 0 {
+        if self.data.is_window && faults_late {
+            if self.rdma.pending() > 0 {
                 self.step = Step::Window;
-                let is_last = self.chunk.end == self.len && self.account.is_none();
+                let is_last = self.chunk.end == self.request.len && self.gaps.account.is_none();
                 return if is_last { Progress::Departs } else { Progress::Wait };
             }
             self.end_window(at);
             return Progress::Continue;
         }
-        if self.kind == TransferKind::Read {
+        if self.request.kind == TransferKind::Read {
             self.done = self.chunk.end;
             self.step = Step::Begin;
-            self.memory.clear();
+            self.data.memory.clear();
             self.release_sent_buffers(at);
             return Progress::Continue;
         }
-        let is_here = self.pending() == 0;
+        let is_here = self.rdma.pending() == 0;
         self.step = if is_here { Step::Storage } else { Step::Fetch };
         if !self.fetch_ahead(at) {
             return Progress::End(Err(Status::REMOTE_ACCESS));
@@ -67,9 +67,9 @@ impl List {
 
     /// A window of the file has left: what of it was gone is read again, as far as it is there now.
     pub(super) fn end_window(&mut self, at: &mut Context<'_>) {
-        self.memory.clear();
+        self.data.memory.clear();
         self.step = Step::Begin;
-        if self.is_faulted {
+        if self.data.is_faulted {
             at.distrust_mapped_files();
         } else {
             self.done = self.chunk.end;
@@ -81,33 +81,33 @@ impl List {
     fn fetch_ahead(&mut self, at: &mut Context<'_>) -> bool {
         // Where RDMA is a copy by this CPU there is nothing to gain.
         let is_copy = at.connection().is_none_or(|c| c.endpoint.capabilities().remote_mapped);
-        if is_copy || self.ahead.is_some() || self.chunk.end == self.len {
+        if is_copy || self.rdma.ahead.is_some() || self.chunk.end == self.request.len {
             return true;
         }
         let size = self.chunk.end - self.chunk.start;
         let chunk = self.chunk.end..self.chunk_end(self.chunk.end, size);
         let len = (chunk.end - chunk.start) as usize;
-        let Some(buffer) = at.worker.buffers.acquire(at.owner(), len) else { return true };
+        let Some(buffer) = at.spare_buffer(len) else { return true };
         let Some(memory) = buffer.memory().slice(0, len) else {
             // A smaller one than wanted.
-            at.worker.release_buffer(buffer);
+            at.release_buffer(buffer);
             return true;
         };
         let posts = self.posts_of(&chunk, u64::MAX);
-        self.ahead = Some(Box::new(Ahead { chunk, memory, buffer, posts, next_post: 0 }));
+        self.rdma.ahead = Some(Box::new(Ahead { chunk, memory, buffer, posts, next_post: 0 }));
         !matches!(self.post_some(at, true), Posting::Refused)
     }
 
     /// Posts what is left of a chunk's RDMA, or of that of the chunk ahead.
     fn post_some(&mut self, at: &mut Context<'_>, ahead: bool) -> Posting {
         loop {
-            let (posts, next, memory) = match (&self.ahead, ahead) {
+            let (posts, next, memory) = match (&self.rdma.ahead, ahead) {
                 (Some(ahead), true) => (&ahead.posts, ahead.next_post, Some(&ahead.memory)),
                 (None, true) => return Posting::All,
-                (_, false) => (&self.posts, self.next_post, self.memory.first()),
+                (_, false) => (&self.rdma.posts, self.rdma.next_post, self.data.memory.first()),
             };
-            let parity = self.parity ^ u8::from(ahead);
-            let reads = self.kind == TransferKind::Read;
+            let parity = self.rdma.parity ^ u8::from(ahead);
+            let reads = self.request.kind == TransferKind::Read;
             let Some((from, ranges)) = next_posts(posts, next) else { return Posting::All };
             let memory = memory.and_then(|memory| memory.slice(from, memory.len().checked_sub(from)?));
             let Some(memory) = memory else { return Posting::Refused };
@@ -116,10 +116,10 @@ impl List {
                 Ok(posted) => posted,
                 Err(posting) => return posting,
             };
-            self.fetching[usize::from(parity)] += posted.pending;
-            match (&mut self.ahead, ahead) {
+            self.rdma.fetching[usize::from(parity)] += posted.pending;
+            match (&mut self.rdma.ahead, ahead) {
                 (Some(ahead), true) => ahead.next_post += posted.ranges,
-                _ => self.next_post += posted.ranges,
+                _ => self.rdma.next_post += posted.ranges,
             }
         }
     }
@@ -127,16 +127,16 @@ impl List {
     /// Gives back the buffers of a read whose data has left, so that one that waits for another buffer holds none for nothing.
     pub(super) fn release_sent_buffers(&mut self, at: &mut Context<'_>) {
         if at.rdma_pending() == 0
-            && self.kind == TransferKind::Read
+            && self.request.kind == TransferKind::Read
             && matches!(self.step, Step::Begin | Step::Buffer)
         {
-            at.worker.release_buffers(std::mem::take(&mut self.buffers));
+            at.release_buffers(std::mem::take(&mut self.data.buffers));
         }
     }
 
     /// Ends when nothing of a write is fetched any more: nothing touches the client's memory after the reply.
     pub(super) fn end_fetched(&mut self, at: &mut Context<'_>, outcome: Result<(), Status>) -> Fate {
-        if self.kind != TransferKind::Read && at.rdma_pending() > 0 {
+        if self.request.kind != TransferKind::Read && at.rdma_pending() > 0 {
             self.step = Step::Ending(outcome);
             return Fate::Waits;
         }

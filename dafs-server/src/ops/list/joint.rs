@@ -52,7 +52,8 @@ impl Worker {
         let present = self.operations.present(group);
         let identity = match self.identity(call) {
             Ok(identity)
-                if list.side != DataSide::Buffers && self.operations.meetings().awaits(group, &identity) =>
+                if list.data.side != DataSide::Buffers
+                    && self.operations.meetings().awaits(group, &identity) =>
             {
                 identity
             }
@@ -94,9 +95,9 @@ impl Joint {
     fn go_on(&mut self, at: &mut Context<'_>) -> Fate {
         loop {
             // Locks that keep one of them out may not do so to the others: each asks for itself.
-            let is_locked = at.worker.shared.locks.are_mandatory();
+            let is_locked = at.locks().are_mandatory();
             if self.round.is_none() && !is_locked && !self.misses_one(at) {
-                let plan = at.worker.plan_room(&at.call);
+                let plan = at.plan_room();
                 self.round = plan.and_then(|plan| self.next_round(plan)).map(Box::new);
             }
             let Some(round) = &mut self.round else { return self.part(at) };
@@ -104,12 +105,12 @@ impl Joint {
                 // Its turn was over when it was planned: nothing of it has begun.
                 return self.part(at);
             }
-            if is_locked && !round.list.calls.has_stopped() {
+            if is_locked && !round.list.work.calls.has_stopped() {
                 round.list.stop_before_next(Status::LOCKED);
             }
             match round.list.run(at) {
                 Progress::Wait => return Fate::Waits,
-                Progress::End(Ok(())) if round.list.done == round.list.len => self.end_round(),
+                Progress::End(Ok(())) if round.list.done == round.list.request.len => self.end_round(),
                 _ => return self.part(at),
             }
         }
@@ -118,11 +119,7 @@ impl Joint {
     /// A member has gone: nothing more is done with its memory.
     fn misses_one(&self, at: &mut Context<'_>) -> bool {
         // The first is this one's.
-        self.shares.iter().skip(1).any(|share| {
-            let index = at.worker.operations.live_index_of(share.token);
-            let connection = index.map(|index| at.worker.operations[index].call.connection);
-            connection.is_none_or(|key| at.worker.connections.find_mut(key).is_none())
-        })
+        self.shares.iter().skip(1).any(|share| !at.is_present(share.token))
     }
 
     /// The next segments of every member, in one list; `None` when all is done.
@@ -130,7 +127,7 @@ impl Joint {
         let members = self.shares.len() as u64;
         let (mut extents, mut lens) = (Vec::new(), SmallVec::new());
         let (mut memory, mut segments) = (SmallVec::new(), SmallVec::new());
-        let mut sieve = self.own.sieve;
+        let mut sieve = self.own.request.sieve;
         for share in &mut self.shares {
             let done = share.progress.done();
             let len = share.next_len(CHUNK_PARTS_MAX / members).min(ROUND_SIZE_MAX / members);
@@ -145,11 +142,11 @@ impl Joint {
             return None;
         }
         work::add(extents.len() / WALKED_IN_A_STEP);
-        let (kind, node) = (self.own.kind, self.own.node);
+        let (kind, node) = (self.own.request.kind, self.own.request.node);
         let lists = Lists { extents, segments: Vec::new() };
         let mut list = List::new(kind, node, lists, Stability::Unstable);
-        (list.memory, list.segments, list.side) = (memory, segments, DataSide::Mapped);
-        (list.sieve, list.account) = (sieve, self.own.account.take());
+        (list.data.memory, list.data.segments, list.data.side) = (memory, segments, DataSide::Mapped);
+        (list.request.sieve, list.gaps.account) = (sieve, self.own.gaps.account.take());
         Some(Round { list, lens, _plan: plan })
     }
 
@@ -158,7 +155,7 @@ impl Joint {
         for (share, len) in self.shares.iter().zip(&round.lens) {
             share.on_moved(*len, round.list.end);
         }
-        self.own.account = round.list.account;
+        self.own.gaps.account = round.list.gaps.account;
         if let Some(share) = self.shares.first() {
             (self.own.done, self.own.end) = (share.progress.done(), share.progress.end());
         }
@@ -178,7 +175,7 @@ impl Joint {
             if let Some(share) = self.shares.first() {
                 self.own.done = share.progress.done();
             }
-            self.own.account = round.list.account;
+            self.own.gaps.account = round.list.gaps.account;
         }
         self.shares.drain(..).for_each(|share| share.part());
     }
@@ -187,7 +184,7 @@ impl Joint {
 impl Round {
     /// Writes: bytes of each member that are in the file without a gap, once storage has nothing of it.
     fn written(&self) -> SmallVec<[u64; 8]> {
-        if self.list.kind == TransferKind::Read || !self.list.calls.is_empty() {
+        if self.list.request.kind == TransferKind::Read || !self.list.work.calls.is_empty() {
             return SmallVec::new();
         }
         let mut from = 0;
@@ -218,10 +215,10 @@ impl Work for Joint {
     fn on_storage(&mut self, at: &mut Context<'_>, slot: u8, result: FsResult) -> Fate {
         let Some(round) = &mut self.round else { return self.own.on_storage(at, slot, result) };
         if let Some(len) = round.list.call_ended(slot, &result) {
-            at.worker.sessions.leaves_storage(at.call.session, len);
+            at.leaves_storage(len);
         }
         if at.connection().is_none() {
-            if !round.list.calls.is_empty() {
+            if !round.list.work.calls.is_empty() {
                 return Fate::Waits;
             }
             self.disperse();
@@ -270,7 +267,7 @@ impl Work for Joint {
 
     fn in_storage(&self) -> bool {
         match &self.round {
-            Some(round) => !round.list.calls.is_empty(),
+            Some(round) => !round.list.work.calls.is_empty(),
             None => self.own.in_storage(),
         }
     }
@@ -287,7 +284,7 @@ impl Work for Joint {
         let written = self.round.as_ref().and_then(|round| round.written().first().copied()).unwrap_or(0);
         match self.own.written() + written {
             0 => None,
-            count => Some(Effect::Bytes(count, self.own.verifier)),
+            count => Some(Effect::Bytes(count, self.own.request.verifier)),
         }
     }
 

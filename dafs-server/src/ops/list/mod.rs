@@ -38,7 +38,6 @@ use crate::worker::flight::{Call, own_copy, own_memory};
 use crate::worker::operations::WaitsFor;
 use crate::worker::requests::reply::read_reply;
 use crate::worker::requests::work::{Context, Fate, Work};
-use crate::worker::sched::plans::PlanRoom;
 
 /// Bytes of a list from which larger chunks cost less than more of them bring.
 const LONG_LEN: u64 = 4 * BUFFER_SIZES[2] as u64;
@@ -97,15 +96,15 @@ impl Worker {
     ) -> Result<Box<List>, Problem> {
         // A view has more than one turn can look at: the rest is looked at chunk by chunk. So is what an earlier execution has left.
         if !self.has_written_before(call) {
-            let first = list.layout.fit(0, list.len, CHUNK_PARTS_MAX);
-            let extents = list.layout.slice(0, first);
-            self.check_locks_of(call, list.node, extents, list.kind != TransferKind::Read)?;
+            let first = list.request.layout.fit(0, list.request.len, CHUNK_PARTS_MAX);
+            let extents = list.request.layout.slice(0, first);
+            self.check_locks_of(call, list.request.node, extents, list.request.kind != TransferKind::Read)?;
         }
         if inline_len > 0 {
             let at = request.len() - inline_len;
-            list.set_memory(own_copy(Span::from_mut(&mut request[at..]))?);
-        } else if list.side == DataSide::Inline {
-            list.set_memory(own_memory(list.len as usize)?);
+            list.data.set_memory(own_copy(Span::from_mut(&mut request[at..]))?);
+        } else if list.data.side == DataSide::Inline {
+            list.data.set_memory(own_memory(list.request.len as usize)?);
         }
         self.prepare_list(call, list)
     }
@@ -121,7 +120,7 @@ impl Worker {
     ) -> Served {
         let lists = Lists { extents: vec![extent], segments: Vec::new() };
         let mut list = List::new(kind, node, lists, stability);
-        (list.ranges, list.side) = (join(ranges.into_iter()), DataSide::Buffers);
+        (list.request.ranges, list.data.side) = (join(ranges.into_iter()), DataSide::Buffers);
         self.begin_list(call, list)
     }
 
@@ -137,26 +136,26 @@ impl Worker {
         let mut list = List::new(kind, node, lists, stability);
         if kind != TransferKind::Read {
             // Nobody was asked whether others write there.
-            list.sieve = Sieve::Off;
+            list.request.sieve = Sieve::Off;
         }
         match memory {
-            Some(memory) => list.set_memory(memory),
+            Some(memory) => list.data.set_memory(memory),
             // Without a byte to move there are no ranges either.
-            None => list.side = DataSide::Buffers,
+            None => list.data.side = DataSide::Buffers,
         }
         self.begin_list(call, list)
     }
 
     /// Uses the client's memory itself, where all of it is mapped.
     fn map_list(&mut self, call: &Call, list: &mut List) -> Served {
-        let access = match list.kind {
+        let access = match list.request.kind {
             TransferKind::Read => Access::REMOTE_WRITE,
             TransferKind::Write | TransferKind::Append => Access::REMOTE_READ,
         };
         let mut memory = SmallVec::new();
-        let mut segments = SmallVec::with_capacity(list.ranges.len());
+        let mut segments = SmallVec::with_capacity(list.request.ranges.len());
         // Ranges of one region are looked up together: all that lies between two of them is the region's as well.
-        for ranges in list.ranges.chunk_by(|one, next| one.key == next.key) {
+        for ranges in list.request.ranges.chunk_by(|one, next| one.key == next.key) {
             let cover = RemoteRange::covering(ranges).ok_or(Status::REMOTE_ACCESS)?;
             let Some(mapped) = self.remote_memory(call, &cover, access)? else { return Ok(()) };
             segments.extend(ranges.iter().map(|range| Segment {
@@ -166,7 +165,7 @@ impl Worker {
             }));
             memory.push(mapped);
         }
-        (list.memory, list.segments, list.side) = (memory, segments, DataSide::Mapped);
+        (list.data.memory, list.data.segments, list.data.side) = (memory, segments, DataSide::Mapped);
         Ok(())
     }
 
@@ -177,12 +176,12 @@ impl Worker {
     }
 
     fn prepare_list(&mut self, call: &Call, mut list: List) -> Result<Box<List>, Problem> {
-        if list.side != DataSide::Inline {
+        if list.data.side != DataSide::Inline {
             self.map_list(call, &mut list)?;
         }
-        list.verifier = self.target(list.node).verifier;
-        if list.kind == TransferKind::Write {
-            list.done = self.written_before(call, list.verifier).min(list.len);
+        list.request.verifier = self.target(list.request.node).verifier;
+        if list.request.kind == TransferKind::Write {
+            list.done = self.written_before(call, list.request.verifier).min(list.request.len);
         }
         Ok(Box::new(list))
     }
@@ -191,11 +190,6 @@ impl Worker {
     pub(super) fn begin_work(&mut self, call: &Call, work: Box<dyn Work>) {
         let token = self.park(*call, WaitsFor::Work(work));
         self.work_on_live(token, |work, at| work.advance(at));
-    }
-
-    /// Room for a plan of a request that may wait with it.
-    pub(super) fn plan_room(&self, call: &Call) -> Option<PlanRoom> {
-        self.sched.plan_room(&self.sessions.find(call.session)?.plans)
     }
 }
 
@@ -210,7 +204,7 @@ impl Work for List {
 
     fn begin_again(&mut self, at: &mut Context<'_>) -> Fate {
         let buffers = self.begin_anew();
-        at.worker.release_buffers(buffers);
+        at.release_buffers(buffers);
         self.advance(at)
     }
 
@@ -220,28 +214,28 @@ impl Work for List {
         }
         let is_alive = at.connection().is_some();
         if let Some(len) = self.call_ended(slot, &result) {
-            at.worker.sessions.leaves_storage(at.call.session, len);
+            at.leaves_storage(len);
         }
-        if (!is_alive || self.is_broken) && !self.calls.is_empty() {
+        if (!is_alive || self.data.is_broken) && !self.work.calls.is_empty() {
             return Fate::Waits;
         }
         if !is_alive {
             return Fate::Abandoned;
         }
-        if self.step == Step::Storage && !self.is_broken {
+        if self.step == Step::Storage && !self.data.is_broken {
             // It goes on in its turn.
             return Fate::Waits;
         }
         self.step = Step::Storage;
-        if self.is_broken {
+        if self.data.is_broken {
             let buffers = self.begin_anew();
-            at.worker.release_buffers(buffers);
+            at.release_buffers(buffers);
         }
         self.advance(at)
     }
 
     fn on_forgotten_step(&mut self, slot: u8, _: &FsResult) {
-        self.calls.end(slot);
+        self.work.calls.end(slot);
         if self.step == Step::Commit {
             // It has ended.
             self.step = Step::Begin;
@@ -250,19 +244,19 @@ impl Work for List {
 
     fn on_rdma(&mut self, at: &mut Context<'_>, slot: u8, result: Result<(), TransportError>) -> Fate {
         self.release_sent_buffers(at);
-        if let Some(fetching) = self.fetching.get_mut(usize::from(slot)) {
+        if let Some(fetching) = self.rdma.fetching.get_mut(usize::from(slot)) {
             *fetching = fetching.saturating_sub(1);
         }
         let is_fault = result.as_ref().is_err_and(TransportError::is_local_fault);
-        self.is_faulted |= is_fault;
+        self.data.is_faulted |= is_fault;
         match self.step {
             // After any other failure the connection is broken: closing it abandons the list.
             _ if result.is_err() && !is_fault => Fate::Waits,
-            Step::Window if self.pending() == 0 => {
+            Step::Window if self.rdma.pending() == 0 => {
                 self.end_window(at);
                 self.advance(at)
             }
-            Step::Fetch if self.pending() == 0 => {
+            Step::Fetch if self.rdma.pending() == 0 => {
                 self.step = Step::Storage;
                 self.advance(at)
             }
@@ -273,8 +267,8 @@ impl Work for List {
 
     fn on_buffers(&mut self, at: &mut Context<'_>, mut buffers: Vec<Buffer>, expired: bool) -> Fate {
         let untouched = self.step == Step::Buffer && self.done == 0;
-        if let Some(unused) = std::mem::replace(&mut self.granted, buffers.pop()) {
-            at.worker.release_buffer(unused);
+        if let Some(unused) = std::mem::replace(&mut self.data.granted, buffers.pop()) {
+            at.release_buffer(unused);
         }
         self.step = Step::Begin;
         if expired && untouched { self.end(at, Err(Status::TIMED_OUT)) } else { self.advance(at) }
@@ -295,19 +289,21 @@ impl Work for List {
 
     fn in_storage(&self) -> bool {
         let is_moved = self.joined.as_ref().is_some_and(|joined| joined.is_moved());
-        is_moved || !self.calls.is_empty() || self.step == Step::Commit
+        is_moved || !self.work.calls.is_empty() || self.step == Step::Commit
     }
 
     fn on_disconnected(&mut self) {
-        if !self.calls.is_empty() {
-            self.is_broken |= self.side == DataSide::Buffers;
+        if !self.work.calls.is_empty() {
+            self.data.is_broken |= self.data.side == DataSide::Buffers;
             // If its turn was to come, that went with the connection.
             self.step = Step::Submitted;
         }
     }
 
     fn effect(&self) -> Option<Effect> {
-        Some(self.written()).filter(|count| *count > 0).map(|count| Effect::Bytes(count, self.verifier))
+        Some(self.written())
+            .filter(|count| *count > 0)
+            .map(|count| Effect::Bytes(count, self.request.verifier))
     }
 
     fn into_buffers(mut self: Box<Self>) -> Vec<Buffer> {
@@ -320,14 +316,14 @@ impl List {
     fn run(&mut self, at: &mut Context<'_>) -> Progress {
         loop {
             // Between two steps, so that what one has planned ends the turn.
-            at.worker.sched.turn().on_steps(work::take());
+            at.turn().on_steps(work::take());
             let has_more = match self.step {
-                Step::Begin => self.done < self.len || self.is_long_to_count(),
+                Step::Begin => self.done < self.request.len || self.is_long_to_count(),
                 step => matches!(step, Step::Storage | Step::Post),
             };
-            if at.worker.sched.is_over() && has_more {
+            if at.is_over() && has_more {
                 // It goes on in its connection's next turn.
-                at.worker.connections.yield_turn(at.call.connection, at.token);
+                at.yield_turn();
                 return Progress::Wait;
             }
             let progress = match self.step {
@@ -347,32 +343,32 @@ impl List {
     }
 
     fn begin_chunk(&mut self, at: &mut Context<'_>) -> Progress {
-        let largest = at.worker.buffers.largest();
+        let largest = at.largest_buffer();
         let Some(connection) = at.connection() else { return Progress::Wait };
         let capabilities = connection.endpoint.capabilities();
         let is_copy = capabilities.remote_mapped;
         let size_max = largest.min(capabilities.rdma_size_max as usize);
-        if self.done == self.len {
+        if self.done == self.request.len {
             return Progress::End(Ok(()));
         }
-        self.size_plan(|| at.worker.plan_room(&at.call));
-        if self.side != DataSide::Buffers {
+        self.size_plan(|| at.plan_room());
+        if self.data.side != DataSide::Buffers {
             self.chunk = self.done..self.chunk_end(self.done, u64::MAX);
-            self.skip_segments();
+            self.data.skip_segments(self.done);
             self.make_parts();
             self.step = Step::Storage;
             return Progress::Continue;
         }
-        if self.take_ahead() || (self.kind == TransferKind::Read && self.map_chunk(at, size_max)) {
+        if self.take_ahead() || (self.request.kind == TransferKind::Read && self.map_chunk(at, size_max)) {
             return Progress::Continue;
         }
-        self.is_window = false;
+        self.data.is_window = false;
         // Where RDMA is a copy by this CPU, a chunk that stays in its cache is written out of there. Elsewhere it takes several chunks for
         // storage and RDMA to go on beside each other.
-        let chunk_max = BUFFER_SIZES[if is_copy || self.len <= LONG_LEN { 1 } else { 2 }];
+        let chunk_max = BUFFER_SIZES[if is_copy || self.request.len <= LONG_LEN { 1 } else { 2 }];
         self.chunk = self.done..self.chunk_end(self.done, chunk_max.min(size_max) as u64);
         let len = (self.chunk.end - self.chunk.start) as usize;
-        let Some(buffer) = at.buffer(self.granted.take(), len) else {
+        let Some(buffer) = at.buffer(self.data.granted.take(), len) else {
             self.step = Step::Buffer;
             return Progress::Wait;
         };
@@ -380,11 +376,11 @@ impl List {
         let len = len.min(buffer.size());
         self.chunk.end = self.chunk.start + len as u64;
         if let Some(memory) = buffer.memory().slice(0, len) {
-            self.set_memory(memory);
+            self.data.set_memory(memory);
         }
-        self.buffers.push(buffer);
+        self.data.buffers.push(buffer);
         self.make_parts();
-        if self.kind == TransferKind::Read {
+        if self.request.kind == TransferKind::Read {
             self.step = Step::Storage;
         } else {
             self.make_posts();
@@ -397,47 +393,48 @@ impl List {
     fn map_chunk(&mut self, at: &mut Context<'_>, size_max: usize) -> bool {
         let copies_mapped =
             at.connection().is_none_or(|c| c.endpoint.capabilities().provider == Provider::Verbs);
-        if copies_mapped || !at.trusts_mapped_files() || at.worker.shared.locks.are_mandatory() {
+        if copies_mapped || !at.trusts_mapped_files() || at.locks().are_mandatory() {
             return false;
         }
-        self.chunk = self.done..self.len.min(self.done + size_max as u64);
+        self.chunk = self.done..self.request.len.min(self.done + size_max as u64);
         let len = (self.chunk.end - self.chunk.start) as usize;
-        let mut extents = self.layout.slice(self.chunk.start, len as u64);
+        let mut extents = self.request.layout.slice(self.chunk.start, len as u64);
         let (Some(extent), None) = (extents.next(), extents.next()) else { return false };
         drop(extents);
-        let window = at.worker.storage.map(self.node, extent.offset, len, 1).pop();
+        let window = at.storage().map(self.request.node, extent.offset, len, 1).pop();
         let Some(window) = window.filter(|window| !window.is_empty()) else { return false };
         if window.len() < len {
             self.end = self.end.min(extent.offset + window.len() as u64);
         }
         self.make_posts();
-        if let Some(account) = &mut self.account {
+        if let Some(account) = &mut self.gaps.account {
             account.on_mapped();
         }
-        self.memory = SmallVec::from_iter([window]);
-        (self.is_window, self.is_faulted) = (true, false);
+        self.data.memory = SmallVec::from_iter([window]);
+        (self.data.is_window, self.data.is_faulted) = (true, false);
         true
     }
 
     /// All is moved, or something failed.
     fn end(&mut self, at: &mut Context<'_>, mut result: Result<(), Status>) -> Fate {
-        if result.is_ok() && self.done == 0 && self.len > 0 && self.kind != TransferKind::Read {
+        if result.is_ok() && self.done == 0 && self.request.len > 0 && self.request.kind != TransferKind::Read
+        {
             // Storage had no room for all, said so by a count alone, and the first place is missing: asked again it says why.
             if let Some(buffers) = self.write_again() {
-                at.worker.release_buffers(buffers);
+                at.release_buffers(buffers);
                 return self.advance(at);
             }
             result = Err(Status::NO_SPACE);
         }
-        match (result, self.kind) {
+        match (result, self.request.kind) {
             (Err(status), TransferKind::Read) => at.refuse(status),
             (Err(status), _) if self.done == 0 => at.refuse(status),
             (_, TransferKind::Read) => self.reply_read(at),
-            (_, _) if self.stability == Stability::Unstable => self.reply_written(at),
+            (_, _) if self.request.stability == Stability::Unstable => self.reply_written(at),
             (_, _) => {
                 self.step = Step::Commit;
-                let (offset, end) = self.layout.bounds();
-                let (node, stability) = (self.node, self.stability);
+                let (offset, end) = self.request.layout.bounds();
+                let (node, stability) = (self.request.node, self.request.stability);
                 let op = FsOp::Commit { node, offset, len: end - offset, stability };
                 at.submit(at.token, op).map_or(Fate::Waits, |result| self.committed(at, &result))
             }
@@ -453,90 +450,80 @@ impl List {
 
     /// What a read has got is counted over all of it.
     fn is_long_to_count(&self) -> bool {
-        self.kind == TransferKind::Read && self.layout.is_long_to_count(self.end)
+        self.request.kind == TransferKind::Read && self.request.layout.is_long_to_count(self.end)
     }
 
     fn method(&self) -> Method {
-        if self.side == DataSide::Inline { Method::Inline } else { Method::Direct }
+        if self.data.side == DataSide::Inline { Method::Inline } else { Method::Direct }
     }
 
     fn reply_written(&self, at: &mut Context<'_>) -> Fate {
         // Plain writes say where they went.
         let is_plain = at.call.header.opcode == Opcode::Write;
-        let offset = self.layout.first_offset().filter(|_| is_plain).unwrap_or(0);
-        let target = Target { node: self.node, verifier: self.verifier };
-        let (stability, method) = (self.stability, self.method());
-        let write = Writing { target, appends: false, offset, len: self.len, stability, method };
-        let (count, account) = (self.done as usize, self.account.as_ref().map(|account| account.bytes()));
-        at.worker.count_moved(&at.call, true, self.node.export, method, count);
-        at.worker.reply_written(&at.call, &write, count as u32, account.as_ref().map_or(&[], |bytes| bytes));
-        Fate::Answered
+        let offset = self.request.layout.first_offset().filter(|_| is_plain).unwrap_or(0);
+        let target = Target { node: self.request.node, verifier: self.request.verifier };
+        let (stability, method) = (self.request.stability, self.method());
+        let write = Writing { target, appends: false, offset, len: self.request.len, stability, method };
+        let (count, account) =
+            (self.done as usize, self.gaps.account.as_ref().map(|account| account.bytes()));
+        at.reply_written(&write, count, account.as_ref().map_or(&[], |bytes| bytes))
     }
 
     /// The last of a read is on its way: the reply goes behind it, where it may.
     fn tell(&mut self, at: &mut Context<'_>) -> Fate {
         let Some(slot) = at.room_to_tell() else { return Fate::Waits };
-        self.done = self.len;
+        self.done = self.request.len;
         let (got, call) = (self.got(), at.call);
-        at.worker.count_moved(&call, false, self.node.export, Method::Direct, got as usize);
+        at.count_moved(false, self.request.node.export, Method::Direct, got as usize);
         match call.header.opcode {
-            Opcode::Read => at.tell(slot, &read_reply(got as usize, self.len as usize)),
+            Opcode::Read => at.tell(slot, &read_reply(got as usize, self.request.len as usize)),
             _ => at.tell(slot, &self.read_reply(got)),
         }
     }
 
     fn read_reply(&self, got: u64) -> [u8; ListReadReply::HEAD_SIZE - HEADER_SIZE] {
-        ListReadReply { count: got as u32, end: (got < self.len).then_some(self.end) }.bytes()
+        ListReadReply { count: got as u32, end: (got < self.request.len).then_some(self.end) }.bytes()
     }
 
     fn reply_read(&self, at: &mut Context<'_>) -> Fate {
-        let (export, call, method) = (self.node.export, at.call, self.method());
+        let (export, call, method) = (self.request.node.export, at.call, self.method());
         let is_packed =
             method == Method::Inline && call.header.opcode != Opcode::Read && call.batch.is_none();
         let data = is_packed.then(|| self.packed());
         let got = data.map_or_else(|| self.got(), |data| data.len() as u64);
         if call.header.opcode == Opcode::Read {
-            at.worker.reply_read(&call, export, got as usize, self.len as u32);
-            return Fate::Answered;
+            return at.reply_read(export, got as usize, self.request.len as u32);
         }
-        let end = (got < self.len).then_some(self.end);
-        at.worker.count_moved(&call, false, export, method, got as usize);
+        let end = (got < self.request.len).then_some(self.end);
+        at.count_moved(false, export, method, got as usize);
         if let Some(place) = call.batch {
             // What it reads inline stays where it is until all of the batch has ended.
             let value = end.unwrap_or(BatchResult::NOT_ENDED);
-            at.worker.end_part(place, BatchResult { status: Status::OK, count: got as u32, value });
-            return Fate::Answered;
+            return at.end_part(place, BatchResult { status: Status::OK, count: got as u32, value });
         }
         let body = self.read_reply(got);
-        let account = self.account.as_ref().map(|account| account.bytes());
+        let account = self.gaps.account.as_ref().map(|account| account.bytes());
         let Some(data) = data else {
             let payload: &[u8] = account.as_ref().map_or(&[], |bytes| bytes);
             let answer = Answer { body: &body, payload, keep: Keep::Never, ..Answer::default() };
-            at.worker.reply(&call, Status::OK, answer);
-            return Fate::Answered;
+            return at.reply(answer);
         };
-        let room = at.worker.connections.send_payload_max(call.connection).saturating_sub(data.len());
+        let room = at.reply_payload_max().saturating_sub(data.len());
         if let Some(account) = account.filter(|account| account.len() <= room) {
             let payload = [&data.to_vec(), &account[..]].concat();
-            at.worker.reply(
-                &call,
-                Status::OK,
-                Answer { body: &body, payload: &payload, ..Answer::default() },
-            );
-            return Fate::Answered;
+            return at.reply(Answer { body: &body, payload: &payload, ..Answer::default() });
         }
-        at.worker.reply_span(&call, &body, &[], data);
-        Fate::Answered
+        at.reply_span(&body, data)
     }
 
     /// What was read inline, without gaps. One walk finds also how much that is: a second would be as much work again.
     fn packed(&self) -> Span<'_> {
-        let Some(memory) = self.memory.first() else { return Span::EMPTY };
+        let Some(memory) = self.data.memory.first() else { return Span::EMPTY };
         if self.end > OFFSET_MAX {
-            return memory.span().slice(0, self.len as usize).unwrap_or(Span::EMPTY);
+            return memory.span().slice(0, self.request.len as usize).unwrap_or(Span::EMPTY);
         }
         let mut walked = 0;
-        let extents = self.layout.slice(0, self.len).inspect(|_| walked += 1);
+        let extents = self.request.layout.slice(0, self.request.len).inspect(|_| walked += 1);
         let data = pack(memory.span(), extents, self.end);
         work::add(walked / WALKED_IN_A_STEP);
         data

@@ -29,7 +29,7 @@ impl Worker {
     pub(super) fn claim_of(&self, call: &Call, request: &LockRequest) -> Claim {
         match request.flags {
             flags if flags.contains(LockFlags::RECLAIM) => {
-                Claim::Reclaim(self.sessions.find(call.session).and_then(|session| session.before))
+                Claim::Reclaim(self.sessions.find(call.session).and_then(|session| session.locks.before))
             }
             flags if flags.contains(LockFlags::REPAIR) => Claim::Repair,
             _ => Claim::New,
@@ -59,11 +59,11 @@ impl Worker {
             return false;
         }
         let Some(session) = self.sessions.find_mut(call.session) else { return false };
-        session.lockless_since = None;
-        if session.lock_record == LockRecord::Written {
+        session.locks.lockless_since = None;
+        if session.locks.record == LockRecord::Written {
             return false;
         }
-        session.lock_record = LockRecord::Asked;
+        session.locks.record = LockRecord::Asked;
         let (id, proof) = (session.id, proof_of(&session.secret));
         let waiter = self.park(*call, WaitsFor::LocksKept(AfterKept::Lock(*request)));
         self.shared.locks.keep_session(id, proof, self.teller(waiter));
@@ -112,7 +112,7 @@ impl Worker {
         match after {
             AfterKept::Lock(request) if status == Status::OK => {
                 if let Some(session) = self.sessions.find_mut(call.session) {
-                    session.lock_record = LockRecord::Written;
+                    session.locks.record = LockRecord::Written;
                 }
                 if call.has_expired(self.now) {
                     self.note_reclaimed(&call, &request);
@@ -143,7 +143,7 @@ impl Worker {
         if !request.flags.contains(LockFlags::LAST) {
             return;
         }
-        let before = self.sessions.find(call.session).and_then(|session| session.before);
+        let before = self.sessions.find(call.session).and_then(|session| session.locks.before);
         let ended = before.and_then(|before| self.shared.locks.with(|table| table.reclaimed_all(before)));
         if let Some(sessions) = ended {
             self.on_restart_over(sessions);
@@ -180,11 +180,12 @@ impl Worker {
 
     fn forget_lockless(&mut self, patience: Duration) {
         let (now, locks) = (self.now, Arc::clone(&self.shared.locks));
-        for (_, session) in self.sessions.iter_mut().filter(|(_, it)| it.lock_record == LockRecord::Written) {
+        for (_, session) in self.sessions.iter_mut().filter(|(_, it)| it.locks.record == LockRecord::Written)
+        {
             if locks.with(|table| table.has_any(session.id)) {
-                session.lockless_since = None;
-            } else if now >= session.lockless_since.get_or_insert(now).after(patience) {
-                (session.lock_record, session.lockless_since) = (LockRecord::None, None);
+                session.locks.lockless_since = None;
+            } else if now >= session.locks.lockless_since.get_or_insert(now).after(patience) {
+                (session.locks.record, session.locks.lockless_since) = (LockRecord::None, None);
                 locks.forget_session(session.id);
             }
         }
@@ -192,7 +193,7 @@ impl Worker {
 
     /// A session has ended, and so have its locks.
     pub(crate) fn forget_locks_of(&self, session: &Session) {
-        if session.lock_record != LockRecord::None {
+        if session.locks.record != LockRecord::None {
             self.shared.locks.forget_session(session.id);
         }
     }

@@ -3,9 +3,6 @@
 mod kept;
 mod turns;
 
-use std::ops::Range;
-
-use dafs_proto::extent::Extent;
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{
     LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
@@ -16,7 +13,7 @@ use super::Worker;
 use crate::shared::WorkerId;
 use crate::shared::locks::{Claim, Freed, Held, Lasting, LockTable, Outcome, Owner, Told, WaiterId, Waiting};
 use crate::shared::mail::Mail;
-use crate::storage::{LockKey, NodeId, work};
+use crate::storage::{LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::operations::{Operation, WaitsFor};
@@ -85,13 +82,13 @@ impl Worker {
         let (owner, session) = self.lock_owner(call, request.owner)?;
         let held = Held {
             owner,
-            client: session.client_id,
+            client: session.client.id,
             handle: call.header.handle.0,
             kind: request.kind,
             is_mandatory: request.flags.contains(LockFlags::MANDATORY),
             lasting,
         };
-        Ok((held, !session.lock_turns.is_empty()))
+        Ok((held, !session.locks.turns.is_empty()))
     }
 
     fn lock_or_wait(&mut self, call: &Call, asked: &Asked<'_>) -> Served {
@@ -160,7 +157,7 @@ impl Worker {
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let (owner, session) = self.lock_owner(call, request.owner)?;
         let (range, are_kept) = (request.range(), self.shared.locks.are_kept());
-        if !session.lock_turns.is_empty() {
+        if !session.locks.turns.is_empty() {
             self.claim_unlocked_turns(call, file, &range, request.owner);
         }
         let (lasts, granted) = if self.shared.locks.unlock_alone(file, &range, owner) {
@@ -344,82 +341,4 @@ impl Worker {
         }
         self.tell_of_locks(granted);
     }
-
-    /// A mandatory lock of another session keeps a request from its data.
-    #[inline]
-    pub(crate) fn check_locks(
-        &self,
-        call: &Call,
-        node: NodeId,
-        range: Range<u64>,
-        writes: bool,
-    ) -> Result<(), Status> {
-        match self.shared.locks.are_mandatory() {
-            true => self.look_at_locks(call, node, [range], writes),
-            false => Ok(()),
-        }
-    }
-
-    /// The same for a list of extents.
-    #[inline]
-    pub(super) fn check_locks_of(
-        &self,
-        call: &Call,
-        node: NodeId,
-        extents: impl Iterator<Item = Extent>,
-        writes: bool,
-    ) -> Result<(), Status> {
-        if !self.shared.locks.are_mandatory() {
-            return Ok(());
-        }
-        let range = |extent: Extent| extent.offset..extent.offset.saturating_add(extent.len);
-        self.look_at_locks(call, node, extents.map(range), writes)
-    }
-
-    #[cold]
-    fn look_at_locks(
-        &self,
-        call: &Call,
-        node: NodeId,
-        ranges: impl IntoIterator<Item = Range<u64>>,
-        writes: bool,
-    ) -> Result<(), Status> {
-        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?.id;
-        let file: LockKey = self.storage.lock_key(node)?;
-        // Not below the lock of the table.
-        let ranges = joined(ranges);
-        match self.shared.locks.with(|table| table.keeps_out(file, &ranges, session, writes)) {
-            true => Err(Status::LOCKED),
-            false => Ok(()),
-        }
-    }
-}
-
-/// Ranges of bytes in ascending order, those that touch joined.
-fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    let (mut looks, mut ascends) = (0, true);
-    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-        looks += 1;
-        match joined.last_mut() {
-            Some(last) if last.start <= range.start && range.start <= last.end => {
-                last.end = last.end.max(range.end);
-            }
-            last => {
-                ascends &= last.is_none_or(|last| last.end < range.start);
-                joined.push(range);
-            }
-        }
-    }
-    if !ascends {
-        looks += joined.len();
-        joined.sort_unstable_by_key(|range| range.start);
-        joined.dedup_by(|next, last| {
-            let touches = next.start <= last.end;
-            last.end = if touches { last.end.max(next.end) } else { last.end };
-            touches
-        });
-    }
-    work::add_looks(looks);
-    joined
 }

@@ -28,8 +28,8 @@ impl Worker {
         let outcome = self.ask_for_lock(call, asked, waiting);
         if let Some(session) = self.sessions.find_mut(call.session) {
             match outcome {
-                Ok(Outcome::Waits(_)) => session.lock_turns.wait(turn, kind),
-                _ => session.lock_turns.claim(turn, kind),
+                Ok(Outcome::Waits(_)) => session.locks.turns.wait(turn, kind),
+                _ => session.locks.turns.claim(turn, kind),
             }
         }
         match outcome? {
@@ -62,7 +62,7 @@ impl Worker {
     /// A client has a lock, or gives it up: it need not ask for it again, however it was told of it.
     pub(super) fn claim_lock_turn(&mut self, call: &Call, request: &LockRequest) {
         if let Some(session) = self.sessions.find_mut(call.session) {
-            session.lock_turns.claim(turn_of(call, request), request.kind);
+            session.locks.turns.claim(turn_of(call, request), request.kind);
         }
     }
 
@@ -83,7 +83,7 @@ impl Worker {
                     .find(handle)
                     .is_ok_and(|open| storage.lock_key(open.node).is_ok_and(|key| key == file))
             };
-            session.lock_turns.claim_told(|turn| {
+            session.locks.turns.claim_told(|turn| {
                 let is_covered = range.start <= turn.range().start && turn.range().end <= range.end;
                 turn.owner == owner && is_covered && is_of_file(FileHandle(turn.handle))
             });
@@ -101,7 +101,7 @@ impl Worker {
         let Some(key) = self.sessions.key_of(session) else { return };
         let since = (status == Status::OK).then_some(self.now);
         if let Some(session) = self.sessions.find_mut(key) {
-            session.lock_turns.come(turn, kind, since);
+            session.locks.turns.come(turn, kind, since);
         }
         self.tell_of_lock_turns(key);
     }
@@ -109,20 +109,21 @@ impl Worker {
     /// Tells a session of as many turns as it listens to.
     pub(crate) fn tell_of_lock_turns(&mut self, key: SessionKey) {
         loop {
-            let Some(connection) = self.sessions.find(key).and_then(|session| session.connection) else {
+            let Some(connection) = self.sessions.find(key).and_then(|session| session.presence.connection)
+            else {
                 return;
             };
             let listens = self.connections.find_mut(connection).is_some_and(|c| c.sends_at_once());
             let Some(session) = self.sessions.find_mut(key) else { return };
-            if !session.lock_turns.are_untold() {
+            if !session.locks.turns.are_untold() {
                 return;
             }
-            if !listens || session.notices >= CALLBACKS_MAX {
-                session.owes_notices = true;
+            if !listens || session.presence.notices >= CALLBACKS_MAX {
+                session.presence.owes_notices = true;
                 return;
             }
-            let Some(turn) = session.lock_turns.tell(self.now) else { return };
-            session.notices += 1;
+            let Some(turn) = session.locks.turns.tell(self.now) else { return };
+            session.presence.notices += 1;
             let header = Header::callback(Opcode::LockTurn, session.core.next_callback());
             self.send_callback(connection, header, &turn.bytes(), &[]);
         }
@@ -137,7 +138,7 @@ impl Worker {
         let mut ignored = Vec::new();
         let mut untold = Vec::new();
         for (key, session) in self.sessions.iter_mut() {
-            let turns = session.lock_turns.take_ignored(now, patience);
+            let turns = session.locks.turns.take_ignored(now, patience);
             if !turns.is_empty() {
                 tracing::warn!(
                     session = %session.shown_id(),
@@ -147,7 +148,7 @@ impl Worker {
                 );
             }
             ignored.extend(turns.into_iter().map(|turn| (key, turn)));
-            untold.extend(session.lock_turns.are_untold().then_some(key));
+            untold.extend(session.locks.turns.are_untold().then_some(key));
         }
         for (key, turn) in ignored {
             self.give_back(key, &turn);
@@ -159,7 +160,7 @@ impl Worker {
     pub(crate) fn give_unclaimed_locks_back(&mut self, key: SessionKey) {
         let now = self.now;
         let Some(session) = self.sessions.find_mut(key) else { return };
-        for turn in session.lock_turns.take_ignored(now, Duration::ZERO) {
+        for turn in session.locks.turns.take_ignored(now, Duration::ZERO) {
             self.give_back(key, &turn);
         }
     }

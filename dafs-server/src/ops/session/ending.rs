@@ -37,8 +37,8 @@ impl Worker {
         if let Phase::Live(session) = phase {
             let mut is_unused = false;
             if let Some(session) = self.sessions.find_mut(session) {
-                session.lost = Some(why.to_string().into_boxed_str());
-                is_unused = session.mounts.is_empty() && session.connection == Some(key);
+                session.presence.lost = Some(why.to_string().into_boxed_str());
+                is_unused = session.mounts.is_empty() && session.presence.connection == Some(key);
             }
             self.on_disconnected(session, key);
             if is_unused {
@@ -79,7 +79,7 @@ impl Worker {
         self.give_unclaimed_locks_back(key);
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.log_end(&session, &why);
-        if session.waiting > 0 {
+        if session.load.waiting > 0 {
             self.sched.turn().session_waits_no_more();
         }
         for open in session.handles.take_all().filter(|open| !open.is_root) {
@@ -99,7 +99,7 @@ impl Worker {
         self.buffers.end_session(key);
         self.operations.wake(Wakeup::Buffer);
         self.publish();
-        if let Some(connection) = session.connection
+        if let Some(connection) = session.presence.connection
             && let Some(connection) = self.connections.find_mut(connection)
             && matches!(connection.phase, Phase::Live(live) if live == key)
         {
@@ -122,8 +122,8 @@ impl Worker {
     /// One line for each session that ends.
     fn log_end(&self, session: &Session, why: &End<'_>) {
         let Ledger { requests, bytes_read, bytes_written } = session.ledger;
-        let seconds = self.now.since(session.opened).as_secs();
-        let why_shown = match (why, &session.lost) {
+        let seconds = self.now.since(session.presence.opened).as_secs();
+        let why_shown = match (why, &session.presence.lost) {
             (End::Bye, _) => "the client ended it".to_owned(),
             (End::LeaseOver, None) => "the client was silent for longer than the lease".to_owned(),
             (End::LeaseOver, Some(lost)) => {

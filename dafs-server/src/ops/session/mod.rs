@@ -63,7 +63,7 @@ impl Worker {
     /// All clients, for whoever may fence them off: as many as the reply has room for beside the rest.
     fn shown_clients(&self, call: &Call, beside: &Statistics) -> Vec<ClientStatistics> {
         let session = self.sessions.find(call.session);
-        if !session.is_some_and(|session| self.shared.rules().access.administers(&session.client)) {
+        if !session.is_some_and(|session| self.shared.rules().access.administers(&session.client.known_as)) {
             return Vec::new();
         }
         // The head of a long array.
@@ -85,8 +85,8 @@ impl Worker {
             handles_max: self.shared.settings.handles_max,
             slots: session.core.slots_max(),
             credits: session.core.credits().limit(),
-            uid: session.client.identity.uid,
-            gid: session.client.identity.gid,
+            uid: session.client.known_as.identity.uid,
+            gid: session.client.known_as.identity.gid,
         })
     }
 
@@ -95,7 +95,8 @@ impl Worker {
         let Some(connection) = self.connections.find(call.connection) else { return Vec::new() };
         let peer = &connection.endpoint.capabilities().peer;
         let rules = self.shared.rules();
-        let may = rules.exports().filter(|export| rules.access.may_mount(export, &session.client, peer));
+        let may =
+            rules.exports().filter(|export| rules.access.may_mount(export, &session.client.known_as, peer));
         may.map(|export| export.name.clone()).collect()
     }
 
@@ -107,7 +108,7 @@ impl Worker {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let connection = self.connections.find(call.connection).ok_or(Status::NO_SESSION)?;
         let peer = &connection.endpoint.capabilities().peer;
-        let rights = Arc::new(rules.access.mount(export, &session.client, peer)?);
+        let rights = Arc::new(rules.access.mount(export, &session.client.known_as, peer)?);
         let index = usize::from(id.0);
         let is_fenced = self.shared.fences.holds_off(index, &session.subject());
         if is_fenced && !self.may_enter_to_fence(session, index) {
@@ -135,7 +136,7 @@ impl Worker {
         let open = session.handles.remove(handle)?;
         self.free_locks_of_handle(call, open.node);
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
-        if session.waiting > 0 && self.operations.use_handle(call.session, handle) {
+        if session.load.waiting > 0 && self.operations.use_handle(call.session, handle) {
             let last = self.operations.last_number();
             if let Some(session) = self.sessions.find_mut(call.session) {
                 session.handles.leave(handle, open, last);
@@ -187,7 +188,7 @@ impl Worker {
         if open.rights.read_only {
             return Err(Status::READ_ONLY.into());
         }
-        let client = self.sessions.find(call.session).map(|session| &session.client);
+        let client = self.sessions.find(call.session).map(|session| &session.client.known_as);
         if !client.is_some_and(|client| self.shared.rules().access.administers(client)) {
             return Err(Status::PERMISSION.into());
         }

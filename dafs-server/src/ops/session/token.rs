@@ -39,7 +39,7 @@ impl Worker {
         }
         let grant = Grant {
             maker: session.id,
-            key_name: session.client.key_name.clone(),
+            key_name: session.client.known_as.key_name.clone(),
             identity: open.rights.identity.clone(),
             open: TokenFile {
                 export: open.node.export,
@@ -76,7 +76,7 @@ impl Worker {
             export: root.node.export,
             identity: &root.rights.identity,
             read_only: root.rights.read_only,
-            key_name: session.client.key_name.as_deref(),
+            key_name: session.client.known_as.key_name.as_deref(),
         };
         let found = self.shared.tokens().find(&token, &claim)?;
         let rights = Arc::clone(&root.rights);

@@ -12,7 +12,7 @@ use crate::worker::requests::work::Context;
 impl Transfer {
     /// Posts the RDMA of the first chunk that is ready for it.
     pub(super) fn post_next(&mut self, at: &mut Context<'_>) -> Progress {
-        match self.pipeline.next_post().filter(|_| !self.waits_for_post) {
+        match self.pipeline.next_post().filter(|_| !self.waits.for_post) {
             Some(chunk) => self.post(at, chunk),
             None => Progress::Wait,
         }
@@ -34,7 +34,7 @@ impl Transfer {
         // Of a window that nobody waits for, the slot is another chunk's by the time it has left.
         let token = if is_window && !is_watched { whole } else { part };
         connection.dirty = true;
-        let posted = if self.kind == TransferKind::Read {
+        let posted = if self.request.kind == TransferKind::Read {
             connection.endpoint.rdma_write(token, local, remote, None)
         } else {
             connection.endpoint.rdma_read(token, local, remote)
@@ -47,7 +47,7 @@ impl Transfer {
                     false => self.pipeline.posted(chunk.slot),
                 }
                 if posted == Posted::Done {
-                    at.worker.sched.turn().on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
+                    at.turn().on_moved(usize::try_from(chunk.len).unwrap_or(usize::MAX));
                 }
                 if posted == Posted::Done || (is_window && !is_watched) {
                     self.passage_moved(at, chunk.slot);
@@ -56,7 +56,7 @@ impl Transfer {
             }
             Err(PostError::Full) => {
                 at.wait_for_post_room();
-                self.waits_for_post = true;
+                self.waits.for_post = true;
                 Progress::Wait
             }
             Err(PostError::Closed) => Progress::Wait,
@@ -70,7 +70,7 @@ impl Transfer {
     }
 
     fn is_window(&self, slot: u8) -> bool {
-        self.kind == TransferKind::Read
+        self.request.kind == TransferKind::Read
             && self.pipeline.passage(slot).is_some_and(|passage| passage.buffer.is_none())
     }
 

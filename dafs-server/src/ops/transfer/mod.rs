@@ -42,7 +42,7 @@ enum Progress {
 
 impl Worker {
     pub(crate) fn begin_transfer(&mut self, call: &Call, mut transfer: Transfer) -> Served {
-        let Some(terms) = self.pipelining(call, transfer.len) else {
+        let Some(terms) = self.pipelining(call, transfer.request.len) else {
             // Its connection is gone; the client asks again on its next.
             if let Some(session) = self.sessions.find_mut(call.session) {
                 let written = session.core.take_effect(call.header.slot);
@@ -51,10 +51,13 @@ impl Worker {
             return Ok(());
         };
         transfer.chunk_size_max = terms.chunk_size;
-        transfer.verifier = self.target(transfer.node).verifier;
-        let written = self.written_before(call, transfer.verifier);
-        transfer.pipeline = Pipeline::new(transfer.kind, transfer.len, terms.depth).behind(written);
-        if transfer.kind == TransferKind::Append && !self.buffers.can_ever_lend(&transfer.chunk_sizes()) {
+        transfer.request.verifier = self.target(transfer.request.node).verifier;
+        let written = self.written_before(call, transfer.request.verifier);
+        transfer.pipeline =
+            Pipeline::new(transfer.request.kind, transfer.request.len, terms.depth).behind(written);
+        if transfer.request.kind == TransferKind::Append
+            && !self.buffers.can_ever_lend(&transfer.chunk_sizes())
+        {
             return Err(Status::TOO_LARGE.into());
         }
         self.begin_work(call, Box::new(transfer));
@@ -64,7 +67,7 @@ impl Worker {
 
 impl Work for Transfer {
     fn advance(&mut self, at: &mut Context<'_>) -> Fate {
-        while !(self.is_final || self.is_broken || self.waits_for_turn) {
+        while !(self.is_final || self.is_broken || self.waits.for_turn) {
             if let Some(outcome) = self.pipeline.outcome() {
                 return self.end(at, outcome);
             }
@@ -73,10 +76,10 @@ impl Work for Transfer {
             {
                 return self.tell(at, slot, done as usize);
             }
-            if at.worker.sched.is_over() {
+            if at.is_over() {
                 // Its connection has had enough for now.
-                self.waits_for_turn = true;
-                at.worker.connections.yield_turn(at.call.connection, at.token);
+                self.waits.for_turn = true;
+                at.yield_turn();
                 break;
             }
             // Storage is kept busy before RDMA is: it is the one that works by itself.
@@ -95,7 +98,7 @@ impl Work for Transfer {
     }
 
     fn on_turn(&mut self, at: &mut Context<'_>) -> Fate {
-        self.waits_for_turn = false;
+        self.waits.for_turn = false;
         self.advance(at)
     }
 
@@ -104,7 +107,7 @@ impl Work for Transfer {
             return self.finish(at, result);
         }
         if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-            at.worker.sessions.leaves_storage(at.call.session, chunk.len);
+            at.leaves_storage(chunk.len);
         }
         self.chunk_stored(at, slot, result);
         match (self.is_broken, self.in_storage()) {
@@ -132,8 +135,8 @@ impl Work for Transfer {
     }
 
     fn on_buffers(&mut self, at: &mut Context<'_>, mut buffers: Vec<Buffer>, expired: bool) -> Fate {
-        self.waits_for_buffer = false;
-        match self.kind {
+        self.waits.for_buffer = false;
+        match self.request.kind {
             TransferKind::Append => self.collected = buffers,
             TransferKind::Read | TransferKind::Write => self.granted = buffers.pop(),
         }
@@ -144,15 +147,15 @@ impl Work for Transfer {
     }
 
     fn on_post_room(&mut self, at: &mut Context<'_>) -> Fate {
-        if std::mem::take(&mut self.waits_for_post) { self.advance(at) } else { Fate::Waits }
+        if std::mem::take(&mut self.waits.for_post) { self.advance(at) } else { Fate::Waits }
     }
 
     fn waits_for_storage(&self) -> bool {
-        self.waits_for_storage
+        self.waits.for_storage
     }
 
     fn on_storage_room(&mut self, at: &mut Context<'_>) -> Fate {
-        self.waits_for_storage = false;
+        self.waits.for_storage = false;
         self.advance(at)
     }
 
@@ -166,7 +169,9 @@ impl Work for Transfer {
     }
 
     fn effect(&self) -> Option<Effect> {
-        Some(self.written()).filter(|count| *count > 0).map(|count| Effect::Bytes(count, self.verifier))
+        Some(self.written())
+            .filter(|count| *count > 0)
+            .map(|count| Effect::Bytes(count, self.request.verifier))
     }
 
     fn into_buffers(self: Box<Self>) -> Vec<Buffer> {
@@ -188,7 +193,7 @@ impl Transfer {
             return Progress::Wait;
         }
         let others = self.pipeline.in_progress();
-        let progress = match self.kind {
+        let progress = match self.request.kind {
             TransferKind::Read => self.begin_read(at, from, remote),
             TransferKind::Write | TransferKind::Append => self.begin_write(at, from, remote),
         };
@@ -208,7 +213,7 @@ impl Transfer {
 
     /// Begins a chunk of a write: from the client's memory, or a buffer that it is fetched into. False where none is there now.
     fn begin_write(&mut self, at: &mut Context<'_>, from: u64, remote: RemoteRange) -> Result<bool, Status> {
-        if self.kind == TransferKind::Write
+        if self.request.kind == TransferKind::Write
             && let Some(memory) = at.remote_memory(&remote, Access::REMOTE_READ)?
         {
             let passage = Passage { memory: smallvec![memory], buffer: None, remote, is_mapped: true };
@@ -233,14 +238,14 @@ impl Transfer {
         from: u64,
         len: usize,
     ) -> Option<(MemoryRef, Option<Buffer>)> {
-        if self.kind == TransferKind::Append {
+        if self.request.kind == TransferKind::Append {
             return self.append_buffer(at, from, len);
         }
-        if self.waits_for_buffer {
+        if self.waits.for_buffer {
             return None;
         }
         let Some(buffer) = at.buffer(self.granted.take(), len) else {
-            self.waits_for_buffer = true;
+            self.waits.for_buffer = true;
             return None;
         };
         // A smaller one than wanted chops the chunk.
@@ -258,15 +263,13 @@ impl Transfer {
     ) -> Option<(MemoryRef, Option<Buffer>)> {
         let sizes = self.chunk_sizes();
         if self.collected.is_empty() {
-            if self.waits_for_buffer {
+            if self.waits.for_buffer {
                 return None;
             }
-            let owner = at.owner();
-            match at.worker.buffers.acquire_all(owner, &sizes) {
+            match at.all_buffers(&sizes) {
                 Some(buffers) => self.collected = buffers,
                 None => {
-                    at.worker.buffers.wait_for_all(owner, sizes);
-                    self.waits_for_buffer = true;
+                    self.waits.for_buffer = true;
                     return None;
                 }
             }
@@ -289,12 +292,12 @@ impl Transfer {
     /// Gives back what a chunk that is over passed through, and what those did that are moved no further.
     fn end_chunks(&mut self, at: &mut Context<'_>, ended: Option<Passage>) {
         let ended = ended.into_iter().chain(self.pipeline.take_moot());
-        ended.filter_map(|passage| passage.buffer).for_each(|buffer| at.worker.release_buffer(buffer));
+        ended.filter_map(|passage| passage.buffer).for_each(|buffer| at.release_buffer(buffer));
     }
 
     /// Bytes that are in the file, while storage has nothing of it.
     fn written(&self) -> u64 {
-        match self.kind {
+        match self.request.kind {
             TransferKind::Write => self.pipeline.stored_to(),
             TransferKind::Read | TransferKind::Append => 0,
         }
@@ -303,24 +306,21 @@ impl Transfer {
     /// Its connection was lost, and storage has let go of its memory: it goes on from what is written, on the connection on which the
     /// client has asked again or will.
     fn restart_or_abandon(&mut self, at: &mut Context<'_>) -> Fate {
-        let Some(terms) = at.worker.pipelining(&at.call, self.len) else { return Fate::Abandoned };
-        at.worker.buffers.stop_waiting(at.owner());
+        let Some(terms) = at.pipelining(self.request.len) else { return Fate::Abandoned };
+        at.stop_waiting_for_buffers();
         let written = self.written();
-        let segments = self.segments.clone();
-        let mut fresh = Transfer::new(self.kind, self.node, self.offset, self.len, segments);
-        (fresh.stability, fresh.verifier) = (self.stability, self.verifier);
+        let mut fresh = Transfer::of(self.request.clone());
         fresh.chunk_size_max = terms.chunk_size;
-        fresh.pipeline = Pipeline::new(fresh.kind, fresh.len, terms.depth).behind(written);
+        fresh.pipeline = Pipeline::new(fresh.request.kind, fresh.request.len, terms.depth).behind(written);
         let broken = std::mem::replace(self, fresh);
-        at.worker.release_buffers(Box::new(broken).into_buffers());
+        at.release_buffers(Box::new(broken).into_buffers());
         self.advance(at)
     }
 
     /// All of a read is on its way: the reply goes behind it.
     fn tell(&self, at: &mut Context<'_>, slot: SendSlot, done: usize) -> Fate {
-        let call = at.call;
-        at.worker.count_moved(&call, false, self.node.export, Method::Direct, done);
-        at.tell(slot, &read_reply(done, self.len as usize))
+        at.count_moved(false, self.request.node.export, Method::Direct, done);
+        at.tell(slot, &read_reply(done, self.request.len as usize))
     }
 
     /// All chunks are moved, or one failed.
@@ -329,19 +329,21 @@ impl Transfer {
             Ok(done) => done,
             Err(status) => return at.refuse(status),
         };
-        let node = self.node;
-        let op = match self.kind {
+        let node = self.request.node;
+        let op = match self.request.kind {
             TransferKind::Read => {
-                let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-                at.worker.reply_read(&at.call, node.export, done as usize, len);
-                return Fate::Answered;
+                let len = u32::try_from(self.request.len).unwrap_or(u32::MAX);
+                return at.reply_read(node.export, done as usize, len);
             }
-            TransferKind::Write if self.stability == Stability::Unstable || done == 0 => {
-                return self.reply_written(at, self.offset, done as usize);
+            TransferKind::Write if self.request.stability == Stability::Unstable || done == 0 => {
+                return self.reply_written(at, self.request.offset, done as usize);
             }
-            TransferKind::Write => {
-                FsOp::Commit { node, offset: self.offset, len: done, stability: self.stability }
-            }
+            TransferKind::Write => FsOp::Commit {
+                node,
+                offset: self.request.offset,
+                len: done,
+                stability: self.request.stability,
+            },
             TransferKind::Append => {
                 if let Err(status) = self.check_locks(at, 0..u64::MAX) {
                     return at.refuse(status);
@@ -349,7 +351,7 @@ impl Transfer {
                 let sizes = self.chunk_sizes();
                 let filled = self.collected.iter().zip(&sizes);
                 let from = filled.filter_map(|(buffer, len)| buffer.memory().slice(0, *len));
-                FsOp::Append { node, from: from.collect(), stability: self.stability }
+                FsOp::Append { node, from: from.collect(), stability: self.request.stability }
             }
         };
         self.is_final = true;
@@ -361,17 +363,16 @@ impl Transfer {
         let done = self.pipeline.outcome().and_then(Result::ok).unwrap_or(0);
         match result {
             Ok(FsReply::Appended(offset, count)) => self.reply_written(at, offset, count),
-            Ok(_) => self.reply_written(at, self.offset, done as usize),
+            Ok(_) => self.reply_written(at, self.request.offset, done as usize),
             Err(status) => at.refuse(status),
         }
     }
 
     fn reply_written(&self, at: &mut Context<'_>, offset: u64, count: usize) -> Fate {
-        let target = Target { node: self.node, verifier: self.verifier };
-        let (stability, method) = (self.stability, Method::Direct);
-        let appends = self.kind == TransferKind::Append;
-        let write = Writing { target, appends, offset, len: self.len, stability, method };
-        at.worker.finish_write(&at.call, write, count);
-        Fate::Answered
+        let target = Target { node: self.request.node, verifier: self.request.verifier };
+        let (stability, method) = (self.request.stability, Method::Direct);
+        let appends = self.request.kind == TransferKind::Append;
+        let write = Writing { target, appends, offset, len: self.request.len, stability, method };
+        at.reply_written(&write, count, &[])
     }
 }

@@ -28,7 +28,7 @@ impl Transfer {
         let capabilities = connection.endpoint.capabilities();
         let copies_mapped = capabilities.provider == Provider::Verbs;
         let parts_max = usize::from(capabilities.segments_max);
-        let (node, offset, len) = (self.node, self.offset + from, remote.len as usize);
+        let (node, offset, len) = (self.request.node, self.request.offset + from, remote.len as usize);
         self.check_locks(at, offset..offset + remote.len)?;
         if let Some(memory) = at.remote_memory(&remote, Access::REMOTE_WRITE)? {
             return self.read_mapped(at, from, memory, remote);
@@ -36,8 +36,8 @@ impl Transfer {
         let window = match copies_mapped || !at.trusts_mapped_files() {
             true => LocalSegments::new(),
             false => {
-                let at_once = at.worker.sched.at_once(len, at.worker.now);
-                at.worker.storage.map(node, offset, at_once, parts_max)
+                let at_once = at.at_once(len);
+                at.storage().map(node, offset, at_once, parts_max)
             }
         };
         let mapped: usize = window.iter().map(MemoryRef::len).sum();
@@ -80,10 +80,10 @@ impl Transfer {
         memory: MemoryRef,
         remote: RemoteRange,
     ) -> Result<bool, Status> {
-        let at_once = at.worker.sched.at_once(memory.len(), at.worker.now);
-        let (node, offset) = (self.node, self.offset + from);
+        let at_once = at.at_once(memory.len());
+        let (node, offset) = (self.request.node, self.request.offset + from);
         let result = match memory.span().slice(0, at_once) {
-            Some(span) => at.worker.storage.read_now(node, offset, &[span]),
+            Some(span) => at.storage().read_now(node, offset, &[span]),
             None => Err(NowError::Failed(Status::IO)),
         };
         let waits = matches!(result, Err(NowError::WouldBlock));
@@ -97,30 +97,30 @@ impl Transfer {
 
     /// A session that has enough with storage waits until some of it comes back.
     pub(super) fn must_wait_for_storage(&mut self, at: &mut Context<'_>, kind: TransferKind) -> bool {
-        if self.kind == kind && !self.waits_for_storage {
-            self.waits_for_storage = at.waits_for_storage_room();
+        if self.request.kind == kind && !self.waits.for_storage {
+            self.waits.for_storage = at.waits_for_storage_room();
         }
-        self.kind == kind && self.waits_for_storage
+        self.request.kind == kind && self.waits.for_storage
     }
 
     /// Storage fills a chunk's memory.
     fn read_chunk(&mut self, at: &mut Context<'_>, chunk: Chunk) {
-        let (node, offset) = (self.node, self.offset + chunk.at);
+        let (node, offset) = (self.request.node, self.request.offset + chunk.at);
         let Some(memory) = self.memory(chunk.slot, chunk.len) else { return };
-        let result = at.worker.storage.read_now(node, offset, &[memory.span()]);
+        let result = at.storage().read_now(node, offset, &[memory.span()]);
         self.on_tried(at, chunk.slot, result, || FsOp::Read { node, offset, into: vec![memory] });
     }
 
     /// Gives storage the next chunk of a write that has arrived.
     pub(super) fn store_next(&mut self, at: &mut Context<'_>) -> Progress {
-        if self.kind != TransferKind::Write {
+        if self.request.kind != TransferKind::Write {
             return Progress::Wait;
         }
         let Some(chunk) = self.pipeline.next_store() else { return Progress::Wait };
         if self.must_wait_for_storage(at, TransferKind::Write) {
             return Progress::Wait;
         }
-        let (node, offset) = (self.node, self.offset + chunk.at);
+        let (node, offset) = (self.request.node, self.request.offset + chunk.at);
         self.pipeline.storing(chunk.slot);
         if let Err(status) = self.check_locks(at, offset..offset + chunk.len) {
             self.fail_chunk(at, chunk.slot, status);
@@ -130,7 +130,7 @@ impl Transfer {
             self.fail_chunk(at, chunk.slot, Status::IO);
             return Progress::Continue;
         };
-        let result = write_all(&mut *at.worker.storage, node, offset, memory.span());
+        let result = write_all(at.storage(), node, offset, memory.span());
         let stability = Stability::Unstable;
         self.on_tried(at, chunk.slot, result, || FsOp::Write { node, offset, from: vec![memory], stability });
         Progress::Continue
@@ -139,7 +139,7 @@ impl Transfer {
     /// A mandatory lock that was granted since the transfer began keeps the rest of it out.
     #[inline]
     pub(super) fn check_locks(&self, at: &Context<'_>, range: Range<u64>) -> Result<(), Status> {
-        at.worker.check_locks(&at.call, self.node, range, self.kind != TransferKind::Read)
+        at.check_locks(self.request.node, range, self.request.kind != TransferKind::Read)
     }
 
     /// Storage was asked to move a chunk without waiting; where it has to wait, it is given `later`.
@@ -152,7 +152,7 @@ impl Transfer {
     ) {
         match result {
             Ok(count) => {
-                at.worker.sched.turn().on_moved(count);
+                at.turn().on_moved(count);
                 self.chunk_stored(at, slot, Ok(FsReply::Count(count)));
             }
             Err(NowError::Failed(status)) => self.chunk_stored(at, slot, Err(status)),
@@ -161,11 +161,11 @@ impl Transfer {
     }
 
     fn submit_chunk(&mut self, at: &mut Context<'_>, slot: u8, op: FsOp) {
-        at.worker.stats.counted.storage_waits += 1;
+        at.counted().storage_waits += 1;
         if let Some(result) = at.submit(token_with_slot(at.token, slot), op) {
             self.chunk_stored(at, slot, result);
         } else if let Some(chunk) = self.pipeline.chunk_in(slot, Stage::Storage) {
-            at.worker.sessions.enters_storage(at.call.session, chunk.len);
+            at.enters_storage(chunk.len);
         }
     }
 

@@ -102,11 +102,11 @@ impl Share {
         let mut share = Self {
             token,
             progress,
-            layout: list.layout.clone(),
-            len: list.len,
-            sieve: list.sieve,
-            memory: list.memory.clone(),
-            segments: list.segments.clone(),
+            layout: list.request.layout.clone(),
+            len: list.request.len,
+            sieve: list.request.sieve,
+            memory: list.data.memory.clone(),
+            segments: list.data.segments.clone(),
             first: 0,
             identity,
         };

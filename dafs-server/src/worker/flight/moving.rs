@@ -20,17 +20,17 @@ impl List {
     /// calls.
     pub(crate) fn move_now(&mut self, storage: &mut dyn Storage, size_max: usize) -> Result<(), NowError> {
         let gap = gap();
-        self.moved = 0;
-        let is_timed = self.costs.is_some() || self.account.is_some();
+        self.work.moved = 0;
+        let is_timed = self.gaps.costs.is_some() || self.gaps.account.is_some();
         let began = is_timed.then(Instant::now);
         let result = self.move_each(storage, size_max, gap);
-        self.tally.time = began.map_or(Duration::ZERO, |began| began.elapsed());
+        self.gaps.tally.time = began.map_or(Duration::ZERO, |began| began.elapsed());
         result
     }
 
     /// As [`List::move_now`], where nothing is at hand.
     pub(crate) fn move_nothing(&mut self) -> Result<(), NowError> {
-        (self.moved, self.tally) = (0, Tally::default());
+        (self.work.moved, self.gaps.tally) = (0, Tally::default());
         if self.has_next() { Err(NowError::WouldBlock) } else { Ok(()) }
     }
 
@@ -40,22 +40,22 @@ impl List {
         size_max: usize,
         gap: &MemoryRef,
     ) -> Result<(), NowError> {
-        self.tally = Tally::default();
-        while self.has_next() && self.moved < size_max && !self.calls.has_stopped() {
-            if self.kind == TransferKind::Read {
-                self.read_pieces(storage, size_max - self.moved);
-                if self.moved >= size_max {
+        self.gaps.tally = Tally::default();
+        while self.has_next() && self.work.moved < size_max && !self.work.calls.has_stopped() {
+            if self.request.kind == TransferKind::Read {
+                self.read_pieces(storage, size_max - self.work.moved);
+                if self.work.moved >= size_max {
                     break;
                 }
             }
             let Some(call) = self.next_call_now().filter(|_| self.has_next()) else { break };
-            let parts = self.parts.as_slice();
+            let parts = self.work.parts.as_slice();
             let has_gaps = has_gaps(parts, &call);
-            let moved = if has_gaps && self.kind != TransferKind::Read {
+            let moved = if has_gaps && self.request.kind != TransferKind::Read {
                 match self.move_window(storage, &call) {
                     Ok(Some(count)) => Ok(count),
                     Ok(None) => {
-                        self.apart_until = call.parts.end;
+                        self.work.apart_until = call.parts.end;
                         continue;
                     }
                     Err(error) => Err(error),
@@ -71,14 +71,14 @@ impl List {
                 Err(NowError::WouldBlock) => return Err(NowError::WouldBlock),
                 Err(NowError::Failed(status)) => Err(status),
             };
-            self.tally.count(has_gaps, call.len);
-            if self.account.is_some() {
-                self.tally.count_apart(Apart::of(self.parts.as_slice(), &call));
+            self.gaps.tally.count(has_gaps, call.len);
+            if self.gaps.account.is_some() {
+                self.gaps.tally.count_apart(Apart::of(self.work.parts.as_slice(), &call));
             }
-            self.next = call.parts.end;
+            self.work.next = call.parts.end;
             match moved {
                 Ok(count) => {
-                    self.moved += count.max(CALL_SIZE_MIN);
+                    self.work.moved += count.max(CALL_SIZE_MIN);
                     self.on_moved(&call, count);
                 }
                 Err(status) => self.on_failed(&call, status),
@@ -91,7 +91,7 @@ impl List {
 impl List {
     /// Moves parts that storage reads without a system call, each straight into its place, until they are `size_max` bytes or more.
     fn read_pieces(&mut self, storage: &mut dyn Storage, size_max: usize) {
-        let parts = self.parts.as_slice().get(self.next..).unwrap_or_default();
+        let parts = self.work.parts.as_slice().get(self.work.next..).unwrap_or_default();
         let mut moved = 0;
         let allowed = parts.iter().take_while(|part| {
             let begins = moved < size_max;
@@ -106,51 +106,53 @@ impl List {
         let piece = |index: usize| {
             let part = parts.get(index)?;
             if last.get().0 != part.segment {
-                last.set((part.segment, self.segment_span(part.segment)?));
+                last.set((part.segment, self.data.segment_span(part.segment)?));
             }
             Some((part.offset, last.get().1.slice(part.within, part.len)?))
         };
-        let count = storage.read_pieces(self.node, total, &piece);
+        let count = storage.read_pieces(self.request.node, total, &piece);
         let moved: usize = parts.iter().take(count).map(|part| part.len).sum();
-        self.moved += moved;
-        self.next += count;
-        self.tally.pieces += count as u32;
+        self.work.moved += moved;
+        self.work.next += count;
+        self.gaps.tally.pieces += count as u32;
     }
 
     /// One call for all parts, each in its place.
     fn move_call(&self, storage: &mut dyn Storage, call: &Call, gap: &MemoryRef) -> Result<usize, NowError> {
-        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let parts = self.work.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         // Filled where it is: it is two kilobytes, and most calls have one part.
         let mut spans: SmallVec<[Span<'_>; 128]> = SmallVec::new();
         each_piece(parts, call.offset, |piece| {
             spans.extend(match piece {
-                Piece::Part(part) => self.span_of(part, part.len),
+                Piece::Part(part) => self.data.span_of(part, part.len),
                 Piece::Gap(len) => gap.span().slice(0, len),
             });
         });
-        match self.kind {
-            TransferKind::Read => storage.read_now(self.node, call.offset, &spans),
-            TransferKind::Write | TransferKind::Append => storage.write_now(self.node, call.offset, &spans),
+        match self.request.kind {
+            TransferKind::Read => storage.read_now(self.request.node, call.offset, &spans),
+            TransferKind::Write | TransferKind::Append => {
+                storage.write_now(self.request.node, call.offset, &spans)
+            }
         }
     }
 
     /// A window of the file in place of the parts that it holds; `None` where they are to be written each by itself.
     fn move_window(&self, storage: &mut dyn Storage, call: &Call) -> Result<Option<usize>, NowError> {
-        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let parts = self.work.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         let bounce = bounce();
         let window = bounce.as_ref().and_then(|bounce| bounce.span().slice(0, call.len as usize));
         let Some(window) = window else { return Ok(None) };
         let mut change = || {
             for part in parts {
                 if let (Some(memory), Some(place)) = (
-                    self.span_of(part, part.len),
+                    self.data.span_of(part, part.len),
                     window.slice((part.offset - call.offset) as usize, part.len),
                 ) {
                     place.copy_from(memory);
                 }
             }
         };
-        storage.sieve_now(self.node, call.offset, window, &mut change)
+        storage.sieve_now(self.request.node, call.offset, window, &mut change)
     }
 
     /// One call for all parts, by way of contiguous memory: to the kernel a segment costs more than copying a small part.
@@ -160,19 +162,19 @@ impl List {
         call: &Call,
         bounce: &MemoryRef,
     ) -> Result<usize, NowError> {
-        let parts = self.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
+        let parts = self.work.parts.as_slice().get(call.parts.clone()).unwrap_or_default();
         let Some(window) = bounce.span().slice(0, call.len as usize) else { return Ok(0) };
         let places = |part: &Part, len: usize| {
-            let memory = self.span_of(part, len)?;
+            let memory = self.data.span_of(part, len)?;
             Some((memory, window.slice((part.offset - call.offset) as usize, len)?))
         };
-        if self.kind != TransferKind::Read {
+        if self.request.kind != TransferKind::Read {
             for (memory, place) in parts.iter().filter_map(|part| places(part, part.len)) {
                 place.copy_from(memory);
             }
-            return storage.write_now(self.node, call.offset, &[window]);
+            return storage.write_now(self.request.node, call.offset, &[window]);
         }
-        let count = storage.read_now(self.node, call.offset, &[window])?;
+        let count = storage.read_now(self.request.node, call.offset, &[window])?;
         for part in parts {
             let got = count.saturating_sub((part.offset - call.offset) as usize).min(part.len);
             if let Some((memory, place)) = places(part, got) {

@@ -23,6 +23,24 @@ pub(crate) enum TransferKind {
 /// A transfer under way.
 #[derive(Debug)]
 pub(crate) struct Transfer {
+    pub(crate) request: TransferRequest,
+    pub(crate) pipeline: Pipeline<Passage>,
+    /// Largest chunk while nobody else is there, bytes.
+    pub(crate) chunk_size_max: u64,
+    /// Appends: one buffer for each chunk, lent before the first.
+    pub(crate) collected: Vec<Buffer>,
+    /// Lent, and not yet used.
+    pub(crate) granted: Option<Buffer>,
+    pub(crate) waits: Waits,
+    /// Storage makes the data durable, or appends it.
+    pub(crate) is_final: bool,
+    /// Its connection ended while storage had its memory: what was posted on it is lost.
+    pub(crate) is_broken: bool,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct TransferRequest {
     pub(crate) kind: TransferKind,
     pub(crate) node: NodeId,
     pub(crate) offset: u64,
@@ -31,25 +49,19 @@ pub(crate) struct Transfer {
     pub(crate) stability: Stability,
     /// From before anything was written.
     pub(crate) verifier: Verifier,
-    pub(crate) pipeline: Pipeline<Passage>,
-    /// Largest chunk while nobody else is there, bytes.
-    pub(crate) chunk_size_max: u64,
-    /// Appends: one buffer for each chunk, lent before the first.
-    pub(crate) collected: Vec<Buffer>,
-    /// Lent, and not yet used.
-    pub(crate) granted: Option<Buffer>,
+}
+
+/// What a transfer waits for beside its chunks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waits {
     /// It is in the queue for buffers.
-    pub(crate) waits_for_buffer: bool,
+    pub(crate) for_buffer: bool,
     /// It is among those whose posts found the queue full.
-    pub(crate) waits_for_post: bool,
+    pub(crate) for_post: bool,
     /// Others of its session have as much with storage as they may.
-    pub(crate) waits_for_storage: bool,
+    pub(crate) for_storage: bool,
     /// It goes on when its connection has its next turn.
-    pub(crate) waits_for_turn: bool,
-    /// Storage makes the data durable, or appends it.
-    pub(crate) is_final: bool,
-    /// Its connection ended while storage had its memory: what was posted on it is lost.
-    pub(crate) is_broken: bool,
+    pub(crate) for_turn: bool,
 }
 
 /// What a chunk passes through, on this side and on the client's.
@@ -65,22 +77,19 @@ pub(crate) struct Passage {
 
 impl Transfer {
     pub(crate) fn new(kind: TransferKind, node: NodeId, offset: u64, len: u64, segments: Segments) -> Self {
+        let (stability, verifier) = (Stability::Unstable, Verifier(0));
+        Self::of(TransferRequest { kind, node, offset, len, segments, stability, verifier })
+    }
+
+    /// The same, of which nothing has begun.
+    pub(crate) fn of(request: TransferRequest) -> Self {
         Self {
-            kind,
-            node,
-            offset,
-            len,
-            segments,
-            stability: Stability::Unstable,
-            verifier: Verifier(0),
-            pipeline: Pipeline::new(kind, len, 1),
+            pipeline: Pipeline::new(request.kind, request.len, 1),
+            request,
             chunk_size_max: 0,
             collected: Vec::new(),
             granted: None,
-            waits_for_buffer: false,
-            waits_for_post: false,
-            waits_for_storage: false,
-            waits_for_turn: false,
+            waits: Waits::default(),
             is_final: false,
             is_broken: false,
         }
@@ -89,7 +98,7 @@ impl Transfer {
     /// The part of the client's memory from `at` on that is contiguous, at most `len_max` bytes.
     pub(crate) fn remote_at(&self, at: u64, len_max: u64) -> Option<RemoteRange> {
         let mut before = 0;
-        for segment in &self.segments {
+        for segment in &self.request.segments {
             if at < before + segment.len {
                 let inside = at - before;
                 return segment.slice(inside, (segment.len - inside).min(len_max));

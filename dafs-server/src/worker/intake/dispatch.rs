@@ -3,7 +3,6 @@
 use dafs_proto::session::{Admission, ChainStep, SessionFault};
 use dafs_proto::wire::{CHAIN_HANDLE, Header, Opcode, Status};
 
-use super::handshake::ACTIVE_FOR;
 use crate::worker::Worker;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
 use crate::worker::flight::{Call, Wakeup};
@@ -22,11 +21,7 @@ impl Worker {
     ) {
         let now = self.now;
         let Some(mut session) = self.sessions.find_mut(session_key) else { return };
-        session.last_heard = now;
-        session.active_until = now.after(ACTIVE_FOR);
-        session.notices = 0;
-        session.raised = false;
-        if std::mem::take(&mut session.owes_notices) {
+        if session.presence.on_request(now) {
             self.tell_of_due_batches();
             self.tell_of_lock_turns(session_key);
             let Some(again) = self.sessions.find_mut(session_key) else { return };

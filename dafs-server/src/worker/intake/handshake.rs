@@ -1,8 +1,6 @@
 //! Handshakes of connections: from `Hello` to a session, new or resumed.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dafs_proto::session::{Key, ServerHandshake, ServerRefusal, ServerSession, SessionFault};
 use dafs_proto::wire::{
@@ -16,14 +14,9 @@ use crate::shared::mail::{Introduction, Mail};
 use crate::worker::Worker;
 use crate::worker::connections::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
-use crate::worker::sched::plans::Plans;
 use crate::worker::sessions::handles::HandleTable;
-use crate::worker::sessions::turns::LockTurns;
 use crate::worker::sessions::views::Views;
-use crate::worker::sessions::{Ledger, LockRecord, Session};
-
-/// How long a session counts as active after a request.
-pub(crate) const ACTIVE_FOR: Duration = Duration::from_secs(1);
+use crate::worker::sessions::{Client, Ledger, Load, LockStanding, Presence, Session};
 
 /// Encoded bytes of a slot report at most: the array, a slot below 65,536, a sequence, and whether it was executed.
 const SLOT_REPORT_SIZE_MAX: usize = 1 + 3 + 5 + 1;
@@ -197,7 +190,7 @@ impl Worker {
         let Some(resume) = &hello.resume else { return Ok(None) };
         let Some(session) = self.sessions.resume(resume.session, &resume.secret) else { return Ok(None) };
         let client = self.admit_client(key, hello, proven)?;
-        let is_same = |s: &Session| s.client.is_same(&client) && s.client_id == hello.client_id;
+        let is_same = |s: &Session| s.client.known_as.is_same(&client) && s.client.id == hello.client_id;
         let same = self.sessions.find(session).is_some_and(is_same);
         // It may come from another address than before. A withdrawn export has the rules of the start.
         let (rules, began) = (self.shared.rules(), &self.shared.settings.exports);
@@ -208,7 +201,9 @@ impl Worker {
         if !same || !exports.all(|export| rules.access.admits_address(export, peer)) {
             return Err(ServerRefusal::Status(Status::AUTH_FAILED));
         }
-        if let Some(older) = self.sessions.find_mut(session).and_then(|session| session.connection.take()) {
+        if let Some(older) =
+            self.sessions.find_mut(session).and_then(|session| session.presence.connection.take())
+        {
             self.close(older, &"the client resumed its session on another connection");
         }
         Ok(Some(session))
@@ -271,40 +266,21 @@ impl Worker {
             secret: self.random(),
             core: ServerSession::new(slots, credits),
             handles: HandleTable::default(),
-            client,
-            client_id: hello.client_id,
-            client_name: hello.client_name.clone(),
-            peer,
-            opened: self.now,
-            lost: None,
-            ledger: Ledger::default(),
+            views: Views::new(views, self.shared.settings.limits.views_max),
             mounts: Vec::new(),
             place,
             descriptors,
-            views: Views::new(views, self.shared.settings.limits.views_max),
-            connection: None,
-            raised: false,
-            notices: 0,
-            owes_notices: false,
-            batched: 0,
-            lock_turns: LockTurns::default(),
-            before,
-            lock_record: LockRecord::None,
-            lockless_since: None,
-            last_heard: self.now,
-            assured: self.now,
-            waiting: 0,
-            storage_size: 0,
-            plans: Plans::default(),
-            storage_waiters: VecDeque::new(),
-            active_until: self.now,
-            copies_until: self.now,
+            ledger: Ledger::default(),
+            client: Client { known_as: client, id: hello.client_id, name: hello.client_name.clone(), peer },
+            presence: Presence::new(self.now),
+            locks: LockStanding::behind(before),
+            load: Load { copies_until: self.now, ..Load::default() },
         };
-        let ClientIdentity { identity, evidence, key_name } = &session.client;
+        let ClientIdentity { identity, evidence, key_name } = &session.client.known_as;
         tracing::info!(
             session = %session.shown_id(),
             client = session.shown_client(),
-            client_id = %format_args!("{:032x}", u128::from_be_bytes(session.client_id)),
+            client_id = %format_args!("{:032x}", u128::from_be_bytes(session.client.id)),
             peer = %session.shown_peer(),
             uid = identity.uid,
             gid = identity.gid,
@@ -340,14 +316,11 @@ impl Worker {
         self.connections[key].beginning = None;
         let (now, settings) = (self.now, &self.shared.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
-        session.connection = Some(key);
-        session.lost = None;
-        session.peer = self.connections[key].endpoint.capabilities().peer.address;
-        (session.last_heard, session.assured) = (now, now);
-        session.raised = false;
+        session.presence.on_attached(key, now);
+        session.client.peer = self.connections[key].endpoint.capabilities().peer.address;
         // Also anew: it may be at another address, by which fences go.
         self.shared.directory.introduce(session.id, session.shown());
-        session.lock_turns.on_resumed();
+        session.locks.turns.on_resumed();
         let mut slot_reports = if resumed { session.core.on_resumed() } else { Vec::new() };
         slot_reports
             .truncate(slot_reports_max(self.connections[key].endpoint.capabilities().send_payload_max));

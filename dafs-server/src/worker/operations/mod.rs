@@ -59,8 +59,8 @@ pub(crate) struct Former {
 impl Former {
     /// Whose session this is.
     pub(crate) fn of(session: &Session) -> Self {
-        let key_name = session.client.key_name.clone();
-        Self { client_id: session.client_id, key_name, address: session.peer }
+        let key_name = session.client.known_as.key_name.clone();
+        Self { client_id: session.client.id, key_name, address: session.client.peer }
     }
 
     /// Who it is to fences.

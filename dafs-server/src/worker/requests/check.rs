@@ -1,9 +1,13 @@
-//! What a request may use: the handle that it names, the memory of its client, and its payload.
+//! What a request may use: the handle that it names, the bytes that others have not locked, the memory of its client, and its payload.
 
+use std::ops::Range;
+
+use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
 use dafs_proto::wire::{Opcode, Status, WireError};
 
-use crate::storage::{Identity, NodeId};
+use crate::shared::settings::Pipelining;
+use crate::storage::{Identity, LockKey, NodeId, work};
 use crate::worker::Worker;
 use crate::worker::connections::connection::Connection;
 use crate::worker::flight::Call;
@@ -44,7 +48,7 @@ impl Worker {
     #[cold]
     pub(crate) fn may_enter_to_fence(&self, session: &Session, export: usize) -> bool {
         self.shared.fences.names_the_allowed(export)
-            && self.shared.rules().access.administers(&session.client)
+            && self.shared.rules().access.administers(&session.client.known_as)
     }
 
     /// The file whose data a request reads or writes, if that was asked for when it was opened.
@@ -86,6 +90,64 @@ impl Worker {
             0 => Ok(()),
             extra => Err(WireError::TrailingBytes { what: "request without a payload", extra }),
         }
+    }
+
+    /// A mandatory lock of another session keeps a request from its data.
+    #[inline]
+    pub(crate) fn check_locks(
+        &self,
+        call: &Call,
+        node: NodeId,
+        range: Range<u64>,
+        writes: bool,
+    ) -> Result<(), Status> {
+        match self.shared.locks.are_mandatory() {
+            true => self.look_at_locks(call, node, [range], writes),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for a list of extents.
+    #[inline]
+    pub(crate) fn check_locks_of(
+        &self,
+        call: &Call,
+        node: NodeId,
+        extents: impl Iterator<Item = Extent>,
+        writes: bool,
+    ) -> Result<(), Status> {
+        if !self.shared.locks.are_mandatory() {
+            return Ok(());
+        }
+        let range = |extent: Extent| extent.offset..extent.offset.saturating_add(extent.len);
+        self.look_at_locks(call, node, extents.map(range), writes)
+    }
+
+    #[cold]
+    fn look_at_locks(
+        &self,
+        call: &Call,
+        node: NodeId,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+        writes: bool,
+    ) -> Result<(), Status> {
+        let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?.id;
+        let file: LockKey = self.storage.lock_key(node)?;
+        // Not below the lock of the table.
+        let ranges = joined(ranges);
+        match self.shared.locks.with(|table| table.keeps_out(file, &ranges, session, writes)) {
+            true => Err(Status::LOCKED),
+            false => Ok(()),
+        }
+    }
+
+    /// How a transfer of `len` bytes on this connection is cut; `None` when the connection is gone.
+    pub(crate) fn pipelining(&self, call: &Call, len: u64) -> Option<Pipelining> {
+        let connection = self.connections.find(call.connection)?;
+        let terms = self.connections.listener_of(connection).pipelining;
+        let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max);
+        let size_max = size_max.min(self.buffers.largest() as u64);
+        Some(Pipelining { chunk_size: terms.chunk_size_of(len).min(size_max), ..terms })
     }
 
     /// The client's memory as memory of this process, where the provider can.
@@ -145,4 +207,33 @@ pub(crate) fn no_body(body: &[u8]) -> Result<(), WireError> {
         0 => Ok(()),
         extra => Err(WireError::TrailingBytes { what: "request without a body", extra }),
     }
+}
+
+/// Ranges of bytes in ascending order, those that touch joined.
+fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    let (mut looks, mut ascends) = (0, true);
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        looks += 1;
+        match joined.last_mut() {
+            Some(last) if last.start <= range.start && range.start <= last.end => {
+                last.end = last.end.max(range.end);
+            }
+            last => {
+                ascends &= last.is_none_or(|last| last.end < range.start);
+                joined.push(range);
+            }
+        }
+    }
+    if !ascends {
+        looks += joined.len();
+        joined.sort_unstable_by_key(|range| range.start);
+        joined.dedup_by(|next, last| {
+            let touches = next.start <= last.end;
+            last.end = if touches { last.end.max(next.end) } else { last.end };
+            touches
+        });
+    }
+    work::add_looks(looks);
+    joined
 }

@@ -17,8 +17,8 @@ impl Worker {
     /// Adds an operation; its token names it to storage and providers.
     pub(crate) fn park(&mut self, call: Call, state: WaitsFor) -> OpToken {
         if let Some(session) = self.sessions.find_mut(call.session) {
-            session.waiting += 1;
-            if session.waiting == 1 {
+            session.load.waiting += 1;
+            if session.load.waiting == 1 {
                 self.sched.turn().session_waits();
             }
         }
@@ -32,8 +32,8 @@ impl Worker {
         }
         let operation = self.operations.remove(index);
         if let Some(session) = self.sessions.find_mut(operation.call.session) {
-            session.waiting = session.waiting.saturating_sub(1);
-            if session.waiting == 0 {
+            session.load.waiting = session.load.waiting.saturating_sub(1);
+            if session.load.waiting == 0 {
                 self.sched.turn().session_waits_no_more();
             }
             // A batch may have used many.
@@ -120,10 +120,10 @@ impl Worker {
     /// A connection is gone. What needed it cannot go on; the client asks again on its next connection.
     pub(crate) fn on_disconnected(&mut self, session: SessionKey, key: ConnectionKey) {
         if let Some(session) = self.sessions.find_mut(session)
-            && session.connection == Some(key)
+            && session.presence.connection == Some(key)
         {
-            session.connection = None;
-            session.last_heard = self.now;
+            session.presence.connection = None;
+            session.presence.last_heard = self.now;
         }
         for index in self.operations.places_of(|operation| operation.call.connection == key) {
             // The endpoint is gone and with it all that was posted on it.

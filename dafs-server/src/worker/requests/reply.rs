@@ -167,7 +167,7 @@ impl Worker {
             let mut target =
                 fair_target(call.header.credits, session.core.slots_max(), operations_max, active);
             if target > session.core.credits().limit() {
-                let connection = session.connection.and_then(|key| self.connections.find_mut(key));
+                let connection = session.presence.connection.and_then(|key| self.connections.find_mut(key));
                 let ready = connection.map_or(1, |connection| connection.endpoint.expect_messages(target));
                 target = target.min(ready);
             }
@@ -216,7 +216,7 @@ impl Worker {
     pub(super) fn leave_batch(&mut self, index: usize) {
         let session = self.operations[index].call.session;
         if let Some(session) = self.sessions.find_mut(session) {
-            session.batched = session.batched.saturating_sub(1);
+            session.load.batched = session.load.batched.saturating_sub(1);
         }
     }
 

@@ -2,18 +2,28 @@
 //! put back unless it is over. What each of them does is `ops`'.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
-use dafs_proto::session::Effect;
-use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, TransportError};
-use dafs_proto::wire::{AccessPattern, FileHandle, HEAD_SIZE_MAX, Status};
+use dafs_proto::extent::Extent;
+use dafs_proto::session::{Effect, Moment};
+use dafs_proto::transport::{Access, Head, MemoryRef, OpToken, RemoteRange, SendSlot, Span, TransportError};
+use dafs_proto::wire::{AccessPattern, BatchResult, FileHandle, HEAD_SIZE_MAX, Method, Statistics, Status};
 
-use crate::storage::{FsOp, FsResult, NodeId, Submitted};
+use crate::shared::locks::Locks;
+use crate::shared::settings::Pipelining;
+use crate::storage::{ExportId, FsOp, FsResult, NodeId, Storage, Submitted};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connections::connection::Connection;
+use crate::worker::flight::after::Writing;
+use crate::worker::flight::answer::Answer;
+use crate::worker::flight::batch::BatchPlace;
 use crate::worker::flight::{Call, READ_AHEAD, token};
 use crate::worker::ids::SessionKey;
 use crate::worker::operations::WaitsFor;
+use crate::worker::sched::Turns;
+use crate::worker::sched::costs::SieveCosts;
+use crate::worker::sched::plans::PlanRoom;
 
 /// An operation that moves data in steps.
 pub(crate) trait Work: Debug + Send {
@@ -75,10 +85,10 @@ pub(crate) enum Fate {
     Abandoned,
 }
 
-/// What an operation is lent when it goes on: the worker, and its own place there.
+/// What an operation is lent when it goes on: its own place, and of the worker what the methods here give.
 pub(crate) struct Context<'w> {
-    pub(crate) worker: &'w mut Worker,
-    pub(crate) index: usize,
+    worker: &'w mut Worker,
+    index: usize,
     pub(crate) token: OpToken,
     pub(crate) call: Call,
     told: Option<Head>,
@@ -113,6 +123,125 @@ impl Context<'_> {
         }
     }
 
+    /// Storage, for what it has at hand.
+    #[inline]
+    pub(crate) fn storage(&mut self) -> &mut dyn Storage {
+        &mut *self.worker.storage
+    }
+
+    /// The turn of its connection that is under way.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> &mut Turns {
+        self.worker.sched.turn()
+    }
+
+    /// Storage, and the bytes that the turn may still move.
+    #[inline]
+    pub(crate) fn storage_in_turn(&mut self) -> (&mut dyn Storage, usize) {
+        (&mut *self.worker.storage, self.worker.sched.turn().left())
+    }
+
+    /// Enough for this turn.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.worker.sched.is_over()
+    }
+
+    /// It goes on in its connection's next turn.
+    pub(crate) fn yield_turn(&mut self) {
+        self.worker.connections.yield_turn(self.call.connection, self.token);
+    }
+
+    /// Several clients want the worker's time.
+    #[inline]
+    pub(crate) fn is_contended(&self) -> bool {
+        self.worker.is_contended()
+    }
+
+    /// How much of so many bytes that are at hand is moved in one step.
+    #[inline]
+    pub(crate) fn at_once(&self, len: usize) -> usize {
+        self.worker.sched.at_once(len, self.worker.now)
+    }
+
+    /// The time.
+    pub(crate) fn now(&self) -> Moment {
+        self.worker.now
+    }
+
+    /// What lists of reads, or of writes, have cost.
+    #[inline]
+    pub(crate) fn costs(&mut self, writes: bool) -> &mut SieveCosts {
+        self.worker.sched.costs(writes)
+    }
+
+    /// What is counted.
+    #[inline]
+    pub(crate) fn counted(&mut self) -> &mut Statistics {
+        &mut self.worker.stats.counted
+    }
+
+    /// The locks of all files.
+    pub(crate) fn locks(&self) -> &Locks {
+        &self.worker.shared.locks
+    }
+
+    /// A mandatory lock of another session keeps it from these bytes.
+    #[inline]
+    pub(crate) fn check_locks(&self, node: NodeId, range: Range<u64>, writes: bool) -> Result<(), Status> {
+        self.worker.check_locks(&self.call, node, range, writes)
+    }
+
+    /// The same for a list of extents.
+    #[inline]
+    pub(crate) fn check_locks_of(
+        &self,
+        node: NodeId,
+        extents: impl Iterator<Item = Extent>,
+        writes: bool,
+    ) -> Result<(), Status> {
+        self.worker.check_locks_of(&self.call, node, extents, writes)
+    }
+
+    /// Room for a plan that may wait with it.
+    pub(crate) fn plan_room(&self) -> Option<PlanRoom> {
+        self.worker.sched.plan_room(&self.worker.sessions.find(self.call.session)?.load.plans)
+    }
+
+    /// How a transfer of `len` bytes on its connection is cut; `None` when that is gone.
+    pub(crate) fn pipelining(&self, len: u64) -> Option<Pipelining> {
+        self.worker.pipelining(&self.call, len)
+    }
+
+    /// Its session may have one more call with storage.
+    pub(crate) fn has_storage_room(&self) -> bool {
+        let size_max = self.worker.sched.storage_size_max(self.worker.now);
+        self.worker.sessions.has_room(self.call.session, size_max)
+    }
+
+    /// Its session has as much with storage as it may: then it goes on when some of that is back.
+    pub(crate) fn waits_for_storage_room(&mut self) -> bool {
+        let size_max = self.worker.sched.storage_size_max(self.worker.now);
+        self.worker.sessions.waits_for_room(self.call.session, size_max, self.token)
+    }
+
+    /// Storage has a call of its, of so many bytes.
+    pub(crate) fn enters_storage(&mut self, len: u64) {
+        self.worker.sessions.enters_storage(self.call.session, len);
+    }
+
+    /// Storage has it no longer.
+    pub(crate) fn leaves_storage(&mut self, len: u64) {
+        self.worker.sessions.leaves_storage(self.call.session, len);
+    }
+
+    /// The operation is there, and so is its connection.
+    pub(crate) fn is_present(&self, token: OpToken) -> bool {
+        let operations = &self.worker.operations;
+        let connection = operations.live_index_of(token).map(|index| operations[index].call.connection);
+        connection.is_some_and(|key| self.worker.connections.find(key).is_some())
+    }
+
     /// A buffer for so many bytes, perhaps a smaller one: what was granted, or another. Without one the operation is queued.
     pub(crate) fn buffer(&mut self, granted: Option<Buffer>, len: usize) -> Option<Buffer> {
         let owner = self.owner();
@@ -121,6 +250,43 @@ impl Context<'_> {
             self.worker.buffers.wait(owner, len);
         }
         buffer
+    }
+
+    /// A buffer for so many bytes, perhaps a smaller one, where there is one now.
+    pub(crate) fn spare_buffer(&mut self, len: usize) -> Option<Buffer> {
+        let owner = self.owner();
+        self.worker.buffers.acquire(owner, len)
+    }
+
+    /// Buffers of these sizes, all at once. Without them the operation is queued.
+    pub(crate) fn all_buffers(&mut self, sizes: &[usize]) -> Option<Vec<Buffer>> {
+        let owner = self.owner();
+        let buffers = self.worker.buffers.acquire_all(owner, sizes);
+        if buffers.is_none() {
+            self.worker.buffers.wait_for_all(owner, sizes.to_vec());
+        }
+        buffers
+    }
+
+    /// It waits for buffers no more.
+    pub(crate) fn stop_waiting_for_buffers(&mut self) {
+        let owner = self.owner();
+        self.worker.buffers.stop_waiting(owner);
+    }
+
+    /// Bytes of the largest buffer.
+    pub(crate) fn largest_buffer(&self) -> usize {
+        self.worker.buffers.largest()
+    }
+
+    /// Gives a buffer back.
+    pub(crate) fn release_buffer(&mut self, buffer: Buffer) {
+        self.worker.release_buffer(buffer);
+    }
+
+    /// Gives buffers back.
+    pub(crate) fn release_buffers(&mut self, buffers: Vec<Buffer>) {
+        self.worker.release_buffers(buffers);
     }
 
     /// The client's own memory, where the provider maps it.
@@ -198,6 +364,48 @@ impl Context<'_> {
     /// Reads of its session may be sent from mapped files.
     pub(crate) fn trusts_mapped_files(&self) -> bool {
         self.worker.sessions.trusts_mapped_files(self.call.session, self.worker.now)
+    }
+
+    /// Data was read or written for it.
+    #[inline]
+    pub(crate) fn count_moved(&mut self, writes: bool, export: ExportId, method: Method, bytes: usize) {
+        self.worker.count_moved(&self.call, writes, export, method, bytes);
+    }
+
+    /// Answers.
+    pub(crate) fn reply(&mut self, answer: Answer<'_>) -> Fate {
+        self.worker.reply(&self.call, Status::OK, answer);
+        Fate::Answered
+    }
+
+    /// Answers with data that lies in memory of the server.
+    pub(crate) fn reply_span(&mut self, body: &[u8], data: Span<'_>) -> Fate {
+        self.worker.reply_span(&self.call, body, &[], data);
+        Fate::Answered
+    }
+
+    /// Answers a plain read into the client's memory.
+    pub(crate) fn reply_read(&mut self, export: ExportId, count: usize, len: u32) -> Fate {
+        self.worker.reply_read(&self.call, export, count, len);
+        Fate::Answered
+    }
+
+    /// Answers a write.
+    pub(crate) fn reply_written(&mut self, write: &Writing, count: usize, payload: &[u8]) -> Fate {
+        self.count_moved(true, write.target.node.export, write.method, count);
+        self.worker.reply_written(&self.call, write, u32::try_from(count).unwrap_or(u32::MAX), payload);
+        Fate::Answered
+    }
+
+    /// Answers into the batch that it is of.
+    pub(crate) fn end_part(&mut self, place: BatchPlace, result: BatchResult) -> Fate {
+        self.worker.end_part(place, result);
+        Fate::Answered
+    }
+
+    /// The largest payload of its reply, bytes.
+    pub(crate) fn reply_payload_max(&self) -> usize {
+        self.worker.connections.send_payload_max(self.call.connection)
     }
 
     /// Answers with a status alone.

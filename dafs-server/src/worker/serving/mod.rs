@@ -138,7 +138,7 @@ impl Worker {
         }
         let own = self.connections.find(key).and_then(|connection| connection.phase.session());
         let own = own.and_then(|session| self.sessions.find(session));
-        all.saturating_sub(usize::from(own.is_some_and(|own| own.waiting > 0)))
+        all.saturating_sub(usize::from(own.is_some_and(|own| own.load.waiting > 0)))
     }
 
     /// Goes on with transfers that went out of their turn.

@@ -84,8 +84,11 @@ impl Worker {
     /// are served as long as the loop runs.
     pub fn drain(&mut self) {
         self.sessions.drain();
-        let live: Vec<_> =
-            self.sessions.iter().filter_map(|(key, session)| Some((key, session.connection?))).collect();
+        let live: Vec<_> = self
+            .sessions
+            .iter()
+            .filter_map(|(key, session)| Some((key, session.presence.connection?)))
+            .collect();
         for (session, connection) in live {
             self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
         }
@@ -114,8 +117,8 @@ impl Worker {
         let later = |moment: Moment| moment.after(duration).min(now);
         self.lifetime.on_stall(later);
         for (_, session) in self.sessions.iter_mut() {
-            session.last_heard = later(session.last_heard);
-            session.lock_turns.on_stall(later);
+            session.presence.last_heard = later(session.presence.last_heard);
+            session.locks.turns.on_stall(later);
         }
         self.connections.iter_mut().for_each(|connection| connection.on_stall(later));
     }
@@ -135,7 +138,7 @@ impl Worker {
                 None => {
                     let session = connection.phase.session().and_then(|session| self.sessions.find(session));
                     let peer = &connection.endpoint.capabilities().peer;
-                    let owner = session.map(|session| Access::budget_owner(&session.client, peer));
+                    let owner = session.map(|session| Access::budget_owner(&session.client.known_as, peer));
                     connection.unsent = budget.take(&owner.unwrap_or(Owner::Unknown), unsent);
                     connection.unsent.is_some()
                 }
@@ -158,7 +161,7 @@ impl Worker {
                 && let Phase::Live(session) = connection.phase
                 && let Some(session) = self.sessions.find_mut(session)
             {
-                session.last_heard = now;
+                session.presence.last_heard = now;
             }
         }
     }
@@ -235,18 +238,18 @@ impl Worker {
         for (key, session) in self.sessions.iter_mut() {
             let waits = waits.get(&key).copied().unwrap_or_default();
             let credits = session.core.credits();
-            let is_mute = session.connection.is_some() && credits.executing() >= credits.limit();
+            let is_mute = session.presence.connection.is_some() && credits.executing() >= credits.limit();
             let waits_for_others = is_mute && waits.for_others > 0 && waits.for_client == 0;
             // [SESS-98] What storage does would be repeated in another session.
             let is_excused = waits.in_storage > 0 || waits_for_others;
             if is_excused {
-                session.last_heard = now;
+                session.presence.last_heard = now;
             }
             if !(is_excused && is_mute) {
-                session.assured = now;
-            } else if now >= session.assured.after(keep_alive) {
-                session.assured = now;
-                told.extend(session.connection.map(|connection| (key, connection, credits.limit())));
+                session.presence.assured = now;
+            } else if now >= session.presence.assured.after(keep_alive) {
+                session.presence.assured = now;
+                told.extend(session.presence.connection.map(|connection| (key, connection, credits.limit())));
             }
         }
         for (session, connection, limit) in told {
@@ -258,7 +261,7 @@ impl Worker {
     /// Connections need not be ready for more messages than their clients may send.
     fn expect_fewer(&mut self) {
         for (_, session) in self.sessions.iter() {
-            let connection = session.connection.and_then(|key| self.connections.find_mut(key));
+            let connection = session.presence.connection.and_then(|key| self.connections.find_mut(key));
             let limit = session.core.credits().limit();
             if let Some(connection) = connection.filter(|found| found.endpoint.messages_expected() > limit) {
                 connection.endpoint.expect_messages(limit);
@@ -281,8 +284,8 @@ impl Worker {
                 let target = self.sessions.credit_target(wanted, session.core.slots_max(), operations_max);
                 // A client that has sent nothing since may not have read the last: its receives for callbacks are few. `last_heard` does
                 // not tell: while storage is at work for a session, that moves on by itself.
-                let grows = !session.raised && session.is_active(now) && target > credits.limit();
-                grows.then_some((key, session.connection?, target))
+                let grows = !session.presence.raised && session.is_active(now) && target > credits.limit();
+                grows.then_some((key, session.presence.connection?, target))
             })
             .collect();
         for (session, connection, target) in raised {
@@ -294,7 +297,7 @@ impl Worker {
             if self.tell_credits(session, connection, target.min(ready))
                 && let Some(session) = self.sessions.find_mut(session)
             {
-                session.raised = true;
+                session.presence.raised = true;
             }
         }
     }

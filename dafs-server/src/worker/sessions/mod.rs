@@ -5,7 +5,7 @@ pub mod handles;
 pub(crate) mod turns;
 pub(crate) mod views;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -48,74 +48,147 @@ pub struct Session {
     pub core: ServerSession,
     /// What it has open.
     pub handles: HandleTable,
-    /// Who the client is.
-    pub client: ClientIdentity,
-    /// The client's own id, for fencing.
-    pub client_id: [u8; 16],
-    /// For people.
-    pub client_name: String,
-    /// Where it came from last; `None` for this host.
-    pub peer: Option<SocketAddr>,
-    /// When it began.
-    pub opened: Moment,
-    /// Why it has no connection, where it has none.
-    pub lost: Option<Box<str>>,
-    /// What it did.
-    pub ledger: Ledger,
+    /// What it has described of files.
+    pub views: Views,
     /// Exports that it has mounted. One that has none ends with its connection.
     pub mounts: Vec<ExportId>,
     /// Its place among all sessions.
     pub place: Charge,
     /// Descriptors that its open files take.
     pub descriptors: Charge,
-    /// What it has described of files.
-    pub views: Views,
+    /// What it did.
+    pub ledger: Ledger,
+    /// Whose it is.
+    pub client: Client,
+    /// Whether its client is there.
+    pub presence: Presence,
+    /// What it knows of its locks.
+    pub locks: LockStanding,
+    /// What it has under way.
+    pub load: Load,
+}
+
+/// Whose a session is.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Who the client has proven to be.
+    pub known_as: ClientIdentity,
+    /// The client's own id, for fencing.
+    pub id: [u8; 16],
+    /// For people.
+    pub name: String,
+    /// Where it came from last; `None` for this host.
+    pub peer: Option<SocketAddr>,
+}
+
+/// Whether the client of a session is there, and listens.
+#[derive(Debug)]
+pub struct Presence {
+    /// When the session began.
+    pub opened: Moment,
     /// The connection it is on now.
     pub connection: Option<ConnectionKey>,
-    /// Its credits were raised by a callback, and it has sent nothing since.
-    pub raised: bool,
-    /// Operations of its batches under way.
-    pub batched: u32,
-    /// Notices of batches since it was last heard.
-    pub notices: u8,
-    /// Ends of its batches were not told because it did not listen.
-    pub owes_notices: bool,
-    /// Locks whose turn has come, of those that it waits for.
-    pub(crate) lock_turns: LockTurns,
-    /// Its session before a restart of the server, which had locks.
-    pub(crate) before: Option<SessionId>,
-    /// Whether it is in the file of those who have locks.
-    pub(crate) lock_record: LockRecord,
-    /// Since when it has none although it is there.
-    pub(crate) lockless_since: Option<Moment>,
+    /// Why it has none, where it has none.
+    pub lost: Option<Box<str>>,
     /// When its client last said something.
     pub last_heard: Moment,
     /// When it could last speak, or was told that its server is there.
     pub(crate) assured: Moment,
+    /// It counts toward the fair shares until this time.
+    pub active_until: Moment,
+    /// Its credits were raised by a callback, and it has sent nothing since.
+    pub raised: bool,
+    /// Notices of batches and of locks since it was last heard.
+    pub notices: u8,
+    /// Some were not told because it did not listen.
+    pub owes_notices: bool,
+}
+
+impl Presence {
+    /// A session begins now.
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            opened: now,
+            connection: None,
+            lost: None,
+            last_heard: now,
+            assured: now,
+            active_until: now,
+            raised: false,
+            notices: 0,
+            owes_notices: false,
+        }
+    }
+
+    /// Its client has sent a request; whether it is owed notices, which it listens to now.
+    #[inline]
+    pub(crate) fn on_request(&mut self, now: Moment) -> bool {
+        self.last_heard = now;
+        self.active_until = now.after(ACTIVE_FOR);
+        self.notices = 0;
+        self.raised = false;
+        std::mem::take(&mut self.owes_notices)
+    }
+
+    /// It is on this connection from now on.
+    pub(crate) fn on_attached(&mut self, connection: ConnectionKey, now: Moment) {
+        self.connection = Some(connection);
+        self.lost = None;
+        (self.last_heard, self.assured) = (now, now);
+        self.raised = false;
+    }
+}
+
+/// What a session knows of its locks.
+#[derive(Debug)]
+pub struct LockStanding {
+    /// Those whose turn has come, of those that it waits for.
+    pub(crate) turns: LockTurns,
+    /// Its session before a restart of the server, which had locks.
+    pub(crate) before: Option<SessionId>,
+    /// Whether it is in the file of those who have locks.
+    pub(crate) record: LockRecord,
+    /// Since when it has none although it is there.
+    pub(crate) lockless_since: Option<Moment>,
+}
+
+impl LockStanding {
+    /// Of one without locks, with this one before it.
+    pub(crate) fn behind(before: Option<SessionId>) -> Self {
+        Self { turns: LockTurns::default(), before, record: LockRecord::None, lockless_since: None }
+    }
+}
+
+/// What a session has under way.
+#[derive(Debug, Default)]
+pub struct Load {
     /// Operations in flight that wait for something.
     pub waiting: usize,
+    /// Operations of its batches under way.
+    pub batched: u32,
     /// Bytes of chunks that storage has.
     pub storage_size: usize,
+    /// Transfers whose next chunk waits for others to come back from storage.
+    pub storage_waiters: VecDeque<OpToken>,
     /// What it has planned, of views.
     pub plans: Plans,
-    /// Transfers whose next chunk waits for others to come back from storage.
-    pub storage_waiters: std::collections::VecDeque<OpToken>,
-    /// Counts toward the fair shares until this time.
-    pub active_until: Moment,
     /// Until then nothing is sent to it from mapped files: one was truncated under a read.
     pub copies_until: Moment,
 }
 
+/// How long a session counts as active after a request.
+const ACTIVE_FOR: Duration = Duration::from_secs(1);
+
 impl Session {
     /// It has a share of the server: a request of it is in progress, or was a little while ago.
     pub fn is_active(&self, now: Moment) -> bool {
-        self.active_until > now || self.core.credits().executing() > 0
+        self.presence.active_until > now || self.core.credits().executing() > 0
     }
 
     /// Who it is to fences.
     pub(crate) fn subject(&self) -> Subject<'_> {
-        let (client_id, key_name) = (&self.client_id, self.client.key_name.as_deref());
-        Subject { client_id, key_name, address: self.peer }
+        let (client_id, key_name) = (&self.client.id, self.client.known_as.key_name.as_deref());
+        Subject { client_id, key_name, address: self.client.peer }
     }
 
     /// Its name, for the log.
@@ -125,23 +198,23 @@ impl Session {
 
     /// What its client calls itself, for the log, which quotes it: a space in it begins no field of the line.
     pub(crate) fn shown_client(&self) -> String {
-        self.client_name.chars().take(CLIENT_NAME_SHOWN).flat_map(char::escape_debug).collect()
+        self.client.name.chars().take(CLIENT_NAME_SHOWN).flat_map(char::escape_debug).collect()
     }
 
     /// Whose it is, for whoever may fence that client off.
     pub(crate) fn shown(&self) -> ClientStatistics {
         ClientStatistics {
-            client_id: self.client_id,
+            client_id: self.client.id,
             name: self.shown_client(),
-            address: self.peer.map_or_else(String::new, |address| address.ip().to_string()),
-            key: self.client.key_name.clone().unwrap_or_default().to_string(),
+            address: self.client.peer.map_or_else(String::new, |address| address.ip().to_string()),
+            key: self.client.known_as.key_name.clone().unwrap_or_default().to_string(),
             sessions: 0,
         }
     }
 
     /// Where its client is, for the log.
     pub(crate) fn shown_peer(&self) -> String {
-        self.peer.map_or_else(|| "this host".to_owned(), |address| address.to_string())
+        self.client.peer.map_or_else(|| "this host".to_owned(), |address| address.to_string())
     }
 }
 
@@ -230,7 +303,8 @@ impl Sessions {
 
     /// Sessions silent for longer than `lease`.
     pub fn expired(&self, now: Moment, lease: Duration) -> Vec<SessionKey> {
-        let silent = self.sessions.iter().filter(|(_, session)| now >= session.last_heard.after(lease));
+        let silent =
+            self.sessions.iter().filter(|(_, session)| now >= session.presence.last_heard.after(lease));
         silent.map(|(key, _)| SessionKey(key)).collect()
     }
 
@@ -275,13 +349,13 @@ impl Sessions {
     #[cold]
     pub(crate) fn distrust_mapped_files(&mut self, session: SessionKey, now: Moment) {
         if let Some(session) = self.find_mut(session) {
-            session.copies_until = now.after(DISTRUST_TIME);
+            session.load.copies_until = now.after(DISTRUST_TIME);
         }
     }
 
     /// Reads of the session may be sent from mapped files.
     pub(crate) fn trusts_mapped_files(&self, session: SessionKey, now: Moment) -> bool {
-        self.find(session).is_none_or(|session| session.copies_until <= now)
+        self.find(session).is_none_or(|session| session.load.copies_until <= now)
     }
 
     /// No more are taken from now on.
@@ -325,20 +399,20 @@ impl Sessions {
 impl Sessions {
     /// A session may have one more call with storage, where each may have so many bytes.
     pub(crate) fn has_room(&self, session: SessionKey, size_max: usize) -> bool {
-        self.find(session).is_none_or(|session| session.storage_size < size_max)
+        self.find(session).is_none_or(|session| session.load.storage_size < size_max)
     }
 
     /// Storage has a call of a session, of so many bytes.
     pub(crate) fn enters_storage(&mut self, session: SessionKey, len: u64) {
         if let Some(session) = self.find_mut(session) {
-            session.storage_size += storage_cost(len);
+            session.load.storage_size += storage_cost(len);
         }
     }
 
     /// Storage has it no longer.
     pub(crate) fn leaves_storage(&mut self, session: SessionKey, len: u64) {
         if let Some(session) = self.find_mut(session) {
-            session.storage_size = session.storage_size.saturating_sub(storage_cost(len));
+            session.load.storage_size = session.load.storage_size.saturating_sub(storage_cost(len));
         }
     }
 
@@ -348,20 +422,20 @@ impl Sessions {
             return false;
         }
         if let Some(session) = self.find_mut(session) {
-            session.storage_waiters.push_back(waiter);
+            session.load.storage_waiters.push_back(waiter);
         }
         true
     }
 
     /// How many wait so.
     pub(crate) fn waiters_for_room(&self, session: SessionKey) -> usize {
-        self.find(session).map_or(0, |session| session.storage_waiters.len())
+        self.find(session).map_or(0, |session| session.load.storage_waiters.len())
     }
 
     /// Takes the next of them, where there is room.
     pub(crate) fn take_waiter_for_room(&mut self, session: SessionKey, size_max: usize) -> Option<OpToken> {
-        let session = self.find_mut(session).filter(|session| session.storage_size < size_max)?;
-        session.storage_waiters.pop_front()
+        let session = self.find_mut(session).filter(|session| session.load.storage_size < size_max)?;
+        session.load.storage_waiters.pop_front()
     }
 }
 
