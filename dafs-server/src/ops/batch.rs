@@ -5,22 +5,21 @@
 mod inline;
 mod notices;
 
-use dafs_proto::session::{Effect, PartEffect};
 use dafs_proto::transport::{Access, OpToken};
 use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchError, BatchFlags, BatchLimits, BatchOperation, BatchRequest, BatchResult,
-    CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, Verifier, decode_batch,
+    CHAIN_HANDLE, Header, Method, Opcode, Stability, Status, decode_batch,
 };
 
 use super::Worker;
 use super::write::write_all;
 use crate::storage::NowError;
+use crate::worker::connections::memory::with_remote_memory;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::{Payload, Problem, Served};
 use crate::worker::flight::batch::{Batch, BatchPlace};
 use crate::worker::flight::transfer::{TransferKind, range};
 use crate::worker::operations::WaitsFor;
-use crate::worker::requests::check::with_remote_memory;
 
 /// Operations of a session's batches under way at once, beyond one of each: enough for a disk to sort them, few enough to leave buffers
 /// to others.
@@ -50,7 +49,7 @@ impl Worker {
             self.expedite_batches(call.session);
         }
         let data = self.inline_data(call, &operations, (payload, described_len))?;
-        let before = self.done_before(call, &operations);
+        let before = self.sessions.done_before(call, &operations);
         let mut batch = Batch { data, ..Batch::new(operations, &request) };
         let now = self.now;
         for (index, effect) in before.into_iter().flatten().enumerate() {
@@ -60,26 +59,6 @@ impl Worker {
         let token = self.park(*call, WaitsFor::Batch(Box::new(batch)));
         self.go_on_with_batch(token);
         Ok(())
-    }
-
-    /// What was carried out of writes before their connection broke.
-    fn done_before(&mut self, call: &Call, operations: &[BatchOperation]) -> Option<Vec<Option<PartEffect>>> {
-        let session = self.sessions.find_mut(call.session)?;
-        match session.core.take_effect(call.header.slot)? {
-            Effect::Batch(effects) if effects.len() == operations.len() => {
-                let own = effects.into_iter().zip(operations);
-                Some(own.map(|(effect, operation)| effect.filter(|_| operation.write)).collect())
-            }
-            _ => None,
-        }
-    }
-
-    /// As [`Worker::written_before`], of an operation of a batch.
-    pub(super) fn part_written_before(&mut self, place: BatchPlace, verifier: Verifier) -> u64 {
-        let index = self.operations.index_of(place.batch);
-        index
-            .and_then(|index| self.operations.batch_mut(index))
-            .map_or(0, |batch| batch.take_written(place, verifier))
     }
 
     /// An operation of a batch as a request of its own.

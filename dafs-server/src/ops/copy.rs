@@ -12,7 +12,7 @@ impl Worker {
     /// Begins a copy. Its source is looked at as that of a read.
     pub(crate) fn copy_range(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = CopyRequest::decode(body)?;
-        self.no_payload(call, payload)?;
+        self.connections.no_payload(call, payload)?;
         let node = self.data_node(call, true)?;
         let mut reading = *call;
         reading.header.opcode = Opcode::Read;

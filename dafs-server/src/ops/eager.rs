@@ -20,7 +20,7 @@ use super::Worker;
 use crate::storage::NodeId;
 use crate::worker::flight::Call;
 use crate::worker::flight::after::{Reading, Writing};
-use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
+use crate::worker::flight::answer::{Answer, Payload, Served};
 use crate::worker::flight::eager::{EagerBuffer, EagerBuffers, EagerFrame};
 use crate::worker::flight::transfer::range;
 use crate::worker::ids::ConnectionKey;
@@ -44,7 +44,7 @@ impl Worker {
     /// A request for eager buffers: answered with as many as the session's share of the memory allows, perhaps none.
     pub(crate) fn lend_eager_buffers(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let asked = EagerBufferTerms::decode(body)?;
-        let ranges = decode_segments(&self.payload(call, payload), asked.count)?;
+        let ranges = decode_segments(&self.connections.copied_payload(call, payload), asked.count)?;
         if ranges.iter().any(|[_, _, len]| *len != asked.buffer_size() as u64) {
             return Err(Status::INVALID.into());
         }
@@ -129,14 +129,14 @@ impl Worker {
         write: Writing,
         request: &WriteRequest,
     ) -> Served {
-        let memory = self.eager_buffer_data(call, request.segment[0], request.len)?;
+        let memory = self.connections.eager_buffer_data(call, request.segment[0], request.len)?;
         let tried = write.try_now(&mut *self.storage, memory.span());
         self.end_write(call, write, tried, |_| Ok(memory))
     }
 
     /// A read into an eager buffer: fast, the client gets it in a frame; else it fetches it there.
     pub(crate) fn read_eager_buffer(&mut self, call: &Call, node: NodeId, request: &ReadRequest) -> Served {
-        let memory = self.eager_buffer_data(call, request.segment[0], request.len)?;
+        let memory = self.connections.eager_buffer_data(call, request.segment[0], request.len)?;
         let eager_buffer = (call.connection, request.segment[0] as u32);
         let read = Reading { memory, method: request.method, export: node.export, eager_buffer };
         self.read_into(call, (node, request.offset), read)
@@ -195,20 +195,6 @@ impl Worker {
         if let WaitsFor::EagerFrame(frame) = operation.state {
             self.post_eager_frame(&operation.call, frame);
         }
-    }
-
-    /// The client has got others on the connection since: it looks for the data of a read where that is not.
-    pub(super) fn is_eager_buffer_replaced(&mut self, read: &Reading) -> bool {
-        let (of, eager_buffer) = read.eager_buffer;
-        self.connections.find_mut(of).is_some_and(|connection| {
-            let now = connection.eager_buffers.data(eager_buffer.into(), read.memory.len() as u32);
-            now.is_none_or(|now| now.span().as_ptr() != read.memory.span().as_ptr())
-        })
-    }
-
-    fn eager_buffer_data(&mut self, call: &Call, eager_buffer: u64, len: u32) -> Result<MemoryRef, Problem> {
-        let connection = self.connections.find_mut(call.connection).ok_or(Status::NO_SESSION)?;
-        Ok(connection.eager_buffers.data(eager_buffer, len).ok_or(Status::REMOTE_ACCESS)?)
     }
 }
 

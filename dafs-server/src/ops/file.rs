@@ -41,7 +41,7 @@ impl Worker {
                 (FsOp::Hint { node, offset, len, pattern: request.likely_pattern() }, After::Plain)
             }
         };
-        self.no_payload(call, payload)?;
+        self.connections.no_payload(call, payload)?;
         self.start(call, op, after)
     }
 }

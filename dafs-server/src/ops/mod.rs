@@ -16,9 +16,7 @@ mod view;
 mod write;
 
 use dafs_proto::session::Effect;
-use dafs_proto::wire::{
-    CommitReply, MountReply, OpenFlags, SeekReply, Status, Verifier, encode_message_pack,
-};
+use dafs_proto::wire::{CommitReply, MountReply, SeekReply, Status, Verifier, encode_message_pack};
 
 use crate::storage::{FsOp, FsReply, FsResult, Identity, NodeId, Submitted};
 use crate::worker::Worker;
@@ -141,7 +139,7 @@ impl Worker {
     /// was written under another verifier may be lost.
     pub(crate) fn written_before(&mut self, call: &Call, verifier: Verifier) -> u64 {
         if let Some(place) = call.batch {
-            return self.part_written_before(place, verifier);
+            return self.operations.part_written_before(place, verifier);
         }
         let session = self.sessions.find_mut(call.session);
         match session.and_then(|session| session.core.take_effect(call.header.slot)) {
@@ -150,16 +148,11 @@ impl Worker {
         }
     }
 
-    /// A request was executed before, in part.
-    pub(crate) fn has_written_before(&self, call: &Call) -> bool {
-        self.sessions.find(call.session).is_some_and(|session| session.core.has_effect(call.header.slot))
-    }
-
     /// Answers with a new handle, or, when the session or its client has too many, closes the node again.
     fn reply_handle(&mut self, call: &Call, open: OpenHandle, reserved: Option<Reserved>, payload: &[u8]) {
         let handles = &self.shared.budgets.of_session.handles;
         let (node, is_root) = (open.node, open.is_root);
-        let descriptors = self.descriptors_of(&open);
+        let descriptors = open.descriptors(&self.shared.settings);
         let handle = self.sessions.find_mut(call.session).and_then(|session| {
             match reserved {
                 Some(Reserved { place, descriptors }) => {
@@ -187,18 +180,6 @@ impl Worker {
                 self.reply_status(call, Status::TOO_MANY_OPEN);
             }
         }
-    }
-
-    /// Descriptors of this process that a handle takes at most: two where files are opened for direct I/O and for the page cache, and one
-    /// more that windows of a file are written through. Files in memory, and roots, which are open anyway, take none.
-    pub(crate) fn descriptors_of(&self, open: &OpenHandle) -> u64 {
-        let settings = &self.shared.settings;
-        let export = settings.exports.get(usize::from(open.node.export.0)).filter(|_| !open.is_root);
-        let Some(export) = export.filter(|export| export.kind.capabilities().has_descriptors) else {
-            return 0;
-        };
-        let is_direct = export.direct_io || settings.direct_io || open.opened.contains(OpenFlags::DIRECT_IO);
-        1 + u64::from(is_direct) + u64::from(open.opened.contains(OpenFlags::WRITE))
     }
 
     #[cold]

@@ -18,7 +18,7 @@ use crate::worker::sessions::handles::{OpenHandle, Reserved};
 impl Worker {
     pub(crate) fn execute_name(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let open = self.handle(call)?.clone();
-        let payload = self.payload(call, payload);
+        let payload = self.connections.copied_payload(call, payload);
         let reply_max = self.connections.send_payload_max(call.connection);
         let (op, mut after) = match call.header.opcode {
             Opcode::Open => self.open_op(call, &open, body, payload)?,
@@ -45,7 +45,7 @@ impl Worker {
 
     /// Room for one more handle like this: else nothing is opened, nor made.
     fn reserve_handle(&mut self, call: &Call, like: &OpenHandle) -> Result<Reserved, Status> {
-        let needed = self.descriptors_of(like);
+        let needed = like.descriptors(&self.shared.settings);
         let handles = &self.shared.budgets.of_session.handles;
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let Some(place) = session.handles.reserve(handles.max()) else {

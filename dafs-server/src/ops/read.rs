@@ -6,11 +6,11 @@ use dafs_proto::wire::{Method, ReadRequest, Stability, Status, WireError, decode
 
 use super::Worker;
 use crate::storage::{FsOp, NodeId, NowError};
+use crate::worker::connections::memory::with_remote_memory;
 use crate::worker::flight::after::{After, Reading};
 use crate::worker::flight::answer::{Answer, Keep, Payload, Problem, Served};
 use crate::worker::flight::transfer::{Segments, Transfer, TransferKind, range};
 use crate::worker::flight::{Call, own_memory};
-use crate::worker::requests::check::with_remote_memory;
 use crate::worker::requests::reply::read_reply;
 
 impl Worker {
@@ -82,7 +82,7 @@ impl Worker {
 
     /// Storage has read so many bytes.
     pub(super) fn answer_read(&mut self, call: &Call, read: &Reading, count: usize) {
-        if read.method != Method::Inline && self.is_eager_buffer_replaced(read) {
+        if read.method != Method::Inline && self.connections.is_eager_buffer_replaced(read) {
             return self.reply_status(call, Status::REMOTE_ACCESS);
         }
         self.count_moved(call, false, read.export, read.method, count);
@@ -111,7 +111,7 @@ impl Worker {
         let divided = self.sched.is_divided(u64::from(len), self.now);
         if let ([segment], true) = (&segments[..], divided) {
             // All of it is the client's, or nothing of it is done.
-            self.remote_memory(call, segment, Access::REMOTE_WRITE)?;
+            self.connections.remote_memory(call, segment, Access::REMOTE_WRITE)?;
         }
         if let ([segment], false) = (&segments[..], divided) {
             let storage = &mut *self.storage;
@@ -157,7 +157,7 @@ impl Worker {
         let ranges = match count {
             1 => Segments::from_elem(range(single), 1),
             _ => {
-                let ranges = decode_segments(&self.payload(call, payload), count)?;
+                let ranges = decode_segments(&self.connections.copied_payload(call, payload), count)?;
                 // In the memory that holds them already.
                 Segments::from_vec(ranges.into_iter().map(range).collect())
             }

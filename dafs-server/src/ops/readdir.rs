@@ -20,7 +20,7 @@ const COPIED_IN_A_STEP: usize = 256;
 impl Worker {
     pub(crate) fn readdir(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ReaddirRequest::decode(body)?;
-        self.no_payload(call, payload)?;
+        self.connections.no_payload(call, payload)?;
         let node = self.handle(call)?.node;
         let remote = (request.segment[2] != 0).then(|| range(request.segment));
         let room = match remote {
@@ -57,7 +57,7 @@ impl Worker {
         };
         let memory = own_memory(bytes.len())?;
         memory.span().write_from(0, bytes);
-        match self.remote_memory(call, &remote, Access::REMOTE_WRITE) {
+        match self.connections.remote_memory(call, &remote, Access::REMOTE_WRITE) {
             Ok(Some(target)) => {
                 target.span().copy_from(memory.span());
                 return Ok(());

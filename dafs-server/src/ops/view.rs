@@ -18,7 +18,7 @@ impl Worker {
     /// Takes a view, or a part of its description.
     pub(crate) fn set_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ViewSetRequest::decode(body)?;
-        let part = self.payload(call, payload);
+        let part = self.connections.copied_payload(call, payload);
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         match session.views.set(&request, &part) {
             Ok(()) => self.reply_status(call, Status::OK),
@@ -36,7 +36,7 @@ impl Worker {
     /// Gives a view back.
     pub(crate) fn drop_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ViewDropRequest::decode(body)?;
-        self.no_payload(call, payload)?;
+        self.connections.no_payload(call, payload)?;
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         let was_there = session.views.drop_view(request.view);
         self.reply_status(call, if was_there { Status::OK } else { Status::NO_VIEW });
@@ -50,7 +50,7 @@ impl Worker {
             if call.header.opcode == Opcode::ReadView { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;
         let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
-        let bytes = self.payload(call, payload);
+        let bytes = self.connections.copied_payload(call, payload);
         let ranges = request.ranges(&bytes, inline_len).map_err(Problem::refused(Status::INVALID))?;
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let view = session.views.find(request.view).ok_or(Status::NO_VIEW)?;

@@ -7,11 +7,11 @@ use dafs_proto::wire::{Method, Opcode, Stability, Status, WireError, WriteReques
 use super::Worker;
 use super::read::check_payload;
 use crate::storage::{FsOp, NodeId, NowError, Storage};
+use crate::worker::connections::memory::with_remote_memory;
 use crate::worker::flight::after::{After, Target, Writing};
 use crate::worker::flight::answer::{Payload, Served};
 use crate::worker::flight::transfer::{Transfer, TransferKind};
 use crate::worker::flight::{Call, own_copy};
-use crate::worker::requests::check::with_remote_memory;
 
 impl Worker {
     #[inline]
@@ -28,7 +28,7 @@ impl Worker {
         // Where an append will be is not known before: any lock may be in its way.
         let range = if appends { 0..u64::MAX } else { offset..end };
         if let Err(status) = self.check_locks(call, target.node, range, true)
-            && (appends || method != Method::Direct || !self.has_written_before(call))
+            && (appends || method != Method::Direct || !self.sessions.has_written_before(call))
         {
             // What an earlier execution has left is looked at chunk by chunk.
             return Err(status.into());
@@ -110,13 +110,13 @@ impl Worker {
     /// Straight out of the client's memory where the provider maps it; else as a transfer.
     fn write_direct(&mut self, call: &Call, write: Writing, transfer: Transfer) -> Served {
         let Writing { target: Target { node, .. }, appends, offset, stability, .. } = write;
-        if self.has_written_before(call) {
+        if self.sessions.has_written_before(call) {
             return self.begin_transfer(call, transfer);
         }
         if let [segment] = transfer.request.segments[..] {
             if !appends && self.sched.is_divided(transfer.request.len, self.now) {
                 // All of it is the client's, or nothing of it is done.
-                self.remote_memory(call, &segment, Access::REMOTE_READ)?;
+                self.connections.remote_memory(call, &segment, Access::REMOTE_READ)?;
                 return self.begin_transfer(call, transfer);
             }
             if !appends {
@@ -135,7 +135,7 @@ impl Worker {
                     None => {}
                 }
             }
-            if let Some(memory) = self.remote_memory(call, &segment, Access::REMOTE_READ)? {
+            if let Some(memory) = self.connections.remote_memory(call, &segment, Access::REMOTE_READ)? {
                 return self.write_later(call, write, vec![memory]);
             }
         } else if transfer.request.segments.len() > 1 && !appends {

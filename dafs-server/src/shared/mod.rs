@@ -34,6 +34,7 @@ use self::shares::Shares;
 use self::store::Store;
 pub use self::store::StoreError;
 use self::tokens::TokenTable;
+use crate::access::ClientIdentity;
 use crate::config::Config;
 use crate::metrics::{BudgetState, SessionLimitState};
 
@@ -125,6 +126,12 @@ impl ServerState {
     /// other settings.
     pub fn reload(&self, new: &Config) -> Reloaded {
         self.rules.replace(&self.settings, new)
+    }
+
+    /// A list that fences off all whom it does not name would lock out those who are to change it.
+    #[cold]
+    pub(crate) fn may_enter_to_fence(&self, client: &ClientIdentity, export: usize) -> bool {
+        self.fences.names_the_allowed(export) && self.rules().access.administers(client)
     }
 
     /// Logins that were refused since the server began.

@@ -35,7 +35,7 @@ impl Worker {
         let (slot, sequence) = (call.header.slot.0, call.header.sequence);
         let count = (payload.len() / BATCH_NOTICE_RESULT_SIZE) as u32;
         let body = BatchNotice { slot, sequence, count }.bytes();
-        self.send_callback(call.connection, header, &body, &payload);
+        self.connections.send_callback(call.connection, header, &body, &payload);
     }
 
     /// Nothing of a session's batches is gathered any more.

@@ -62,7 +62,7 @@ impl Worker {
             if call.header.opcode == Opcode::ReadList { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;
         let (inline_len, limit) = self.list_limits(call, kind, request.method, request.len);
-        let bytes = self.payload(call, payload);
+        let bytes = self.connections.copied_payload(call, payload);
         let lists = match decode_lists(&bytes, &request, inline_len) {
             Ok(_) if request.len > limit => Err(ListError::TooLong { len: request.len, limit }),
             other => other,
@@ -95,7 +95,7 @@ impl Worker {
         inline_len: usize,
     ) -> Result<Box<List>, Problem> {
         // A view has more than one turn can look at: the rest is looked at chunk by chunk. So is what an earlier execution has left.
-        if !self.has_written_before(call) {
+        if !self.sessions.has_written_before(call) {
             let first = list.request.layout.fit(0, list.request.len, CHUNK_PARTS_MAX);
             let extents = list.request.layout.slice(0, first);
             self.check_locks_of(call, list.request.node, extents, list.request.kind != TransferKind::Read)?;
@@ -157,7 +157,7 @@ impl Worker {
         // Ranges of one region are looked up together: all that lies between two of them is the region's as well.
         for ranges in list.request.ranges.chunk_by(|one, next| one.key == next.key) {
             let cover = RemoteRange::covering(ranges).ok_or(Status::REMOTE_ACCESS)?;
-            let Some(mapped) = self.remote_memory(call, &cover, access)? else { return Ok(()) };
+            let Some(mapped) = self.connections.remote_memory(call, &cover, access)? else { return Ok(()) };
             segments.extend(ranges.iter().map(|range| Segment {
                 memory: memory.len(),
                 offset: (range.offset - cover.offset) as usize,

@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use super::Worker;
 use crate::storage::{NodeId, NowError};
+use crate::worker::connections::memory::with_remote_memory;
 use crate::worker::flight::Call;
 use crate::worker::flight::answer::Problem;
 use crate::worker::flight::moving::COPIED_PART_MAX;
 use crate::worker::flight::transfer::TransferKind;
-use crate::worker::requests::check::with_remote_memory;
 
 impl Worker {
     /// Moves all of an extent, and returns the bytes moved; `None` where a list has to do it: then what was moved is moved again.

@@ -38,7 +38,7 @@ struct Asked<'a> {
 
 impl Worker {
     pub(crate) fn execute_lock(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
-        self.no_payload(call, payload)?;
+        self.connections.no_payload(call, payload)?;
         match call.header.opcode {
             Opcode::Lock => self.lock(call, &LockRequest::decode(body)?),
             Opcode::LockTest => self.test_lock(call, &LockRequest::decode(body)?),

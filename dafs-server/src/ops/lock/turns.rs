@@ -125,7 +125,7 @@ impl Worker {
             let Some(turn) = session.locks.turns.tell(self.now) else { return };
             session.presence.notices += 1;
             let header = Header::callback(Opcode::LockTurn, session.core.next_callback());
-            self.send_callback(connection, header, &turn.bytes(), &[]);
+            self.connections.send_callback(connection, header, &turn.bytes(), &[]);
         }
     }
 

@@ -71,7 +71,7 @@ impl Worker {
         let Some(session) = self.sessions.find_mut(session) else { return };
         let header = Header::callback(Opcode::Notice, session.core.next_callback());
         let text = &text.as_bytes()[..text.len().min(512)];
-        self.send_callback(key, header, &kind.value().to_le_bytes(), text);
+        self.connections.send_callback(key, header, &kind.value().to_le_bytes(), text);
     }
 
     /// Ends a session: handles are closed, its tokens end, operations in flight are forgotten once nothing holds their memory.
@@ -84,7 +84,7 @@ impl Worker {
         }
         for open in session.handles.take_all().filter(|open| !open.is_root) {
             // What is not closed yet is not given to others.
-            let descriptors = session.descriptors.split(self.descriptors_of(&open));
+            let descriptors = session.descriptors.split(open.descriptors(&self.shared.settings));
             self.sessions.close_later(open.node, descriptors);
         }
         self.close_some();

@@ -26,9 +26,9 @@ impl Worker {
     pub(crate) fn execute_session(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
         if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
-            self.no_payload(call, payload)?;
+            self.connections.no_payload(call, payload)?;
         }
-        let payload = self.payload(call, payload);
+        let payload = self.connections.copied_payload(call, payload);
         match call.header.opcode {
             Opcode::Bye => {
                 self.reply_status(call, Status::OK);
@@ -111,7 +111,7 @@ impl Worker {
         let rights = Arc::new(rules.access.mount(export, &session.client.known_as, peer)?);
         let index = usize::from(id.0);
         let is_fenced = self.shared.fences.holds_off(index, &session.subject());
-        if is_fenced && !self.may_enter_to_fence(session, index) {
+        if is_fenced && !self.shared.may_enter_to_fence(&session.client.known_as, index) {
             return Err(Status::FENCED.into());
         }
         let node = self.storage.root(id);
@@ -163,7 +163,7 @@ impl Worker {
     }
 
     fn let_go_of_handle(&mut self, key: SessionKey, open: &OpenHandle) {
-        let descriptors = self.descriptors_of(open);
+        let descriptors = open.descriptors(&self.shared.settings);
         if let Some(session) = self.sessions.find_mut(key) {
             session.descriptors.shrink(descriptors);
         }

@@ -21,7 +21,7 @@ impl Worker {
     /// Makes a token of an open file.
     pub(crate) fn share(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let ShareRequest { rights, ttl_ms } = ShareRequest::decode(body)?;
-        self.no_payload(call, payload)?;
+        self.connections.no_payload(call, payload)?;
         let open = self.handle(call)?.clone();
         let (readable, writable) = (rights.contains(OpenFlags::READ), rights.contains(OpenFlags::WRITE));
         if open.is_root || (readable && !open.readable) || (writable && !open.writable) {
@@ -32,7 +32,7 @@ impl Worker {
         }
         let ttl_ms = if ttl_ms == 0 { TTL_MAX_MS } else { ttl_ms.min(TTL_MAX_MS) };
         let file = self.storage.share(open.node)?;
-        let descriptors = self.descriptors_of(&open);
+        let descriptors = open.descriptors(&self.shared.settings);
         let session = self.sessions.find_mut(call.session).ok_or(Status::NO_SESSION)?;
         if !session.descriptors.grow(descriptors) {
             return Err(Status::TOO_MANY_OPEN.into());
@@ -65,7 +65,7 @@ impl Worker {
     /// Opens what a token names.
     pub(crate) fn open_token(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
-        let token = Token::decode(&self.payload(call, payload))?;
+        let token = Token::decode(&self.connections.copied_payload(call, payload))?;
         self.end_expired_tokens();
         let root = self.handle(call)?;
         if !root.is_root {

@@ -2,6 +2,7 @@
 //! looked into here, and nothing of a session is known but its key. Imports `flight`'s words and `shared`'s.
 
 pub mod connection;
+pub(crate) mod memory;
 pub(crate) mod rdma;
 
 use std::hash::Hash;
@@ -15,7 +16,7 @@ use dafs_proto::budget::Charge;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::util::{Waiting, gives_way};
 use dafs_proto::transport::{Domain, Endpoint, OpToken, PeerIdentity, Reach, Span};
-use dafs_proto::wire::Thresholds;
+use dafs_proto::wire::{Header, Thresholds};
 use slab::Slab;
 
 use self::connection::Connection;
@@ -174,6 +175,14 @@ impl Connections {
     /// The largest payload of a message to a connection's client, bytes.
     pub(crate) fn send_payload_max(&self, key: ConnectionKey) -> usize {
         self.find(key).map_or(0, |connection| connection.endpoint.capabilities().send_payload_max as usize)
+    }
+
+    /// Sends a message of the server's own accord.
+    pub(crate) fn send_callback(&mut self, key: ConnectionKey, header: Header, body: &[u8], payload: &[u8]) {
+        if let Some(connection) = self.find_mut(key) {
+            connection.send_parts(header, body, payload);
+            self.mark_dirty(key);
+        }
     }
 
     /// Takes a connection out that was closed.

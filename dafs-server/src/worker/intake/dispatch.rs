@@ -1,7 +1,7 @@
 //! Requests: admitted by the session, begun in their turn, executed by opcode.
 
 use dafs_proto::session::{Admission, ChainStep, SessionFault};
-use dafs_proto::wire::{CHAIN_HANDLE, Header, Opcode, Status};
+use dafs_proto::wire::{Header, Opcode, Status};
 
 use crate::worker::Worker;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
@@ -90,7 +90,7 @@ impl Worker {
             None | Some(ChainStep::Execute(_)) => self.begin(call, body, Payload::Current),
             Some(ChainStep::Abort) => self.reply_status(&call, Status::CHAIN_ABORTED),
             Some(ChainStep::Wait) => {
-                let payload = self.payload(&call, Payload::Current);
+                let payload = self.connections.copied_payload(&call, Payload::Current);
                 self.park(call, WaitsFor::Chain { body: body.to_vec(), payload });
             }
         }
@@ -99,30 +99,12 @@ impl Worker {
     /// Begins a request whose turn has come.
     #[inline]
     pub(crate) fn begin(&mut self, mut call: Call, body: &[u8], payload: Payload<'_>) {
-        let outcome = match self.chain_handle(&mut call) {
+        let outcome = match self.sessions.chain_handle(&mut call) {
             Ok(()) => self.execute(&call, body, payload),
             Err(status) => Err(status.into()),
         };
         if let Err(problem) = outcome {
             self.end_with(&call, problem);
-        }
-    }
-
-    /// Puts the chain's saved handle in place of its stand-in; a chain that failed is aborted.
-    #[inline]
-    fn chain_handle(&self, call: &mut Call) -> Result<(), Status> {
-        let Some(link) = call.link else {
-            return if call.header.handle == CHAIN_HANDLE { Err(Status::BAD_HANDLE) } else { Ok(()) };
-        };
-        let step = self.sessions.find(call.session).map(|session| session.core.chain_step(link));
-        match step {
-            Some(ChainStep::Execute(saved)) => {
-                if call.header.handle == CHAIN_HANDLE {
-                    call.header.handle = saved.ok_or(Status::BAD_HANDLE)?;
-                }
-                Ok(())
-            }
-            _ => Err(Status::CHAIN_ABORTED),
         }
     }
 
@@ -137,7 +119,7 @@ impl Worker {
             Opcode::CopyRange => self.copy_range(call, body, payload),
             Opcode::Null => {
                 no_body(body)?;
-                self.no_payload(call, payload)?;
+                self.connections.no_payload(call, payload)?;
                 self.reply(call, Status::OK, Answer::default());
                 Ok(())
             }

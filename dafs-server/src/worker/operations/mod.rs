@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dafs_proto::session::{Effect, Moment};
 use dafs_proto::transport::{Head, OpToken};
-use dafs_proto::wire::{FileHandle, Header, LockRequest, Method, Status};
+use dafs_proto::wire::{FileHandle, Header, LockRequest, Method, Status, Verifier};
 use slab::Slab;
 
 use crate::shared::Subject;
@@ -19,7 +19,7 @@ use crate::storage::{FsResult, LockKey, Storage};
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connections::rdma::RdmaStep;
 use crate::worker::flight::after::After;
-use crate::worker::flight::batch::{Batch, Hints};
+use crate::worker::flight::batch::{Batch, BatchPlace, Hints};
 use crate::worker::flight::eager::EagerFrame;
 use crate::worker::flight::fencing::Fencing;
 use crate::worker::flight::lock::AfterKept;
@@ -346,6 +346,12 @@ impl Operations {
         });
         self.window_end = ends.min();
         self.places_of(|operation| matches!(&operation.state, WaitsFor::Batch(batch) if batch.is_due(now)))
+    }
+
+    /// Bytes of an operation of a batch that are in its file, because it was executed before.
+    pub(crate) fn part_written_before(&mut self, place: BatchPlace, verifier: Verifier) -> u64 {
+        let index = self.index_of(place.batch);
+        index.and_then(|index| self.batch_mut(index)).map_or(0, |batch| batch.take_written(place, verifier))
     }
 
     /// Nothing of a session's batches is gathered any more.

@@ -1,17 +1,14 @@
-//! What a request may use: the handle that it names, the bytes that others have not locked, the memory of its client, and its payload.
+//! What a request may use: the handle that it names, and the bytes that others have not locked.
 
 use std::ops::Range;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
 use dafs_proto::wire::{Opcode, Status, WireError};
 
 use crate::shared::settings::Pipelining;
 use crate::storage::{Identity, LockKey, NodeId, work};
 use crate::worker::Worker;
-use crate::worker::connections::connection::Connection;
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Payload, Problem};
 use crate::worker::sessions::Session;
 use crate::worker::sessions::handles::OpenHandle;
 
@@ -37,18 +34,11 @@ impl Worker {
         if self.shared.fences.holds_off(export, &session.subject()) {
             let opcode = call.header.opcode;
             let is_about_fences = matches!(opcode, Opcode::FenceRead | Opcode::FenceWrite);
-            if !is_about_fences || !self.may_enter_to_fence(session, export) {
+            if !is_about_fences || !self.shared.may_enter_to_fence(&session.client.known_as, export) {
                 return Err(Status::FENCED);
             }
         }
         Ok(open)
-    }
-
-    /// A list that fences off all whom it does not name would lock out those who are to change it.
-    #[cold]
-    pub(crate) fn may_enter_to_fence(&self, session: &Session, export: usize) -> bool {
-        self.shared.fences.names_the_allowed(export)
-            && self.shared.rules().access.administers(&session.client.known_as)
     }
 
     /// The file whose data a request reads or writes, if that was asked for when it was opened.
@@ -77,19 +67,6 @@ impl Worker {
         let session = self.sessions.find(call.session).ok_or(Status::NO_SESSION)?;
         let open = session.handles.find_in_use(call.header.handle)?;
         self.check_handle(call, session, open).map(|open| open.rights.identity.clone())
-    }
-
-    /// A private copy of the request's payload; bounded by what the connection may receive.
-    pub(crate) fn payload(&self, call: &Call, payload: Payload<'_>) -> Vec<u8> {
-        self.connections.payload_of(call, payload).to_vec()
-    }
-
-    /// The request has no payload.
-    pub(crate) fn no_payload(&self, call: &Call, payload: Payload<'_>) -> Result<(), WireError> {
-        match self.connections.payload_of(call, payload).len() {
-            0 => Ok(()),
-            extra => Err(WireError::TrailingBytes { what: "request without a payload", extra }),
-        }
     }
 
     /// A mandatory lock of another session keeps a request from its data.
@@ -148,56 +125,6 @@ impl Worker {
         let size_max = u64::from(connection.endpoint.capabilities().rdma_size_max);
         let size_max = size_max.min(self.buffers.largest() as u64);
         Some(Pipelining { chunk_size: terms.chunk_size_of(len).min(size_max), ..terms })
-    }
-
-    /// The client's memory as memory of this process, where the provider can.
-    #[inline]
-    pub(crate) fn remote_memory(
-        &mut self,
-        call: &Call,
-        range: &RemoteRange,
-        access: Access,
-    ) -> Result<Option<MemoryRef>, Problem> {
-        let Some(connection) = self.connections.find_mut(call.connection) else { return Ok(None) };
-        if !connection.endpoint.capabilities().remote_mapped {
-            return Ok(None);
-        }
-        connection.endpoint.remote_memory(range, access).or_else(unreachable_memory)
-    }
-}
-
-/// Calls `use_now` with the client's memory where the provider maps it; `None` where it does not.
-#[inline]
-pub(crate) fn with_remote_memory<T>(
-    connection: Option<&mut Connection>,
-    range: &RemoteRange,
-    access: Access,
-    mut use_now: impl FnMut(Span<'_>) -> T,
-) -> Result<Option<T>, Problem> {
-    let Some(connection) = connection else { return Ok(None) };
-    if !connection.endpoint.capabilities().remote_mapped {
-        return Ok(None);
-    }
-    let mut result = None;
-    let used =
-        connection.endpoint.with_remote_memory(range, access, &mut |span| result = Some(use_now(span)));
-    used.or_else(|error| unreachable_memory::<()>(error).map(|_| false))?;
-    Ok(result)
-}
-
-/// Memory of a client whose connection is over is reached by RDMA no more than so, and nothing is answered: an answer would be
-/// kept, and the client's next connection be told that its good memory is bad.
-#[cold]
-fn unreachable_memory<T>(error: RegionError) -> Result<Option<T>, Problem> {
-    match error {
-        RegionError::System { ref source, .. } if source.kind() == std::io::ErrorKind::NotConnected => {
-            Ok(None)
-        }
-        error => {
-            // Its client is told, and could fill the log.
-            tracing::debug!(%error, "remote memory refused");
-            Err(Problem::Status(Status::REMOTE_ACCESS))
-        }
     }
 }
 

@@ -14,7 +14,6 @@ use crate::worker::flight::after::{Target, Writing};
 use crate::worker::flight::answer::{Answer, Keep};
 use crate::worker::flight::batch::BatchPlace;
 use crate::worker::flight::{Call, Wakeup};
-use crate::worker::ids::ConnectionKey;
 
 impl Worker {
     /// Answers with a status alone.
@@ -217,14 +216,6 @@ impl Worker {
         let session = self.operations[index].call.session;
         if let Some(session) = self.sessions.find_mut(session) {
             session.load.batched = session.load.batched.saturating_sub(1);
-        }
-    }
-
-    /// Sends a message of the server's own accord.
-    pub(crate) fn send_callback(&mut self, key: ConnectionKey, header: Header, body: &[u8], payload: &[u8]) {
-        if let Some(connection) = self.connections.find_mut(key) {
-            connection.send_parts(header, body, payload);
-            self.connections.mark_dirty(key);
         }
     }
 }

@@ -295,7 +295,7 @@ impl Context<'_> {
         remote: &RemoteRange,
         access: Access,
     ) -> Result<Option<MemoryRef>, Status> {
-        self.worker.remote_memory(&self.call, remote, access).map_err(|_| Status::REMOTE_ACCESS)
+        self.worker.connections.remote_memory(&self.call, remote, access).map_err(|_| Status::REMOTE_ACCESS)
     }
 
     /// RDMA operations posted for it and not completed.

@@ -309,7 +309,7 @@ impl Worker {
         let Some(session) = self.sessions.find_mut(session).filter(|_| is_ready) else { return false };
         let mut header = Header::callback(Opcode::CreditTarget, session.core.next_callback());
         header.credits = session.core.on_credit_target(target);
-        self.send_callback(connection, header, &[], &[]);
+        self.connections.send_callback(connection, header, &[], &[]);
         true
     }
 }

@@ -6,6 +6,7 @@ use dafs_proto::budget::Charge;
 use dafs_proto::wire::{FileHandle, OpenFlags, Status};
 
 use crate::access::MountRights;
+use crate::config::Config;
 use crate::shared::shares::Share;
 use crate::storage::{NodeId, Places};
 
@@ -26,6 +27,19 @@ pub struct OpenHandle {
     pub is_root: bool,
     /// What it lets others do with the file, as long as it is there; of a token also while that is.
     pub(crate) share: Option<Arc<Share>>,
+}
+
+impl OpenHandle {
+    /// Descriptors of this process that a handle takes at most: two where files are opened for direct I/O and for the page cache, and one
+    /// more that windows of a file are written through. Files in memory, and roots, which are open anyway, take none.
+    pub(crate) fn descriptors(&self, settings: &Config) -> u64 {
+        let export = settings.exports.get(usize::from(self.node.export.0)).filter(|_| !self.is_root);
+        let Some(export) = export.filter(|export| export.kind.capabilities().has_descriptors) else {
+            return 0;
+        };
+        let is_direct = export.direct_io || settings.direct_io || self.opened.contains(OpenFlags::DIRECT_IO);
+        1 + u64::from(is_direct) + u64::from(self.opened.contains(OpenFlags::WRITE))
+    }
 }
 
 /// The handles of one session. A handle is a place and a generation, so one that was closed is never mistaken for a later one.

@@ -10,14 +10,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dafs_proto::budget::Charge;
-use dafs_proto::session::{Moment, ServerSession, fair_target};
+use dafs_proto::session::{ChainStep, Effect, Moment, PartEffect, ServerSession, fair_target};
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{ClientStatistics, SessionId};
+use dafs_proto::wire::{BatchOperation, CHAIN_HANDLE, ClientStatistics, SessionId, Status};
 use slab::Slab;
 
 use crate::access::ClientIdentity;
 use crate::shared::Subject;
 use crate::storage::{ExportId, NodeId};
+use crate::worker::flight::Call;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::sched::CONTENDED_STORAGE_SIZE;
 use crate::worker::sched::plans::Plans;
@@ -392,6 +393,48 @@ impl Sessions {
     /// That one has none any more.
     pub(crate) fn unlocked(&mut self) {
         self.unlocking.pop();
+    }
+}
+
+/// What a session knows of a request.
+impl Sessions {
+    /// A request was executed before, in part.
+    pub(crate) fn has_written_before(&self, call: &Call) -> bool {
+        self.find(call.session).is_some_and(|session| session.core.has_effect(call.header.slot))
+    }
+
+    /// What was carried out of writes before their connection broke.
+    pub(crate) fn done_before(
+        &mut self,
+        call: &Call,
+        operations: &[BatchOperation],
+    ) -> Option<Vec<Option<PartEffect>>> {
+        let session = self.find_mut(call.session)?;
+        match session.core.take_effect(call.header.slot)? {
+            Effect::Batch(effects) if effects.len() == operations.len() => {
+                let own = effects.into_iter().zip(operations);
+                Some(own.map(|(effect, operation)| effect.filter(|_| operation.write)).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts the chain's saved handle in place of its stand-in; a chain that failed is aborted.
+    #[inline]
+    pub(crate) fn chain_handle(&self, call: &mut Call) -> Result<(), Status> {
+        let Some(link) = call.link else {
+            return if call.header.handle == CHAIN_HANDLE { Err(Status::BAD_HANDLE) } else { Ok(()) };
+        };
+        let step = self.find(call.session).map(|session| session.core.chain_step(link));
+        match step {
+            Some(ChainStep::Execute(saved)) => {
+                if call.header.handle == CHAIN_HANDLE {
+                    call.header.handle = saved.ok_or(Status::BAD_HANDLE)?;
+                }
+                Ok(())
+            }
+            _ => Err(Status::CHAIN_ABORTED),
+        }
     }
 }
 
