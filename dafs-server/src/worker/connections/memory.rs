@@ -1,4 +1,5 @@
 //! The memory of a connection's client, and what its messages bring: as far as this process reaches it.
+#![allow(clippy::cast_possible_truncation, reason = "lengths within an eager buffer")]
 
 use dafs_proto::transport::{Access, MemoryRef, RegionError, RemoteRange, Span};
 use dafs_proto::wire::{Status, WireError};
