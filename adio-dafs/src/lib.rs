@@ -1,7 +1,7 @@
 //! MPI-IO over dafs: the driver below MPI libraries.
 //!
-//! It opens a file once for any number of processes, moves data in one of three memory modes and three methods, and tells what it chose and
-//! why. It talks no MPI: the C glue of an MPI library ([`ffi`], `adio_dafs.h`) does, and agrees among the ranks.
+//! It opens a file once for any number of processes, moves data in one of three memory modes and three methods, and reports what it chose
+//! and why. It talks no MPI: the C glue of an MPI library ([`ffi`], `adio_dafs.h`) does, and agrees among the ranks.
 //!
 //! - [`environment`] has its variables.
 //! - [`name`]: from an MPI file name to a server, an export and a path; [`hint`]: what a program may ask for.

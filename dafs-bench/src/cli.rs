@@ -50,13 +50,13 @@ Examples:
   dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
   dafs-bench limits                                  # the raw limits alone, no server
 
-Figures are steady on a quiet machine; the JSON has the load average.
-The options are explained by: dafs-bench latency --help";
+Use a quiet machine; the JSON has the load average.
+For the options see: dafs-bench latency --help";
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Benchmark {
-    /// Measure the time of one operation after the other, by size.
+    /// Measure the time of single operations, by size.
     ///
     /// There are rows for reads and writes, with registered and with ordinary memory, and for an empty request. Over tcp each row
     /// appears twice unless --poll is given: waiting in the kernel (limit tcp_rr), and spinning (tcp_rr_spin).
@@ -67,9 +67,8 @@ pub enum Benchmark {
     Bandwidth(Options),
     /// Measure the rate of small operations, by queue depth.
     ///
-    /// Defaults: 4 KiB reads in random order at queue depths 1, 16 and 64, registered memory. The limit over tcp is a
-    /// server that makes one receive and one send for each request. dafs sends several together, so the ratio may be
-    /// well below 1.
+    /// Defaults: 4 KiB reads in random order at queue depths 1, 16 and 64, registered memory. Over tcp, the limit is a
+    /// server with one receive and one send for each request. dafs sends several replies together, so the ratio may be well below 1.
     Iops(Options),
     /// Compare inline and direct transfers, by size, direction and registration.
     ///
@@ -102,7 +101,7 @@ pub enum Benchmark {
     Mixed(Options),
     /// Measure the CPU and memory that an idle server and idle sessions take.
     ///
-    /// There are rows for the server and for the client, over --seconds (at least 1) without work.
+    /// One row is for the server and one for the client. Each measures --seconds (at least 1) without requests.
     Idle {
         /// Hold this many sessions open, 1 to 10000.
         #[arg(long, default_value_t = 100, value_parser = parse_sessions, value_name = "COUNT")]
@@ -118,7 +117,7 @@ pub enum Benchmark {
     /// has the hit ratio. `none` keeps nothing, `cache` evicts one at a time, `batch` sixteen together. `hit` is the cost of a look-up,
     /// `miss` what a miss adds to a registration.
     Registration(Options),
-    /// Measure lists of small pieces of a file, with the gaps between them (sieved) and without.
+    /// Measure lists of small pieces of a file, with and without the gaps between them (sieving).
     ///
     /// Methods `auto`, `on` and `off` send one list of --segments pieces, which the server sieves where that is faster, always, or never.
     /// `view` moves the same pieces by a view, as `auto`. The other methods are local programs: a call for each piece (`separate`), one for
@@ -243,7 +242,7 @@ pub struct PipelineOptions {
     pub depths: Vec<usize>,
 }
 
-/// Options common to all benchmarks. One that would only be ignored is refused.
+/// Options of all benchmarks. An option that has no effect is refused.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Measure these transports, separated by commas [default: tcp,shm; shm for overlap, mixed and sieve].
@@ -263,8 +262,8 @@ pub struct Options {
     pub op: Option<Vec<Op>>,
     /// Move data by these methods, a row each, separated by commas.
     ///
-    /// `auto` is the client's own choice by the exported thresholds. `eager`, `client-initiated` and `hybrid` need buffers that the server
-    /// lends; where it lends none, they are `direct`.
+    /// `auto` lets the client choose by the server's thresholds. `eager`, `client-initiated` and `hybrid` need buffers that the server
+    /// lends; if it lends none, they are the same as `direct`.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub method: Option<Vec<Method>>,
     /// Use registered memory, ordinary memory, or both [default: by benchmark].
@@ -282,17 +281,17 @@ pub struct Options {
     /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for mpi and views].
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Measure these other systems too, where they are installed.
+    /// Also measure these other systems, if they are installed.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub peer: Vec<Peer>,
-    /// Measure a mounted file system too, bypassing the page cache (O_DIRECT), such as nfs-rdma=/mnt/nfs.
+    /// Also measure a mounted file system with O_DIRECT, such as nfs-rdma=/mnt/nfs.
     ///
     /// Its rows have that name. The files `dafs-bench.data` and, for mpi and views, `dafs-bench.array` in the directory are written to and
-    /// removed. NFS makes writes with O_DIRECT stable, and those of dafs are not. MPI programs (mpi, views) go through the page cache of
-    /// the mount.
+    /// removed. NFS writes with O_DIRECT are durable; those of dafs are not. MPI programs (mpi, views) use the mount's page
+    /// cache.
     #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = parse_mount)]
     pub peer_mount: Vec<Mount>,
-    /// Measure the peers and not dafs.
+    /// Measure only the peers, not dafs.
     #[arg(long)]
     pub peer_only: bool,
     /// Run the two ends on these CPUs.
@@ -307,22 +306,22 @@ pub struct Options {
     /// Drop the file from the page cache before each read (listio, views) or list (sieve); needs a --dir on disk.
     #[arg(long, conflicts_with = "direct_io")]
     pub cold: bool,
-    /// Bypass the page cache (O_DIRECT) in the server, and where a limit reads or writes the file; needs a --dir on disk.
+    /// Bypass the page cache (O_DIRECT), in the server and in the limits; needs a --dir on disk.
     ///
-    /// For latency, bandwidth, iops, crossover, overlap, noncontiguous, sieve and limits; mixed, pipeline and fairness bypass it by
-    /// themselves. Sizes are then multiples of 4 KiB; other default sizes are left out.
+    /// For latency, bandwidth, iops, crossover, overlap, noncontiguous, sieve and limits. mixed, pipeline and fairness always do that for
+    /// the disk. Sizes must be multiples of 4 KiB; other default sizes are skipped.
     #[arg(long)]
     pub direct_io: bool,
     /// Use a running server instead of starting one, such as dafs+tcp://10.0.0.7:41731/data.
     ///
-    /// The export must be writable; the file `dafs-bench.data` in its root is written to and left there. Raw limits
+    /// The export must be writable. The file `dafs-bench.data` in its root is written to, and remains. The raw limits
     /// are still those of this machine.
     #[arg(long, value_name = "ADDRESS")]
     pub server: Option<String>,
     /// Prove the key in this file, a line NAME:SECRET, to --server.
     #[arg(long, value_name = "FILE", env = "DAFS_KEY_FILE")]
     pub key_file: Option<PathBuf>,
-    /// Start this dafs-server [default: the one beside this program; cargo builds it where cargo built this].
+    /// Start this dafs-server [default: the one in the directory of this program, built by cargo if need be].
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     pub server_program: Option<PathBuf>,
     /// Write the results to this file as JSON; - is standard output, instead of the table.
@@ -449,7 +448,7 @@ fn parse_size(text: &str) -> Result<usize, String> {
         "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
-        _ => return Err(format!("`{unit}` is no unit; use none (bytes), K, M or G (powers of 1024)")),
+        _ => return Err(format!("`{unit}` is not a unit; use none (bytes), K, M or G (powers of 1024)")),
     };
     let number: usize = number.parse().map_err(|_| "a size is a number and perhaps K, M or G".to_owned())?;
     match number.checked_mul(1 << shift) {

@@ -1,5 +1,5 @@
-//! Whether the process was started without standard output. The runtime of Rust then opens `/dev/null` in its place, where all that
-//! is written would be lost without a word. So it is looked before the runtime begins.
+//! Whether the process was started without standard output. The runtime of Rust then opens `/dev/null` in its place, where all output would
+//! be lost silently. So it is looked before the runtime begins.
 #![allow(
     unsafe_code,
     reason = "a function that is run before `main`, and asks for a descriptor by its number"

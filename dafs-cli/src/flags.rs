@@ -43,7 +43,7 @@ impl Cli {
 /// Flags of all commands.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Global {
-    /// Prove the key in this file, a line NAME:SECRET; nobody else may have access to the file [default: none]
+    /// Prove the key in this file, a line NAME:SECRET; only you may have access to the file [default: none]
     #[arg(long, value_name = "FILE", global = true, env = "DAFS_KEY_FILE", help_heading = "Connection")]
     pub(crate) key_file: Option<PathBuf>,
     /// How to wait for replies
@@ -52,14 +52,14 @@ pub(crate) struct Global {
     /// How to move data
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Connection")]
     pub(crate) method: Method,
-    /// Give up an operation, an attempt to connect, or a server that is away, after this many seconds [default: none for operations, 10 to
-    /// connect; 60 for a server that went away, none in cp and lock]
+    /// Wait at most this many seconds for an operation, for a connection, or for a server that is down [default: no limit for operations;
+    /// 10 for a connection; 60 for a server, no limit in cp and lock]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, global = true, help_heading = "Connection")]
     pub(crate) timeout: Option<Duration>,
-    /// Use this client id, 32 hexadecimal digits, by which fences name this program [default: that of the host]
+    /// Client id of this program, 32 hexadecimal digits; fences can name it [default: that of the host]
     #[arg(long, value_name = "ID", value_parser = client_id, global = true, env = "DAFS_CLIENT_ID", help_heading = "Connection")]
     pub(crate) client_id: Option<[u8; 16]>,
-    /// Print more; twice, log what the library does
+    /// Print more; -vv also logs what the library does
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
 }
@@ -77,7 +77,7 @@ pub(crate) enum Poll {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Method {
-    /// The method that the server measured to be fastest at that size
+    /// Whatever the server measured to be fastest for the size
     #[default]
     Auto,
     /// In messages
@@ -86,7 +86,7 @@ pub(crate) enum Method {
     Direct,
     /// The server's RDMA, through bounce buffers
     Bounced,
-    /// Through buffers that both sides register once
+    /// The sender's RDMA, into buffers that client and server register once
     Eager,
     /// The client's RDMA, from and to buffers of the server
     ClientInitiated,
@@ -157,7 +157,7 @@ pub(crate) struct Ls {
     /// Print help
     #[arg(long, action = clap::ArgAction::HelpLong)]
     pub(crate) help: Option<bool>,
-    /// List in the order of the server; starts at once in a huge directory
+    /// Do not sort; output starts at once even for a huge directory
     #[arg(short = 'U', long)]
     pub(crate) unsorted: bool,
     /// Print one JSON object per line
@@ -202,8 +202,8 @@ pub(crate) struct Cp {
     /// Copy directories with their content, and symbolic links as links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Keep modes whatever the umask, access control lists, extended attributes (user.*), and owner, group and set-id bits where the
-    /// destination lets you change owners; set the attributes of existing files and directories too
+    /// Keep modes regardless of the umask, access control lists and extended attributes (user.*). Keep owner, group and set-id bits if you
+    /// may change owners at the destination. Also set the attributes of existing files and directories
     #[arg(short, long)]
     pub(crate) preserve: bool,
     /// The same as -r --preserve
@@ -212,7 +212,7 @@ pub(crate) struct Cp {
     /// Do not keep owner, group and set-id bits; overrides --preserve
     #[arg(long)]
     pub(crate) no_owner: bool,
-    /// Write files under their final name at once; an interrupted copy leaves a part
+    /// Write files under their final names; an interrupted copy leaves incomplete files
     #[arg(long)]
     pub(crate) inplace: bool,
     /// Do not wait until the data is durable; a crash of the server may lose it
@@ -224,7 +224,7 @@ pub(crate) struct Cp {
     /// Print no progress and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Sources, and last the destination: paths and URLs
+    /// Sources, then the destination: paths and URLs
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
     pub(crate) operands: Vec<OsString>,
 }
@@ -278,7 +278,7 @@ pub(crate) struct Mv {
     /// Do not replace an existing file
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
-    /// Sources, and last the destination
+    /// Sources, then the destination
     #[arg(required = true, num_args = 1.., value_name = "URL")]
     pub(crate) operands: Vec<OsString>,
 }
@@ -371,13 +371,13 @@ pub(crate) struct Lock {
     /// Fail instead of waiting if another client has the lock
     #[arg(short, long)]
     pub(crate) no_wait: bool,
-    /// Make the lock mandatory: refuse reads and writes of clients that take no lock
+    /// Make the lock mandatory: other clients cannot read or write the file without a lock
     #[arg(short, long)]
     pub(crate) mandatory: bool,
-    /// If the program fails, leave the lock broken: it is refused to others until somebody repairs what it guards
+    /// If the program fails, leave the lock broken: nobody else gets it until somebody repairs the data with --repair
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) persistent: bool,
-    /// Take over a broken lock, so that the program can repair what it guards; implies --persistent
+    /// Take over a broken lock, so that the program can repair the data; implies --persistent
     #[arg(short, long, conflicts_with = "shared")]
     pub(crate) repair: bool,
     /// File to lock; created if it does not exist
@@ -389,15 +389,15 @@ pub(crate) struct Lock {
 }
 
 const LOCK_HELP: &str = "\
-The lock covers the whole file, and is exclusive unless --shared is given. It ends with the program. dafs lock exits with the
-program's status, or with 127 if the program cannot be run. It passes SIGTERM and SIGHUP on to the program. Persistent locks
+The lock covers the whole file. It is exclusive unless --shared is given, and ends with the program. dafs lock exits with the \
+program's status, or with 127 if the program cannot be run. It passes SIGTERM and SIGHUP on to the program. Persistent locks \
 need a server with --state-file.
 
-If the server goes away, dafs lock waits for it as long as it takes, unless --timeout is given. A server with --state-file
-keeps the lock for the program meanwhile.
+If the server goes down, dafs lock waits for it without limit, unless --timeout is given. A server with --state-file keeps the \
+lock for the program meanwhile.
 
-Do not suspend dafs lock with Ctrl-Z: if it is stopped for longer than the server's lease, it loses the lock while the program
-runs on.
+Do not suspend dafs lock with Ctrl-Z: if it is stopped for longer than the server's lease, it loses the lock while the program \
+continues.
 
 Examples:
   dafs lock dafs://localhost/data/lock ./nightly-job
@@ -423,7 +423,7 @@ pub(crate) enum FenceCommand {
         #[arg(value_name = "URL")]
         url: OsString,
     },
-    /// Fence clients off an export; with --allow, fence off everybody else. A client that is fenced off by key or address cannot lift the
+    /// Fence clients off an export; with --allow, fence off everybody else. A client that is fenced off by key or address cannot change the
     /// fence itself
     Add {
         #[command(flatten)]
@@ -435,7 +435,7 @@ pub(crate) enum FenceCommand {
         #[arg(value_name = "URL")]
         url: OsString,
     },
-    /// Take clients out of the list of an export
+    /// Remove clients from the list of an export
     Remove {
         #[command(flatten)]
         entries: FenceEntries,
@@ -513,13 +513,13 @@ fn octal(text: &str) -> Result<u32, String> {
 
 const HELP: &str = "\
 Addresses:
-  dafs://HOST/EXPORT/PATH                   shared memory if the server is on this host, at the socket
-                                            $DAFS_SHM_SOCKET or, for port 12049, /run/dafs/dafs.sock or
-                                            $XDG_RUNTIME_DIR/dafs.sock; else RDMA if there is a device and the
-                                            server listens there; else TCP
-  dafs+tcp://HOST:PORT/EXPORT/PATH          TCP
-  dafs+verbs://HOST:PORT/EXPORT/PATH        RDMA (in builds with it: see dafs info --devices)
-  dafs+shm:///SOCKET/PATH:/EXPORT/PATH      shared memory: the server's socket, a colon, then export and path
+  dafs://HOST/EXPORT/PATH               the best transport available, as below
+  dafs+tcp://HOST:PORT/EXPORT/PATH      TCP
+  dafs+verbs://HOST:PORT/EXPORT/PATH    RDMA, in builds with it (see dafs info --devices)
+  dafs+shm:///SOCKET/PATH:/EXPORT/PATH  shared memory: the server's socket, a colon, export and path
+
+dafs:// uses shared memory if the server is on this host, else RDMA if client and server have it, else TCP. It looks for the \
+server's socket at $DAFS_SHM_SOCKET or, for port 12049, at /run/dafs/dafs.sock and $XDG_RUNTIME_DIR/dafs.sock.
 
 Examples:
   dafs exports dafs://localhost
@@ -528,27 +528,32 @@ Examples:
   dafs cp -r 'dafs+shm:///tmp/dafs.sock:/data/tree' ./back
   dafs info dafs://localhost
 
-Exit status: 0 all done; 1 something failed, which standard error says, and the rest was done; 2 wrong usage; 130 interrupted.";
+Exit status:
+  0    success
+  1    something failed, as standard error says; the rest was done
+  2    usage error
+  130  interrupted";
 
 const CP_HELP: &str = "\
-As with cp, a source is copied into DESTINATION when that is a directory, and becomes DESTINATION otherwise.
+As with cp(1), a source is copied into DESTINATION if that is a directory, and to that name otherwise.
 
-Kept are times to the nanosecond, symbolic links, hard links within a tree, and holes. New files and directories have the
-permission bits of the source less the umask. A file that is replaced keeps its mode, owner, access control list and extended
-attributes, and a directory that was there before its mode and times. With --preserve all of these are the source's.
+A copy keeps times to the nanosecond, symbolic links, hard links within a tree, and holes. New files and directories get the \
+permission bits of the source less the umask. An existing file that is replaced keeps its mode, owner, access control list and \
+extended attributes. An existing directory keeps its mode and times. With --preserve, all of these come from the source.
 
-A file is copied under a temporary name beside its own, .dafs-cp-..., and renamed when it is whole. Until then what was
-there before stays. Written in place, as by cp(1), are files with several names, those whose owner or access control list
-the copy cannot get, the target of a symbolic link that you named, devices and pipes such as /dev/stdout, and files in a
-directory where you may make none. Symbolic links in a destination tree are replaced, never followed.
+A file is copied to a temporary name in the same directory, .dafs-cp-..., and renamed when it is complete. Until then an old \
+file stays. Some files are written in place, as by cp(1): files with several names, files whose owner or access control list \
+the copy cannot get, the target of a symbolic link that you named, devices and pipes such as /dev/stdout, and files in a \
+directory where you may not create any. Symbolic links in a destination tree are replaced, never followed.
 
-With -r, fifos, devices and sockets are skipped, and count as failures. Without -r, a fifo or device of this machine is read
+With -r, FIFOs, devices and sockets are skipped, and count as failures. Without -r, a FIFO or device of this machine is read \
 to its end.
 
-A server that goes away is waited for, as long as it takes, unless --timeout is given.
+If a server goes down, dafs cp waits for it without limit, unless --timeout is given.
 
-Ctrl-C: the command cleans up and ends. If the server does not reply, it ends within a few seconds. A second Ctrl-C ends it
-without waiting for the server: temporary files on this machine are removed, and names left on a server are printed.
+After Ctrl-C the command cleans up and exits. If the server does not reply, it exits within a few seconds. A second Ctrl-C \
+ends it without waiting for the server: it removes temporary files on this machine, and prints the names of those that remain \
+on a server.
 
 Examples:
   dafs cp -r ./tree dafs://localhost/data/tree
@@ -556,12 +561,12 @@ Examples:
   dafs cp -r dafs://one/data/tree dafs://two/backup/tree";
 
 const FENCE_HELP: &str = "\
-A fenced client can only close what it has open in the export. When `add` returns, none of its operations is in flight on the
-server. Only root and the server's own user may change a fence, and the server must know who they are: by shared memory, by
-loopback TCP, or by a key with uid=.
+A fenced client can only close what it has open in the export. When `add` returns, none of its operations is in flight on the \
+server. Only root and the server's user may change a fence. The server must be sure who they are: they connect by shared memory \
+or loopback TCP, or prove a key with uid=.
 
-All programs of a host share one client id unless they choose one. A program may come back under another id; its key and
-address stay the same. `dafs fence` uses an id of its own, so a fence of its host does not stop it.
+All programs of a host share one client id unless they choose another. A program may return with another id; its key and \
+address stay the same. `dafs fence` uses an id of its own, so it works even if its host is fenced off by id.
 
 A fence outlives the server if the server has a --state-file.
 
@@ -573,8 +578,8 @@ Examples:
   dafs fence clear dafs://localhost/data";
 
 const DISSECTOR_HELP: &str = "\
-Wireshark and tshark load the script from the folder of personal Lua plugins (in Wireshark: Help, About, Folders), or from the
-command line. They decode port 12049 as dafs (preference dafs.port), and recognize dafs on other ports by its first bytes.
+Wireshark and tshark load the script from the folder of personal Lua plugins (in Wireshark: Help, About, Folders), or from the \
+command line. They decode port 12049 as dafs (preference dafs.port). On other ports they recognize dafs by its first bytes.
 
 Examples:
   mkdir -p ~/.local/lib/wireshark/plugins && dafs dissector > ~/.local/lib/wireshark/plugins/dafs.lua

@@ -1,5 +1,5 @@
-//! Directories of a tree that a command walks through. Each is reached by its one name in the directory above, which is held: a path could
-//! come to lead elsewhere, where another user may rename what is in the tree.
+//! Directories of a tree that a command walks through. Each is opened by its name in the directory above, which is open: if another user
+//! may rename parts of the tree, a path could change its meaning.
 //!
 //! Only some are held open at a time, however deep the tree is. One that was closed is opened again from the nearest above it that is held,
 //! many levels in one step, and is known by its number: what links on the way lead to is taken for nothing else.

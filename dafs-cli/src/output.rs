@@ -1,4 +1,4 @@
-//! Standard output: buffered, and its end is no error.
+//! Standard output: buffered. A closed pipe is not an error.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 

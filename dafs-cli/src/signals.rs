@@ -1,5 +1,5 @@
-//! Ctrl-C, and other signals that end a command: asked for at every step of a long command, so that it can say what it has done; and the
-//! end of a command whose server does not answer any more.
+//! Ctrl-C, and other signals that end a command. A long command checks them at every step, so that it can say what it has done. This also
+//! ends a command whose server no longer answers.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;

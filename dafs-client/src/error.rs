@@ -108,7 +108,7 @@ pub enum StaleCause {
     #[error("its path cannot be opened: {0}")]
     Path(Status),
     /// Its path names another file.
-    #[error("another file has its path")]
+    #[error("its path now names another file")]
     Replaced,
     /// The server does not export what it did.
     #[error("its export cannot be mounted: {0}")]
@@ -160,13 +160,13 @@ impl Error {
             Self::Status { status, explanation, .. } => status_cause(*status, explanation),
             Self::TimedOut { timeout_ms, .. } => format!("it did not end within {timeout_ms} ms"),
             Self::InDoubt { .. } => {
-                "the server forgot the session in which it was sent, and may have executed it; look before you try again".to_owned()
+                "the server forgot the session in which it was sent, and may have executed it; check before you try again".to_owned()
             }
             Self::Stale { cause, .. } => format!("the server forgot the session, and {cause}; open it again"),
             Self::WritesLost { ranges, attributes, .. } => {
-                format!("a restart of the server may have lost {}; do that again", lost(ranges, *attributes))
+                format!("a restart of the server may have lost {}; repeat that", lost(ranges, *attributes))
             }
-            Self::Endless { .. } => "the server lists the same entries again and again".to_owned(),
+            Self::Endless { .. } => "the server repeats the same entries without end".to_owned(),
             Self::UnexpectedEnd { missing, .. } => format!("the file ends {missing} bytes too early"),
             Self::Peer(fault) => format!("the server broke the protocol: {fault}"),
             Self::Handshake(error) => error.to_string(),
@@ -178,7 +178,7 @@ impl Error {
             Self::Memory(error) => error.to_string(),
             Self::Cancelled => "operation canceled".to_owned(),
             Self::Closed => "the session is closed".to_owned(),
-            Self::Forked => "the session is that of the parent process; open one after the fork".to_owned(),
+            Self::Forked => "the session belongs to the parent process; open a new one after the fork".to_owned(),
         }
     }
 
@@ -231,7 +231,7 @@ impl Error {
             && explanation.is_empty()
         {
             *explanation = match proven {
-                Some(name) => format!("it has proven the key \"{name}\", and no other"),
+                Some(name) => format!("the only key that it has proven is \"{name}\""),
                 None => "it has proven no key; an export may demand one".to_owned(),
             };
         }
@@ -345,7 +345,7 @@ mod tests {
             ),
             (
                 Error::Stale { path: Vec::new(), cause: StaleCause::Replaced },
-                "cannot use /: the server forgot the session, and another file has its path; open it again",
+                "cannot use /: the server forgot the session, and its path now names another file; open it again",
             ),
             (
                 Error::WritesLost { path, ranges: vec![0..10, 20..25], attributes: false },

@@ -1,4 +1,4 @@
-//! For unit tests: the real server on the simulated network, and sessions of the library as it is compiled here.
+//! For unit tests: the real server on the simulated network, with sessions of this crate.
 
 use std::ops::Deref;
 use std::sync::Arc;

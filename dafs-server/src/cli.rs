@@ -10,7 +10,7 @@ use crate::config::{ExportTable, Origin, Size};
 use crate::logging::LogFormat;
 use crate::storage::Engine;
 
-/// Serve directories and memory to dafs clients over TCP, shared memory and, in builds with it, RDMA.
+/// Serve directories and memory to dafs clients, over TCP, shared memory and (in builds with it) RDMA.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-server", version, args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
 pub struct Cli {
@@ -56,17 +56,16 @@ pub struct Settings {
     #[arg(long, value_name = "ADDRESS")]
     #[serde(default)]
     pub listen: Vec<String>,
-    /// Keys that clients may prove: lines of name:secret, as `dafs-server keygen NAME` prints them
+    /// File of the keys that clients may prove: lines name:secret, as `dafs-server keygen NAME` prints them
     ///
     /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Only the server's
     /// user may have access to the file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Keep fences, who holds locks, and persistent locks in this file, so that they outlive the server; made where there is none
+    /// Keep fences, who holds locks, and persistent locks in this file, so that they outlive the server; created if missing
     ///
-    /// When the server starts, nobody else gets a lock until those whom the file names have theirs again, for --lease-ms at
-    /// most. Without it, fences end with the server, whoever comes first after a restart has the lock, and persistent locks
-    /// are refused. A file that is damaged keeps the server from starting.
+    /// After a restart, clients reclaim their locks; until they have, but at most for --lease-ms, nobody else gets a lock. Without a state
+    /// file, fences and locks end with the server, and persistent locks are refused. The server does not start with a damaged file.
     #[arg(long, value_name = "FILE")]
     pub state_file: Option<PathBuf>,
     /// What earlier versions kept fences in.
@@ -81,18 +80,18 @@ pub struct Settings {
     /// How to carry out storage operations that would block [default: auto]
     #[arg(long, value_name = "ENGINE")]
     pub storage_engine: Option<Engine>,
-    /// Threads for storage operations that may wait, at most [default: 16]
+    /// Most threads for storage operations that may block [default: 16]
     #[arg(long, value_name = "COUNT")]
     pub storage_threads: Option<u64>,
     /// Bypass the page cache (O_DIRECT) for the files of all exports
     #[arg(long, alias = "direct")]
     #[serde(default, alias = "direct")]
     pub direct_io: bool,
-    /// Send each reply by itself, to measure the gain of sending several together
+    /// Send each reply separately (for measurements of what sending several together gains)
     #[arg(long)]
     #[serde(default)]
     pub no_coalescing: bool,
-    /// Do not measure at start from which size direct transfers beat inline ones
+    /// Do not measure at start from which size direct transfers are faster than inline ones
     #[arg(long)]
     #[serde(default)]
     pub no_calibrate: bool,
@@ -112,16 +111,16 @@ pub struct Settings {
     /// Sessions at once [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub sessions_max: Option<u64>,
-    /// Requests outstanding per session [default: 64]
+    /// Outstanding requests of one session [default: 64]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub slots_max: Option<u64>,
     /// Open handles of one session [default: 65536]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub handles_max: Option<u64>,
-    /// Operations in flight of all sessions together [default: 4096]
+    /// Operations in flight, of all sessions [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub operations_max: Option<u64>,
-    /// Largest inline read [default: 16K]. Inline writes: the same over shm, four times as much over tcp, half over RDMA
+    /// Largest inline read [default: 16K]. The largest inline write is the same over shm, four times that over tcp, half over RDMA
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub inline_max: Option<Size>,
     /// Largest single read or write [default: 64M]
@@ -143,7 +142,7 @@ pub struct Settings {
     /// Size of a chunk, at most the largest of --buffer-sizes [default: 256K; 128K in transfers of 512K and less]
     #[arg(long, value_name = "SIZE")]
     pub chunk_size: Option<Size>,
-    /// Lease: keep the session of a client that is silent or has lost its connection for this long [default: 30000]
+    /// Lease: keep the session of a silent or disconnected client for this long [default: 30000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub lease_ms: Option<u64>,
     /// Keep-alive interval: an idle client sends a message after this long [default: 10000]
@@ -152,49 +151,49 @@ pub struct Settings {
     /// Close a connection that has no session after this long [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub handshake_ms: Option<u64>,
-    /// Share of each limit that one user, key or address may take, percent; root and the server's own user may take all [default: 50]
+    /// Percentage of each limit that one user, key or address may take; root and the server's user may take all [default: 50]
     #[arg(long, value_name = "PERCENT", help_heading = LIMITS)]
     pub identity_share: Option<u64>,
-    /// Open files of directories at once [default: three quarters of the process's descriptors]
+    /// Files of directories that are open at once [default: three quarters of `ulimit -n`]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub descriptors_max: Option<u64>,
     /// Mappings of clients' memory at once [default: half of vm.max_map_count]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub mappings_max: Option<u64>,
-    /// Address space of all mappings of clients' memory [default: 32T]
+    /// Address space for mappings of clients' memory [default: 32T]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub mapped_size_max: Option<Size>,
-    /// Registered client memory without pages, which the server's first access allocates [default: half of the machine's memory]
+    /// Registered client memory that has no pages yet; the server's first access allocates them [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub sparse_size_max: Option<Size>,
-    /// Bytes of replies that clients have not received yet [default: 512M]
+    /// Memory for replies that clients have not received yet [default: 512M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub unsent_size_max: Option<Size>,
-    /// Views that clients have described, and their descriptions [default: 256M]
+    /// Memory for views and their descriptions [default: 256M]
     #[arg(long, value_name = "SIZE", help_heading = LIMITS)]
     pub views_size_max: Option<Size>,
     /// Views of one session [default: 1024]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub views_max: Option<u64>,
-    /// Tokens of one session, by which others open its files [default: 64]
+    /// Tokens of one session, with which others can open its files [default: 64]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub tokens_max: Option<u64>,
-    /// Parts of files that one session has locked or waits for [default: 65536]
+    /// Byte ranges that one session has locked or waits for [default: 65536]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub session_locks_max: Option<u64>,
-    /// Parts of files that all sessions together have locked or wait for [default: 1048576]
+    /// Byte ranges that all sessions have locked or wait for [default: 1048576]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub locks_max: Option<u64>,
     /// Connections of a listener that have no session yet [default: 1024]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub handshakes_max: Option<u64>,
-    /// Log lines of one kind per second; further ones are counted [default: 100]
+    /// Log lines of one kind per second; more are only counted [default: 100]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub log_lines_max: Option<u64>,
-    /// Drain time: exit this long after SIGTERM even if operations are in flight [default: 10000]
+    /// Drain time: after SIGTERM, exit after this long even if operations are in flight [default: 10000]
     #[arg(long, value_name = "MILLISECONDS", help_heading = LIMITS)]
     pub drain_ms: Option<u64>,
-    /// Where the file said what it said.
+    /// Where in the file each setting stands.
     #[arg(skip)]
     #[serde(skip)]
     pub origin: Origin,
@@ -208,7 +207,7 @@ pub enum Poll {
     Event,
     /// Spin: the lowest latency, one CPU always busy
     Busy,
-    /// Spin for a short time while that pays, then sleep
+    /// Spin for a short time if that has paid off, then sleep
     Adaptive,
 }
 
@@ -255,17 +254,17 @@ const EXPORT_HELP: &str = "\
 Export a directory, or memory (mem: or mem:4G); may be repeated
 
 Clients find it as dafs://HOST/NAME. Options, after commas:
-  ro                        nothing may be changed
+  ro                        read-only
   clients=RANGE[;RANGE...]  only from these addresses: 10.0.0.0/8, ::1, or local for this host
-  keys=NAME[;NAME...]       only with one of these keys proven (--key-file)
-  map=client                each client acts as its own user (default of a privileged server)
+  keys=NAME[;NAME...]       only clients that proved one of these keys (--key-file)
+  map=client                each client acts as its own user; the default if privileged
   squash=UID:GID            all clients act as this user
-  squash=server             all clients act as the user that the server runs as
-  no_root_squash            a client that proved a key may act as root; else root acts as nobody
+  squash=server             all clients act as the server's user
+  no_root_squash            a remote client that claims to be root acts as root, not as nobody
   direct_io                 bypass the page cache (O_DIRECT)
-  local_locks               locks of clients and of this host's processes (fcntl, lockf) exclude each other
-  owner=UID:GID             of memory: who owns its root (default: the user of an unprivileged server, else 0:0)
-  mode=OCTAL                of memory: the permission bits of its root (default: 755 there, else 1777, as /tmp)
+  local_locks               locks also conflict with those of this host's processes (fcntl)
+  owner=UID:GID             memory only: owner of its root directory [default: the server's user]
+  mode=OCTAL                memory only: mode of its root directory [default: 755; 1777 if privileged]
 
 Export a directory with a comma in its name from a file (--config):
   [[export]]
@@ -302,14 +301,15 @@ When the server is ready, it prints one line per listener: listening dafs+tcp://
 
 Signals:
   SIGTERM, SIGINT  drain: finish the operations in flight, then exit
-  SIGHUP           reload keys and the rules of exports. Sessions stay. If a setting is wrong, the log says so and nothing
-                   changes. Listeners, new exports and other settings need a restart.
-                   With systemd: ExecReload=/bin/kill -HUP $MAINPID
+  SIGHUP           reload keys and the options of exports; sessions continue
+
+If a setting is wrong at SIGHUP, the server logs that and changes nothing. Changes of listeners, new exports and other settings need \
+a restart. For systemd: ExecReload=/bin/kill -HUP $MAINPID
 
 Exit status:
   0  ended by a signal
-  1  cannot serve: a setting is wrong, or the system refuses
-  2  the command line cannot be read";
+  1  cannot serve: a setting is wrong, or the system does not permit it
+  2  usage error";
 
 #[cfg(test)]
 mod tests {

@@ -31,9 +31,11 @@ const FAMILIES: &[Family] = &[
     ("dafs_storage_waits_total", "Reads and writes that had to wait for storage.", |all| {
         one(all.storage_waits)
     }),
-    ("dafs_sieved_windows_total", "Windows of files written in place of small parts of lists.", |all| {
-        one(all.sieved_windows)
-    }),
+    (
+        "dafs_sieved_windows_total",
+        "Windows of files that were written instead of small parts of lists (sieving).",
+        |all| one(all.sieved_windows),
+    ),
     ("dafs_operations_total", "Requests answered.", |all| {
         labelled("opcode", &all.operations, |(opcode, _)| opcode.clone(), |(_, count)| *count)
     }),
@@ -48,10 +50,10 @@ const FAMILIES: &[Family] = &[
     ("dafs_buffers", "Transfer buffers.", |all| zones(all, |zone| zone.total)),
     ("dafs_buffers_free", "Transfer buffers that are free.", |all| zones(all, |zone| zone.free)),
     ("dafs_buffers_lent", "Transfer buffers that are lent.", |all| zones(all, |zone| zone.lent)),
-    ("dafs_buffers_lent_from_bigger_total", "Bigger buffers lent in place of one of this size.", |all| {
+    ("dafs_buffers_lent_from_bigger_total", "Larger buffers lent instead of one of this size.", |all| {
         zones(all, |zone| zone.lent_from_bigger)
     }),
-    ("dafs_buffers_chops_total", "Smaller buffers lent in place of one of this size.", |all| {
+    ("dafs_buffers_chops_total", "Smaller buffers lent instead of one of this size.", |all| {
         zones(all, |zone| zone.chops)
     }),
     ("dafs_buffers_waits_total", "Operations that waited for a buffer of this size.", |all| {
@@ -76,11 +78,13 @@ type BudgetFamily = (&'static str, &'static str, fn(&BudgetState) -> u64);
 
 /// The metrics of each budget.
 const BUDGETS: &[BudgetFamily] = &[
-    ("dafs_budget_used", "What clients have of a budget.", |of| of.used),
-    ("dafs_budget_limit", "What clients may have of a budget together.", |of| of.limit),
-    ("dafs_budget_refused_total", "Refusals, because one client or all together had too much.", |of| {
-        of.refused
-    }),
+    ("dafs_budget_used", "What clients use of a limit that they share.", |of| of.used),
+    ("dafs_budget_limit", "Limit that clients share.", |of| of.limit),
+    (
+        "dafs_budget_refused_total",
+        "Refusals because a shared limit, or one client's share of it, was reached.",
+        |of| of.refused,
+    ),
 ];
 
 /// Name, help, and the value of one limit.
@@ -88,8 +92,8 @@ type SessionLimitFamily = (&'static str, &'static str, fn(&SessionLimitState) ->
 
 /// The metrics of each limit of one session.
 const SESSION_LIMITS: &[SessionLimitFamily] = &[
-    ("dafs_session_limit", "What one session may have of something.", |of| of.limit),
-    ("dafs_session_refused_total", "Refusals, because a session had as many as it may.", |of| of.refused),
+    ("dafs_session_limit", "Limit of one session.", |of| of.limit),
+    ("dafs_session_refused_total", "Refusals because a session had reached its limit.", |of| of.refused),
 ];
 
 /// State of a budget.
@@ -134,7 +138,7 @@ pub struct Extras {
 /// All metrics: the statistics, the budgets, and what the providers count.
 pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     let mut text = render(statistics);
-    let help = "Connections refused a session: a wrong or missing key, or no room.";
+    let help = "Connections that got no session: a wrong or missing key, or no room.";
     family(&mut text, "dafs_logins_refused_total", help, one(extras.logins_refused));
     for (name, help, value) in BUDGETS {
         let values = labelled("budget", &extras.budgets, |of| of.name.to_owned(), value);
@@ -144,7 +148,7 @@ pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
         let values = labelled("limit", &extras.session_limits, |of| of.name.to_owned(), value);
         family(&mut text, name, help, values);
     }
-    let help = "Lines left out of the log: too many of one kind.";
+    let help = "Log lines not written: too many of one kind.";
     family(&mut text, "dafs_log_lines_left_out_total", help, one(extras.log_lines_left_out));
     let help = "Longest time between two polls of the event loop, since the server began.";
     family(&mut text, LONGEST_TURN, help, Vec::new());

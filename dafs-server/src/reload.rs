@@ -1,7 +1,7 @@
 //! Settings that are read again at SIGHUP.
 //!
-//! Looking at files may wait, for another host too, and the loop does not. So a thread waits for the signal, and another one, for each,
-//! reads. One that hangs keeps nobody from reading later; what it has read then counts no more.
+//! Reading files may block, even on another host, and the loop must not. So one thread waits for the signal, and starts another for each
+//! reload. One that hangs keeps nobody from reading later; what it has read then counts no more.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -83,7 +83,7 @@ fn begin(reload: &Arc<Reload>, patience: Duration) {
         drop(ended);
     };
     if let Err(error) = std::thread::Builder::new().name("reading".into()).spawn(read) {
-        tracing::error!(%error, "cannot reload the settings; those from before stay");
+        tracing::error!(%error, "cannot reload the settings; the previous ones stay in force");
     } else if told.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
         tracing::error!(
             seconds = patience.as_secs(),
@@ -98,12 +98,14 @@ impl Reload {
         let read = (self.read_again)();
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if *latest != number {
-            tracing::warn!("settings that took long to read are not used: they were read again meanwhile");
+            tracing::warn!("settings that took long to read are ignored: newer ones were read meanwhile");
             return;
         }
         match read {
             Ok(config) => (self.apply)(&config),
-            Err(error) => tracing::error!(%error, "cannot reload the settings; those from before stay"),
+            Err(error) => {
+                tracing::error!(%error, "cannot reload the settings; the previous ones stay in force")
+            }
         }
     }
 }

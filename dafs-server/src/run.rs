@@ -71,7 +71,7 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
             metrics::render_all(&server.statistics(), &extras)
         };
         if let Err(error) = metrics_server.serve(std::time::Instant::now(), render) {
-            tracing::warn!(%error, "cannot serve metrics any longer");
+            tracing::warn!(%error, "cannot continue to serve metrics");
             metrics = None;
         }
     })?;
@@ -232,7 +232,7 @@ fn listen_everywhere(config: &Config, limits: ShmLimits, loops: &mut [EventLoop]
             Ok(()) => bound.push(address),
             // The default socket is for speed: who cannot have it has the others.
             Err(error) if config.listen.is_empty() && lacks_calls(&error) => {
-                tracing::warn!(%address, %error, "does not listen on the default socket");
+                tracing::warn!(%address, %error, "not listening on the default socket");
             }
             Err(error) if is_not_of_this_host(&error) => elsewhere.push((address, error)),
             Err(error) => return Err(cannot_listen(address, error)),
@@ -245,7 +245,7 @@ fn listen_everywhere(config: &Config, limits: ShmLimits, loops: &mut [EventLoop]
         let Some(instead) = instead.and_then(|others| others.first().copied()) else {
             return Err(cannot_listen(address, error));
         };
-        let what = "does not listen on one of the addresses of a name";
+        let what = "not listening on one of the addresses of a name";
         if is_loopback(address) {
             tracing::info!(%address, %error, %instead, "{what}");
         } else {
@@ -411,7 +411,7 @@ fn thresholds(
     let (crossovers, gather) = match measured {
         Ok(calibration) => (calibration.crossovers, calibration.gather),
         Err(error) => {
-            tracing::info!(%address, %error, "cannot measure thresholds; transfers up to the inline limit go inline");
+            tracing::info!(%address, %error, "cannot measure thresholds; transfers up to the inline limit are inline");
             (calibrate::inline_up_to(config.inline_max, params.recv_payload_max), None)
         }
     };
@@ -494,7 +494,7 @@ fn outlive_file_size_limit() -> std::io::Result<()> {
 
 fn tell(reloaded: &Reloaded) {
     let Reloaded { keys, exports, needs_restart } = reloaded;
-    tracing::info!(keys, exports, "reloaded keys and rules of exports; sessions stay");
+    tracing::info!(keys, exports, "reloaded keys and options of exports; sessions continue");
     if !needs_restart.is_empty() {
         tracing::warn!("not applied until the server is restarted: {}", needs_restart.join("; "));
     }

@@ -1,7 +1,7 @@
 //! Small files that a program reads whole: settings and keys. The path is a user's, and may name anything.
 //!
-//! Nothing but a regular file is opened for reading, so that nobody waits for the other end of a FIFO and no device acts. What is read is
-//! bounded. A file that changes meanwhile is refused: half of a file of settings can be read as settings.
+//! Opens only regular files for reading, so nobody waits for the other end of a FIFO, and no device is triggered. What is read is bounded.
+//! A file that changes meanwhile is refused: half of a file of settings can be read as settings.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};

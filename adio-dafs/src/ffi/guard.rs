@@ -19,7 +19,7 @@ static LATE_ERROR: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
 pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(body));
     let result = outcome.unwrap_or_else(|panic| {
-        let what = format!("a fault of adio-dafs, which should be reported: {}", words_of(&*panic));
+        let what = format!("a bug in adio-dafs; please report it: {}", words_of(&*panic));
         Err(Error::new(Class::Internal, what))
     });
     match result {

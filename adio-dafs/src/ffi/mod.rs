@@ -396,7 +396,7 @@ pub unsafe extern "C" fn adio_dafs_collective(
         let way = match way {
             ADIO_DAFS_EXCHANGED => CollectiveWay::Exchanged,
             ADIO_DAFS_ALONE => CollectiveWay::Alone,
-            other => return Err(argument(format!("{other} is no way of a collective call"))),
+            other => return Err(argument(format!("{other} is not a method of collective calls"))),
         };
         file.note_collective(types::direction(direction)?, way, &by.to_string_lossy());
         Ok(())

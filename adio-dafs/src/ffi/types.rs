@@ -29,7 +29,7 @@ pub(super) unsafe fn slice<'a, T>(first: *const T, count: usize) -> Result<&'a [
         return Ok(&[]);
     }
     if first.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(argument(format!("an array of {count} is null, or cannot be")));
+        return Err(argument(format!("an array of {count} is null or too large")));
     }
     // SAFETY: promised by the caller.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })

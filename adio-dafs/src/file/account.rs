@@ -45,7 +45,7 @@ impl Why {
             Self::SieveNeedsLocks => "data sieving was asked for, but gaps that are written would need locks",
             Self::ViewNeedsTypes => "a view was asked for, but the MPI library named no file type",
             Self::ViewRefused => "a view was asked for, but the server has none for this file type",
-            Self::SieveWaits => "data sieving was asked for, but does not go on while nobody waits",
+            Self::SieveWaits => "data sieving was asked for, but a nonblocking call cannot do it",
         }
     }
 }

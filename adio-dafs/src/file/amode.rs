@@ -36,13 +36,13 @@ impl AccessMode {
             return fault("it has bits that MPI does not define");
         }
         if [A::RDONLY, A::WRONLY, A::RDWR].iter().filter(|bit| has(**bit)).count() != 1 {
-            return fault("exactly one of MPI_MODE_RDONLY, MPI_MODE_WRONLY and MPI_MODE_RDWR is to be given");
+            return fault("give exactly one of MPI_MODE_RDONLY, MPI_MODE_WRONLY and MPI_MODE_RDWR");
         }
         if has(A::RDONLY) && (has(A::CREATE) || has(A::EXCL)) {
-            return fault("MPI_MODE_CREATE and MPI_MODE_EXCL do not go with MPI_MODE_RDONLY");
+            return fault("MPI_MODE_CREATE and MPI_MODE_EXCL cannot be combined with MPI_MODE_RDONLY");
         }
         if has(A::RDWR) && has(A::SEQUENTIAL) {
-            return fault("MPI_MODE_SEQUENTIAL does not go with MPI_MODE_RDWR");
+            return fault("MPI_MODE_SEQUENTIAL cannot be combined with MPI_MODE_RDWR");
         }
         Ok(Self(bits))
     }

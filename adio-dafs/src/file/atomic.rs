@@ -1,5 +1,5 @@
-//! Atomic mode: each transfer locks all from its first byte to its last while it runs, so that of transfers that overlap one comes before
-//! the other.
+//! Atomic mode: each transfer locks the range from its first byte to its last while it runs, so overlapping transfers happen one after the
+//! other.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The shared file pointer of an MPI file: eight bytes in a small file beside it on the server, which whoever moves it locks. All processes
-//! that opened the file together know its name by their ticket; it is made when the pointer is first used.
+//! The shared file pointer of an MPI file: eight bytes in a small file beside it on the server. A process locks that file to move the
+//! pointer. All processes that opened the file together know its name by their ticket; it is made when the pointer is first used.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ const NAME_SIZE_MAX: usize = 255;
 /// Begun anew, the pointer would lead to where data is.
 const CUT: &str = "its file was cut";
 /// Moved twice by one call, it would pass over records.
-const DOUBTFUL: &str = "it is not known whether this call has moved it: the server was restarted meanwhile";
+const DOUBTFUL: &str = "the server was restarted, and this call may or may not have moved it";
 const MAKE: &str = "make the shared file pointer of";
 /// A file that is stale is opened again so often in a call. It becomes so when the server restarts while others want the lock, too.
 const ATTEMPTS_MAX: u32 = 16;

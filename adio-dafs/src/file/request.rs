@@ -1,4 +1,4 @@
-//! Transfers that nobody waits for. They go on while the program computes: over shm and RDMA by the server alone.
+//! Transfers that nobody waits for. They continue while the program computes: over shm and RDMA the server does that alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -70,7 +70,7 @@ impl Ticket {
         }
         let other = String::from_utf8_lossy(&self.path);
         let what = format!(
-            "{} here is /{}/{other} at the rank that opened it: DAFS_ADDRESS and DAFS_MPI_PREFIX must say the same everywhere",
+            "{} here is /{}/{other} at the rank that opened it: DAFS_ADDRESS and DAFS_MPI_PREFIX must be the same on all ranks",
             place.shown, self.export
         );
         Err(Error::new(Class::BadFile, what))

@@ -1,5 +1,5 @@
-//! Atomic transfers that nobody waits for: a thread of the file runs them, one after another. A lock that one of them holds is so given
-//! back whatever the program does, also where it waits for a lock itself.
+//! Atomic transfers that nobody waits for: a thread of the file runs them, one after another. So their locks are released whatever the
+//! program does, even if it waits for a lock itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

@@ -14,7 +14,7 @@ pub enum LayoutError {
         len: i64,
     },
     /// A datatype has more bytes than there are addresses.
-    #[error("a datatype has more bytes than can be counted")]
+    #[error("a datatype has too many bytes")]
     Size,
     /// A byte would lie before the first of the file or beyond the last that a file can have.
     #[error("byte {position} of the view lies outside of any file")]

@@ -1,4 +1,4 @@
-//! The memory modes, and the choice between them where nobody made it: by measuring. Imports `hint`.
+//! The memory modes, and the choice between them by measuring, if the program has made none. Imports `hint`.
 
 mod trials;
 

@@ -75,7 +75,7 @@ impl Surroundings {
             (true, _) => self.parse(name)?,
             (false, Some(url)) => url,
             (false, None) => {
-                let what = "its name begins with no dafs scheme, and with no prefix of DAFS_MPI_PREFIX";
+                let what = "its name begins neither with a dafs scheme nor with a prefix of DAFS_MPI_PREFIX";
                 return Err(Error::new(Class::BadFile, what));
             }
         };
@@ -121,7 +121,8 @@ fn place(url: Url) -> Result<Place> {
     let shown = url.to_string();
     let bad = |what: &str| Error::new(Class::BadFile, format!("{shown} {what}"));
     let export = url.export.as_ref().ok_or_else(|| bad("names no export; write SERVER/EXPORT/PATH"))?;
-    let export = String::from_utf8(export.clone()).map_err(|_| bad("has an export name that is no UTF-8"))?;
+    let export =
+        String::from_utf8(export.clone()).map_err(|_| bad("has an export name that is not UTF-8"))?;
     if url.path.is_empty() {
         return Err(bad("names an export, not a file in it"));
     }

@@ -1,4 +1,4 @@
-//! The end of the process: the server is told that the sessions are over, so that it need not wait for the end of their lease.
+//! The end of the process: tells the server that the sessions have ended, so that it need not wait for their leases.
 #![allow(unsafe_code, reason = "a function that runs at exit")]
 
 /// The last that a process does, behind all functions of `atexit`: a program may close files and end MPI in one of these. This library is

@@ -1,4 +1,4 @@
-//! A server that does not answer: who asks for it again and again is not kept waiting each time.
+//! Servers that do not answer: later opens do not wait for them each time.
 
 use std::time::{Duration, Instant};
 

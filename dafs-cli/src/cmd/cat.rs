@@ -28,10 +28,7 @@ fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
         target.export.open(&target.path).map_err(|error| match target.export.metadata(&target.path) {
             Ok(found) if error.status() == Some(Status::NOT_SUPPORTED) && found.kind != FileKind::File => {
                 let kind = crate::format::kind_name(found.kind);
-                Failure::text(format!(
-                    "cannot open '{}': it is a {kind}, and only regular files are read",
-                    target.url()
-                ))
+                Failure::text(format!("cannot open '{}': it is a {kind}, not a regular file", target.url()))
             }
             _ => target.failed("open", &error),
         })?;

@@ -22,7 +22,7 @@ pub(crate) fn ln(flags: &Ln, remotes: &Remotes) -> Result<ExitCode> {
             let one_session = first.session.agreed().session == link.session.agreed().session;
             if !one_session && first.export.name() == link.export.name() {
                 return Err(Failure::text(
-                    "cannot make the link: the addresses differ; if both are of one server, write the same in both",
+                    "cannot make the link: the addresses differ; for one server, write both addresses alike",
                 ));
             }
             if first.export.name() != link.export.name() {

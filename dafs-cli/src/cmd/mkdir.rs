@@ -21,7 +21,7 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
     let is_root = target.path.components().all(|part| matches!(part, Component::CurDir | Component::RootDir));
     if is_root && !flags.parents {
         return Err(Failure::text(format!(
-            "cannot make the directory '{}': it is the root of an export, which is there",
+            "cannot make the directory '{}': it is the root of an export, which always exists",
             target.url()
         )));
     }

@@ -76,7 +76,7 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         return Err(not_moved(
             from,
             to,
-            "their addresses differ: if both are of one server, write the same in both; else copy it with `dafs cp -r`",
+            "their addresses differ: for one server, write both addresses alike; between servers, use `dafs cp -r`",
         ));
     }
     if from.export.name() != to.export.name() {

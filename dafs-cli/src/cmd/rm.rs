@@ -1,5 +1,5 @@
 //! `dafs rm`. Never follows a symbolic link below what was named: each directory is opened, and removed, by its one name in the directory
-//! that listed it. A path could come to lead elsewhere, where another user may rename what is in the tree.
+//! that listed it. If another user may rename parts of the tree, a path could change its meaning.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

@@ -253,7 +253,9 @@ impl<'a> Chain<'a> {
         let invalid = |what: String| Err(Error::Invalid(what));
         let (count, slots) = (self.links.len(), usize::from(terms.welcome.slots));
         if count > slots {
-            return invalid(format!("a chain of {count} requests: the session has {slots} slots"));
+            return invalid(format!(
+                "a chain of {count} requests: the limit is {slots}, the slots of the session"
+            ));
         }
         let mut is_open = self.at_file;
         let mut is_known = self.at_file;
@@ -366,15 +368,15 @@ fn link_fits(link: &Link, terms: &Terms) -> Result<()> {
     match &link.ask {
         Ask::Data(TransferKind::Read, _, memory) if memory.len() > terms.read_inline_max as usize => {
             let limit = terms.read_inline_max;
-            invalid(format!("a read of {} bytes in a chain: {limit} fit", memory.len()))
+            invalid(format!("a read of {} bytes in a chain: the limit is {limit}", memory.len()))
         }
         Ask::Data(TransferKind::Write(_), _, memory) if memory.len() > terms.write_inline_max as usize => {
             let limit = terms.write_inline_max;
-            invalid(format!("{} bytes in one request of a chain: {limit} fit", memory.len()))
+            invalid(format!("{} bytes in one request of a chain: the limit is {limit}", memory.len()))
         }
         Ask::Named(named) if named.payload.len() > terms.send_payload_max as usize => {
             let limit = terms.send_payload_max;
-            invalid(format!("{} bytes in one request of a chain: {limit} fit", named.payload.len()))
+            invalid(format!("{} bytes in one request of a chain: the limit is {limit}", named.payload.len()))
         }
         _ => Ok(()),
     }

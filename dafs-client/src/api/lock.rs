@@ -241,7 +241,7 @@ impl File {
                 status: Status::NOT_SUPPORTED,
                 operation: Opcode::Lock,
                 path: self.node.path.clone(),
-                explanation: "the server does not know locks".into(),
+                explanation: "the server does not support locks".into(),
             });
         }
         let (offset, len) = extent(&range)?;
@@ -250,7 +250,7 @@ impl File {
         flags.set(LockFlags::REPAIR, options.repair);
         if flags.contains(LockFlags::PERSISTENT) && kind == LockKind::Shared {
             return Err(Error::Invalid(
-                "a shared lock cannot be persistent: it guards nothing that is changed".into(),
+                "a shared lock cannot be persistent: its holder changes nothing".into(),
             ));
         }
         Ok(LockRequest { offset, len, owner: options.owner.unwrap_or_else(|| own(&self.node)), kind, flags })

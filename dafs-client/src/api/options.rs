@@ -98,10 +98,12 @@ impl OpenOptions {
             return Err(Error::Invalid("a file is opened for reading, writing or both".into()));
         }
         if (self.create || self.create_new || self.truncate) && !writes {
-            return Err(Error::Invalid("a file that is made or cut must be opened for writing".into()));
+            return Err(Error::Invalid(
+                "a file that is created or truncated must be opened for writing".into(),
+            ));
         }
         if self.truncate && self.append && !self.create_new {
-            return Err(Error::Invalid("a file is opened for appending or cut, not both".into()));
+            return Err(Error::Invalid("a file cannot be both appended to and truncated".into()));
         }
         if self.mode > 0o7777 {
             return Err(Error::Invalid(format!("mode {:#o}: permission bits are at most 0o7777", self.mode)));

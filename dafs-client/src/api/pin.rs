@@ -1,4 +1,4 @@
-//! Memory whose registration may be kept, because its owner promised that it stays.
+//! Memory whose registration may be kept, because its owner promised not to free it.
 #![allow(unsafe_code, reason = "the documented unsafe form that pins memory of the caller's")]
 
 use std::ops::{Deref, DerefMut};

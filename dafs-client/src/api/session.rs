@@ -290,7 +290,7 @@ impl Session {
                 let pack_us = pack * size as f32 / 1000.0;
                 let gather_us = gather * size as f32 / 1000.0;
                 format!(
-                    "{words}; in this session such took {pack_us:.0} µs packed and {gather_us:.0} µs gathered: {quicker} is preferred"
+                    "{words}; here it took {pack_us:.0} µs to pack such pieces and {gather_us:.0} µs to gather them: {quicker} is preferred"
                 )
             }
             _ => words,

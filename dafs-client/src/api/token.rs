@@ -72,6 +72,6 @@ fn check_feature(owner: &Owner, operation: Opcode, path: &[u8]) -> Result<()> {
         status: Status::NOT_SUPPORTED,
         operation,
         path: path.to_vec(),
-        explanation: "the server does not know tokens; open the file by its path".into(),
+        explanation: "the server does not support tokens; open the file by its path".into(),
     })
 }

@@ -76,7 +76,7 @@ impl ViewPlace<'_> {
     fn part(&self, owner: &Owner) -> Result<FilePart> {
         let Self { view, displacement, place, group, group_size } = *self;
         if !Arc::ptr_eq(&view.owner.shared, &owner.shared) {
-            return Err(Error::Invalid("the view is another session's".into()));
+            return Err(Error::Invalid("the view belongs to another session".into()));
         }
         let view = Arc::clone(&view.node);
         Ok(FilePart::Shown(Shown { view, displacement, place, group, group_size }))
@@ -116,7 +116,7 @@ impl Session {
             (core.terms.has(Features::VIEWS), core.views.next_number())
         };
         if !has_views {
-            return Err(refused(Status::NOT_SUPPORTED, "the server knows no views; lists do the same"));
+            return Err(refused(Status::NOT_SUPPORTED, "the server does not support views; use lists"));
         }
         let description = encode_datatype(datatype);
         if description.len() > VIEW_DESCRIPTION_SIZE_MAX as usize {
@@ -167,8 +167,8 @@ impl Session {
 const ATTEMPTS_MAX: u32 = 4;
 
 /// Transfers of what a view shows. Byte `n` of the memory is byte `n` of the view's data from the place on. A transfer is not atomic.
-/// Errors are those of lists; [`Error::Invalid`] also where a byte would lie before the file or beyond the end of any, and where the
-/// view is another session's.
+/// Errors are those of lists; [`Error::Invalid`] also where a byte would lie before the file or beyond the end of any, and where the view
+/// belongs to another session.
 impl File {
     /// Reads what a view shows into a slice. Blocks.
     pub fn read_view(&self, from: &ViewPlace<'_>, buffer: &mut [u8]) -> Result<ListRead> {

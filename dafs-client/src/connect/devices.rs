@@ -1,4 +1,4 @@
-//! The RDMA devices of this machine, for people who ask what there is, and for the choice of a provider.
+//! The RDMA devices of this machine: for `dafs info --devices`, and for the choice of a provider.
 
 use dafs_proto::address::Address;
 
@@ -30,7 +30,7 @@ pub struct RdmaDevice {
 /// The RDMA devices of this machine, or why none can be used: what is missing, and what to do about it. Does not block.
 #[cfg(feature = "verbs")]
 pub fn rdma_devices() -> Result<Vec<RdmaDevice>, String> {
-    let missing = "its driver or the kernel modules ib_uverbs and rdma_ucm are not loaded (rdma link shows what the kernel has)";
+    let missing = "its driver, or the kernel modules ib_uverbs and rdma_ucm, are not loaded (`rdma link` lists the kernel's devices)";
     let devices = dafs_proto::transport::verbs::devices()
         .map_err(|error| format!("the RDMA subsystem does not answer ({error}): {missing}"))?;
     if devices.is_empty() {

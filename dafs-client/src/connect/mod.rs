@@ -357,7 +357,7 @@ impl Caller<'_> {
                     self.time_left()?;
                 }
                 Some(Received::Immediate { .. }) => {
-                    return Err(misplaced(Opcode::Read, "as a frame where none is awaited"));
+                    return Err(misplaced(Opcode::Read, "as a frame, which is not expected now"));
                 }
                 None => self.wait()?,
             }

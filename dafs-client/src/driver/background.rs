@@ -83,7 +83,9 @@ impl Shared {
             std::mem::forget(unwinding);
         });
         if let Err(error) = started {
-            tracing::warn!("cannot start a thread to connect again: {error}; the caller waits for it");
+            tracing::warn!(
+                "cannot start a thread to reconnect: {error}; the caller reconnects, and waits for that"
+            );
             drop(core);
             return reconnect::finish(self, resume);
         }

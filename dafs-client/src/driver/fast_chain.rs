@@ -1,4 +1,5 @@
-//! The fast path of a chain that has the session for itself: that of one request ([`super::fast_path`]), for as many as the chain has.
+//! The fast path of a chain in a session that one thread has to itself: like that of a single request ([`super::fast_path`]), for all
+//! links.
 
 use std::sync::Arc;
 

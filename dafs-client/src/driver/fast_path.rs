@@ -2,8 +2,8 @@
 //!
 //! It is the general path with nothing in the way: the decision, the bodies and what a reply says are the same, but a request that is one
 //! message each way needs neither a place among the operations nor the queue. It is written into the endpoint, and the thread that waits
-//! takes its reply. When anything else comes, it becomes the operation that the general path would have made, its request in flight; from
-//! there on replay, doubt and the end of the session are what they always are.
+//! takes its reply. If anything else arrives, the call becomes the operation that the general path would have made, with its request in
+//! flight. From then on the usual rules apply for replay, doubt and the end of the session.
 
 use std::sync::Arc;
 

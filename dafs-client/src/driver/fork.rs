@@ -1,6 +1,6 @@
 //! A fork while a thread of the library works. The child does not have that thread, and what it had locked would stay locked there.
 //!
-//! So whoever forks takes the locks of all sessions first, and gives them back in both processes.
+//! So a fork first takes the locks of all sessions, and releases them in both processes.
 #![allow(unsafe_code, reason = "pthread_atfork, whose handlers hold locks from one to the next")]
 
 use std::cell::RefCell;

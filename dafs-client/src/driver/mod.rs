@@ -1,13 +1,12 @@
 //! Who waits, and how. Imports all rooms but `api`.
 //!
-//! Threads of a session share one core under one lock; of those that wait, one leads: it receives for all,
-//! and the others sleep until it tells them.
+//! Threads of a session share one core under one lock. One of the waiting threads leads: it receives for all, and wakes the others when
+//! their replies arrive.
 //!
-//! A thread that is alone keeps the lock while it waits in the endpoint, which is fastest: a reply is handled by the thread it
-//! is for, and no other system call is made. When a second thread meets the lock taken the session turns to
-//! sharing, and the thread that sleeps with the lock is called (`calls`): the leader then sleeps without it, on the endpoint's
-//! descriptors. It turns back when operations have followed each other for long without another thread in sight, and the oftener it has
-//! turned, the longer that takes.
+//! A thread that is alone keeps the lock while it waits in the endpoint. That is fastest: the thread handles its own reply, without further
+//! system calls. When a second thread meets the lock taken the session turns to sharing, and the thread that sleeps with the lock is called
+//! (`calls`): the leader then sleeps without it, on the endpoint's descriptors. It turns back when operations have followed each other for
+//! long without another thread in sight, and the oftener it has turned, the longer that takes.
 
 pub(crate) mod background;
 pub(crate) mod calls;

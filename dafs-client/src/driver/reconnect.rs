@@ -168,7 +168,7 @@ fn attempt_once(
         if begun.take().is_some_and(|lost| !lost.has_locks()) {
             established = connect(resume)?;
         }
-        tracing::warn!(server = %shared.server.name, "the server forgot the session; opening its files again");
+        tracing::warn!(server = %shared.server.name, "the server forgot the session; reopening its files");
     }
     let rebuild = match begun {
         Some(rebuild) => rebuild.resumed(&established.terms.welcome),

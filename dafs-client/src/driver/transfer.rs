@@ -213,7 +213,7 @@ impl Shared {
             holds.push(Hold::Loan(loan));
         }
         let len = total_len(&memory).ok_or_else(|| {
-            Error::Invalid("the memory of a transfer is more than there are addresses".into())
+            Error::Invalid("the buffers of a transfer are larger than the address space".into())
         })?;
         let (mut list, offset) = List::of_part(part, len)?;
         let mut opcode = kind.opcode();
@@ -391,7 +391,7 @@ fn cut_list(core: &Core, transfer: &mut Transfer) {
 
 fn not_registered_here() -> Error {
     let what =
-        "the buffer is not registered with this session: it is another session's, or its session ended";
+        "the buffer is not registered with this session: it belongs to another, or to one that has ended";
     Error::Invalid(what.into())
 }
 
@@ -420,7 +420,7 @@ fn check_undivided(core: &Core, transfer: &Transfer) -> Result<()> {
     let limit = core.terms.request_max(transfer.path, transfer.direction()).unwrap_or_else(buffered);
     match transfer.kind {
         TransferKind::Append(_) if transfer.len > limit => Err(Error::Invalid(format!(
-            "an append of {} bytes: at most {limit} are written atomically here",
+            "an append of {} bytes: at most {limit} can be written atomically here",
             transfer.len
         ))),
         TransferKind::Append(_) if transfer.memory.len() > core.terms.segments_max => {

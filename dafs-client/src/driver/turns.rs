@@ -1,8 +1,8 @@
-//! Turns of whoever sleeps on a descriptor of the session ([`Watch`]), and what the other threads do for it.
+//! Turns of a thread that sleeps on a descriptor of the session ([`Watch`]), and what the other threads do for it.
 //!
-//! No wake-up is lost. While it is armed, the endpoint is: whoever else receives arms it again before the lock is given back, or goes on
-//! receiving ([`Shared::keep_armed`]). An operation that another thread ends calls (`Interrupt`), and so does what else needs a turn. A
-//! call that comes before the arming makes that fail.
+//! No wake-up is lost. While the descriptor is armed, so is the endpoint: another thread that receives arms it again before it releases the
+//! lock, or continues to receive ([`Shared::keep_armed`]). An operation that another thread ends calls (`Interrupt`), and so does what else
+//! needs a turn. A call that comes before the arming makes that fail.
 
 use std::io;
 use std::sync::Arc;

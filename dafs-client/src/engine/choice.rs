@@ -1,4 +1,4 @@
-//! What the one decision is made from, in a session.
+//! The arguments of the one decision, collected from a session.
 
 use dafs_proto::transport::Provider;
 use dafs_proto::wire::Stability;

@@ -357,8 +357,10 @@ impl Core {
     /// The server wrote a frame into an eager buffer: the reply of the read that waits there.
     pub(crate) fn handle_frame(&mut self, eager_buffer: u32, written: u32) -> Result<(), Broken> {
         self.signs.heard = true;
-        let misplaced =
-            || SessionFault::Misplaced { opcode: Opcode::Read, place: "as a frame where none is awaited" };
+        let misplaced = || SessionFault::Misplaced {
+            opcode: Opcode::Read,
+            place: "as a frame, which is not expected now",
+        };
         let EagerBufferState::Granted(eager_buffers) = &mut self.eager_buffers else {
             return Err(misplaced().into());
         };

@@ -1,4 +1,4 @@
-//! Who is told that an operation has ended which nobody waits for at the moment: a queue, a future, and threads that sleep elsewhere.
+//! Who is notified of the end of an operation for which no thread waits: a queue, a future, and threads that sleep elsewhere.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;

@@ -1,5 +1,5 @@
-//! Locks: those that wait at the server without a request in flight, which tells when to ask again, and those that were given up. What
-//! becomes of the latter the node knows, for it knows what else is asked for.
+//! Locks that wait at the server without a request in flight (the server says when to ask again), and abandoned locks. The node decides
+//! about the latter, since it knows what else is asked for.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What is locked by a node, as its client knows: to be locked again in a new session. And what the server may have granted to nobody,
-//! which is to be put back.
+//! The locks of a node as the client knows them, to reclaim them in a new session. And what the server may have granted to nobody, which is
+//! to be put back.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! What a session has open on the server, what of it is not durable yet, and what is to be given back. Does nothing by itself; imports
-//! nothing of the other rooms.
+//! What a session has open on the server, what of it is not durable yet, and what is to be given back. It takes no action, and imports
+//! nothing from the other rooms.
 
 pub(crate) mod closings;
 pub(crate) mod locks;

@@ -305,8 +305,7 @@ impl Decision {
             Reason::Empty => "there is nothing to move".to_owned(),
             Reason::Override => "the configuration demands it".to_owned(),
             Reason::NoEagerBuffers => {
-                "the server lends this session no buffers for the method that the configuration asks for"
-                    .to_owned()
+                "the server lends this session no buffers, which the configured method needs".to_owned()
             }
             Reason::BelowCrossover { crossover } => format!("direct pays from {crossover} bytes"),
             Reason::FromCrossover { crossover } => format!("direct pays from {crossover} bytes"),
@@ -321,13 +320,15 @@ impl Decision {
             Reason::FromSwitch { switch } => {
                 format!("its pieces are gathered, which pays from pieces of {switch} bytes")
             }
-            Reason::LearnedPack => "packing its pieces is quicker in this session, or is tried".to_owned(),
+            Reason::LearnedPack => "packing its pieces is faster in this session, or is on trial".to_owned(),
             Reason::LearnedGather => {
-                "gathering its pieces is quicker in this session, or is tried".to_owned()
+                "gathering its pieces is faster in this session, or is on trial".to_owned()
             }
             Reason::Dense => "its gaps are so small that they are read too".to_owned(),
             Reason::Batched => {
-                format!("the messages of a batch carry at most {MAPPED_INLINE_MAX} bytes of each here")
+                format!(
+                    "a message carries at most {MAPPED_INLINE_MAX} bytes of each operation of a batch here"
+                )
             }
             Reason::NothingToRegister => {
                 "the provider registers no ordinary memory, and there are no bounce buffers".to_owned()

@@ -1,10 +1,9 @@
 //! What transfers of memory in pieces have cost in this session: whether packing or gathering was quicker, by direction, kind of memory,
-//! size of a piece and of the whole. The server's switches are where it begins; caches and machines differ from what those were measured
-//! with.
+//! size of a piece and of the whole. It starts with the server's thresholds, which were measured with other caches and machines.
 //!
 //! Now and then the other method is taken for a few transfers in a row, and the quickest of these is compared with the quickest of as many
-//! before them. One time alone tells little: what disturbs a transfer makes it slower, by any factor, and the first by another method finds
-//! cold what that needs.
+//! before them. A single time says little: disturbances make a transfer slower by any factor, and the first transfer with another method
+//! finds cold caches.
 
 use std::time::Duration;
 

@@ -42,7 +42,7 @@ impl std::str::FromStr for Noncontiguous {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|method| method.name() == name);
-        found.ok_or_else(|| format!("{name:?} is no method: multiple, pack, gather or auto"))
+        found.ok_or_else(|| format!("{name:?} is not a method: write multiple, pack, gather or auto"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A request that is ready to be sent, and where it goes.
+//! A request that is ready to be sent, and its destination.
 
 use dafs_proto::transport::{
     HEAD_SIZE_MAX, LocalSegments, OpToken, PostError, Posted, RemoteRange, Span, TransportError,

@@ -1,4 +1,4 @@
-//! How the server moved lists, for callers that ask.
+//! Explanations of how the server moved lists.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

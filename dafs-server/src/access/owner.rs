@@ -1,7 +1,7 @@
-//! Who owns the other end of a connection on this host: asked from the kernel, by the connection's two addresses.
+//! Asks the kernel who owns the other end of a connection on this host, by the connection's two addresses.
 //!
-//! Only a socket that is established and still open tells its owner. The kernel reports user 0 for one that its
-//! process has closed, so whoever connects, says hello and closes at once would otherwise be taken for root.
+//! Only an established socket that is still open has the right owner. The kernel reports user 0 for one that its process has closed, so a
+//! client that connects, sends its hello and closes at once would otherwise count as root.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

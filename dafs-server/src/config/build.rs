@@ -321,12 +321,12 @@ fn require_keys(place: &str, address: &Address, keys: &Keyring) -> Result<(), Co
 fn refuse_former(settings: &Settings) -> Result<(), ConfigError> {
     let refused = |flag, remedy| Err(ConfigError::new(flag, "one file keeps fences and locks now", remedy));
     if settings.lock_file.is_some() {
-        return refused("--lock-file", "write --state-file instead: it takes over what a lock file has");
+        return refused("--lock-file", "write --state-file instead, with the same file: it keeps the locks");
     }
     if settings.fence_file.is_some() {
         return refused(
             "--fence-file",
-            "write --state-file with another file, and add the entries of this one again with `dafs fence add`: it is text",
+            "write --state-file with a new file, and add the entries of this one again with `dafs fence add`",
         );
     }
     Ok(())
@@ -350,7 +350,7 @@ fn metrics_address(settings: &Settings) -> Result<Option<SocketAddr>, ConfigErro
     if settings.metrics_anywhere || address.ip().to_canonical().is_loopback() {
         return Ok(Some(address));
     }
-    let problem = "other hosts can reach this address, and metrics are shown to everybody";
+    let problem = "other hosts can reach this address, and anybody who connects can read the metrics";
     wrong(
         &place,
         problem,

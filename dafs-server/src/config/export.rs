@@ -315,7 +315,7 @@ fn check_mapping(
         true => Ok(mapping),
         false => wrong(
             "this server is not privileged: it cannot act as other users",
-            "run it as root (or with CAP_SETUID and CAP_SETGID) where the kernel lets it call setgroups, or write squash=server",
+            "run it as root (or with CAP_SETUID and CAP_SETGID) if the kernel lets it call setgroups, or write squash=server",
         ),
     }
 }

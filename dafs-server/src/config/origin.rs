@@ -1,4 +1,4 @@
-//! Where in a settings file something was said, for messages.
+//! The place of each setting in a settings file, for error messages.
 
 use std::collections::BTreeMap;
 

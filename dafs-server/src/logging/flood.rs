@@ -55,7 +55,7 @@ impl Summary {
         let count = left_out() - self.told;
         if count > 0 {
             self.told += count;
-            tracing::warn!(count, "lines were left out of this log: too many of one kind in a second");
+            tracing::warn!(count, "lines were not written to this log: too many of one kind in a second");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Batches: many independent reads and writes in one request. Each operation is begun as a request of its own would be, some at a
-//! time, and answers into the batch; the batch is answered when all have.
+//! Batches: many independent reads and writes in one request. Each operation starts like a separate request, some at a time, and puts its
+//! result into the batch. The batch is answered when all have ended.
 #![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
 mod inline;

@@ -1,4 +1,4 @@
-//! Copies from one file to another, which clients need not carry.
+//! Copies from one file to another, within the server.
 
 use dafs_proto::wire::{CopyReply, CopyRequest, Opcode};
 

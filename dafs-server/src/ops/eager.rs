@@ -2,8 +2,8 @@
 //! client-initiated move data through them (`spec/protocol/wire.md`).
 //!
 //! The client decides what an eager buffer is used for; the server uses one only while it executes a request that names it. So a client
-//! that uses an eager buffer for two things at once spoils its own data and nobody else's. Eager buffers are fresh memory, zeroed, and end
-//! with their connection.
+//! that uses an eager buffer for two things at once damages only its own data. Eager buffers are fresh memory, zeroed, and end with their
+//! connection.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within an eager buffer")]
 
 use std::sync::Arc;

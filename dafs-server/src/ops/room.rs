@@ -1,5 +1,5 @@
-//! How much of a session storage has at once. A session alone keeps a disk busy; beside others it has one call there, so that whoever comes
-//! finds no long queue.
+//! How much of a session storage has at once. A session that is alone may keep a disk busy. Beside others it has one call there, so that
+//! newcomers find no long queue.
 
 use super::Worker;
 use crate::worker::ids::SessionKey;

@@ -1,4 +1,4 @@
-//! Who is fenced off, by export: lists that outlive the server where it has a store.
+//! The fence list of each export. Lists outlive the server if it has a store.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

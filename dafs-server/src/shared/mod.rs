@@ -1,6 +1,6 @@
-//! What holds for the process, whatever loops it has: settings, exports, budgets, who may do what, who is fenced off, where each session
-//! lives, tokens, deny modes, and the mail between the workers. All of it is immutable, or small and behind a lock of its own. It waits for
-//! nobody, reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
+//! State of the process, shared by all workers: settings, exports, budgets, permissions, fences, the directory of sessions, tokens, deny
+//! modes, and the mail between workers. All of it is immutable, or small and behind its own lock. It waits for nobody, reads no clock and
+//! knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
 pub(crate) mod budget;
 mod directory;
@@ -85,7 +85,7 @@ impl ServerState {
             let taken_up = shared.fences.keep_in(Arc::clone(&store), &kept.fences);
             taken_up.map_err(|export| StoreError::Unusable {
                 path,
-                error: format!("it is damaged: the fence list of export \"{export}\" cannot be one").into(),
+                error: format!("it is damaged: the fence list of export \"{export}\" is not valid").into(),
             })?;
             let limits = LockLimits::of(&shared.settings.limits);
             let locks = Locks::kept_in(Arc::clone(&store), kept.sessions, kept.locks, limits);

@@ -1,5 +1,5 @@
-//! Deny modes: what the opens of a file let others do with it, for all workers. By the file and not by its name, for it may have several,
-//! also in several exports.
+//! Deny modes: what the opens of a file let others do with it, for all workers. They are kept by file, not by name, since a file may have
+//! several names, also in several exports.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,7 +1,7 @@
-//! Tokens: what a session has open, for others to open as well. `spec/protocol/session.md`, "Tokens".
+//! Tokens, by which other sessions open what one session has open. `spec/protocol/session.md`, "Tokens".
 //!
-//! The table decides who may use a token and for how long. A token keeps its file open by itself, whoever closes it meanwhile. What the
-//! table gives back may take long to drop.
+//! The table decides who may use a token and for how long. A token keeps its file open, even if all handles are closed. What the table
+//! gives back may take long to drop.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};

@@ -1,7 +1,7 @@
 //! What a backend is: the files of an export, and what they can do.
 //!
-//! A backend opens an export ([`Backend::open`]) and states its [`Capabilities`] once. Whoever has to know what an export can do asks for a
-//! capability. No file outside a backend's room asks which backend it is, but for `kinds`, which makes the backend of a kind of export.
+//! A backend opens an export ([`Backend::open`]) and states its [`Capabilities`] once. Code that depends on what an export can do asks for
+//! a capability. No file outside a backend's room asks which backend it is, but for `kinds`, which makes the backend of a kind of export.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

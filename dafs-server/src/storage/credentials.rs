@@ -4,7 +4,7 @@
 //! made. User 0 drops the capabilities that override file permissions with it, and gets them back with user 0. No other user does, which is
 //! why none may have them ([`overrides_permissions`]).
 //!
-//! Two capabilities are not in effect on threads that serve ([`hold_back`]), since data is written without taking the client's identity.
+//! Threads that serve drop two capabilities ([`hold_back`]), since they write data without the client's identity.
 #![allow(unsafe_code, reason = "per-thread credentials have no safe wrapper")]
 
 use std::cell::RefCell;

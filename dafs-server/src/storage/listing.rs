@@ -51,7 +51,7 @@ impl Listing {
     /// Adds an entry; `false` where there is no room for it. One whose name no request could carry is passed over.
     pub(super) fn push(&mut self, entry: &DirEntry) -> bool {
         if entry.name.len() > NAME_SIZE_MAX {
-            tracing::warn!("cannot list a name of {} bytes: {NAME_SIZE_MAX} is the most", entry.name.len());
+            tracing::warn!("cannot list a name of {} bytes: the limit is {NAME_SIZE_MAX}", entry.name.len());
             return true;
         }
         if self.count >= self.count_max {

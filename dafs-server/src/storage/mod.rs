@@ -1,9 +1,9 @@
 //! File storage below an export: submit and complete, never block.
 //!
 //! [`Storage`] is what the server drives: exports, open nodes, data read and written at once where that needs no waiting
-//! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or
-//! later. Backends stand behind it (`backend`): `posix` (a directory, confined by
-//! `openat2`) and `mem` (memory). `kinds` knows which there are; everybody else asks for [`Capabilities`].
+//! ([`Storage::read_now`], [`Storage::write_now`]), and everything else submitted as an [`FsOp`] that completes now or later. The backends
+//! are behind it (`backend`): `posix` (a directory, confined by `openat2`) and `mem` (memory). `kinds` knows which there are; everybody
+//! else asks for [`Capabilities`].
 
 mod backend;
 mod clock;

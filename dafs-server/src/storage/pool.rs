@@ -209,7 +209,7 @@ impl<T: Send + 'static> Drop for Pool<T> {
             if waited.timed_out() && state.jobs.runs_only_in_domains() {
                 tracing::warn!(
                     threads = state.alive_count,
-                    "cannot wait for storage threads: they hang, perhaps on a mount whose server is gone; the server ends without them"
+                    "cannot wait for storage threads: they hang, perhaps on a mount whose server is down; the server exits without them"
                 );
                 // To drop what waits might hang as well.
                 std::mem::forget(std::mem::replace(&mut state.jobs, Fair::new(self.thread_count)));

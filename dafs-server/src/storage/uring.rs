@@ -80,7 +80,7 @@ impl Ring {
             && let Err(error) = self.ring.submit()
         {
             // EAGAIN, EBUSY: the entries stay in the ring for the next call.
-            tracing::debug!(%error, "cannot submit to io_uring now");
+            tracing::debug!(%error, "cannot submit to io_uring yet");
         }
     }
 

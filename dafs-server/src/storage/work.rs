@@ -1,7 +1,7 @@
 //! What the loop's thread has had to do that is neither data nor a system call: entries listed, parts of paths, nodes of trees.
 //!
-//! It is counted where it is done and taken by who divides the loop's time, so that a request pays for it with its turn, and so that a
-//! test notices one whose cost a client chooses ([BUF-25]).
+//! Work is counted where it is done, and charged to the turn of its request. So a test also notices work whose cost a client can choose
+//! ([BUF-25]).
 
 use std::cell::Cell;
 

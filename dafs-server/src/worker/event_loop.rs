@@ -1,9 +1,8 @@
 //! The loop: the one place of the server that waits.
 //!
-//! One thread watches listeners, connections, storage, signals and the time with mio, and moves what happened into
-//! [`Worker`]. Connections are *hot* while messages come in: then they are asked directly, without a system call
-//! where the provider needs none. A connection goes *cold* when it is armed: from then on its descriptors wake the
-//! loop. How long a silent connection stays hot is the polling policy.
+//! One thread watches listeners, connections, storage, signals and the time with mio, and moves what happened into [`Worker`]. Connections
+//! are *hot* while messages arrive: the loop then polls them directly, without a system call if the provider needs none. A connection goes
+//! *cold* when it is armed: from then on its descriptors wake the loop. How long a silent connection stays hot is the polling policy.
 
 use std::io;
 use std::os::fd::RawFd;

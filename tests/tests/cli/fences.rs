@@ -129,8 +129,8 @@ fn server_given_a_fence_file_says_what_to_do() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     for (flag, words) in [
         ("--state-file", ["is a fence file of an earlier version", "`dafs fence add`"]),
-        ("--fence-file", ["--state-file with another file", "`dafs fence add`"]),
-        ("--lock-file", ["one file keeps fences and locks now", "it takes over what a lock file has"]),
+        ("--fence-file", ["--state-file with a new file", "`dafs fence add`"]),
+        ("--lock-file", ["one file keeps fences and locks now", "it keeps the locks"]),
     ] {
         let server = dafs_tests::program::program();
         let started = Command::new(server)

@@ -150,7 +150,7 @@ fn server_with_a_damaged_state_file_does_not_start_and_says_why() {
         .unwrap();
     let said = String::from_utf8_lossy(&started.stderr);
     assert!(!started.status.success(), "{said}");
-    for word in ["cannot use the state file", "it is damaged", "remove it to forget who held locks"] {
+    for word in ["cannot use the state file", "it is damaged", "remove it, which drops all locks"] {
         assert!(said.contains(word), "{word}: {said}");
     }
 }

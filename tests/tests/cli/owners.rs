@@ -119,7 +119,7 @@ fn copy_without_owners_keeps_all_else(on: On) {
         let url = world.url(&copy);
         words.extend([tree.to_str().unwrap(), &url]);
         let ran = dafs(words);
-        let told = ran.stderr.matches("owners and set-id bits were not kept").count();
+        let told = ran.stderr.matches("do not keep owner and set-id bits").count();
         let is_refused = is_root && export == "squashed";
         assert_eq!((ran.code, told, ran.stderr.lines().count()), (0, is_refused.into(), told), "{ran:?}");
         let there = world.local(&copy);
@@ -213,7 +213,7 @@ fn copy_down_to_where_root_gives_nothing_away_keeps_all_else(on: On) {
     }
     let output = without.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    let told = said.matches("owners and set-id bits were not kept").count();
+    let told = said.matches("do not keep owner and set-id bits").count();
     assert_eq!((output.status.code(), told, said.lines().count()), (Some(0), 1, 1), "{said}");
     assert_same_data(&copy, &tree, &expected);
     let found = |root: &Path, name: &str| fs::symlink_metadata(root.join(name)).unwrap();
@@ -236,7 +236,7 @@ fn copy_that_keeps_owners_does_so_of_all_that_it_may(on: On) {
     }
     // The second is said of users that a name space does not know, the third by file systems without owners.
     for status in [Status::PERMISSION, Status::INVALID, Status::NOT_SUPPORTED] {
-        let refused = copy_until_refused(on, &["-pr"], tree.path(), status, "owners and set-id bits");
+        let refused = copy_until_refused(on, &["-pr"], tree.path(), status, "owner and set-id bits");
         let uid = |name: &str| fs::metadata(refused.data().join("copy").join(name)).unwrap().uid();
         assert_eq!(names.map(uid).iter().filter(|uid| **uid == 1234).count(), names.len() - 1, "{status}");
     }

@@ -119,7 +119,7 @@ fn reload_takes_keys_and_rules_and_drops_no_session() {
     write_keys(&directory, BETA);
     write_settings(&directory, "keys = [\"beta\"]\n[[export]]\nname = \"new\"\nmemory = \"1M\"");
     server.hang_up();
-    let said = server.said("reloaded keys and rules");
+    let said = server.said("reloaded keys and options");
     assert!(said.contains("\"keys\":1") && said.contains("\"exports\":1"), "{said}");
     assert!(server.said("until the server is restarted").contains("new"));
     file.write_all_at(b"still there", 0).unwrap();
@@ -143,7 +143,7 @@ fn reload_takes_keys_and_rules_and_drops_no_session() {
     let text = fs::read_to_string(directory.join("settings")).unwrap().replace("\"data\"", "\"other\"");
     fs::write(directory.join("settings"), text.replace("= nonsense", "")).unwrap();
     server.hang_up();
-    server.said("reloaded keys and rules");
+    server.said("reloaded keys and options");
     let session = server.session(BETA).unwrap();
     assert_status(session.mount("data").map(drop), Status::NO_EXPORT, "withdrawn");
     file.commit().unwrap();
@@ -193,7 +193,7 @@ fn settings_and_keys_of_any_shape_stop_no_later_reload() {
         server.hang_up();
         server.said("reading the settings again");
         let said = server.said("reload");
-        assert!(said.contains("reloaded keys and rules"), "{said}");
+        assert!(said.contains("reloaded keys and options"), "{said}");
     }
     server.session(ALPHA).unwrap().mount("data").unwrap();
 }
@@ -209,7 +209,7 @@ fn key_that_is_revoked_between_hello_and_its_proof_opens_no_session() {
     write_keys(server.directory.path(), BETA);
     write_settings(server.directory.path(), "");
     server.hang_up();
-    server.said("reloaded keys and rules");
+    server.said("reloaded keys and options");
     let reply = raw.ask(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &proof);
     assert_eq!(reply.header.status, Status::AUTH_FAILED);
 }
@@ -243,7 +243,7 @@ fn session_is_resumed_from_addresses_that_the_settings_read_last_admit() {
     ] {
         write_settings(server.directory.path(), rules);
         server.hang_up();
-        server.said("reloaded keys and rules");
+        server.said("reloaded keys and options");
         let again = Raw::connect(&server.address()).shake(&server.introduction(Some(resume.clone())));
         assert_eq!(again.map(|welcome| welcome.resumed), expected, "{rules}");
     }
@@ -262,7 +262,7 @@ fn reload_names_settings_that_need_a_restart() {
     ] {
         fs::write(&settings, format!("{more}{as_started}")).unwrap();
         server.hang_up();
-        let mut said = server.said("reloaded keys and rules");
+        let mut said = server.said("reloaded keys and options");
         if !more.is_empty() {
             said = server.said("until the server is restarted");
         }
@@ -281,7 +281,7 @@ fn server_that_ends_says_how_many_lines_were_left_out() {
     }
     signal(server.child.id(), Signal::TERM).unwrap();
     let log: Vec<_> = server.log.by_ref().collect();
-    assert!(log.iter().any(|line| line.contains("lines were left out")), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("lines were not written")), "{log:?}");
     assert!(log.last().is_some_and(|line| line.contains("stopped")), "{log:?}");
 }
 

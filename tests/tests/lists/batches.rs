@@ -278,7 +278,7 @@ fn batch_that_cannot_be_is_refused_before_it_is_sent(on: On) {
     let before = batches(&session);
     let mut batch = session.batch_io();
     batch.read_at(&foreign, &mut memory, 0);
-    assert_invalid(batch.run(), "another session's");
+    assert_invalid(batch.run(), "another session");
     let mut batch = session.batch_io();
     batch.write_at(&f, b"0123456789", i64::MAX as u64 - 5);
     assert_invalid(batch.run(), "beyond the end");

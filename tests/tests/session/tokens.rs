@@ -389,7 +389,7 @@ fn server_without_tokens_is_asked_for_none(on: On) {
     let token = Token::from_bytes(&[1; TOKEN_SIZE]).unwrap();
     let error = root.open_token(&token, "f", &read_write()).unwrap_err();
     assert_eq!(error.status(), Some(Status::NOT_SUPPORTED));
-    assert!(error.to_string().contains("does not know tokens; open the file by its path"), "{error}");
+    assert!(error.to_string().contains("does not support tokens; open the file by its path"), "{error}");
     assert_eq!((count(&session, "Share"), count(&session, "OpenToken")), (0, 0), "nothing was sent");
     root.open("f").unwrap();
 }

@@ -81,7 +81,7 @@ impl Account {
 
     pub(super) fn changed(&self, item: &Item) {
         let cause = Cause::Text(
-            "it changed meanwhile, and the copy may be partly old and partly new: copy it again".into(),
+            "it changed during the copy, which may be partly old and partly new: copy it again".into(),
         );
         self.failed(&item.roots.source, "copy exactly", &item.path(), &cause);
     }

@@ -1,7 +1,7 @@
-//! A name in a directory that is held, or a path from where paths of its place begin, and what is done with what has it.
+//! A name in an open directory, or a path, and the operations on the file with that name.
 //!
-//! Every step that costs a round trip on a server begins here and is waited for later, so that a group of files has its requests in flight
-//! together; on this machine it is carried out at once.
+//! A step that takes a round trip to a server begins here and is waited for later, so a group of files has its requests in flight together.
+//! On this machine it is executed at once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ impl Entries {
                 let Some(name) = entry_name(&entry.name) else {
                     let name = crate::quote::quoted(&entry.name);
                     let cause = Cause::Text(format!(
-                        "the server answered the entry {name}, which is no name: it is left out"
+                        "the server listed the entry {name}, which is not a valid name; it is skipped"
                     ));
                     return Some(Ok((PathBuf::new(), Err(cause))));
                 };
@@ -323,7 +323,7 @@ impl At {
             }
             (to, from) => Later::Now(match (from.fd(), to.fd()) {
                 (Some(from), Some(to)) => local::link((from, &first.name), (to, &self.name)),
-                _ => Err(Cause::Text("its first name is in another place".into())),
+                _ => Err(Cause::Text("its first name is on another machine".into())),
             }),
         }
     }

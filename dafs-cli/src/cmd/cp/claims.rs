@@ -1,4 +1,4 @@
-//! What this command copies to: two sources that got one file would be mixed in it, for many are written at a time.
+//! The destinations of this command. Two sources with the same destination would be mixed in it, since many files are written at a time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

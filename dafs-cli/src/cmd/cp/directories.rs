@@ -141,7 +141,7 @@ fn settle(
         renew(account, place, above, &mut made);
         again()?;
     }
-    Err(Cause::Text("the server was restarted again and again".into()))
+    Err(Cause::Text("the server was restarted too many times".into()))
 }
 
 /// Looks at names. A copy that has its temporary name again is renamed; what is not there is reported, and left out.

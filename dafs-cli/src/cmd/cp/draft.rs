@@ -1,4 +1,4 @@
-//! Where a copy is until it is whole: a temporary name beside its own.
+//! Where a copy is until it is complete: under a temporary name in the same directory.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -140,11 +140,9 @@ impl Drafts {
         let left = std::mem::take(&mut lock(&self.state).left);
         let more = left.len().saturating_sub(NAMED_MAX);
         let mut said: Vec<_> = left.into_iter().take(NAMED_MAX).collect();
-        said.iter_mut().for_each(|name| *name = format!("{name} is left behind: remove it"));
+        said.iter_mut().for_each(|name| *name = format!("{name} remains: remove it"));
         if more > 0 {
-            said.push(format!(
-                "{more} more files are left behind: remove those whose names begin with {PREFIX}"
-            ));
+            said.push(format!("{more} more files remain: remove those whose names begin with {PREFIX}"));
         }
         said
     }

@@ -4,8 +4,8 @@
 //! entries become work in turn. Directories are made before anything in them and get their attributes when all of that is
 //! there; second names of a file are made after all files. What fails is reported and left out; the rest goes on.
 //!
-//! Nothing says that a directory ends, nor a tree. Of one directory a bounded number of those in it is known and not begun yet, and
-//! what is whole is forgotten.
+//! Nothing says that a directory ends, nor a tree. For each directory, a bounded number of unvisited entries is kept, and complete ones are
+//! forgotten.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};

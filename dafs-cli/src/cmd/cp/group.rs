@@ -247,7 +247,7 @@ pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, Spot)>) {
             let first = place.at(&first);
             let later = match &first {
                 Ok(first) => place.begin(&item.copy, |at| at.begin_link_of(first)),
-                Err(_) => Later::Now(Err(Cause::Text("its first name is not there any more".into()))),
+                Err(_) => Later::Now(Err(Cause::Text("its first name no longer exists".into()))),
             };
             (item, (first, session), later)
         })
@@ -255,7 +255,7 @@ pub(super) fn make_hard_links(account: &Account, links: Vec<(Item, Spot)>) {
     for (item, (first, session), later) in making {
         let again = |at: &At| match &first {
             Ok(first) => at.begin_link_of(first),
-            Err(_) => Later::Now(Err(Cause::Text("its first name is not there any more".into()))),
+            Err(_) => Later::Now(Err(Cause::Text("its first name no longer exists".into()))),
         };
         match made(&item, session, later, again) {
             Ok(()) => account.tally.file(0),

@@ -90,7 +90,7 @@ pub(super) fn short(source: &OpenFile, meta: &Meta, now: Option<&Meta>, delivere
         Some(now) => {
             format!("it shrank from {} to {} bytes while it was copied: copy it again", meta.size, now.size)
         }
-        None => format!("it is said to have {} bytes, and gave only {delivered}", meta.size),
+        None => format!("its size is {} bytes, but only {delivered} could be read", meta.size),
     };
     Some(Cause::Text(text))
 }
@@ -177,7 +177,7 @@ impl<'a> Copy<'a> {
                 counted.begin_again();
             }
         }
-        Err(Fault::Sink("make durable", Cause::Text("the server was restarted again and again".into())))
+        Err(Fault::Sink("make durable", Cause::Text("the server was restarted too many times".into())))
     }
 
     /// Copies data, and sets `end` where that of all of it is known; returns what was lost meanwhile, `None` when interrupted.
@@ -232,7 +232,7 @@ impl<'a> Copy<'a> {
         let is_known = lost.ranges.iter().all(|range| range.start < self.meta.size);
         if !self.seeks {
             let cause =
-                "a restart of the server lost part of it, and its source gives nothing twice: copy it again";
+                "a restart of the server lost part of it, and its source cannot be read twice: copy it again";
             return Err(Fault::Sink("make durable", Cause::Text(cause.into())));
         }
         // A file that is new holds nothing but what is written to it: where it was cut does not matter.

@@ -87,9 +87,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     engine.account.tally.bar().finish_and_clear();
     engine.account.drafts.left().iter().for_each(|left| say(left));
     if plan.keep_owner.is_refused() {
-        say(
-            "owners and set-id bits were not kept of all copies: the destination does not let you change them",
-        );
+        say("some copies do not keep owner and set-id bits: you may not change them at the destination");
     }
     if plan.keep_owner.lacks_extras() {
         say(
@@ -98,7 +96,7 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         );
     }
     if plan.keep_owner.lacks_attributes() {
-        say("modes and times were not kept of all copies: the destination does not let you change them");
+        say("some copies do not keep modes and times: you may not change them at the destination");
     }
     let tell = verbose || interrupt.is_set() || failures.count() > 0 || is_terminal();
     if tell && !flags.quiet {
@@ -106,12 +104,12 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     }
     if interrupt.is_set() {
         say(&format!(
-            "interrupted: what was copied whole stays, the rest is missing; {again} copies all of it again"
+            "interrupted: complete copies remain, the rest is missing; {again} copies everything again"
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if engine.account.is_over() {
-        say(&format!("the rest was not copied: {again} copies all of it again, when the server is back"));
+        say(&format!("the rest was not copied: when the server is back, {again} copies everything again"));
     }
     Ok(failures.exit())
 }

@@ -234,7 +234,7 @@ impl Sink {
                 result => return Ok(result?),
             }
         }
-        Err(Cause::Text("the server was restarted again and again".into()))
+        Err(Cause::Text("the server was restarted too many times".into()))
     }
 
     /// Sets the size; that of a stream is what was written.
@@ -330,7 +330,7 @@ fn in_place_here(item: &Item, original: &Meta, at: &At, before: Before) -> Resul
         // Named by the user: what is copied goes into it, as with cp.
         return match follow {
             true => Ok(Sink { file: stream(file)?, draft: None, found: 0, before }),
-            false => Err(Cause::Text("something that is no regular file is in the way".into())),
+            false => Err(Cause::Text("something that is not a regular file is in the way".into())),
         };
     }
     same::refuse(item, original, &found, || local::meta_of(&file))?;

@@ -1,4 +1,4 @@
-//! Many reads and writes in one request, or one by one where the server does not know batches.
+//! Many reads and writes in one request, or one by one if the server does not support batches.
 
 pub(crate) mod io;
 pub(crate) mod memory;

@@ -69,9 +69,11 @@ impl Parts {
     ) {
         let place = self.operations.len();
         let wrong = match (total(extents), total_len(&memory)) {
-            _ if !Arc::ptr_eq(&self.owner, &file.owner) => Some("its file is another session's".to_owned()),
+            _ if !Arc::ptr_eq(&self.owner, &file.owner) => {
+                Some("its file belongs to another session".to_owned())
+            }
             (None, _) => Some("an extent lies beyond the end of any file".to_owned()),
-            (_, None) => Some("its memory is more than there are addresses".to_owned()),
+            (_, None) => Some("its buffers are larger than the address space".to_owned()),
             (Some(bytes), Some(len)) if bytes != len as u64 => {
                 Some(format!("its extents hold {bytes} bytes, its memory {len}: the totals must agree"))
             }

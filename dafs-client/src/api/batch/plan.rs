@@ -85,7 +85,7 @@ pub(crate) fn prepare(
             let pieces = cut(&part.extents, &ranges, &bounds);
             if part.write && pieces.len() > 1 && !is_ascending(&part.extents) {
                 let what = format!(
-                    "operation {operation} of a batch: a list of more than one request that does not ascend"
+                    "operation {operation} of a batch: a list that is too large for one request must be in ascending order"
                 );
                 return Err((Error::Invalid(what), keep));
             }

@@ -1,5 +1,5 @@
-//! The operations of a batch one by one: where the server does not know batches, or nothing of their memory can be registered. Each goes
-//! as a transfer of its own would, in messages at worst.
+//! The operations of a batch one by one, if the server does not support batches or none of the memory can be registered. Each is a separate
+//! transfer, at worst inline.
 
 use std::sync::Arc;
 

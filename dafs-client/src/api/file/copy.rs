@@ -1,4 +1,4 @@
-//! Copies from one file to another that the server makes by itself.
+//! Copies from one file to another within the server.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl File {
             }
             for (begin, what) in [(offset, "source"), (target_offset, "target")] {
                 if begin.checked_add(len).is_none() {
-                    return Err(Error::Invalid(format!("{len} bytes at {begin} of the {what} of a copy: no file is so long")));
+                    return Err(Error::Invalid(format!("{len} bytes at {begin} of the {what} of a copy: beyond the largest file")));
                 }
             }
             let finish = move |op: crate::op::Op| {
@@ -59,7 +59,7 @@ impl File {
                 let CopyReply { count, end, .. } = CopyReply::decode(reply.body())?;
                 let most = if len == 0 { u64::MAX - offset.max(target_offset) } else { len };
                 if count > most {
-                    return Err(Error::Invalid("the server says that it copied more than it was asked for".into()));
+                    return Err(Error::Invalid("the server claims to have copied more than requested".into()));
                 }
                 Ok(Copied { count, end })
             };

@@ -184,7 +184,7 @@ impl File {
                 }
             }
             RegistrationPolicy::Kept => {
-                note = "; no registrations are kept: the session keeps none, or the kernel does not tell of changes";
+                note = "; no registrations are kept: the session keeps none, or the kernel does not report changes of mappings";
             }
         }
         decision.explain(&circumstances) + note

@@ -1,4 +1,4 @@
-//! Transfers of memory that the caller names by address: for callers in other languages, whose memory is no slice of Rust.
+//! Transfers of memory that the caller names by address: for callers in other languages, whose memory is not a Rust slice.
 #![allow(unsafe_code, reason = "the documented unsafe forms that take addresses")]
 
 use dafs_proto::extent::Extent;

@@ -1,9 +1,9 @@
 //! Which memory is registered together: Optimistic Group Registration (Wu, Wyckoff, Panda, "Supporting efficient
 //! noncontiguous access in PVFS over InfiniBand", §4.2).
 //!
-//! Registering costs `page_ns` for every page and `call_ns` for every call. Two segments are registered together where
-//! the pages between them cost less than a call of their own would. That those pages exist is not known; it is found
-//! out by trying, or by asking the system ([`super::holes`]). Nothing here touches memory.
+//! Registering costs `page_ns` for every page and `call_ns` for every call. Two segments are registered together if the pages between them
+//! cost less than a second call. That those pages exist is not known; it is found out by trying, or by asking the system
+//! ([`super::holes`]). Nothing here touches memory.
 
 use super::Extent;
 

@@ -348,7 +348,7 @@ impl Registrar {
             });
             started
                 .inspect_err(|error| {
-                    tracing::debug!("the kernel does not tell when memory is unmapped: {error}");
+                    tracing::debug!("the kernel does not report when memory is unmapped: {error}");
                 })
                 .ok()
         });
@@ -448,7 +448,7 @@ impl Registrar {
         let write = access.contains(Access::REMOTE_WRITE);
         let accessible = holes::accessible(extent, write).unwrap_or_else(|error| {
             tracing::debug!(
-                "the system does not tell what is mapped: {error}; segments are registered one by one"
+                "cannot read which memory is mapped: {error}; segments are registered one by one"
             );
             Vec::new()
         });

@@ -1,5 +1,5 @@
-//! What is kept, and for how long, against memory that changes. On tcp a registration is an address: that a stale one is not used shows
-//! in the counters alone. The suites show it in the data too, on verbs.
+//! What is kept, and for how long, against memory that changes. On tcp a registration is just an address, so only the counters show that a
+//! stale one is not used. The suites show it in the data too, on verbs.
 #![allow(unsafe_code, reason = "memory of the tests' own is lent to registrations")]
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -2,9 +2,9 @@
 //! manage (userfaultfd(2), `UFFD_FEATURE_EVENT_*`). Nothing is write-protected and no fault is handled.
 //!
 //! The thread that unmaps waits, in the kernel, until its event was read, whatever locks it holds: its own, those of this library, the
-//! allocator's. So the *reader* waits for nothing but events: it takes no lock but that of the queue, under which nobody allocates,
-//! frees or unmaps, and does neither itself. What is queued is acted upon by a second thread, or by whoever looks first, who may
-//! take locks and free memory, watched memory too. Until then [`Watched::is_behind`] says so.
+//! allocator's. So the *reader* waits for nothing but events: it takes no lock but that of the queue, under which nobody allocates, frees
+//! or unmaps, and does neither itself. A second thread, or whichever thread looks first, handles the queue. It may take locks and free
+//! memory, even watched memory. Until then [`Watched::is_behind`] says so.
 #![allow(unsafe_code, reason = "a userfaultfd and its ioctls, none of which touches the memory it watches")]
 
 use std::io;

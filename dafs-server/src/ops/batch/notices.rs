@@ -1,4 +1,4 @@
-//! How a batch tells of what has ended before its reply: gathered as the hints say, and only to a client that listens.
+//! Notices of a batch, which report ended operations before the reply: gathered as the hints say, and only if the client still receives.
 
 use dafs_proto::wire::{BATCH_NOTICE_RESULT_SIZE, BatchNotice, Header, Opcode, encode_noticed_result};
 

@@ -1,4 +1,4 @@
-//! A list's calls of storage: what is at hand is moved at once, the rest by several calls at a time.
+//! The storage calls of a list: data in memory is moved at once, the rest by several calls at a time.
 
 use dafs_proto::extent::{Extent, Part};
 use dafs_proto::wire::{Sieve, Status};

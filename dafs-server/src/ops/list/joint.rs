@@ -2,8 +2,8 @@
 //! side by side in the file goes in one call. After Hong, You and Chung, "An Efficient MPI-IO for Noncontiguous Data Access over
 //! InfiniBand", whose servers redistribute.
 //!
-//! Each member has its own reply. Whatever is not as it should be, an error, a short write, a mandatory lock, a member that has gone, ends
-//! the union: each goes on by itself from what is done. What a round has written is not written again: others may have changed it since.
+//! Each member has its own reply. An error, a short write, a mandatory lock or a missing member ends the joint transfer. Each request then
+//! continues alone. What a round has written is not written again: others may have changed it since.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Locks that outlive the server: who has any, and which last, is written before they are told of; and the time after a restart in which
-//! they are taken again.
+//! Locks that outlive the server. Their holders, and persistent locks, are written before they are granted. Clients reclaim them for some
+//! time after a restart.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -44,7 +44,7 @@ impl Worker {
         let kind = &self.shared.settings.exports[usize::from(node.export.0)].kind;
         if !kind.capabilities().outlives_server {
             return Err(
-                "files of this export end with the server, and their locks do; lock a file of an exported directory",
+                "files and locks of this export end with the server; lock a file of an exported directory",
             );
         }
         if !self.shared.locks.are_kept() {

@@ -1,4 +1,4 @@
-//! Locks that are waited for without a request in flight ([`LockFlags::NOTIFY`]): the session is told when to ask again, and asks.
+//! Locks with [`LockFlags::NOTIFY`], which wait without a request in flight: a callback tells the session when to ask again.
 
 use std::ops::Range;
 use std::time::Duration;

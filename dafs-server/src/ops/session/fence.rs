@@ -1,4 +1,4 @@
-//! Whoever fences clients off an export is answered when none of their operations is in flight any more, with any worker.
+//! A change of a fence is answered when no worker has an operation of a fenced client in flight.
 
 use std::sync::Arc;
 

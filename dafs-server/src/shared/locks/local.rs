@@ -1,5 +1,5 @@
-//! Locks as the processes of this host see them and set them: some files have a [`LocalLocks`] that shows the locks of the table, whoever
-//! holds them. What a process holds there is in the way of the table's.
+//! Locks as processes of this host see and set them: some files have a [`LocalLocks`], which shows all locks of the table. What a process
+//! holds there is in the way of the table's.
 
 use std::collections::{HashMap, HashSet};
 use std::iter::once;

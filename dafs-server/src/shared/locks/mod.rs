@@ -1,8 +1,8 @@
-//! Byte-range locks of all files and sessions (`spec/protocol/locks.md`). Arithmetic only: who waits is told by whoever asked, and what
-//! the host's processes hold is asked of [`crate::storage::LocalLocks`].
+//! Byte-range locks of all files and sessions (`spec/protocol/locks.md`). Arithmetic only: callers notify those who wait, and
+//! [`crate::storage::LocalLocks`] knows the locks of the host's processes.
 //!
-//! A request waits while somebody else holds what conflicts with it, and behind every earlier request that waits for an overlapping range
-//! and conflicts with it. So nobody who waits is passed.
+//! A request waits while another owner holds a conflicting lock, and behind every earlier waiting request that conflicts with it. So nobody
+//! who waits is passed.
 
 mod guard;
 mod held;

@@ -1,7 +1,7 @@
 //! The time after the server began, in which clients take the locks again that they had before.
 //!
-//! Without a file of what was held, nothing but order decides: whoever comes first has it, and what others could lock meanwhile is not
-//! taken again. With one, those whom it names go first.
+//! Without a state file only order decides: the first to ask gets the lock, and a lock cannot be reclaimed if others could have had it
+//! meanwhile. With one, those whom it names go first.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;

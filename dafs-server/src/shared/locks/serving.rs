@@ -1,5 +1,5 @@
-//! Who of those that wait has its turn, and whom an owner waits for. Each request looks at all others at most once, and what it looked at
-//! is counted as work of the loop's thread: clients choose how many wait.
+//! Whose turn it is among the waiting requests, and for whom an owner waits. Each request looks at all others at most once, and what it
+//! looked at is counted as work of the loop's thread: clients choose how many wait.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

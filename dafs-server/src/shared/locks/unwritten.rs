@@ -1,5 +1,5 @@
-//! Locks that nobody is told of until they are written to the store. What they have replaced is remembered until then: where they
-//! cannot be written, their owner has it again.
+//! Locks that are not granted before they are written to the store. Until then the locks that they replace are remembered. If the write
+//! fails, their owner gets those back.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

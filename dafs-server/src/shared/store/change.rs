@@ -79,7 +79,7 @@ pub(crate) struct Kept {
 pub enum StoreError {
     /// The file cannot be read or made, or it is damaged.
     #[error(
-        "cannot use the state file {}: {error}; put a copy of it back, or remove it to forget who held locks and to lift all fences",
+        "cannot use the state file {}: {error}; restore a backup, or remove it, which drops all locks and lifts all fences",
         path.display()
     )]
     Unusable {
@@ -99,14 +99,14 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Another server has it.
-    #[error("cannot use the state file {}: another server uses it; give each one of its own", path.display())]
+    #[error("cannot use the state file {}: another server uses it; give each server its own", path.display())]
     Taken {
         /// The file.
         path: PathBuf,
     },
     /// Others may write it, and so take locks from their owners and lift fences.
     #[error(
-        "cannot use the state file {}: others than the server's user may write it; run chmod 600 on it, and chown to that user",
+        "cannot use the state file {}: other users may write to it; run chmod 600 on it, and chown to the server's user",
         path.display()
     )]
     Open {

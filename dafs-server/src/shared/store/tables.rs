@@ -88,7 +88,7 @@ pub(super) fn read(database: &Database) -> Result<Kept, StoreFault> {
         let (number, generation, start) = key.value();
         let record = record_of(start, holder.value());
         if record.start >= record.end {
-            return Err(StoreFault::Content("it has a lock of nothing".into()));
+            return Err(StoreFault::Content("it has an empty lock".into()));
         }
         let file = (number, generation);
         match kept.locks.last_mut().filter(|(last, _)| *last == file) {
@@ -114,7 +114,7 @@ fn prepare(begun: &WriteTransaction) -> Result<(), StoreFault> {
         Some(other) => {
             return Err(StoreFault::Content(format!("its format version {other} is not supported")));
         }
-        None => return Err(StoreFault::Content("it is no state file".into())),
+        None => return Err(StoreFault::Content("it is not a state file".into())),
     }
     begun.open_table(SESSIONS)?;
     begun.open_table(LOCKS)?;

@@ -222,7 +222,7 @@ fn file_of_another_version_or_kind_is_refused_with_what_to_do() {
     };
     for (refusal, cause) in [
         (of_form("later", Some(3)), "its format version 3 is not supported"),
-        (of_form("other", None), "it is no state file"),
+        (of_form("other", None), "it is not a state file"),
     ] {
         assert!(refusal.contains(cause), "{refusal}");
     }
@@ -241,7 +241,7 @@ fn file_that_another_server_uses_is_not_to_be_removed() {
     let path = directory.path().join("state");
     let (first, _) = Store::open(&path).unwrap();
     let error = Store::open(&path).unwrap_err().to_string();
-    assert!(error.contains("another server uses it; give each one of its own"), "{error}");
+    assert!(error.contains("another server uses it; give each server its own"), "{error}");
     assert!(!error.contains("remove"), "{error}");
     first.close();
     assert_eq!(kept_in(&path).unwrap(), Kept::default());

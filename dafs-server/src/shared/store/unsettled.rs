@@ -1,4 +1,4 @@
-//! Which locks were given back, and may be in the file still: whoever gives them back again is answered once it says so.
+//! Locks that were released but may still be in the file. A repeated release is answered once the file is up to date.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

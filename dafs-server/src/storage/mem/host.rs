@@ -1,4 +1,4 @@
-//! What a directory of this host would do, where that is for the host to say: memory does the same.
+//! Settings of the host's kernel that affect directories, so that memory exports behave the same.
 
 use rustix::process::{getegid, getgroups};
 

@@ -1,5 +1,5 @@
-//! Files that a thread works on for long while the kernel keeps others from them: the loops stay away meanwhile. Two exports may have one
-//! file, so that there is one table for all.
+//! Files that a thread works on for long while the kernel blocks other accesses: the loops avoid them meanwhile. Two exports may have the
+//! same file, so one table serves all exports.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -1,10 +1,10 @@
 //! Windows of a file that are read, changed in parts, and written back: one write in place of many small ones ("data sieving", Thakur,
 //! Gropp and Lusk, 1999).
 //!
-//! What lies between the parts is written as it was read. So nobody else may write there meanwhile: others of this process are kept out by
-//! the file's [`super::write_gate`], other processes by a lock (fcntl(2)), and what they have locked is written part by part. So is all of
-//! a file whose locks are shown to them, among which this one would be a process's. A write that is torn leaves between the parts what
-//! was there.
+//! The gaps between the parts are written back as they were read. So nobody else may write there meanwhile. The file's
+//! [`super::write_gate`] keeps out this process, and a lock (fcntl(2)) other processes. Where others have locks, the parts are written
+//! separately. So is all of a file whose locks are shown to them, among which this one would be a process's. A write that is torn leaves
+//! between the parts what was there.
 //!
 //! Where direct I/O can move each part, the window bypasses the page cache as the parts would.
 

@@ -1,4 +1,4 @@
-//! What the posix backend asks of the kernel beyond plain calls. All are repeated where a signal interrupts them.
+//! What the posix backend asks of the kernel beyond plain calls. All are repeated if a signal interrupts them.
 #![allow(unsafe_code, reason = "segments of memory that others may write to are handed to the kernel")]
 
 use std::ffi::CStr;

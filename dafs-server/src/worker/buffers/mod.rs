@@ -2,8 +2,8 @@
 //!
 //! Buffers come in *zones*, one for each size, under one budget of bytes that eager buffers count in as well. Free ones are kept for reuse,
 //! up to a part of the budget, so memory follows the operations in flight. Every buffer that is lent has an owner: a session and one of its
-//! operations. Where the fitting zone has none, a bigger one's is lent; where that has none either, a smaller one, and the transfer is
-//! chopped. How much a session may have is `shares`' (`spec/design/scheduling.md`).
+//! operations. If the fitting zone has no free buffer, a larger one is lent; if there is none, a smaller one, and the transfer is cut. How
+//! much a session may have is `shares`' (`spec/design/scheduling.md`).
 //!
 //! The pool does no I/O and never waits: who gets nothing puts itself in the queue ([`BufferPool::wait`]) and is handed its buffers by
 //! [`BufferPool::serve`] when they are there.

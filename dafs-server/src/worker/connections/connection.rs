@@ -1,4 +1,4 @@
-//! One connection: an endpoint, where its handshake stands, and replies that found no room.
+//! One connection: an endpoint, the state of its handshake, and replies that found no room.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! How a list is moved, for a client that asks.
+//! The explanation of a list.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A batch under way, and its data where that travels in messages.
+//! A batch in progress, and its inline data.
 #![allow(clippy::cast_possible_truncation, reason = "counts within one request, which are of 32 bits")]
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! How a list's parts are moved by calls of storage that have the data at hand.
+//! Moves the parts of a list by storage calls whose data is in memory.
 #![allow(clippy::cast_possible_truncation, reason = "lengths within one request, which are of 32 bits")]
 
 use std::cell::Cell;

@@ -240,7 +240,7 @@ impl Worker {
         if !self.shared.budgets.leave_descriptors_spare(&endpoint.event_fds()) {
             self.shared.budgets.sessions.count_refused();
             tracing::warn!(
-                "refused a session: few descriptors are left; allow more (`ulimit -n`, LimitNOFILE= of systemd)"
+                "refused a session: too few descriptors are left; raise the limit (`ulimit -n`, LimitNOFILE= of systemd)"
             );
             return Err(ServerRefusal::Status(Status::SERVER_FULL));
         }

@@ -1,5 +1,5 @@
-//! How requests are answered: the head of a reply, where its payload comes from, and whether it is kept for the case that it is asked for
-//! again. An operation of a batch answers into the batch.
+//! How requests are answered: the head of a reply, the source of its payload, and whether it is kept in case the request is resent. An
+//! operation of a batch answers into the batch.
 
 use dafs_proto::session::{Effect, REPLY_CACHE_PAYLOAD_MAX, fair_target};
 use dafs_proto::transport::{PostError, SendSlot, Span};

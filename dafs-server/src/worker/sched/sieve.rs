@@ -5,8 +5,8 @@
 //! tens of KiB were seen. So for each size of parts and of gaps lists with one call for each part and lists that pass over the gaps
 //! ("data sieving", Thakur, Gropp and Lusk, 1999) are both timed, now and then, and the quicker way is used.
 //!
-//! A list beside which another went the other way tells little: each pays for what both leave the disk. So all lists of a kind go the
-//! other way while that is tried, until one has been alone in it. Where so many are under way that none is, it is tried ever more seldom.
+//! The time of a list says little if another list went the other way at the same time, because they share the disk. So during a trial all
+//! lists of a kind go the other way, until one has been alone. Where so many are under way that none is, it is tried ever more seldom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -148,7 +148,7 @@ impl Worker {
             }
         }
         for key in over {
-            self.close(key, &"its client leaves too many bytes of replies untaken");
+            self.close(key, &"its client does not receive its replies, and too many bytes wait");
         }
     }
 
@@ -193,7 +193,7 @@ impl Worker {
             }
         }
         for key in keeping {
-            self.close(key, &"its client does not let its data move, and others wait for the buffers");
+            self.close(key, &"its client's transfers make no progress, and others wait for the buffers");
         }
     }
 

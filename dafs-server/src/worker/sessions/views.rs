@@ -44,7 +44,7 @@ pub(crate) enum Refused {
     #[error(transparent)]
     View(#[from] ViewError),
     /// The session has all it may.
-    #[error("the session has as many views as it may")]
+    #[error("the session has reached its limit of views")]
     TooMany,
     /// There is no room for it.
     #[error("there is no room for another view")]

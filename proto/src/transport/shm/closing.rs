@@ -1,5 +1,5 @@
-//! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves. Memory that
-//! nobody else has any more takes long too, page by page.
+//! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves. Freeing
+//! memory that nobody else uses takes long too, page by page.
 
 use std::collections::VecDeque;
 use std::ops::Deref;

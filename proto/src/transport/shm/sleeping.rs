@@ -1,4 +1,4 @@
-//! The word by which each side tells the other that it sleeps, and may want its doorbell rung.
+//! The word by which each side tells the other that it sleeps and needs a doorbell.
 //!
 //! The sleeper sets the word, then looks at the ring; the waker writes the ring, then looks at the word; a full fence lies between the two
 //! steps on each side. So one of the two always sees the other (Dekker's rule), and a doorbell costs a system call only when somebody

@@ -1,7 +1,8 @@
 //! Waiting: spinning where that pays, in the receiving call where nothing else is waited for, else in poll.
 //!
 //! No other thread can end a wait in the receiving call, which is the quickest. So one that may be interrupted takes it only where the wait
-//! before was short, and for [`RECEIVE_MAX`]; then it goes on in poll. Long waits that follow each other are in poll from the beginning.
+//! before was short, and for [`RECEIVE_MAX`]; then it goes on in poll. When long waits follow each other, they sleep in poll from the
+//! start.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Connecting again where a busy listener gave the handshake up.
+//! Retries of a connection whose handshake a busy listener dropped.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Who makes room where too many wait at once.
+//! Which handshake is dropped when too many wait at once.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Points in time that a caller's duration leads to.
+//! Deadlines, computed from a caller's duration.
 
 use std::time::{Duration, Instant};
 

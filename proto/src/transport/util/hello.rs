@@ -1,4 +1,4 @@
-//! What each side states first where messages have no other bound: layout in `spec/protocol/tcp.md` and `spec/protocol/verbs.md`.
+//! What each side states first, if messages have no other bound: layout in `spec/protocol/tcp.md` and `spec/protocol/verbs.md`.
 
 use std::net::SocketAddr;
 

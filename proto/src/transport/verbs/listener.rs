@@ -153,7 +153,7 @@ impl VerbsListener {
                 Ok(()) => self.is_full = false,
                 Err(Unable::Refused(error)) => match self.refusals.is_told(Instant::now()) {
                     true => {
-                        tracing::warn!(?peer, %error, "handshake refused; others within a minute are told at level debug");
+                        tracing::warn!(?peer, %error, "handshake refused; more within a minute are logged at level debug");
                     }
                     false => tracing::debug!(?peer, %error, "handshake refused"),
                 },

@@ -1,7 +1,7 @@
 //! Bare ends of a connection, for benchmarks: what a device does with no protocol on it.
 //!
 //! An end sends and receives messages of one size and writes and reads the peer's memory, as the programs of perftest do: no headers, no
-//! credits, nothing copied. Nobody is protected here: each end tells the other where its whole buffer is.
+//! credits, nothing copied. There is no protection: each end tells the other the address of its whole buffer.
 //!
 //! All calls block the thread; waiting is spinning on the completion queue, or sleeping on its channel.
 #![allow(unsafe_code, reason = "makes queue pairs and posts work requests")]

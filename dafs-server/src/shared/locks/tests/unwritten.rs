@@ -1,4 +1,4 @@
-//! Locks that are not told of until they are written.
+//! Locks that are not granted until they are written.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Windows of files that are read again and again: mapped, and read without a system call.
+//! Hot windows: parts of files that are read often, mapped and read without a system call.
 //!
 //! Where a file system lives in memory, most of the time of a read of cached data is the system call and the kernel's way of copying.
 //! Mapping has its price too, about what two reads of the window save; so a window is mapped when reads have taken

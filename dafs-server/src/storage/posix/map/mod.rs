@@ -1,7 +1,7 @@
 //! Windows of files that are mapped: to be sent from (`windows`), and to be read again and again without a system call (`hot`). It is what
-//! the capability to map means for a directory. `mapping` alone touches mapped files, and survives that somebody cuts them.
+//! the capability to map means for a directory. Only `mapping` touches mapped files, and it survives their truncation.
 //!
-//! Reads and writes by system calls are none of its business. It imports nothing but the open file, and what is known of its holes.
+//! Reads and writes by system calls are none of its business. It imports only the open file, and the record of its holes.
 
 mod holes;
 mod hot;
