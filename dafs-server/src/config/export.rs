@@ -194,7 +194,10 @@ fn check_root(
     let wrong = |problem: &str, remedy: &str| Err(ConfigError::new(place, problem, remedy));
     if !kind.capabilities().makes_root {
         return match table.owner.is_some() || table.mode.is_some() {
-            true => wrong("owner and mode: a directory has its own", "set them with chown and chmod"),
+            true => wrong(
+                "owner and mode are for memory: a directory has its own",
+                "set them with chown and chmod",
+            ),
             false => Ok(MemoryRoot::default()),
         };
     }

@@ -47,7 +47,7 @@ fn of_dimension(dimension: &DarrayDimension, coordinate: u64) -> Result<Dealt, &
     let (size, processes) = (dimension.size, u64::from(dimension.processes));
     match dimension.distribution {
         Distribution::None if processes == 1 => Ok(Dealt { block_len: size, blocks: 1, ..Dealt::default() }),
-        Distribution::None => Err("it is not dealt out, and there is more than one process"),
+        Distribution::None => Err("it is not distributed, but has more than one process"),
         Distribution::Block(len) => {
             let len = len.map_or(size.div_ceil(processes), NonZeroU64::get);
             if len.checked_mul(processes).is_some_and(|covered| covered < size) {

@@ -79,7 +79,7 @@ statuses! {
     LOCKED = 0x1010, EAGAIN, "another owner holds a lock of a part of this range";
     WAITING = 0x1011, EAGAIN, "the lock waits for others; the server tells when to ask again";
     LOCK_BROKEN = 0x1012, EOWNERDEAD, "a part of this range was locked by somebody who is gone: repair what it guards";
-    GRACE = 0x1013, EAGAIN, "the server was restarted, and waits for its clients to take their locks again";
+    GRACE = 0x1013, EAGAIN, "the server was restarted, and waits for its clients to reclaim their locks";
     NO_RECLAIM = 0x1014, ESTALE, "the lock is not its client's any more: the server does not know it, or others could lock meanwhile";
     NOT_SAME = 0x1020, ECANCELED, "the attributes or the list are not those that were expected";
     SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";

@@ -178,7 +178,7 @@ impl Client {
     }
 }
 
-/// Blocking transfers in memory of the program's.
+/// Blocking transfers in the program's memory.
 fn transfer<B: DerefMut<Target = [u8]>>(
     file: &File,
     pool: &mut Pool<B>,

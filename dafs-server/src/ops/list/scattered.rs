@@ -1,5 +1,5 @@
-//! Contiguous reads and writes of many ranges of the client's memory: moved at once if the memory is mapped and the data is cached. A list
-//! of its own for them takes longer than copying some hundred bytes for each range.
+//! Contiguous reads and writes of many ranges of the client's memory: moved at once if the memory is mapped and the data is cached. A
+//! separate list for them would take longer than copying some hundred bytes for each range.
 
 use dafs_proto::extent::Extent;
 use dafs_proto::transport::{Access, RemoteRange, Span};

@@ -1,5 +1,5 @@
 //! Operations in flight: what each waits for, and what is to be looked at because something has come. Goes on with none of them itself.
-//! Imports `flight`, sessions' and connections' words, and how an operation that moves data is worked on.
+//! Imports `flight`, the words of sessions and connections, and the trait of operations that move data.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
