@@ -212,7 +212,7 @@ pub enum Poll {
 }
 
 impl Settings {
-    /// These settings on top of those of a file: lists are joined, the file's first; where both set a value, this one counts.
+    /// Merges these settings with those of a file. Lists are joined, the file's first. If both set a value, this one counts.
     pub fn over(mut self, file: Self) -> Self {
         macro_rules! join {
             (or: $($value:ident)*; append: $($list:ident)*; any: $($flag:ident)*;) => {

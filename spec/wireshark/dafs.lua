@@ -92,7 +92,7 @@ local SPEC = {
             "LOCK_BROKEN",
             "a part of this range was locked by somebody who is gone: repair what it guards",
         },
-        [4115] = { "GRACE", "the server was restarted, and waits for its clients to take their locks again" },
+        [4115] = { "GRACE", "the server was restarted, and waits for its clients to reclaim their locks" },
         [4116] = {
             "NO_RECLAIM",
             "the lock is not its client's any more: the server does not know it, or others could lock " ..
@@ -450,7 +450,7 @@ local SPEC = {
                 "likelihood",
                 min = 0,
                 max = 100,
-                about = "how likely the range is used so, percent; 0 where that is not said",
+                about = "probability of that use, in percent; 0 if unknown",
             },
         },
         ["eager buffer terms"] = {
@@ -532,7 +532,7 @@ local SPEC = {
             { 0, 8, "displacement", about = "byte of the file at which the first tile begins" },
             { 8, 8, "place", about = "the first byte of the view's data that is moved" },
             { 16, 8, "group", about = "what requests that belong together have in common (VIEW-13)" },
-            { 24, 4, "group_size", about = "how many of them there are; not looked at where group is 0" },
+            { 24, 4, "group_size", about = "number of requests in the group; ignored if group is 0" },
             { 28, 4, "view", about = "the client's number for the view" },
             { 32, 4, "length", about = "bytes to move, and the total of the ranges where there are any" },
             { 36, 1, "method", min = 0, max = 1, about = "how the data travels" },
@@ -733,8 +733,8 @@ local SPEC = {
                 24,
                 "range",
                 about =
-                    "where the server writes the entries; of length 0: into the reply, and key and offset " ..
-                    "are not looked at",
+                    "where the server writes the entries; with length 0, into the reply; key and offset " ..
+                    "are then ignored",
             },
         },
         ["readdir reply"] = {
@@ -973,12 +973,7 @@ local SPEC = {
             { "uid", "u32", about = "user that it claims to act as (access.md)" },
             { "gid", "u32", about = "group" },
             { "groups", "u32[]", max = 32, about = "supplementary groups" },
-            {
-                "slots",
-                "u16",
-                min = 1,
-                about = "slots that it would like; not looked at where a session is resumed",
-            },
+            { "slots", "u16", min = 1, about = "slots that it asks for; ignored when a session is resumed" },
             { "resume", "Resume?", about = "the session to take up again" },
         },
         Resume = {
@@ -1072,7 +1067,7 @@ local SPEC = {
             {
                 "uid",
                 "u32",
-                about = "user of the session's identity; whom it acts as in an export is for that to say",
+                about = "user of the session's identity; each export decides as whom it acts there",
             },
             { "gid", "u32", about = "group of the session's identity" },
         },

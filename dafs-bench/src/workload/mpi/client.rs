@@ -21,7 +21,7 @@ use crate::subject::server::Server;
 
 /// From one transfer to the next in random order: beyond what a file system reads ahead.
 const STRIDE: u64 = 512 << 10;
-/// Transfers before those that are measured, besides those in buffers that are new.
+/// Warm-up transfers before those that are measured, besides those that use new buffers.
 const WARM_UP: usize = 64;
 
 /// What is done again and again.

@@ -1,6 +1,6 @@
-//! Where what comes from outside enters: a connection, a message on it or in an eager buffer of it, and the end of what an operation waited
-//! for. Messages are admitted and handed to `ops` ([`dispatch`]), or belong to a handshake ([`handshake`]); operations go on
-//! ([`resume`]). Nothing is executed or answered here. Imports `ops` and all below it.
+//! Entry of everything from outside: connections, messages (also in eager buffers), and the end of what an operation waits for. Messages
+//! are admitted and handed to `ops` ([`dispatch`]), or belong to a handshake ([`handshake`]); operations go on ([`resume`]). Nothing is
+//! executed or answered here. Imports `ops` and all below it.
 
 mod dispatch;
 mod handshake;
