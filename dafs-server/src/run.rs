@@ -587,7 +587,7 @@ mod tests {
     fn server_whose_start_took_long_has_not_stood_still() {
         let mut loops = prepare(&Config::default(), 1, |storage| storage).unwrap();
         let event_loop = &mut loops[0];
-        event_loop.began -= std::time::Duration::from_secs(1);
+        event_loop.clock.began -= std::time::Duration::from_secs(1);
         let ticks = Arc::new(AtomicU32::new(0));
         let (address, stop) = (Address::Sim(1), event_loop.stop_handle());
         let flood = Flood { address, left: 1, ticks: Arc::clone(&ticks), stop };

@@ -9,7 +9,6 @@ mod lock;
 mod name;
 mod read;
 mod readdir;
-mod room;
 pub(crate) mod session;
 mod transfer;
 mod view;

@@ -76,31 +76,52 @@ impl Stop {
 pub struct EventLoop {
     poll: Poll,
     worker: Worker,
+    accepting: Accepting,
+    hots: Hots,
+    pub(crate) clock: Clock,
+    pace: Pace,
+    policy: WaitPolicy,
+    stop: Stop,
+    drain_for: Duration,
+}
+
+/// What is accepted from.
+struct Accepting {
     listeners: Vec<(usize, Box<dyn Listener>)>,
+    accepts: bool,
+    // A listener had an event, or has more than it was asked for in one turn.
+    due: bool,
+}
+
+/// The connections that are asked without an event.
+#[derive(Default)]
+struct Hots {
     hot: Vec<Hot>,
     // By place of the connection: it is in `hot`.
     is_hot: Vec<bool>,
     // By place: whom its descriptors' events are for.
     watched: Vec<Option<ConnectionKey>>,
-    policy: WaitPolicy,
+}
+
+/// What the loop knows of the time.
+pub(crate) struct Clock {
     pub(crate) began: Instant,
-    stop: Stop,
-    drain_for: Duration,
-    next_tick: Moment,
-    accepts: bool,
-    // A listener had an event, or has more than it was asked for in one turn.
-    accept_due: bool,
     // As of the last look at the clock.
     now: Moment,
     // The longest time between two looks since the last tick.
     gap_max: Duration,
+    next_tick: Moment,
+    longest_turn: Duration,
+}
+
+/// What was done since the loop last looked elsewhere.
+struct Pace {
     // Done since the last look at the kernel's events.
     work: usize,
     storage_turns: StorageTurns,
     // Messages handled, and how many were parked by then, as of storage's last turn.
     messages: usize,
     parked: u32,
-    longest_turn: Duration,
 }
 
 struct Hot {
@@ -134,24 +155,19 @@ impl EventLoop {
         Ok(Self {
             poll,
             worker,
-            listeners: Vec::new(),
-            hot: Vec::new(),
-            is_hot: Vec::new(),
-            watched: Vec::new(),
+            accepting: Accepting { listeners: Vec::new(), accepts: true, due: false },
+            hots: Hots::default(),
+            clock: Clock {
+                began,
+                now: Moment::default(),
+                gap_max: Duration::ZERO,
+                next_tick: Moment::default(),
+                longest_turn: Duration::ZERO,
+            },
+            pace: Pace { work: 0, storage_turns: StorageTurns::new(Instant::now()), messages: 0, parked: 0 },
             policy,
-            began,
             stop: Stop { requested: Arc::new(AtomicBool::new(false)), waker },
             drain_for,
-            next_tick: Moment::default(),
-            accepts: true,
-            accept_due: false,
-            now: Moment::default(),
-            gap_max: Duration::ZERO,
-            work: 0,
-            storage_turns: StorageTurns::new(Instant::now()),
-            messages: 0,
-            parked: 0,
-            longest_turn: Duration::ZERO,
         })
     }
 
@@ -161,7 +177,7 @@ impl EventLoop {
             let token = Token(LISTENERS + index);
             self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
         }
-        self.listeners.push((index, listener));
+        self.accepting.listeners.push((index, listener));
         Ok(())
     }
 
@@ -177,7 +193,7 @@ impl EventLoop {
 
     /// Where it listens.
     pub fn addresses(&self) -> Vec<Address> {
-        self.listeners.iter().map(|(_, listener)| listener.address().clone()).collect()
+        self.accepting.listeners.iter().map(|(_, listener)| listener.address().clone()).collect()
     }
 
     /// Returns a handle that ends the loop from another thread.
@@ -191,19 +207,19 @@ impl EventLoop {
         let mut draining: Option<Moment> = None;
         self.look_at_clock();
         // Until now listeners were measured, and nobody could be heard: no stall.
-        (self.gap_max, self.next_tick) = (Duration::ZERO, self.now);
+        (self.clock.gap_max, self.clock.next_tick) = (Duration::ZERO, self.clock.now);
         self.worker.begin_serving();
         self.accept_all();
         self.read_mail();
         loop {
-            let sleeps = self.hot.is_empty() && !self.awaits_storage();
-            if sleeps || self.work >= WORK_PER_POLL {
-                self.work = 0;
+            let sleeps = self.hots.hot.is_empty() && !self.awaits_storage();
+            if sleeps || self.pace.work >= WORK_PER_POLL {
+                self.pace.work = 0;
                 debug_assert!(!sleeps || self.worker.is_settled(), "asleep over something to be done");
                 let untidy = self.worker.tidy_storage();
                 // Before the clock is looked at to learn how long to sleep.
                 self.note_turn();
-                let rests = sleeps && !untidy && !self.accept_due;
+                let rests = sleeps && !untidy && !self.accepting.due;
                 let timeout = if rests { self.until_due() } else { Duration::ZERO };
                 match self.poll.poll(&mut events, Some(timeout)) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -212,13 +228,13 @@ impl EventLoop {
                 }
                 self.look_at_clock();
                 self.on_events(&events);
-                if self.accept_due {
+                if self.accepting.due {
                     self.accept_all();
                 }
-                if self.worker.window_end().is_some_and(|end| self.now >= end) {
+                if self.worker.window_end().is_some_and(|end| self.clock.now >= end) {
                     self.worker.end_windows();
                 }
-                if self.now >= self.next_tick {
+                if self.clock.now >= self.clock.next_tick {
                     self.tick();
                     observe(&self.worker);
                 }
@@ -230,11 +246,11 @@ impl EventLoop {
             }
             self.forget_closed();
             if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
-                draining = Some(self.now.after(self.drain_for));
+                draining = Some(self.clock.now.after(self.drain_for));
                 self.begin_drain();
             }
             if let Some(until) = draining
-                && (self.is_drained() || self.now >= until)
+                && (self.is_drained() || self.clock.now >= until)
             {
                 return Ok(());
             }
@@ -244,7 +260,7 @@ impl EventLoop {
     /// Lets storage that was waited for go on, as far as it is its turn.
     #[inline]
     fn turn_to_storage(&mut self) {
-        let messages = std::mem::take(&mut self.messages);
+        let messages = std::mem::take(&mut self.pace.messages);
         if self.worker.storage().pending() > 0 || self.worker.has_results() {
             self.take_storage_turn(messages);
         }
@@ -252,13 +268,13 @@ impl EventLoop {
 
     fn take_storage_turn(&mut self, messages: usize) {
         let began = Instant::now();
-        let parked = self.worker.parked().wrapping_sub(self.parked);
-        self.parked = self.worker.parked();
+        let parked = self.worker.parked().wrapping_sub(self.pace.parked);
+        self.pace.parked = self.worker.parked();
         let others = messages > parked as usize && self.worker.is_contended();
-        let transfers_max = self.storage_turns.due(began, others);
+        let transfers_max = self.pace.storage_turns.due(began, others);
         let count = self.worker.poll_storage_turn(transfers_max);
         if transfers_max > 0 {
-            self.storage_turns.taken(began, Instant::now(), count);
+            self.pace.storage_turns.taken(began, Instant::now(), count);
         }
     }
 
@@ -269,52 +285,53 @@ impl EventLoop {
         }
         let now = Instant::now();
         if self.worker.storage().pending() == 0 {
-            self.storage_turns.idle(now);
+            self.pace.storage_turns.idle(now);
             return false;
         }
-        self.storage_turns.stays_awake(now, self.policy != WaitPolicy::Event)
+        self.pace.storage_turns.stays_awake(now, self.policy != WaitPolicy::Event)
     }
 
     /// The loop is about to ask the kernel what has happened since it last did.
     fn note_turn(&mut self) {
-        let turn = Moment::default().after(self.began.elapsed()).since(self.now);
-        if turn > self.longest_turn {
-            self.longest_turn = turn;
+        let turn = Moment::default().after(self.clock.began.elapsed()).since(self.clock.now);
+        if turn > self.clock.longest_turn {
+            self.clock.longest_turn = turn;
             self.worker.shared().note_turn(turn);
         }
     }
 
     fn look_at_clock(&mut self) {
-        let before = std::mem::replace(&mut self.now, Moment::default().after(self.began.elapsed()));
-        self.gap_max = self.gap_max.max(self.now.since(before));
-        self.worker.set_now(self.now);
+        let before =
+            std::mem::replace(&mut self.clock.now, Moment::default().after(self.clock.began.elapsed()));
+        self.clock.gap_max = self.clock.gap_max.max(self.clock.now.since(before));
+        self.worker.set_now(self.clock.now);
     }
 
     /// How long there is nothing to do: until the next tick, or until a batch tells what it has gathered.
     fn until_due(&mut self) -> Duration {
         self.look_at_clock();
-        let due = self.worker.window_end().map_or(self.next_tick, |end| end.min(self.next_tick));
-        due.since(self.now).max(Duration::from_millis(1))
+        let due = self.worker.window_end().map_or(self.clock.next_tick, |end| end.min(self.clock.next_tick));
+        due.since(self.clock.now).max(Duration::from_millis(1))
     }
 
     fn tick(&mut self) {
-        let gap = std::mem::take(&mut self.gap_max);
-        let stood_still = self.now >= self.next_tick.after(STALL_MIN);
+        let gap = std::mem::take(&mut self.clock.gap_max);
+        let stood_still = self.clock.now >= self.clock.next_tick.after(STALL_MIN);
         if stood_still {
             // What clients have said meanwhile has not been read yet.
             self.worker.on_stall(gap);
         }
         let has_more = self.worker.on_tick();
         if !stood_still {
-            self.listeners.iter_mut().for_each(|(_, listener)| listener.expire_handshakes());
+            self.accepting.listeners.iter_mut().for_each(|(_, listener)| listener.expire_handshakes());
         }
         self.forget_closed();
-        let idle = self.worker.sessions() == 0 && self.hot.is_empty();
-        self.next_tick = match has_more {
-            true => self.now,
-            false => self.now.after(if idle { IDLE_TICK } else { TICK }),
+        let idle = self.worker.sessions() == 0 && self.hots.hot.is_empty();
+        self.clock.next_tick = match has_more {
+            true => self.clock.now,
+            false => self.clock.now.after(if idle { IDLE_TICK } else { TICK }),
         };
-        if self.accepts {
+        if self.accepting.accepts {
             // Descriptors may be free again after an accept that failed for want of them.
             self.accept_all();
         }
@@ -332,14 +349,14 @@ impl EventLoop {
                     let closed = event.is_read_closed() || event.is_error();
                     self.warm(token / TOKENS_PER_CONNECTION, token % TOKENS_PER_CONNECTION, closed);
                 }
-                Token(_) => self.accept_due = true,
+                Token(_) => self.accepting.due = true,
             }
         }
     }
 
     /// A descriptor of the connection in `place` had an event.
     fn warm(&mut self, place: usize, descriptor: usize, closed: bool) {
-        if let Some(key) = self.watched.get(place).copied().flatten() {
+        if let Some(key) = self.hots.watched.get(place).copied().flatten() {
             if let Some(connection) = self.worker.connection(key) {
                 connection.endpoint.on_event(descriptor, closed);
             }
@@ -348,17 +365,17 @@ impl EventLoop {
     }
 
     fn activate(&mut self, key: ConnectionKey) {
-        if key.index >= self.is_hot.len() {
-            self.is_hot.resize(key.index + 1, false);
-            self.watched.resize(key.index + 1, None);
+        if key.index >= self.hots.is_hot.len() {
+            self.hots.is_hot.resize(key.index + 1, false);
+            self.hots.watched.resize(key.index + 1, None);
         }
-        if !self.is_hot[key.index] {
+        if !self.hots.is_hot[key.index] {
             let Some(connection) = self.worker.connection(key) else { return };
             let look_is_system_call = connection.endpoint.look_is_system_call();
-            self.is_hot[key.index] = true;
+            self.hots.is_hot[key.index] = true;
             let [pause_min, pause_max] = LIGHT_PAUSES;
             let anticipation = BackOff::new(pause_min, pause_max);
-            self.hot.push(Hot {
+            self.hots.hot.push(Hot {
                 key,
                 silent_since: None,
                 look_is_system_call,
@@ -366,8 +383,8 @@ impl EventLoop {
                 anticipation,
             });
             // It is first in the next round: those who are there have had their turn.
-            let last = self.hot.len() - 1;
-            self.hot.swap(0, last);
+            let last = self.hots.hot.len() - 1;
+            self.hots.hot.swap(0, last);
         }
     }
 
@@ -375,8 +392,8 @@ impl EventLoop {
         // A new connection may take the place of one that was just closed.
         self.forget_closed();
         let mut accepted = Vec::new();
-        self.accept_due = false;
-        for (index, listener) in &mut self.listeners {
+        self.accepting.due = false;
+        for (index, listener) in &mut self.accepting.listeners {
             for _ in 0..ACCEPTS_PER_TURN {
                 match listener.accept() {
                     Ok(Some(endpoint)) => accepted.push((*index, endpoint)),
@@ -387,7 +404,7 @@ impl EventLoop {
                     }
                 }
             }
-            self.accept_due |= listener.has_more();
+            self.accepting.due |= listener.has_more();
         }
         for (listener, endpoint) in accepted {
             let to = self.worker.next_host();
@@ -412,7 +429,7 @@ impl EventLoop {
         match registered {
             Ok(()) => {
                 self.activate(key);
-                self.watched[key.index] = Some(key);
+                self.hots.watched[key.index] = Some(key);
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot watch a connection");
@@ -431,17 +448,17 @@ impl EventLoop {
     /// A round: every hot connection has its turn.
     fn serve_hot(&mut self) {
         let (mut place, mut large, mut light) = (0, false, 0u32);
-        self.work += 1;
-        while place < self.hot.len() {
-            let key = self.hot[place].key;
+        self.pace.work += 1;
+        while place < self.hots.hot.len() {
+            let key = self.hots.hot[place].key;
             let mut served = self.worker.serve(key);
-            if self.hot.len() == 1 && !self.hot[place].look_is_system_call {
+            if self.hots.hot.len() == 1 && !self.hots.hot[place].look_is_system_call {
                 // Nobody else is kept waiting: look again at once, which is quicker than another turn of the loop.
                 for _ in 1..ROUNDS_ALONE {
                     if served != Served::Messages(0) {
                         break;
                     }
-                    self.work += WORK_PER_ROUND_ALONE;
+                    self.pace.work += WORK_PER_ROUND_ALONE;
                     let connection = self.worker.connection(key);
                     let Some(connection) = connection.filter(|c| c.endpoint.spin_pays()) else { break };
                     if connection.endpoint.gives_way() {
@@ -460,9 +477,9 @@ impl EventLoop {
                 }
                 Served::Messages(count) => {
                     if count == 0 && self.worker.connection(key).is_some_and(|c| c.endpoint.gives_way()) {
-                        self.work += WORK_PER_POLL;
+                        self.pace.work += WORK_PER_POLL;
                     }
-                    self.hot[place].is_light = count > 0;
+                    self.hots.hot[place].is_light = count > 0;
                     light += u32::from(count > 0);
                     self.stays_hot(place, count)
                 }
@@ -470,8 +487,8 @@ impl EventLoop {
             if keep {
                 place += 1;
             } else {
-                self.hot.swap_remove(place);
-                self.is_hot[key.index] = false;
+                self.hots.hot.swap_remove(place);
+                self.hots.is_hot[key.index] = false;
             }
         }
         if large && light > 0 && self.worker.is_contended() {
@@ -483,15 +500,15 @@ impl EventLoop {
     fn on_budget(&mut self, place: usize, messages: usize) {
         let turn = if self.worker.is_contended() { WORK_PER_CONTENDED_TURN } else { WORK_PER_TURN };
         self.on_messages(place, messages);
-        self.work += turn.saturating_sub(WORK_PER_MESSAGE * messages);
-        self.hot[place].is_light = false;
+        self.pace.work += turn.saturating_sub(WORK_PER_MESSAGE * messages);
+        self.hots.hot[place].is_light = false;
     }
 
     #[inline]
     fn on_messages(&mut self, place: usize, messages: usize) {
-        self.messages += messages;
-        self.work += WORK_PER_MESSAGE * messages;
-        self.hot[place].silent_since = None;
+        self.pace.messages += messages;
+        self.pace.work += WORK_PER_MESSAGE * messages;
+        self.hots.hot[place].silent_since = None;
     }
 
     /// Before large transfers go on: clients that asked for little are perhaps back already, and are served if so.
@@ -499,8 +516,8 @@ impl EventLoop {
         let looks = (LOOKS_LIGHT / count).max(1);
         for round in 0..LIGHT_ROUNDS {
             let mut came = 0;
-            for place in 0..self.hot.len() {
-                let hot = &mut self.hot[place];
+            for place in 0..self.hots.hot.len() {
+                let hot = &mut self.hots.hot[place];
                 if !hot.is_light || hot.look_is_system_call || (round == 0 && !hot.anticipation.tries()) {
                     hot.is_light = false;
                     continue;
@@ -514,12 +531,12 @@ impl EventLoop {
                 if !here {
                     // Having been back in an earlier round is enough.
                     if round == 0 {
-                        self.hot[place].anticipation.missed();
+                        self.hots.hot[place].anticipation.missed();
                     }
-                    self.hot[place].is_light = false;
+                    self.hots.hot[place].is_light = false;
                     continue;
                 }
-                self.hot[place].anticipation.paid();
+                self.hots.hot[place].anticipation.paid();
                 match self.worker.serve(key) {
                     Served::Messages(messages) => {
                         self.on_messages(place, messages);
@@ -527,7 +544,7 @@ impl EventLoop {
                     }
                     Served::Budget(messages) => self.on_budget(place, messages),
                     // The next round takes it out.
-                    Served::Closed => self.hot[place].is_light = false,
+                    Served::Closed => self.hots.hot[place].is_light = false,
                 }
             }
             if came == 0 {
@@ -539,18 +556,18 @@ impl EventLoop {
     /// Whether a connection that has nothing more now is asked again without waiting for an event.
     #[inline]
     fn stays_hot(&mut self, place: usize, messages: usize) -> bool {
-        let few = self.hot.len() <= CALLS_PER_TURN_MAX;
-        let hot = &mut self.hot[place];
-        self.work += if hot.look_is_system_call { WORK_PER_CALL } else { 0 };
+        let few = self.hots.hot.len() <= CALLS_PER_TURN_MAX;
+        let hot = &mut self.hots.hot[place];
+        self.pace.work += if hot.look_is_system_call { WORK_PER_CALL } else { 0 };
         if messages > 0 {
-            self.messages += messages;
-            self.work += WORK_PER_MESSAGE * messages;
+            self.pace.messages += messages;
+            self.pace.work += WORK_PER_MESSAGE * messages;
             hot.silent_since = None;
             if self.policy == WaitPolicy::Busy {
                 return true;
             }
         } else if self.policy != WaitPolicy::Event
-            && self.work < WORK_PER_POLL
+            && self.pace.work < WORK_PER_POLL
             && (few || !hot.look_is_system_call)
             && (self.policy == WaitPolicy::Busy || self.worker.spin_pays(hot.key))
         {
@@ -558,7 +575,7 @@ impl EventLoop {
             return true;
         }
         let key = hot.key;
-        let since = *hot.silent_since.get_or_insert(self.now);
+        let since = *hot.silent_since.get_or_insert(self.clock.now);
         let Some(connection) = self.worker.connection(key) else { return false };
         let asks_on = match self.policy {
             WaitPolicy::Busy => true,
@@ -566,7 +583,7 @@ impl EventLoop {
             WaitPolicy::Adaptive => {
                 connection.endpoint.spin_pays()
                     && (few || !hot.look_is_system_call)
-                    && (messages > 0 || self.now < since.after(SPIN))
+                    && (messages > 0 || self.clock.now < since.after(SPIN))
             }
         };
         asks_on || !connection.endpoint.arm()
@@ -585,29 +602,30 @@ impl EventLoop {
         });
         for closed in self.worker.take_closed() {
             if let Some(watched) =
-                self.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))
+                self.hots.watched.get_mut(closed.index).filter(|watched| **watched == Some(closed))
             {
                 *watched = None;
             }
-            if let Some(place) = self.hot.iter().position(|hot| hot.key == closed) {
-                self.hot.swap_remove(place);
-                self.is_hot[closed.index] = false;
+            if let Some(place) = self.hots.hot.iter().position(|hot| hot.key == closed) {
+                self.hots.hot.swap_remove(place);
+                self.hots.is_hot[closed.index] = false;
             }
         }
-        self.listeners.iter_mut().for_each(|(_, listener)| listener.descriptors_freed());
+        self.accepting.listeners.iter_mut().for_each(|(_, listener)| listener.descriptors_freed());
     }
 
     /// Whether all that clients have asked for is answered, and the answers are with the provider's peers.
     fn is_drained(&self) -> bool {
         // A server that never sleeps has every connection hot for ever.
-        let all_silent = self.policy == WaitPolicy::Busy && self.hot.iter().all(|h| h.silent_since.is_some());
-        (self.hot.is_empty() || all_silent) && !self.worker.has_unfinished() && !self.worker.has_unsent()
+        let all_silent =
+            self.policy == WaitPolicy::Busy && self.hots.hot.iter().all(|h| h.silent_since.is_some());
+        (self.hots.hot.is_empty() || all_silent) && !self.worker.has_unfinished() && !self.worker.has_unsent()
     }
 
     fn begin_drain(&mut self) {
         tracing::info!(operations = self.worker.in_flight(), sessions = self.worker.sessions(), "draining");
-        self.accepts = false;
-        self.listeners.clear();
+        self.accepting.accepts = false;
+        self.accepting.listeners.clear();
         self.worker.drain();
     }
 }

@@ -290,3 +290,29 @@ fn refuse(endpoint: &mut dyn Endpoint, head: &[u8], payload: &[u8]) -> Result<()
     Header { status: Status::RANGE, head_len, payload_len: 0, ..header }.encode(&mut refusal);
     endpoint.send_copy(&refusal, &[])
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
+
+    use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
+    use dafs_proto::transport::{ConnectParams, Domain};
+
+    use super::*;
+
+    #[test]
+    fn connection_that_is_given_up_fails_at_its_next_flush() {
+        let (net, port) = (SimNet::new(1, FaultPlan::calm()), Address::Sim(1));
+        let params = ConnectParams::default();
+        let _listener = net.domain(NodeId(1)).listen(&port, &params).unwrap();
+        let endpoint = net.domain(NodeId(2)).connect(&port, &params, Duration::from_secs(1)).unwrap();
+        let key = ConnectionKey { index: 0, generation: 0 };
+        let mut connection = Connection::new(key, endpoint, 0, port, Moment::default());
+        connection.flush().unwrap();
+        connection.give_up("no more replies");
+        assert!(!connection.is_quiet(), "somebody flushes it");
+        assert!(connection.flush().unwrap_err().to_string().starts_with("no more replies"));
+    }
+}
