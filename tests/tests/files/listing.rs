@@ -134,7 +134,7 @@ fn listing_of_an_empty_directory_ends_at_once(on: On) {
 
 // [STOR-80] [STOR-84]
 fn large_listing_amid_changes_is_complete_in_bounded_memory(on: On) {
-    let many = on.rounds(100_000) as usize;
+    let many = on.rounds(40_000) as usize;
     const GROWTH_MAX: u64 = 16 << 20;
     let program = Program::start(on, &[]);
     let session = program.session();

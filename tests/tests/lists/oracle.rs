@@ -13,10 +13,10 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::sim::{World, WorldPlan};
 use dafs_tests::suite::{Numbers, bytes, is_all};
 
-/// On all providers together a million and more.
-const CASES_TCP: u64 = 180_000;
-const CASES_SHM: u64 = 620_000;
-const CASES_SIM: u64 = 240_000;
+/// What the gate has time for. `DAFS_LIST_CASES` sets more, for a long run.
+const CASES_TCP: u64 = 60_000;
+const CASES_SHM: u64 = 150_000;
+const CASES_SIM: u64 = 60_000;
 #[cfg(feature = "verbs")]
 const CASES_VERBS: u64 = 6_000;
 

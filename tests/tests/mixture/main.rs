@@ -30,7 +30,7 @@ const STANDSTILL: Duration = Duration::from_secs(120);
 
 // [CLI-10] [BATCH-4] [LIST-4] [BUF-2]
 fn clients_of_any_settings_find_what_they_wrote(on: On) {
-    for seed in 0..on.rounds(20) {
+    for seed in 0..on.rounds(10) {
         let mut numbers = Numbers::new(seed);
         let flags = server_flags(&mut numbers);
         let program = Program::start(on, &flags);
