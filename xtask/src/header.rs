@@ -1,31 +1,79 @@
-//! The C header of adio-dafs, made of its Rust source.
+//! The C headers, made of the Rust source of their crates.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-const CRATE: &str = "adio-dafs";
-const HEADER: &str = "adio-dafs/include/adio_dafs.h";
-
-/// Writes the header anew; where it is.
-pub(crate) fn write(root: &Path) -> Result<PathBuf> {
-    let path = root.join(HEADER);
-    std::fs::write(&path, generate(root)?).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+/// A crate with a C interface: where it is, its header, and the sources whose items are in that, in order.
+struct Interface {
+    directory: &'static str,
+    header: &'static str,
+    sources: &'static [&'static str],
+    /// The list of the symbols that its shared library exports.
+    symbols: Option<&'static str>,
 }
 
-fn generate(root: &Path) -> Result<String> {
-    let directory = root.join(CRATE);
-    let sources = ["abi.rs", "mod.rs"].map(|name| directory.join("src/ffi").join(name));
-    let config = cbindgen::Config::from_file(directory.join("cbindgen.toml"))
-        .map_err(|error| anyhow::anyhow!("cannot read {}/cbindgen.toml: {error}", directory.display()))?;
-    let builder = sources
-        .iter()
-        .fold(cbindgen::Builder::new().with_config(config), |builder, source| builder.with_src(source));
-    let bindings = builder.generate().context("cannot make the header of adio-dafs")?;
-    let mut text = Vec::new();
-    bindings.write(&mut text);
-    String::from_utf8(text).context("the header is no text")
+const INTERFACES: [Interface; 2] = [
+    Interface {
+        directory: "adio-dafs",
+        header: "include/adio_dafs.h",
+        sources: &["src/ffi/abi.rs", "src/ffi/mod.rs"],
+        symbols: None,
+    },
+    Interface {
+        directory: "bindings/c",
+        header: "include/dafs.h",
+        sources: &[
+            "src/abi.rs",
+            "src/session.rs",
+            "src/file.rs",
+            "src/dir.rs",
+            "src/lock.rs",
+            "src/memory.rs",
+            "src/op.rs",
+        ],
+        symbols: Some("dafs.map"),
+    },
+];
+
+/// Writes the headers and the list of symbols anew; where they are.
+pub(crate) fn write(root: &Path) -> Result<Vec<PathBuf>> {
+    let files = generate(root)?;
+    for (path, text) in &files {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(files.into_iter().map(|(path, _)| path).collect())
+}
+
+/// All that is made, and where it goes.
+fn generate(root: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    for interface in &INTERFACES {
+        files.push((root.join(interface.directory).join(interface.header), interface.generate(root)?));
+        if let Some(symbols) = interface.symbols {
+            let directory = root.join(interface.directory);
+            let read =
+                |source| std::fs::read_to_string(directory.join(source)).context("cannot read the sources");
+            let sources: Vec<String> = interface.sources.iter().map(read).collect::<Result<_>>()?;
+            files.push((directory.join(symbols), crate::c::symbols(sources.into_iter())));
+        }
+    }
+    Ok(files)
+}
+
+impl Interface {
+    fn generate(&self, root: &Path) -> Result<String> {
+        let directory = root.join(self.directory);
+        let config = cbindgen::Config::from_file(directory.join("cbindgen.toml"))
+            .map_err(|error| anyhow::anyhow!("cannot read {}/cbindgen.toml: {error}", directory.display()))?;
+        let sources = self.sources.iter().map(|source| directory.join(source));
+        let builder = sources.fold(cbindgen::Builder::new().with_config(config), cbindgen::Builder::with_src);
+        let bindings =
+            builder.generate().with_context(|| format!("cannot make the header of {}", self.directory))?;
+        let mut text = Vec::new();
+        bindings.write(&mut text);
+        String::from_utf8(text).context("the header is no text")
+    }
 }
 
 #[cfg(test)]
@@ -33,9 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_of_adio_dafs_is_that_of_its_source() {
+    fn headers_are_those_of_their_sources() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let committed = std::fs::read_to_string(root.join(HEADER)).unwrap();
-        assert!(committed == generate(root).unwrap(), "{HEADER} is not current: run `cargo xtask header`");
+        for (path, text) in generate(root).unwrap() {
+            let committed = std::fs::read_to_string(&path).unwrap();
+            assert!(committed == text, "{} is not current: run `cargo xtask header`", path.display());
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! [`report::Report`] (the table).
 #![deny(unsafe_code)]
 
+mod c;
 mod checks;
 mod dissector;
 mod guest;
@@ -41,13 +42,22 @@ enum Task {
     /// Run every suite on every provider, then the checks, and print a table
     #[command(after_help = TEST_HELP)]
     Test(TestArgs),
-    /// Generate the C header of adio-dafs
+    /// Generate the C headers of libdafs and adio-dafs, and the list of symbols of libdafs
     Header,
     /// Generate the tables of the Wireshark dissector from the pages in spec/
     Dissector,
     /// MPI-IO on dafs: the driver and its glue for the MPI library of this machine
     #[command(subcommand)]
     Mpi(MpiTask),
+    /// libdafs, the C library
+    #[command(subcommand)]
+    C(CTask),
+}
+
+#[derive(Subcommand)]
+enum CTask {
+    /// Build libdafs.so and libdafs.a, and install them with dafs.h and dafs.pc in a directory
+    Install(c::InstallArgs),
 }
 
 #[derive(Subcommand)]
@@ -121,13 +131,14 @@ fn run(task: Task) -> anyhow::Result<bool> {
     match task {
         Task::Test(args) => run::test(&args),
         Task::Header => {
-            println!("made {}", header::write(&root())?.display());
+            header::write(&root())?.iter().for_each(|path| println!("made {}", path.display()));
             Ok(true)
         }
         Task::Dissector => {
             println!("made {}", dissector::write(&root())?.display());
             Ok(true)
         }
+        Task::C(CTask::Install(args)) => c::install(&root(), &args).map(|()| true),
         Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),
     }
 }

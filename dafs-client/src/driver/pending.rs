@@ -118,6 +118,21 @@ impl<T> Pending<T> {
         core.has_ended(*index)
     }
 
+    /// The same operation, with what `map` makes of its result. Does not block.
+    pub fn map<U>(mut self, map: impl FnOnce(T) -> U + Send + 'static) -> Pending<U>
+    where
+        T: 'static,
+    {
+        let state = match std::mem::replace(&mut self.state, State::Taken) {
+            State::Op { owner, index, finish } => {
+                State::Op { owner, index, finish: Finish::boxed(move |op| map(finish.run(op))) }
+            }
+            State::Ready(result) => State::Ready(map(result)),
+            State::Taken => State::Taken,
+        };
+        Pending { state }
+    }
+
     /// Its place among the operations of its session, while it is not collected.
     pub(crate) fn index(&self) -> Option<usize> {
         match &self.state {

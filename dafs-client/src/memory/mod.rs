@@ -191,6 +191,18 @@ impl RegisteredBuf {
         }
     }
 
+    /// The buffer that a part of this one's memory is, once more, for interfaces whose callers keep pointers; `None` where the part is not
+    /// inside of it.
+    ///
+    /// # Safety
+    /// While the result is used, nobody uses that part otherwise: neither this buffer nor another alias.
+    #[doc(hidden)]
+    pub unsafe fn alias(&self, pointer: *const u8, len: usize) -> Option<Self> {
+        let from = (pointer as usize).checked_sub(self.raw().address())?;
+        let fits = from.checked_add(len).is_some_and(|end| end <= self.len);
+        fits.then(|| Self { registration: Arc::clone(&self.registration), offset: self.offset + from, len })
+    }
+
     /// What the server reaches; `None` when the registration has ended or is of another domain.
     pub(crate) fn range_in(&self, domain: &Arc<dyn Domain>) -> Option<RemoteRange> {
         let registration = &self.registration;

@@ -1,0 +1,66 @@
+//! What handles stand for. A handle is a number with a place and a generation, found without a lock; it never means what another
+//! handle meant before.
+
+use std::sync::{LazyLock, Mutex};
+
+use dafs_client::{Completions, Dir, Export, File, Pending, ReadDir, Session};
+use sharded_slab::{Config, DefaultConfig, Entry, Slab};
+
+/// Numbers are below 2^63, so that -1 is none.
+#[derive(Debug)]
+pub(crate) struct Numbers;
+
+impl Config for Numbers {
+    const MAX_THREADS: usize = DefaultConfig::MAX_THREADS;
+    const RESERVED_BITS: usize = 1;
+}
+
+/// What an operation ends with: the result of its blocking call.
+pub(crate) type Operation = Pending<dafs_client::Result<i64>>;
+
+#[derive(Debug)]
+pub(crate) enum Object {
+    Session {
+        session: Session,
+        completions: Mutex<Option<Completions>>,
+    },
+    Export(Export),
+    Dir(Dir),
+    File(File),
+    Listing(Mutex<ReadDir>),
+    /// `None` while a thread waits for it.
+    Op(Mutex<Option<Operation>>),
+}
+
+static OBJECTS: LazyLock<Slab<Object, Numbers>> = LazyLock::new(Slab::new_with_config);
+
+/// A handle for it; `None` where there are too many.
+pub(crate) fn insert(object: Object) -> Option<i64> {
+    OBJECTS.insert(object).and_then(|key| i64::try_from(key).ok()?.checked_add(1))
+}
+
+/// What a handle stands for, kept as long as the result lives.
+pub(crate) fn find(handle: i64) -> Option<Entry<'static, Object, Numbers>> {
+    OBJECTS.get(key_of(handle)?)
+}
+
+/// The handle stands for nothing any more. Whether it did.
+pub(crate) fn remove(handle: i64) -> bool {
+    key_of(handle).is_some_and(|key| OBJECTS.remove(key))
+}
+
+/// 0 is no handle, so that what was never set is none.
+fn key_of(handle: i64) -> Option<usize> {
+    usize::try_from(handle.checked_sub(1)?).ok()
+}
+
+impl Object {
+    /// The directory that paths begin at.
+    pub(crate) fn dir(&self) -> Option<&Dir> {
+        match self {
+            Self::Export(export) => Some(export.root()),
+            Self::Dir(dir) => Some(dir),
+            _ => None,
+        }
+    }
+}
