@@ -98,6 +98,11 @@ impl Program {
         &self.address
     }
 
+    /// The same, as clients name it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The process.
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -200,20 +205,23 @@ pub fn key_file(directory: &Path) -> PathBuf {
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let test = std::env::current_exe().expect("the test's own path");
-        let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-        let program = profile.join("dafs-server");
-        if !program.exists() {
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--package", "dafs-server", "--bin", "dafs-server"]);
-            build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-            build.arg("--target-dir").arg(profile.parent().expect("target"));
-            build.args(cfg!(feature = "verbs").then_some("--features=dafs-server/verbs"));
-            if profile.ends_with("release") {
-                build.arg("--release");
-            }
-            assert!(build.status().expect("cargo runs").success(), "dafs-server was not built");
-        }
-        program
+        let what = ["--package", "dafs-server", "--bin", "dafs-server"];
+        beside_this_test("dafs-server", &what, "dafs-server/verbs")
     })
+}
+
+/// A product of cargo beside this test's executable; built, with this feature where the tests have verbs, when it is not there.
+pub fn beside_this_test(name: &str, what: &[&str], verbs: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let product = profile.join(name);
+    if !product.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.arg("build").args(what).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        build.arg("--target-dir").arg(profile.parent().expect("target"));
+        build.args(cfg!(feature = "verbs").then(|| format!("--features={verbs}")));
+        build.args(profile.ends_with("release").then_some("--release"));
+        assert!(build.status().expect("cargo runs").success(), "{name} was not built");
+    }
+    product
 }
