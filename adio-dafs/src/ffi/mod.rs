@@ -12,14 +12,14 @@ mod guard;
 mod types;
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::file::{AccessMode, COUNTERS, CollectiveWay, File, Opening, Request};
 use crate::name::{Place, Surroundings};
 pub use abi::*;
-use guard::{argument, guard, last_error};
+use dafs_ffi::last_error;
+use guard::{argument, guard};
 use types::{bytes_out, hints, name, put, put_text};
 
 /// An open file, for C.
@@ -140,7 +140,8 @@ pub unsafe extern "C" fn adio_dafs_share(
             )));
         }
         // SAFETY: by the contract, room for `capacity` bytes.
-        unsafe { bytes_out(&bytes, ticket.cast()) }
+        unsafe { bytes_out(&bytes, ticket.cast()) }?;
+        Ok(())
     })
 }
 
@@ -532,7 +533,8 @@ pub unsafe extern "C" fn adio_dafs_counters(
             return Err(argument(format!("there are {} counters, and room for {capacity}", COUNTERS.len())));
         }
         // SAFETY: by the contract, room for `capacity` numbers, each of which may be written.
-        unsafe { bytes_out(&file.counter_values(), values) }
+        unsafe { bytes_out(&file.counter_values(), values) }?;
+        Ok(())
     })
 }
 

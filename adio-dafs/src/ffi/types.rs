@@ -1,11 +1,11 @@
 //! What pointers of C become.
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 
 use dafs_client::Direction;
+pub(super) use dafs_ffi::{bytes_out, put, slice, text as name};
 use smallvec::SmallVec;
 
-use super::OsStrExt;
 use super::abi::{
     ADIO_DAFS_READ, ADIO_DAFS_WRITE, adio_dafs_hint, adio_dafs_segment, adio_dafs_transfer, adio_dafs_type,
     adio_dafs_view,
@@ -14,36 +14,6 @@ use super::guard::argument;
 use crate::error::Result;
 use crate::file::Transfer;
 use crate::layout::{Instances, Segment, Source, Type, View};
-
-/// # Safety
-/// It is null, or may be written, and by nobody else meanwhile.
-pub(super) unsafe fn put<'a, T>(place: *mut T) -> Result<&'a mut T> {
-    // SAFETY: promised by the caller.
-    unsafe { place.as_mut() }.ok_or_else(|| argument("a pointer for a result is null"))
-}
-
-/// # Safety
-/// It is null, or an array of so many that nobody writes meanwhile.
-pub(super) unsafe fn slice<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if first.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(argument(format!("an array of {count} is null or too large")));
-    }
-    // SAFETY: promised by the caller.
-    Ok(unsafe { std::slice::from_raw_parts(first, count) })
-}
-
-/// # Safety
-/// It is null, or a string with an ending zero that nobody writes meanwhile.
-pub(super) unsafe fn name<'a>(text: *const c_char) -> Result<&'a OsStr> {
-    if text.is_null() {
-        return Err(argument("a name is null"));
-    }
-    // SAFETY: promised by the caller.
-    Ok(OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
-}
 
 /// Hints that are no text are none that this library knows: they are left out.
 ///
@@ -64,17 +34,6 @@ pub(super) unsafe fn hints<'a>(
     Ok(texts)
 }
 
-/// # Safety
-/// There is room for all of it.
-pub(super) unsafe fn bytes_out<T: Copy>(from: &[T], to: *mut T) -> Result<()> {
-    if to.is_null() {
-        return Err(argument("a pointer for a result is null"));
-    }
-    // SAFETY: promised by the caller; the source is this library's own.
-    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-    Ok(())
-}
-
 /// Writes a string with an ending zero; what does not fit is cut.
 ///
 /// # Safety
@@ -88,7 +47,7 @@ pub(super) unsafe fn put_text(text: &str, to: *mut c_char, capacity: usize) -> R
     // SAFETY: promised by the caller.
     unsafe {
         bytes_out(&text.as_bytes()[..len], to.cast::<u8>())?;
-        bytes_out(&[0], to.cast::<u8>().wrapping_add(len))
+        Ok(bytes_out(&[0], to.cast::<u8>().wrapping_add(len))?)
     }
 }
 

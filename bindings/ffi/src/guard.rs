@@ -20,7 +20,7 @@ static LATE_ERROR: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
 /// It panicked.
 pub fn caught<T>(library: &str, body: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(body))
-        .map_err(|panic| format!("a fault of {library}, which should be reported: {}", words_of(&*panic)))
+        .map_err(|panic| format!("a bug in {library}; please report it: {}", words_of(&*panic)))
 }
 
 /// Keeps the words of an error for [`last_error`].
@@ -58,6 +58,6 @@ mod tests {
     fn panic_becomes_words_and_others_pass() {
         assert_eq!(caught("libx", || 7), Ok(7));
         let words = caught("libx", || -> i32 { panic!("seven of {}", 8) }).unwrap_err();
-        assert_eq!(words, "a fault of libx, which should be reported: seven of 8");
+        assert_eq!(words, "a bug in libx; please report it: seven of 8");
     }
 }

@@ -54,7 +54,7 @@ pub unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T
 
 fn check_array<T>(first: *const T, count: usize) -> Result<(), BadPointer> {
     match first.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        true => Err(BadPointer(format!("an array of {count} is null, or cannot be"))),
+        true => Err(BadPointer(format!("an array of {count} is null or too large"))),
         false => Ok(()),
     }
 }
