@@ -62,7 +62,8 @@ pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
     let text = pkg_config(&prefix, &version, &system);
     fs::write(pkgconfig.join("dafs.pc"), text).context("cannot write dafs.pc")?;
     println!(
-        "installed libdafs {version} in {0}\ntry:  cc hello.c $(PKG_CONFIG_PATH={0}/lib/pkgconfig pkg-config --cflags --libs dafs) -Wl,-rpath,{0}/lib",
+        "installed libdafs {version} in {0}\n\
+         try:  cc hello.c $(PKG_CONFIG_PATH={0}/lib/pkgconfig pkg-config --cflags --libs dafs) -Wl,-rpath,{0}/lib",
         prefix.display()
     );
     Ok(())
