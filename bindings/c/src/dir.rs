@@ -113,7 +113,7 @@ fn follows(flags: c_int) -> Result<bool> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dafs_mkdirat(dir: i64, path: *const c_char, mode: u32) -> c_int {
     // SAFETY: a string of the caller's, by the contract.
-    unsafe { at(dir, path, |dir, path| Ok(drop(dir.create_dir(path, mode & 0o7777 & !umask())?))) }
+    unsafe { at(dir, path, |dir, path| Ok(dir.create_dir(path, mode & 0o7777 & !umask())?)) }
 }
 
 /// Removes a file or a symbolic link, or with AT_REMOVEDIR an empty directory. Blocks.
@@ -160,9 +160,7 @@ pub unsafe extern "C" fn dafs_linkat(
 ) -> c_int {
     // SAFETY: strings of the caller's, by the contract.
     unsafe {
-        two((from_dir, from), (to_dir, to), |from_dir, from, to_dir, to| {
-            Ok(drop(from_dir.link(from, to_dir, to)?))
-        })
+        two((from_dir, from), (to_dir, to), |from_dir, from, to_dir, to| Ok(from_dir.link(from, to_dir, to)?))
     }
 }
 
@@ -172,7 +170,7 @@ pub unsafe extern "C" fn dafs_symlinkat(target: *const c_char, dir: i64, path: *
     done(|| {
         // SAFETY: strings of the caller's, by the contract.
         let (target, path) = unsafe { (text(target)?, text(path)?) };
-        with_dir(dir, |dir| Ok(drop(dir.symlink(target, path)?)))
+        with_dir(dir, |dir| Ok(dir.symlink(target, path)?)).map(|_| ())
     })
 }
 
@@ -204,7 +202,7 @@ pub unsafe extern "C" fn dafs_accessat(dir: i64, path: *const c_char, mode: c_in
             let wanted = u32::try_from(mode).ok().and_then(AccessMode::from_bits);
             let wanted = wanted.ok_or_else(|| invalid(format!("mode {mode} of access")))?;
             match wanted.is_empty() {
-                true => Ok(drop(dir.metadata(path)?)),
+                true => Ok(dir.metadata(path).map(|_| ())?),
                 false => Ok(dir.access(path, wanted)?),
             }
         })
@@ -216,7 +214,7 @@ pub unsafe extern "C" fn dafs_accessat(dir: i64, path: *const c_char, mode: c_in
 pub unsafe extern "C" fn dafs_fchmodat(dir: i64, path: *const c_char, mode: u32) -> c_int {
     let set = SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() };
     // SAFETY: a string of the caller's, by the contract.
-    unsafe { at(dir, path, |dir, path| Ok(drop(dir.set_attributes(path, true, &set)?))) }
+    unsafe { at(dir, path, |dir, path| Ok(dir.set_attributes(path, true, &set)?)) }
 }
 
 /// As fchownat(2); (uint32_t)-1 leaves one as it is. flags: 0 or AT_SYMLINK_NOFOLLOW. Blocks.
@@ -230,7 +228,7 @@ pub unsafe extern "C" fn dafs_fchownat(
 ) -> c_int {
     let set = owners(uid, gid);
     // SAFETY: a string of the caller's, by the contract.
-    unsafe { at(dir, path, |dir, path| Ok(drop(dir.set_attributes(path, follows(flags)?, &set)?))) }
+    unsafe { at(dir, path, |dir, path| Ok(dir.set_attributes(path, follows(flags)?, &set)?)) }
 }
 
 /// As utimensat(2): two times, or NULL for now. flags: 0 or AT_SYMLINK_NOFOLLOW. Blocks.
@@ -242,9 +240,7 @@ pub unsafe extern "C" fn dafs_utimensat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: a string and times of the caller's, by the contract.
-    unsafe {
-        at(dir, path, |dir, path| Ok(drop(dir.set_attributes(path, follows(flags)?, &times_of(times)?)?)))
-    }
+    unsafe { at(dir, path, |dir, path| Ok(dir.set_attributes(path, follows(flags)?, &times_of(times)?)?)) }
 }
 
 /// Makes the names of a directory durable: what was created, renamed and removed there before. Blocks.
@@ -366,28 +362,28 @@ unsafe fn whole_out(from: &[u8], to: *mut u8, size: usize) -> Result<isize> {
 
 /// # Safety
 /// The path is null or a string.
-unsafe fn at(
+unsafe fn at<T>(
     dir: i64,
     path: *const c_char,
-    body: impl FnOnce(&dafs_client::Dir, &OsStr) -> Result<()>,
+    body: impl FnOnce(&dafs_client::Dir, &OsStr) -> Result<T>,
 ) -> c_int {
     done(|| {
         // SAFETY: promised by the caller.
         let path = unsafe { text(path) }?;
-        with_dir(dir, |dir| body(dir, path))
+        with_dir(dir, |dir| body(dir, path)).map(|_| ())
     })
 }
 
 /// # Safety
 /// The paths are null or strings.
-unsafe fn two(
+unsafe fn two<T>(
     (from_dir, from): (i64, *const c_char),
     (to_dir, to): (i64, *const c_char),
-    body: impl FnOnce(&dafs_client::Dir, &OsStr, &dafs_client::Dir, &OsStr) -> Result<()>,
+    body: impl FnOnce(&dafs_client::Dir, &OsStr, &dafs_client::Dir, &OsStr) -> Result<T>,
 ) -> c_int {
     done(|| {
         // SAFETY: promised by the caller.
         let (from, to): (&OsStr, &OsStr) = unsafe { (text(from)?, text(to)?) };
-        with_dir(from_dir, |from_dir| with_dir(to_dir, |to_dir| body(from_dir, from, to_dir, to)))
+        with_dir(from_dir, |from_dir| with_dir(to_dir, |to_dir| body(from_dir, from, to_dir, to))).map(|_| ())
     })
 }
