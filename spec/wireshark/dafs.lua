@@ -771,7 +771,7 @@ local SPEC = {
         ["attribute names"] = { { 0, 2, "path length", max = 4096 } },
         ["lock request"] = {
             { 0, 8, "offset", about = "where the range begins" },
-            { 8, 8, "length", about = "its bytes; 0: all that follow (LOCK-15)" },
+            { 8, 8, "length", about = "its bytes; 0: all that follow (locks.md)" },
             { 16, 8, "owner", about = "the client's name for whoever locks" },
             {
                 24,
@@ -796,7 +796,7 @@ local SPEC = {
                     { 0x40, "REPAIR" },
                     { 0x80, "LAST" },
                 },
-                about = "what else is asked (LOCK-24); LockTest looks at none",
+                about = "what else is asked (locks.md); LockTest looks at none",
             },
             { 28, 4, "reserved", reserved = true },
         },
@@ -1424,6 +1424,7 @@ local E = {
     reserved = new_expert("reserved_not_zero", "A reserved byte is not zero", "PROTOCOL", "ERROR"),
     opcode = new_expert("opcode_unknown", "The opcode is not known", "UNDECODED", "ERROR"),
     invalid = new_expert("answered_invalid", "A server answers INVALID", "PROTOCOL", "WARN"),
+    name = new_expert("name_too_long", "A server answers NAME_TOO_LONG", "PROTOCOL", "WARN"),
     form = new_expert("not_shortest", "The number is not in its shortest form", "PROTOCOL", "WARN"),
     fault = new_expert("peer_at_fault", "The peer is told of a fault", "SEQUENCE", "WARN"),
     unknown = new_expert("value_unknown", "The value has no name", "UNDECODED", "NOTE"),
@@ -1828,6 +1829,9 @@ local function add_reserved(tree, range)
     end
 end
 
+-- What a value is that its table does not allow: in the body of a request it is answered, elsewhere it is a fault of the protocol.
+local not_allowed = E.value
+
 local function check_bounds(item, field, value, info)
     local number = type(value) == "number" and value or value:tonumber()
     if (field.min and number < field.min) or (field.max and number > field.max) then
@@ -1835,7 +1839,7 @@ local function check_bounds(item, field, value, info)
             item:add_proto_expert_info(E.unknown, "No table names this value; it is ignored")
         else
             local text = string.format("%s is %s", field[3] or field[1], grouped(value))
-            item:add_proto_expert_info(info or E.value, text .. ", which is not allowed")
+            item:add_proto_expert_info(info or not_allowed, text .. ", which is not allowed")
         end
     end
 end
@@ -1846,7 +1850,7 @@ local function check_flags(item, flags, value)
         known = bit.bor(known, flag[1])
     end
     if bit.band(value, bit.bnot(known)) ~= 0 then
-        item:add_proto_expert_info(E.value, "A flag is not defined")
+        item:add_proto_expert_info(not_allowed, "A flag is not defined")
     end
 end
 
@@ -2239,19 +2243,19 @@ end
 -- Each takes what its name says, and shows it.
 local Take = {}
 
-function Take.count(cursor, tree, field, max, what)
+function Take.count(cursor, tree, field, max, what, info)
     local range = take(cursor, 2, what)
     local length = range:le_uint()
     tree:add_le(field, range)
     if length > max then
-        fail(E.limit, string.format("%s is %s, at most %s", what, grouped(length), grouped(max)))
+        fail(info or E.name, string.format("%s is %s, at most %s", what, grouped(length), grouped(max)))
     end
     return length
 end
 
 function Take.ranges(cursor, tree, count, max)
     if count > (max or RANGES_MAX) then
-        fail(E.limit, count_text(count, "range"))
+        fail(E.invalid, count_text(count, "range"))
     end
     local ranges, total = {}, UInt64(0)
     for index = 1, count do
@@ -2427,12 +2431,12 @@ function Take.entry(cursor, tree)
     local cookie = take(cursor, 8, "cookie")
     local item = tree:add(F.directory_entry, cookie)
     item:add_le(F["directory_entry.cookie"], cookie)
-    local length = Take.count(cursor, item, F["directory_entry.name_length"], 255, "name length")
+    local length = Take.count(cursor, item, F["directory_entry.name_length"], 255, "name length", E.limit)
     if length == 0 then
         fail(E.value, "The name of an entry is empty")
     end
     item:append_text(": " .. take_text(cursor, item, F["directory_entry.name"], length, "name"))
-    local size = Take.count(cursor, item, F["directory_entry.attributes_length"], 512, "attributes length")
+    local size = Take.count(cursor, item, F["directory_entry.attributes_length"], 512, "attributes length", E.limit)
     if size > 0 then
         local attributes = new_cursor(take(cursor, size, "attributes"))
         decode_message_pack(attributes, item, "Attributes", "", "Attributes")
@@ -2510,7 +2514,8 @@ end
 function Take.written(m, cursor, tree)
     if m.body.method == INLINE then
         if left(cursor) ~= m.body.length then
-            tree:add_proto_expert_info(E.value, string.format(
+            local info = left(cursor) < m.body.length and E.short or E.left
+            tree:add_proto_expert_info(info, string.format(
                 "Data of %s, where the request says %s", size_text(left(cursor)), size_text(m.body.length)))
         end
         Take.rest(cursor, tree)
@@ -3214,10 +3219,14 @@ local function add_body(m, tree, range)
     if layout then
         local item = tree:add(F.body, range(0, size))
         item:set_text(name:gsub("^%l", string.upper))
+        not_allowed = m.is_request and E.invalid or E.value
         m.body = layout_of(item, layout_prefix(name), layout, range)
         if CHECKS[name] then
-            CHECKS[name](m, function(info, text) item:add_proto_expert_info(info, text) end)
+            CHECKS[name](m, function(info, text)
+                item:add_proto_expert_info(info == E.value and not_allowed or info, text)
+            end)
         end
+        not_allowed = E.value
     end
     add_rest(tree, part(range, size, length - size))
 end

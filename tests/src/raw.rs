@@ -10,8 +10,8 @@ use dafs_proto::transport::{
     Access, Address, ConnectParams, Domain, Endpoint, MemoryRef, Received, Region, WaitPolicy,
 };
 use dafs_proto::wire::{
-    FileHandle, HEADER_SIZE, Header, Method, NoticeKind, Opcode, OpenFlags, OpenRequest, ReadRequest, Resume,
-    Stability, Status, Welcome, WriteRequest,
+    Features, FileHandle, HEADER_SIZE, Header, Method, NoticeKind, Opcode, OpenFlags, OpenRequest,
+    ReadRequest, Resume, Stability, Status, Welcome, WriteRequest,
 };
 
 use crate::harness::key_for;
@@ -45,6 +45,7 @@ pub fn introduction(server: &Address, slots: u16, resume: Option<Resume>) -> Cli
         uid: 0,
         gid: 0,
         groups: vec![],
+        features: Features::all(),
         slots,
         key: key_for(server),
         resume,

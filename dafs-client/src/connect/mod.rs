@@ -17,7 +17,7 @@ use dafs_proto::transport::{
     ConnectParams, Domain, Endpoint, Head, PostError, Provider, Reach, Received, TransportError,
 };
 use dafs_proto::wire::{
-    FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Slot, Welcome,
+    Features, FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Slot, Welcome,
 };
 
 use crate::clock::Clock;
@@ -246,6 +246,7 @@ fn introduction(
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups,
+        features: Features::all(),
         slots,
         key: config.key.clone(),
         resume,

@@ -154,7 +154,7 @@ impl Worker {
         if len > self.shared.settings.transfer_size_max {
             return Err(Status::INVALID.into());
         }
-        let ranges = match count {
+        let mut ranges = match count {
             1 => Segments::from_elem(range(single), 1),
             _ => {
                 let ranges = decode_segments(&self.connections.copied_payload(call, payload), count)?;
@@ -165,6 +165,10 @@ impl Worker {
         let total = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.len));
         if total != Some(u64::from(len)) {
             return Err(Status::INVALID.into());
+        }
+        // What has no bytes names no memory.
+        if ranges.len() > 1 && len > 0 {
+            ranges.retain(|range| range.len > 0);
         }
         Ok(ranges)
     }

@@ -46,6 +46,7 @@ impl Worker {
     /// Reads and writes of what a view shows.
     pub(crate) fn move_view(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ViewRequest::decode_for(call.header.opcode, body)?;
+        self.check_feature(call, request.flags.feature())?;
         let kind =
             if call.header.opcode == Opcode::ReadView { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;

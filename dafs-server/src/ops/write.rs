@@ -37,8 +37,7 @@ impl Worker {
         let write = Writing { target, appends, offset, len, stability, method };
         match method {
             Method::Inline if request.len != call.header.payload_len => {
-                Err(WireError::Invalid { what: "length of an inline write", value: u64::from(request.len) }
-                    .into())
+                Err(other_len(request.len as usize, call.header.payload_len as usize).into())
             }
             Method::Inline => {
                 let data = self.connections.payload_of(call, payload);
@@ -186,4 +185,14 @@ pub(crate) fn write_all(
         }
     }
     Ok(count)
+}
+
+/// The data of an inline write is not as long as its request says.
+#[cold]
+fn other_len(said: usize, found: usize) -> WireError {
+    let what = "data of an inline write";
+    match said.checked_sub(found) {
+        Some(missing) => WireError::Truncated { what, missing },
+        None => WireError::TrailingBytes { what, extra: found - said },
+    }
 }

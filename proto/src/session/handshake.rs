@@ -49,6 +49,8 @@ pub struct ClientIntroduction {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// What it offers.
+    pub features: Features,
     /// Slots it would like.
     pub slots: u16,
     /// The key it will prove.
@@ -78,7 +80,7 @@ impl ClientHandshake {
         let hello = encode_message_pack(&Hello {
             version_min: PROTOCOL_VERSION_MIN,
             version_max: PROTOCOL_VERSION,
-            features: Features::all().bits(),
+            features: introduction.features.bits(),
             nonce,
             key_name: introduction.key.as_ref().map(|key| key.name.clone()).unwrap_or_default(),
             client_id: introduction.client_id,
@@ -279,6 +281,7 @@ mod tests {
             uid: 1,
             gid: 2,
             groups: vec![3],
+            features: Features::all(),
             slots: 8,
             key,
             resume: None,

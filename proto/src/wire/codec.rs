@@ -1,7 +1,9 @@
 use byteorder::{ByteOrder, LittleEndian};
 use thiserror::Error;
 
-/// Bytes that cannot be a message. The peer is at fault and its session ends.
+use super::Status;
+
+/// Bytes that cannot be a message: malformed, so that the session ends, or wrong, which is answered ([`WireError::answer`]).
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum WireError {
     /// It ends too early.
@@ -38,6 +40,24 @@ pub enum WireError {
         /// What was received.
         value: u64,
     },
+    /// Bytes that mean nothing yet are not zero.
+    #[error("{what} are {value:#x}, not zero")]
+    Reserved {
+        /// Of what.
+        what: &'static str,
+        /// The first of them.
+        value: u8,
+    },
+    /// A name or path is said to be longer than any.
+    #[error("{what} has {len} bytes, the limit is {limit}")]
+    NameTooLong {
+        /// The field.
+        what: &'static str,
+        /// The length before it.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// MessagePack that does not decode as the expected body.
     #[error("{what} does not decode: {reason}")]
     Body {
@@ -46,6 +66,22 @@ pub enum WireError {
         /// The decoder's words.
         reason: String,
     },
+}
+
+impl WireError {
+    /// What the body or payload of a request with this fault is answered: it is wrong, but can be taken apart. `None` where it cannot:
+    /// whoever sent it broke the protocol. In a header every fault is one of the protocol.
+    pub fn answer(&self) -> Option<Status> {
+        match self {
+            Self::Invalid { .. } => Some(Status::INVALID),
+            Self::NameTooLong { .. } => Some(Status::NAME_TOO_LONG),
+            Self::Truncated { .. }
+            | Self::TrailingBytes { .. }
+            | Self::TooLarge { .. }
+            | Self::Reserved { .. }
+            | Self::Body { .. } => None,
+        }
+    }
 }
 
 /// Reads fields in order from private bytes; never beyond their end.
@@ -101,7 +137,7 @@ impl<'a> Reader<'a> {
     pub fn prefixed(&mut self, what: &'static str, limit: usize) -> Result<&'a [u8], WireError> {
         let len = usize::from(self.u16(what)?);
         if len > limit {
-            return Err(WireError::TooLarge { what, value: len as u64, limit: limit as u64 });
+            return Err(WireError::NameTooLong { what, len, limit });
         }
         self.bytes(what, len)
     }
@@ -111,7 +147,7 @@ impl<'a> Reader<'a> {
     pub fn reserved(&mut self, what: &'static str, len: usize) -> Result<(), WireError> {
         match self.bytes(what, len)?.iter().find(|byte| **byte != 0) {
             None => Ok(()),
-            Some(byte) => Err(WireError::Invalid { what, value: u64::from(*byte) }),
+            Some(value) => Err(WireError::Reserved { what, value: *value }),
         }
     }
 

@@ -44,8 +44,7 @@ impl EagerBufferTerms {
         let mut reader = Reader::new(body);
         let count = reader.u16("eager buffer count")?;
         if count > EAGER_BUFFERS_MAX {
-            let (value, limit) = (u64::from(count), u64::from(EAGER_BUFFERS_MAX));
-            return Err(WireError::TooLarge { what: "eager buffer count", value, limit });
+            return Err(WireError::Invalid { what: "eager buffer count", value: u64::from(count) });
         }
         let reads = match reader.u16("eager buffer rights")? {
             0 => false,
@@ -54,8 +53,7 @@ impl EagerBufferTerms {
         };
         let size = reader.u32("eager buffer size")?;
         if size > EAGER_BUFFER_SIZE_MAX {
-            let (value, limit) = (u64::from(size), u64::from(EAGER_BUFFER_SIZE_MAX));
-            return Err(WireError::TooLarge { what: "eager buffer size", value, limit });
+            return Err(WireError::Invalid { what: "eager buffer size", value: u64::from(size) });
         }
         reader.finish("eager buffer terms")?;
         Ok(Self { count, reads, size })
@@ -82,7 +80,7 @@ pub fn eager_frame_data(written: u32, head_size: usize, size: u32) -> Option<usi
 mod tests {
     use super::*;
 
-    // [WIRE-20]
+    // [WIRE-138]
     #[test]
     fn eager_buffer_terms_at_their_limits() {
         let mut body = [0; 8];

@@ -5,8 +5,8 @@ use thiserror::Error;
 
 use super::body::{Field, body, field_by_number};
 use super::{
-    HEADER_SIZE, Method, Opcode, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange, Writer,
-    encode_segments,
+    Features, HEADER_SIZE, Method, Opcode, REMOTE_RANGE_SIZE, Reader, Stability, WireError, WireRange,
+    Writer, encode_segments,
 };
 use crate::extent::{Extent, total};
 
@@ -49,6 +49,16 @@ bitflags::bitflags! {
     pub struct ListFlags: u8 {
         /// The reply says how the list was moved: [`Explanation`].
         const EXPLAIN = 0x1;
+    }
+}
+
+impl ListFlags {
+    /// What both sides have to name before these may be set.
+    pub const fn feature(self) -> Features {
+        match self.contains(Self::EXPLAIN) {
+            true => Features::EXPLAIN,
+            false => Features::BASE,
+        }
     }
 }
 

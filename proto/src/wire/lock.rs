@@ -159,7 +159,7 @@ mod tests {
     const REQUEST: LockRequest =
         LockRequest { offset: 5, len: 7, owner: 9, kind: LockKind::Shared, flags: LockFlags::WAIT };
 
-    // [LOCK-15]
+    // [WIRE-138]
     #[test]
     fn range_of_a_lock_ends_within_the_offsets() {
         for (offset, len, range) in [
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    // [LOCK-24]
+    // [WIRE-138]
     #[test]
     fn flag_without_the_one_that_it_needs_is_refused() {
         use LockFlags as F;

@@ -353,7 +353,7 @@ mod tests {
         assert_eq!((pattern(6, 0), pattern(u32::MAX, 100)), (None, None));
     }
 
-    // [WIRE-4]
+    // [WIRE-138]
     #[test]
     fn likelihood_beyond_certainty_is_refused() {
         for (likelihood, is_good) in [(99, true), (100, true), (101, false), (u32::MAX, false)] {

@@ -40,6 +40,11 @@ bitflags::bitflags! {
     }
 }
 
+impl Features {
+    /// What every client may use, whatever it names.
+    pub const BASE: Self = Self::empty();
+}
+
 /// First message of a client: payload of `Hello`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

@@ -1,9 +1,11 @@
+use super::Features;
+
 /// One row an opcode, with every property as a column: none can be forgotten.
 macro_rules! opcodes {
     ($(
         $(#[$doc:meta])*
         $name:ident = $value:literal,
-        $sender:ident, $class:ident, $replay:ident, $anew:ident, $action:literal;
+        $sender:ident, $class:ident, $replay:ident, $anew:ident, $feature:ident, $action:literal;
     )*) => {
         /// What a message asks, answers or tells. Numbers are those of `spec/protocol/wire.md`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +50,12 @@ macro_rules! opcodes {
             #[inline]
             pub const fn anew(self) -> Anew {
                 match self { $(Self::$name => Anew::$anew,)* }
+            }
+
+            /// What both sides have to name before it may be sent.
+            #[inline]
+            pub const fn feature(self) -> Features {
+                match self { $(Self::$name => Features::$feature,)* }
             }
 
             /// What it does, as it follows "cannot".
@@ -108,119 +116,119 @@ pub enum Anew {
 }
 
 opcodes! {
-    // name = number, sender, class, replay, anew, action
+    // name = number, sender, class, replay, anew, feature, action
     /// Nothing: a round trip, and keep-alive.
-    Null = 0x0000, Client, Session, Executed, Repeated, "ping the server";
+    Null = 0x0000, Client, Session, Executed, Repeated, BASE, "ping the server";
     /// Opens the handshake; asks for a new session or an old one.
-    Hello = 0x0001, Client, Handshake, Executed, Repeated, "open a session";
+    Hello = 0x0001, Client, Handshake, Executed, Repeated, BASE, "open a session";
     /// Proves knowledge of the key.
-    Authenticate = 0x0002, Client, Handshake, Executed, Repeated, "open a session";
+    Authenticate = 0x0002, Client, Handshake, Executed, Repeated, BASE, "open a session";
     /// Ends the session.
-    Bye = 0x0003, Client, Session, Executed, Repeated, "end the session";
+    Bye = 0x0003, Client, Session, Executed, Repeated, BASE, "end the session";
     /// The limits and thresholds in force.
-    Limits = 0x0004, Client, Session, Executed, Repeated, "ask for the limits";
+    Limits = 0x0004, Client, Session, Executed, Repeated, BASE, "ask for the limits";
     /// Counters of the server.
-    Statistics = 0x0005, Client, Session, Executed, Repeated, "ask for the counters";
+    Statistics = 0x0005, Client, Session, Executed, Repeated, BASE, "ask for the counters";
     /// Names of the exports this client may mount.
-    Exports = 0x0006, Client, Session, Executed, Repeated, "list the exports";
+    Exports = 0x0006, Client, Session, Executed, Repeated, BASE, "list the exports";
     /// Exchanges buffers with which data is moved outside of messages; see `spec/protocol/wire.md`.
-    EagerBuffers = 0x0007, Client, Session, Executed, Repeated, "exchange buffers";
+    EagerBuffers = 0x0007, Client, Session, Executed, Repeated, EAGER_BUFFERS, "exchange buffers";
     /// The root of an export.
-    Mount = 0x0010, Client, Handle, Cached, InDoubt, "mount";
+    Mount = 0x0010, Client, Handle, Cached, InDoubt, BASE, "mount";
     /// A handle for a path, to be used for attributes and names, not data.
-    Lookup = 0x0011, Client, Handle, Cached, InDoubt, "look up";
+    Lookup = 0x0011, Client, Handle, Cached, InDoubt, BASE, "look up";
     /// Opens a file for data.
-    Open = 0x0012, Client, Handle, Cached, InDoubt, "open";
+    Open = 0x0012, Client, Handle, Cached, InDoubt, BASE, "open";
     /// Gives a handle back.
-    Close = 0x0013, Client, Handle, Cached, InDoubt, "close";
+    Close = 0x0013, Client, Handle, Cached, InDoubt, BASE, "close";
     /// Attributes of a handle, or of a path below it.
-    Getattr = 0x0014, Client, Inspect, Executed, Repeated, "look at";
+    Getattr = 0x0014, Client, Inspect, Executed, Repeated, BASE, "look at";
     /// Changes attributes.
-    Setattr = 0x0015, Client, Modify, Cached, InDoubt, "set attributes of";
+    Setattr = 0x0015, Client, Modify, Cached, InDoubt, BASE, "set attributes of";
     /// Makes a token of an open file, by which other sessions open the same.
-    Share = 0x0016, Client, Handle, Cached, InDoubt, "share";
+    Share = 0x0016, Client, Handle, Cached, InDoubt, TOKENS, "share";
     /// Opens the file that a token names.
-    OpenToken = 0x0017, Client, Handle, Cached, InDoubt, "open";
+    OpenToken = 0x0017, Client, Handle, Cached, InDoubt, TOKENS, "open";
     /// Reads file data.
-    Read = 0x0020, Client, Inspect, Executed, Repeated, "read";
+    Read = 0x0020, Client, Inspect, Executed, Repeated, BASE, "read";
     /// Writes file data.
-    Write = 0x0021, Client, Modify, Cached, Repeated, "write";
+    Write = 0x0021, Client, Modify, Cached, Repeated, BASE, "write";
     /// Writes at the end of the file, atomically; answers where.
-    Append = 0x0022, Client, Modify, Cached, InDoubt, "append to";
+    Append = 0x0022, Client, Modify, Cached, InDoubt, BASE, "append to";
     /// Makes written data durable.
-    Commit = 0x0023, Client, Inspect, Cached, Repeated, "commit";
+    Commit = 0x0023, Client, Inspect, Cached, Repeated, BASE, "commit";
     /// Sets the size of a file.
-    Truncate = 0x0024, Client, Modify, Cached, InDoubt, "set the size of";
+    Truncate = 0x0024, Client, Modify, Cached, InDoubt, BASE, "set the size of";
     /// Reserves space for a range.
-    Allocate = 0x0025, Client, Modify, Cached, Repeated, "allocate space of";
+    Allocate = 0x0025, Client, Modify, Cached, Repeated, BASE, "allocate space of";
     /// Gives the space of a range back; it reads as zeros.
-    Punch = 0x0026, Client, Modify, Cached, Repeated, "punch a hole into";
+    Punch = 0x0026, Client, Modify, Cached, Repeated, BASE, "punch a hole into";
     /// The next data or hole.
-    Seek = 0x0027, Client, Inspect, Executed, Repeated, "seek in";
+    Seek = 0x0027, Client, Inspect, Executed, Repeated, BASE, "seek in";
     /// Advice about future use; may be ignored.
-    Hint = 0x0028, Client, Inspect, Executed, Repeated, "advise about";
+    Hint = 0x0028, Client, Inspect, Executed, Repeated, BASE, "advise about";
     /// Reads a list of file extents.
-    ReadList = 0x0029, Client, Inspect, Executed, Repeated, "read";
+    ReadList = 0x0029, Client, Inspect, Executed, Repeated, LISTS, "read";
     /// Writes a list of file extents.
-    WriteList = 0x002a, Client, Modify, Cached, Repeated, "write";
+    WriteList = 0x002a, Client, Modify, Cached, Repeated, LISTS, "write";
     /// Many reads and writes that do not depend on each other.
-    Batch = 0x002b, Client, Session, Executed, Repeated, "move data of";
+    Batch = 0x002b, Client, Session, Executed, Repeated, BATCHES, "move data of";
     /// Copies a range of one file to another, on the server.
-    CopyRange = 0x002c, Client, Modify, Cached, Repeated, "copy to";
+    CopyRange = 0x002c, Client, Modify, Cached, Repeated, BASE, "copy to";
     /// Reads what a view shows of a file.
-    ReadView = 0x002d, Client, Inspect, Executed, Repeated, "read";
+    ReadView = 0x002d, Client, Inspect, Executed, Repeated, VIEWS, "read";
     /// Writes what a view shows of a file.
-    WriteView = 0x002e, Client, Modify, Cached, Repeated, "write";
+    WriteView = 0x002e, Client, Modify, Cached, Repeated, VIEWS, "write";
     /// Entries of a directory, with attributes.
-    Readdir = 0x0030, Client, Inspect, Executed, Repeated, "list";
+    Readdir = 0x0030, Client, Inspect, Executed, Repeated, BASE, "list";
     /// Makes a directory.
-    Mkdir = 0x0031, Client, Modify, Cached, InDoubt, "make the directory";
+    Mkdir = 0x0031, Client, Modify, Cached, InDoubt, BASE, "make the directory";
     /// Removes a name.
-    Remove = 0x0032, Client, Modify, Cached, InDoubt, "remove";
+    Remove = 0x0032, Client, Modify, Cached, InDoubt, BASE, "remove";
     /// Renames.
-    Rename = 0x0033, Client, Modify, Cached, InDoubt, "rename";
+    Rename = 0x0033, Client, Modify, Cached, InDoubt, BASE, "rename";
     /// Makes another name for a file.
-    Link = 0x0034, Client, Modify, Cached, InDoubt, "link";
+    Link = 0x0034, Client, Modify, Cached, InDoubt, BASE, "link";
     /// Makes a symbolic link.
-    Symlink = 0x0035, Client, Modify, Cached, InDoubt, "make the symbolic link";
+    Symlink = 0x0035, Client, Modify, Cached, InDoubt, BASE, "make the symbolic link";
     /// The target of a symbolic link.
-    Readlink = 0x0036, Client, Inspect, Executed, Repeated, "read the symbolic link";
+    Readlink = 0x0036, Client, Inspect, Executed, Repeated, BASE, "read the symbolic link";
     /// What access(2) says of a path: whether the client may do all that a mode names.
-    AccessCheck = 0x0037, Client, Inspect, Executed, Repeated, "check access to";
+    AccessCheck = 0x0037, Client, Inspect, Executed, Repeated, BASE, "check access to";
     /// Compares attributes with expected ones: fails where they differ, or where they do not.
-    Verify = 0x0038, Client, Inspect, Executed, Repeated, "verify attributes of";
+    Verify = 0x0038, Client, Inspect, Executed, Repeated, BASE, "verify attributes of";
     /// The value of an extended attribute.
-    XattrRead = 0x0040, Client, Inspect, Executed, Repeated, "read an extended attribute of";
+    XattrRead = 0x0040, Client, Inspect, Executed, Repeated, BASE, "read an extended attribute of";
     /// Sets an extended attribute.
-    XattrWrite = 0x0041, Client, Modify, Cached, InDoubt, "set an extended attribute of";
+    XattrWrite = 0x0041, Client, Modify, Cached, InDoubt, BASE, "set an extended attribute of";
     /// Names of the extended attributes.
-    XattrList = 0x0042, Client, Inspect, Executed, Repeated, "list extended attributes of";
+    XattrList = 0x0042, Client, Inspect, Executed, Repeated, BASE, "list extended attributes of";
     /// Removes an extended attribute.
-    XattrRemove = 0x0043, Client, Modify, Cached, InDoubt, "remove an extended attribute of";
+    XattrRemove = 0x0043, Client, Modify, Cached, InDoubt, BASE, "remove an extended attribute of";
     /// Space and limits of the file system.
-    Statfs = 0x0044, Client, Inspect, Executed, Repeated, "ask for the space of";
+    Statfs = 0x0044, Client, Inspect, Executed, Repeated, BASE, "ask for the space of";
     /// Replaces the list of fenced clients of an export.
-    FenceWrite = 0x0050, Client, Session, Cached, InDoubt, "set the fence of";
+    FenceWrite = 0x0050, Client, Session, Cached, InDoubt, BASE, "set the fence of";
     /// The list of fenced clients of an export.
-    FenceRead = 0x0051, Client, Session, Executed, Repeated, "read the fence of";
+    FenceRead = 0x0051, Client, Session, Executed, Repeated, BASE, "read the fence of";
     /// Locks a range of a file.
-    Lock = 0x0060, Client, Inspect, Cached, Repeated, "lock";
+    Lock = 0x0060, Client, Inspect, Cached, Repeated, LOCKS, "lock";
     /// Gives locks of a range back.
-    Unlock = 0x0061, Client, Inspect, Cached, Repeated, "unlock";
+    Unlock = 0x0061, Client, Inspect, Cached, Repeated, LOCKS, "unlock";
     /// What is in the way of a lock.
-    LockTest = 0x0062, Client, Inspect, Executed, Repeated, "test a lock of";
+    LockTest = 0x0062, Client, Inspect, Executed, Repeated, LOCKS, "test a lock of";
     /// Describes a view to the server, or a part of the description.
-    ViewSet = 0x0070, Client, Session, Cached, InDoubt, "describe a view";
+    ViewSet = 0x0070, Client, Session, Cached, InDoubt, VIEWS, "describe a view";
     /// Gives a view back.
-    ViewDrop = 0x0071, Client, Session, Cached, Repeated, "give back a view";
+    ViewDrop = 0x0071, Client, Session, Cached, Repeated, VIEWS, "give back a view";
     /// From the server: something the client should know.
-    Notice = 0x8001, Server, Callback, Executed, Repeated, "take a callback";
+    Notice = 0x8001, Server, Callback, Executed, Repeated, CALLBACKS, "take a callback";
     /// From the server: this many credits are granted at once.
-    CreditTarget = 0x8002, Server, Callback, Executed, Repeated, "take a callback";
+    CreditTarget = 0x8002, Server, Callback, Executed, Repeated, CALLBACKS, "take a callback";
     /// From the server: operations of a batch have ended.
-    BatchDone = 0x8003, Server, Callback, Executed, Repeated, "take a callback";
+    BatchDone = 0x8003, Server, Callback, Executed, Repeated, CALLBACKS, "take a callback";
     /// From the server: a lock that was waited for is to be asked for again.
-    LockTurn = 0x8004, Server, Callback, Executed, Repeated, "take a callback";
+    LockTurn = 0x8004, Server, Callback, Executed, Repeated, CALLBACKS, "take a callback";
 }
 
 impl Opcode {

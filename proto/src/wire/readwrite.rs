@@ -202,8 +202,7 @@ pub fn decode_segments(payload: &[u8], count: u16) -> Result<Vec<WireRange>, Wir
 #[inline]
 fn check_segments(count: u16, method: Method, segment: &WireRange) -> Result<(), WireError> {
     if usize::from(count) > SEGMENTS_MAX {
-        let (value, limit) = (u64::from(count), SEGMENTS_MAX as u64);
-        return Err(WireError::TooLarge { what: "segment count", value, limit });
+        return Err(WireError::Invalid { what: "segment count", value: u64::from(count) });
     }
     if (count == 0) != (method != Method::Direct) {
         return Err(WireError::Invalid { what: "segment count for the method", value: u64::from(count) });

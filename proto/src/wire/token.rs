@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(Token::decode(&bytes[..TOKEN_SIZE]).map(|token| *token.as_bytes()), Ok([5; TOKEN_SIZE]));
     }
 
-    // [WIRE-4]
+    // [WIRE-138]
     #[test]
     fn rights_that_are_none_are_refused() {
         for bits in 0..=u16::MAX.into() {

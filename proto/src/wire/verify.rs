@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    // [WIRE-4] [WIRE-130]
+    // [WIRE-138]
     #[test]
     fn verify_with_empty_mask_or_unused_values_is_refused() {
         let decode = |request: VerifyRequest| {

@@ -376,7 +376,7 @@ mod tests {
         assert!(matches!(decode_datatype(&longer), Err(WireError::TrailingBytes { extra: 1, .. })));
     }
 
-    // [WIRE-24] [WIRE-4] each byte of the heads, changed
+    // [WIRE-24] [VIEW-4] each byte of the heads, changed
     #[test]
     fn description_with_a_changed_byte_is_refused_or_another() {
         let datatype = of_each_kind();

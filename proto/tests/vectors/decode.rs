@@ -19,8 +19,8 @@ use dafs_proto::wire::{
 pub(crate) enum Problem {
     /// It ends its session.
     Refused(WireError),
-    /// It is answered `INVALID`.
-    Answered,
+    /// It is answered `INVALID`, or with another status.
+    Answered(Status),
 }
 
 impl From<WireError> for Problem {
@@ -29,17 +29,28 @@ impl From<WireError> for Problem {
     }
 }
 
+/// What a server makes of a fault in the body or payload of a request.
+fn in_request(problem: Problem) -> Problem {
+    match problem {
+        Problem::Refused(error) => error.answer().map_or(Problem::Refused(error), Problem::Answered),
+        answered => answered,
+    }
+}
+
 impl Problem {
     /// As `spec/vectors/refused.txt` has it.
-    pub(crate) fn outcome(&self) -> &'static str {
+    pub(crate) fn outcome(&self) -> String {
         match self {
             Self::Refused(WireError::Truncated { .. }) => "refused: ends too early",
             Self::Refused(WireError::TrailingBytes { .. }) => "refused: bytes left over",
             Self::Refused(WireError::TooLarge { .. }) => "refused: beyond a limit",
             Self::Refused(WireError::Invalid { .. }) => "refused: value not allowed",
             Self::Refused(WireError::Body { .. }) => "refused: not the structure",
-            Self::Answered => "answered: INVALID",
+            Self::Refused(WireError::Reserved { .. }) => "refused: value not allowed",
+            Self::Refused(WireError::NameTooLong { .. }) => "refused: beyond a limit",
+            Self::Answered(status) => return format!("answered: {}", status.name().unwrap()),
         }
+        .to_owned()
     }
 }
 
@@ -50,7 +61,10 @@ pub(crate) fn decode(head: &[u8], payload: &[u8]) -> Result<Header, Problem> {
     let (header, body) = Header::decode(head, u32::try_from(payload.len()).unwrap())?;
     let is_reply = header.flags.contains(dafs_proto::wire::Flags::REPLY);
     match is_reply {
-        false => request(header.opcode, body, payload)?,
+        false => request(header.opcode, body, payload).map_err(|problem| match header.flags {
+            flags if flags.contains(dafs_proto::wire::Flags::CALLBACK) => problem,
+            _ => in_request(problem),
+        })?,
         true if header.status == Status::OK => reply(header.opcode, body, payload)?,
         true => {
             none("body of a reply that failed", body)?;
@@ -273,7 +287,12 @@ fn write(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
     }
     match request.method {
         Method::Inline | Method::Eager if request.len as usize != payload.len() => {
-            Err(WireError::Invalid { what: "length of an inline write", value: request.len.into() }.into())
+            let what = "data of an inline write";
+            Err(match (request.len as usize).checked_sub(payload.len()) {
+                Some(missing) => WireError::Truncated { what, missing },
+                None => WireError::TrailingBytes { what, extra: payload.len() - request.len as usize },
+            }
+            .into())
         }
         Method::Inline | Method::Eager => Ok(()),
         Method::Direct | Method::ClientInitiated => ranges(request.segment_count, payload),
@@ -285,7 +304,7 @@ fn view_part(request: &ViewSetRequest, part: &[u8]) -> Decoded {
     let ViewSetRequest { description_len, offset, .. } = *request;
     let room = description_len.checked_sub(offset).map_or(0, |room| room as usize);
     if description_len > VIEW_DESCRIPTION_SIZE_MAX || part.is_empty() || part.len() > room {
-        return Err(Problem::Answered);
+        return Err(Problem::Answered(Status::INVALID));
     }
     if part.len() == description_len as usize {
         let datatype = decode_datatype(part).map_err(answered)?;
@@ -305,5 +324,5 @@ fn xattr(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
 
 fn answered(error: impl std::fmt::Display) -> Problem {
     assert!(!error.to_string().is_empty(), "the answer is in words");
-    Problem::Answered
+    Problem::Answered(Status::INVALID)
 }

@@ -32,8 +32,9 @@ fn cases() -> Vec<Case> {
     cases.collect()
 }
 
-// [WIRE-2] [WIRE-4] [WIRE-6] [WIRE-7] [WIRE-11] [WIRE-12] [WIRE-24] [WIRE-25] [WIRE-31] [WIRE-32] [WIRE-33] [WIRE-34]
-// [WIRE-3] [WIRE-20] [WIRE-26] [WIRE-42] [WIRE-43] [WIRE-44] [WIRE-49] [WIRE-54] [WIRE-132] [WIRE-133] [LIST-7] [BATCH-2] [VIEW-4]
+// [WIRE-2] [WIRE-4] [WIRE-7] [WIRE-11] [WIRE-137] [WIRE-138] [WIRE-139] [WIRE-142] [WIRE-12] [WIRE-24] [WIRE-25] [WIRE-31]
+// [WIRE-32] [WIRE-33] [WIRE-34] [WIRE-3] [WIRE-26] [WIRE-43] [WIRE-44] [WIRE-54] [WIRE-132] [WIRE-133] [LIST-7] [BATCH-2]
+// [VIEW-4]
 #[test]
 fn message_that_is_to_be_refused_is_refused_for_its_reason() {
     let cases = cases();

@@ -12,8 +12,8 @@ use dafs_proto::transport::tcp::TcpDomain;
 use dafs_proto::transport::tcp::frame::{Frame, Hello};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Endpoint, Received, WaitPolicy};
 use dafs_proto::wire::{
-    Attributes, AuthenticateReply, FileHandle, Header, MountReply, Opcode, OpenFlags, OpenRequest, ReadReply,
-    ReadRequest, Status, Welcome, decode_message_pack, encode_message_pack,
+    Attributes, AuthenticateReply, Features, FileHandle, Header, MountReply, Opcode, OpenFlags, OpenRequest,
+    ReadReply, ReadRequest, Status, Welcome, decode_message_pack, encode_message_pack,
 };
 
 use crate::{from_hex, head, hex};
@@ -69,6 +69,7 @@ fn introduction() -> ClientIntroduction {
         uid: 1000,
         gid: 100,
         groups: vec![100, 27],
+        features: Features::all(),
         slots: 4,
         key: Some(key()),
         resume: None,

@@ -1,4 +1,4 @@
-"""storage.md: copies, hints, changes by others, files without a name, deny modes."""
+"""files.md: copies, hints, changes by others, files without a name, deny modes."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""list-io.md and batch.md: lists, batches, notices."""
+"""lists.md and batch.md: lists, batches, notices."""
 from __future__ import annotations
 
 import os

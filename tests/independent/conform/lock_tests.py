@@ -108,7 +108,7 @@ def locks_need_the_rights_of_their_kind(bench: Bench) -> None:
         fails("BAD_HANDLE", File(looked.session, looked.handle, looked.attributes).lock, 0, 1, kind)
 
 
-@tests("LOCK-15")
+@tests("WIRE-138")
 def ranges_end_with_the_offsets(bench: Bench) -> None:
     one, other = sharers(bench)
     one.lock(LAST_BYTE - 1, 0)
@@ -120,8 +120,8 @@ def ranges_end_with_the_offsets(bench: Bench) -> None:
     for name, kind in (("Lock", dict(kind=1)), ("Unlock", {}), ("LockTest", dict(kind=1))):
         for offset, length in ((LAST_BYTE, 1), (1, LAST_BYTE), (1 << 63, 1 << 63)):
             client, file = bench.file()
-            send(client, make(name, handle=file.handle, offset=offset, length=length, **kind))
-            expect_end(client.session.connection, f"{name} of {length} bytes at {offset}")
+            reply = ask(client, make(name, slot=1, handle=file.handle, offset=offset, length=length, **kind))
+            same(name_of(reply), "INVALID", f"{name} of {length} bytes at {offset}:")
 
 
 @tests("LOCK-4", "LOCK-16")
@@ -245,13 +245,12 @@ def locks_whose_deadline_passes_are_not_granted(bench: Bench) -> None:
     same(is_free(other, 0, 10), True, "the range:")
 
 
-@tests("LOCK-24")
-def flags_that_do_not_go_together_are_refused(bench: Bench) -> None:
+@tests("WIRE-138")
+def flags_that_do_not_go_together_are_invalid(bench: Bench) -> None:
     for kind, flags in ((2, NOTIFY_LOCK), (2, REPAIR | WAIT), (2, wire.LAST), (1, PERSISTENT),
                         (1, PERSISTENT | REPAIR), (2, wire.LAST | WAIT), (2, NOTIFY_LOCK | CANCEL)):
         client, file = bench.file()
-        file.submit_lock(0, 1, kind, flags)
-        expect_end(client.session.connection, f"flags {flags:#x} of kind {kind}")
+        finish(file.submit_lock(0, 1, kind, flags), file, "INVALID")
     bench.others_are_served()
 
 

@@ -1,4 +1,4 @@
-"""storage.md: paths, identity, data, durability, directories, nodes."""
+"""files.md: paths, identity, data, durability, directories, nodes."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""transport-tcp.md: hellos, frames, RDMA in both directions."""
+"""tcp.md: hellos, frames, RDMA in both directions."""
 from __future__ import annotations
 
 import os

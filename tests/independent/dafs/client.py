@@ -1,4 +1,4 @@
-"""Files and directories (storage.md, list-io.md, batch.md), as a program uses them."""
+"""Files and directories (files.md, lists.md, batch.md), as a program uses them."""
 from __future__ import annotations
 
 from types import SimpleNamespace as Record

@@ -1,4 +1,4 @@
-"""The tcp transport (transport-tcp.md): hellos, frames, and software RDMA that the client serves."""
+"""The tcp transport (tcp.md): hellos, frames, and software RDMA that the client serves."""
 from __future__ import annotations
 
 import secrets

@@ -80,8 +80,12 @@ class BeyondLimit(Refused):
     """A count or length is larger than its table allows."""
 
 
+class NotZero(Refused):
+    """A reserved byte that is not zero."""
+
+
 class NotAllowed(Refused):
-    """A value that its table does not list, or a reserved byte that is not zero."""
+    """A value that its table does not list. In the body of a request it is only wrong: see `Invalid`."""
 
 
 class NotTheStructure(Refused):
@@ -89,7 +93,11 @@ class NotTheStructure(Refused):
 
 
 class Invalid(Exception):
-    """A server answers the request with INVALID, and the session goes on."""
+    """The request is wrong: a server answers it with INVALID, and the session goes on ([WIRE-138])."""
+
+
+class TooLongAName(Exception):
+    """A name or path longer than any: of a request a server answers it with NAME_TOO_LONG ([WIRE-142])."""
 
 
 def need(holds: bool, error: type, words: str) -> None:
@@ -165,7 +173,7 @@ def _field_value(item: Field, body: Record) -> Any:
 def _check_field(item: Field, value: Any) -> None:
     """Refuse a value that the table of a field does not list."""
     if item.name == "-":
-        need(value == 0 or value == bytes(struct.calcsize(item.form)), NotAllowed, "a reserved byte")
+        need(value == 0 or value == bytes(struct.calcsize(item.form)), NotZero, "a reserved byte")
     if item.allowed is not None:
         need(value in item.allowed, NotAllowed, f"{item.name} {value}")
     if item.limit is not None:
@@ -187,11 +195,11 @@ NOTHING = Layout()
 RANGE_FIELDS = (Field("key", U64), Field("range_offset", U64), Field("range_length", U64))
 READ_REQUEST = Layout(
     Field("offset", U64), Field("length", U32), Field("method", U8, range(4)), Field("-", U8),
-    Field("ranges", U16, limit=256), *RANGE_FIELDS)
+    Field("ranges", U16, range(257)), *RANGE_FIELDS)
 READ_REPLY = Layout(Field("count", U32), Field("end_of_file", U32, BOOLEAN))
 WRITE_REQUEST = Layout(
     Field("offset", U64), Field("length", U32), Field("method", U8, range(4)), Field("stability", U8, STABILITIES),
-    Field("ranges", U16, limit=256), *RANGE_FIELDS)
+    Field("ranges", U16, range(257)), *RANGE_FIELDS)
 WRITE_REPLY = Layout(
     Field("offset", U64), Field("count", U32), Field("stability", U8, STABILITIES), Field("-", "3s"),
     Field("verifier", U64))
@@ -249,7 +257,7 @@ LOCK_TURN = Layout(Field("handle", U64), Field("offset", U64), Field("length", U
 SHARE_REQUEST = Layout(Field("rights", U32, range(4)), Field("ttl_ms", U32))
 SHARE_REPLY = Layout(Field("ttl_ms", U32), Field("-", U32))
 EAGER_TERMS = Layout(
-    Field("count", U16, limit=32), Field("reads", U16, BOOLEAN), Field("size", U32, limit=1_044_480))
+    Field("count", U16, range(33)), Field("reads", U16, BOOLEAN), Field("size", U32, range(1_044_481)))
 NAME_REQUEST = Layout(Field("follow", U32, BOOLEAN), Field("mode", U32, ZERO))
 ACCESS_REQUEST = Layout(Field("follow", U32, BOOLEAN), Field("mode", U32, MODES))
 MKDIR_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, MODES))
@@ -540,9 +548,9 @@ def _counted(data: bytes) -> bytes:
 
 
 def _take_counted(reader: Reader, limit: int) -> bytes:
-    """Take bytes with their length in front ([WIRE-42])."""
+    """Take bytes with their length in front ([WIRE-142])."""
     length = reader.number(U16)
-    need(length <= limit, BeyondLimit, f"a length of {length}")
+    need(length <= limit, TooLongAName, f"a length of {length}")
     return reader.take(length)
 
 
@@ -649,11 +657,12 @@ class Transfer(Payload):
         return encode_ranges(value) if getattr(body, "ranges", 0) > 1 else bytes(value or b"")
 
     def decode(self, data: bytes, body: Record) -> Any:
-        """Decode data or ranges, and check the method against both ([WIRE-6], [WIRE-7])."""
+        """Decode data or ranges, and check the method against both ([WIRE-138], [WIRE-7])."""
         need((body.ranges > 0) == (body.method == DIRECT), NotAllowed, f"method {body.method}, {body.ranges} ranges")
         _check_body_range(body)
         if body.method == INLINE and self.has_data:
-            need(len(data) == body.length, NotAllowed, f"{len(data)} bytes of data for {body.length}")
+            need(len(data) >= body.length, EndsTooEarly, f"{len(data)} bytes of data for {body.length}")
+            need(len(data) == body.length, LeftOver, f"{len(data)} bytes of data for {body.length}")
             return data
         reader = Reader(data)
         ranges = take_ranges(reader, body.ranges) if body.ranges > 1 else []
@@ -960,7 +969,7 @@ class NoticedResults(Payload):
         noticed = []
         for _ in range(body.results):
             place, reserved = reader.number(U32), reader.number(U32)
-            need(reserved == 0, NotAllowed, "a reserved byte")
+            need(reserved == 0, NotZero, "a reserved byte")
             noticed.append((place, take_result(reader)))
         reader.end()
         return noticed
@@ -1164,6 +1173,16 @@ def decode_header(head: bytes, payload: bytes) -> Record:
 def decode(head: bytes, payload: bytes) -> Message:
     """Decode a message; raise `Refused` or `Invalid` for one that is at fault."""
     header = decode_header(head, payload)
+    try:
+        return _decode_rest(header, head, payload)
+    except (NotAllowed, TooLongAName) as error:
+        if header.flags & (REPLY | CALLBACK):
+            raise NotAllowed(str(error)) from error
+        raise Invalid(str(error)) from error
+
+
+def _decode_rest(header: Record, head: bytes, payload: bytes) -> Message:
+    """Decode the body and the payload of a message."""
     layout, kind = _tables(header)
     body = layout.decode(head[HEADER_SIZE:])
     check = _CHECKS.get((OPERATIONS[header.opcode].name, header.flags & REPLY))
@@ -1173,7 +1192,7 @@ def decode(head: bytes, payload: bytes) -> Message:
 
 
 def _check_verify(body: Record) -> None:
-    """Refuse attributes that the mask does not name ([WIRE-49])."""
+    """Take no attributes that the mask does not name ([WIRE-138])."""
     for bit, values in ((CHANGE, (body.change,)), (SIZE, (body.size,)),
                         (MTIME, (body.mtime_seconds, body.mtime_nanoseconds)),
                         (IDENTITY, (body.file_id, body.generation))):
@@ -1183,12 +1202,12 @@ def _check_verify(body: Record) -> None:
 
 
 def _check_lock_range(body: Record) -> None:
-    """Refuse a range that ends beyond the offsets ([LOCK-15])."""
+    """Take no range that ends beyond the offsets ([WIRE-138])."""
     need(body.offset + body.length < 2**64, NotAllowed, "a range that ends beyond the offsets")
 
 
 def _check_lock(body: Record) -> None:
-    """Refuse flags that do not go together ([LOCK-24])."""
+    """Take no flags that do not go together ([WIRE-138])."""
     _check_lock_range(body)
     for flag, needed in ((NOTIFY_LOCK, WAIT), (REPAIR, PERSISTENT), (LAST, RECLAIM)):
         need(not body.flags & flag or body.flags & needed, NotAllowed, f"flags {body.flags:#x}")
@@ -1196,7 +1215,7 @@ def _check_lock(body: Record) -> None:
 
 
 def _check_append(body: Record) -> None:
-    """Refuse an append with an offset."""
+    """Take no append with an offset ([WIRE-138])."""
     need(body.offset == 0, NotAllowed, f"an append at {body.offset}")
 
 

@@ -17,8 +17,8 @@ use dafs_proto::transport::{
     RemoteRange, WaitPolicy,
 };
 use dafs_proto::wire::{
-    CHAIN_HANDLE, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, OpenFlags, OpenRequest,
-    Resume, Slot, Status, Welcome,
+    CHAIN_HANDLE, Features, FileHandle, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Opcode, OpenFlags,
+    OpenRequest, Resume, Slot, Status, Welcome,
 };
 
 use super::input::Input;
@@ -185,6 +185,7 @@ impl Peer {
             uid: 0,
             gid: 0,
             groups: Vec::new(),
+            features: Features::all(),
             slots: 8,
             key: None,
             resume: known.map(|welcome| Resume { session: welcome.session, secret: welcome.secret }),

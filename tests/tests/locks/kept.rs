@@ -293,7 +293,7 @@ fn whoever_waits_for_a_lock_that_breaks_is_told(on: On) {
     goes(a);
 }
 
-// [LOCK-45] [LOCK-24]
+// [LOCK-45] [WIRE-138]
 fn persistent_lock_is_refused_where_nothing_keeps_it(on: On) {
     let harness = Harness::start(on);
     let session = harness.session();

@@ -382,7 +382,7 @@ fn counter_under_a_lock_counts_every_addition(on: On) {
     assert_eq!(u64::from_le_bytes(counter), 4 * rounds);
 }
 
-// [LOCK-15]
+// [WIRE-138]
 fn range_that_cannot_be_is_refused(on: On) {
     let harness = Harness::start(on);
     let (_, file) = open(&harness.session());

@@ -3,8 +3,8 @@
 use dafs_proto::transport::{Access, MemoryRef};
 use dafs_proto::wire::{
     Attributes, FileHandle, Flags, HEADER_SIZE, Header, HintRequest, ListFlags, ListRequest, Method,
-    NoticeKind, Opcode, OpenFlags, OpenRequest, ReadReply, Sieve, Stability, Statistics, Status, WriteReply,
-    decode_message_pack,
+    NoticeKind, Opcode, OpenFlags, OpenRequest, ReadReply, ReadRequest, Sieve, Stability, Statistics, Status,
+    WriteReply, decode_message_pack, encode_segments,
 };
 use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
@@ -59,6 +59,19 @@ fn data_inline_and_direct_arrives(on: On) {
     assert_eq!(ReadReply::decode(&reply.body).unwrap(), ReadReply { count: LEN, end_of_file: false });
     assert!(memory.span().slice(0, LEN as usize).unwrap().to_vec() == pattern);
     assert_eq!(&std::fs::read(harness.data().join("file")).unwrap()[10..], &pattern[..]);
+
+    // A range of no bytes names no memory. [WIRE-140]
+    let ranges = [[0xdead, 5, 0], [range.key.0, range.offset, u64::from(LEN)], [0, 0, 0]];
+    let mut payload = vec![0; 72];
+    encode_segments(&ranges, &mut payload);
+    let mut body = [0; 40];
+    let request =
+        ReadRequest { offset: 10, len: LEN, method: Method::Direct, segment_count: 3, segment: [0; 3] };
+    request.encode(&mut body);
+    memory.span().zero();
+    let reply = raw.call(Header::request(Opcode::Read, file), &body, &payload);
+    assert_eq!(ReadReply::decode(&reply.body).unwrap(), ReadReply { count: LEN, end_of_file: false });
+    assert!(memory.span().slice(0, LEN as usize).unwrap().to_vec() == pattern);
 
     // An append through RDMA answers where it went.
     let reply = raw.call(

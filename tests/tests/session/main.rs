@@ -8,6 +8,7 @@ mod completions;
 mod cuts;
 mod drain;
 mod ending;
+mod features;
 mod life;
 mod load;
 mod nonblocking;

@@ -58,6 +58,7 @@ impl Worker {
     /// Reads and writes of lists.
     pub(crate) fn list(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         let request = ListRequest::decode_for(call.header.opcode, body)?;
+        self.check_feature(call, request.flags.feature())?;
         let kind =
             if call.header.opcode == Opcode::ReadList { TransferKind::Read } else { TransferKind::Write };
         let node = self.data_node(call, kind != TransferKind::Read)?;

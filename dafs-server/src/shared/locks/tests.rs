@@ -366,7 +366,7 @@ fn memory_of_at_most_one_file_is_kept_for_relocking() {
     assert!(knows_no_file(&table));
 }
 
-// [LOCK-15] [LOCK-9] A request with the offset 2⁶⁴−1 and the length 0.
+// [LOCK-9] A request with the offset 2⁶⁴−1 and the length 0.
 #[test]
 fn lock_behind_the_last_offset_is_of_nothing() {
     let nothing = u64::MAX..u64::MAX;

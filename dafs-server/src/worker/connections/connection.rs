@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{Moment, ServerHandshake};
 use dafs_proto::transport::{Address, Endpoint, Head, OpToken, PostError, TransportError};
-use dafs_proto::wire::{Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Status};
+use dafs_proto::wire::{Features, Flags, HEAD_SIZE_MAX, HEADER_SIZE, Header, Status};
 
 use super::rdma::Rdma;
 use crate::shared::mail::Introduction;
@@ -56,6 +56,8 @@ pub struct Connection {
     pub listener_address: Address,
     /// Where it stands.
     pub phase: Phase,
+    /// What holds on it, once it has a session.
+    pub(crate) features: Features,
     /// It is counted as one without a session until it has one.
     pub(crate) beginning: Option<Charge>,
     /// When it was made.
@@ -91,6 +93,7 @@ impl Connection {
             listener,
             listener_address,
             phase: Phase::Connected,
+            features: Features::BASE,
             beginning: None,
             since: now,
             outbox: VecDeque::new(),

@@ -177,9 +177,10 @@ impl Connections {
         self.find(key).map_or(0, |connection| connection.endpoint.capabilities().send_payload_max as usize)
     }
 
-    /// Sends a message of the server's own accord.
+    /// Sends a message of the server's own accord, where the client takes such: one that has not named callbacks asks instead.
     pub(crate) fn send_callback(&mut self, key: ConnectionKey, header: Header, body: &[u8], payload: &[u8]) {
-        if let Some(connection) = self.find_mut(key) {
+        let takes = |connection: &&mut Connection| connection.features.contains(header.opcode.feature());
+        if let Some(connection) = self.find_mut(key).filter(takes) {
             connection.send_parts(header, body, payload);
             self.mark_dirty(key);
         }

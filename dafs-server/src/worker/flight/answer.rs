@@ -31,9 +31,14 @@ impl From<Status> for Problem {
     }
 }
 
+/// The one place that tells a wrong request, which is answered, from a malformed one, which ends its session. Headers, whose faults all
+/// do, are decoded before there is a request.
 impl From<WireError> for Problem {
     fn from(error: WireError) -> Self {
-        Self::Fault(error.into())
+        match error.answer() {
+            Some(status) => Self::Refused(status, error.to_string()),
+            None => Self::Fault(error.into()),
+        }
     }
 }
 

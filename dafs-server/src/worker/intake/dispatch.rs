@@ -99,7 +99,7 @@ impl Worker {
     /// Begins a request whose turn has come.
     #[inline]
     pub(crate) fn begin(&mut self, mut call: Call, body: &[u8], payload: Payload<'_>) {
-        let outcome = match self.sessions.chain_handle(&mut call) {
+        let outcome = match self.sessions.chain_handle(&mut call).and_then(|()| self.check_features(&call)) {
             Ok(()) => self.execute(&call, body, payload),
             Err(status) => Err(status.into()),
         };

@@ -101,7 +101,11 @@ impl Worker {
         request: &Header,
         payload: &[u8],
     ) -> Result<Introduction, ServerRefusal> {
-        let (hello, proven, proof) = handshake.on_authenticate(payload)?;
+        let (mut hello, proven, proof) = handshake.on_authenticate(payload)?;
+        let holds = self.shared.settings.features & Features::from_bits_truncate(hello.features);
+        if !holds.contains(Features::RESUME) {
+            hello.resume = None;
+        }
         Ok(Introduction { request: *request, hello, proven, proof })
     }
 
@@ -264,6 +268,7 @@ impl Worker {
         let session = Session {
             id: self.enter_session(),
             secret: self.random(),
+            features: Features::BASE,
             core: ServerSession::new(slots, credits),
             handles: HandleTable::default(),
             views: Views::new(views, self.shared.settings.limits.views_max),
@@ -314,9 +319,11 @@ impl Worker {
         let thresholds = self.connections.thresholds(key);
         self.connections[key].phase = Phase::Live(session_key);
         self.connections[key].beginning = None;
+        self.connections[key].features = features;
         let (now, settings) = (self.now, &self.shared.settings);
         let session = self.sessions.find_mut(session_key).expect("the session was just found or made");
         session.presence.on_attached(key, now);
+        session.features = features;
         session.client.peer = self.connections[key].endpoint.capabilities().peer.address;
         // Also anew: it may be at another address, by which fences go.
         self.shared.directory.introduce(session.id, session.shown());

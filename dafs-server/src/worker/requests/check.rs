@@ -1,9 +1,9 @@
-//! What a request may use: the handle that it names, and the bytes that others have not locked.
+//! What a request may use: what its client has named, the handle that it names, and the bytes that others have not locked.
 
 use std::ops::Range;
 
 use dafs_proto::extent::Extent;
-use dafs_proto::wire::{Opcode, Status, WireError};
+use dafs_proto::wire::{Features, Opcode, Status, WireError};
 
 use crate::shared::settings::Pipelining;
 use crate::storage::{Identity, LockKey, NodeId, work};
@@ -13,6 +13,23 @@ use crate::worker::sessions::Session;
 use crate::worker::sessions::handles::OpenHandle;
 
 impl Worker {
+    /// What a request needs beyond the base holds in its session.
+    #[inline]
+    pub(crate) fn check_features(&self, call: &Call) -> Result<(), Status> {
+        let chains = if call.link.is_some() { Features::CHAINS } else { Features::BASE };
+        self.check_feature(call, call.header.opcode.feature() | chains)
+    }
+
+    /// The same for what a request asks for beside its opcode.
+    #[inline]
+    pub(crate) fn check_feature(&self, call: &Call, needed: Features) -> Result<(), Status> {
+        let holds = |session: &Session| session.features.contains(needed);
+        match needed.is_empty() || self.sessions.find(call.session).is_some_and(holds) {
+            true => Ok(()),
+            false => Err(Status::NOT_SUPPORTED),
+        }
+    }
+
     /// What the request's handle names, if its opcode may be used on it now.
     #[inline]
     pub(crate) fn handle(&self, call: &Call) -> Result<&OpenHandle, Status> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{ChainStep, Effect, Moment, PartEffect, ServerSession, fair_target};
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{BatchOperation, CHAIN_HANDLE, ClientStatistics, SessionId, Status};
+use dafs_proto::wire::{BatchOperation, CHAIN_HANDLE, ClientStatistics, Features, SessionId, Status};
 use slab::Slab;
 
 use crate::access::ClientIdentity;
@@ -45,6 +45,8 @@ pub struct Session {
     pub id: SessionId,
     /// Proves that a resuming client is the one.
     pub secret: [u8; 16],
+    /// What holds on its connection: both sides have named it.
+    pub features: Features,
     /// Slots, credits, replies.
     pub core: ServerSession,
     /// What it has open.
