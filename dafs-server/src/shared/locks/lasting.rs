@@ -50,8 +50,8 @@ impl LockTable {
                 if key == file {
                     return false;
                 }
-                work::add_looks(locks.waiters.len());
-                let is_awaited = locks.waiters.values().any(|waiter| waiter.held.lasting != Lasting::No);
+                let mut waiters = work::looked(locks.waiters.values());
+                let is_awaited = waiters.any(|waiter| waiter.held.lasting != Lasting::No);
                 is_awaited || locks.segments.lasting_count() > 0
             };
             if !self.lasting.are_kept || file.generation == 0 || self.of_name(file).any(is_of_another) {
@@ -95,8 +95,7 @@ impl LockTable {
             self.files.range(from..).next().map(|(key, _)| key.fs)
         };
         let all_fs = successors(first_from(0), move |fs| first_from(fs.checked_add(1)?));
-        all_fs.filter_map(move |fs| {
-            work::add_looks(1);
+        work::looked(all_fs).filter_map(move |fs| {
             let key = LockKey { fs, ..file };
             Some((key, self.files.get(&key)?))
         })
@@ -141,8 +140,7 @@ impl LockTable {
             is_mandatory: held.is_mandatory,
         };
         let reaching = self.of_name(file).flat_map(|(_, locks)| locks.segments.overlapping(range));
-        let lasting =
-            reaching.inspect(|_| work::add_looks(1)).filter(|(_, held)| held.lasting != Lasting::No);
+        let lasting = reaching.filter(|(_, held)| held.lasting != Lasting::No);
         let mut parts: Vec<Record> = lasting.map(record).collect();
         parts.sort_unstable_by_key(|part| part.start);
         parts

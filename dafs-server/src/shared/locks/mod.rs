@@ -343,8 +343,7 @@ impl LockTable {
     fn end_waits(&mut self, file: LockKey, why: Status, is_meant: impl Fn(&Waiter) -> bool) -> Freed {
         let mut freed = Freed::default();
         let waiters = self.files.get(&file).map(|locks| &locks.waiters);
-        work::add_looks(waiters.map_or(0, BTreeMap::len));
-        let meant = waiters.into_iter().flatten().filter(|(_, waiter)| is_meant(waiter));
+        let meant = work::looked(waiters.into_iter().flatten()).filter(|(_, waiter)| is_meant(waiter));
         let meant: Vec<WaiterId> = meant.map(|(id, _)| *id).collect();
         let ended: Vec<_> = meant.into_iter().filter_map(|id| self.remove_waiter(file, id)).collect();
         freed.ended.extend(ended.iter().map(|waiter| (waiter.waiting, why)));
@@ -415,18 +414,14 @@ impl LockTable {
     pub(crate) fn wait_for(&self, file: LockKey, range: &Range<u64>, held: &Held) -> Option<WaiterId> {
         let locks = self.files.get(&file)?;
         let own = self.waits.get(&held.owner)?.range((file, WaiterId::default())..);
-        let mut own = own.take_while(|(other, _)| *other == file).map(|(_, id)| *id);
-        let mut looks = 0;
-        let found = own.find(|id| {
-            looks += 1;
+        let own = own.take_while(|(other, _)| *other == file).map(|(_, id)| *id);
+        work::looked(own).find(|id| {
             locks.waiters.get(id).is_some_and(|waiter| {
                 let is_session = matches!(waiter.waiting.told, Told::Session(..));
                 let is_same = waiter.held.kind == held.kind && waiter.held.handle == held.handle;
                 is_session && waiter.range == *range && is_same
             })
-        });
-        work::add_looks(looks);
-        found
+        })
     }
 
     /// Ends waits, all of them before anybody is served: none of them gets its turn by that. Returns which of them waited still, and whose
@@ -497,9 +492,7 @@ impl LockTable {
         self.adopt(file);
         let kind = if writes { Kind::Exclusive } else { Kind::Shared };
         let Some(locks) = self.files.get(&file) else { return false };
-        let (keeps_out, looks) = locks.segments.keeps_out(ranges, session, kind);
-        work::add_looks(looks);
-        keeps_out
+        locks.segments.keeps_out(ranges, session, kind)
     }
 
     /// Serves some of those who waited for the end of the time in which locks are taken again; whether there are more.

@@ -71,16 +71,18 @@ impl Segments {
         self.by_start.is_empty()
     }
 
-    /// Who holds parts of a range, and each part, which may reach beyond the range.
+    /// Who holds parts of a range, and each part, which may reach beyond the range. They count as looked at.
     pub(super) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &Held)> + '_ {
         let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);
         let (first, end) = (before.unwrap_or(range.start), range.end);
         let from = range.start;
-        self.by_start
-            .range(first..)
-            .take_while(move |(start, _)| **start < end)
-            .filter(move |(_, segment)| segment.end > from)
-            .flat_map(|(start, segment)| segment.holders.iter().map(move |held| (*start..segment.end, held)))
+        let segments = self.by_start.range(first..).take_while(move |(start, _)| **start < end);
+        let overlapping = segments.filter(move |(_, segment)| segment.end > from);
+        work::looked(
+            overlapping.flat_map(|(start, segment)| {
+                segment.holders.iter().map(move |held| (*start..segment.end, held))
+            }),
+        )
     }
 
     /// The first part of a range that keeps an owner from locking it.
@@ -94,26 +96,23 @@ impl Segments {
     }
 
     /// A mandatory lock of another session conflicts with access of this kind to one of these ranges, which ascend and do not touch. Each
-    /// range is looked at once, and each mandatory lock in it. Returns how many looks that were, too.
-    pub(super) fn keeps_out(&self, ranges: &[Range<u64>], session: SessionId, kind: Kind) -> (bool, usize) {
+    /// range is looked at once, and each mandatory lock in it.
+    pub(super) fn keeps_out(&self, ranges: &[Range<u64>], session: SessionId, kind: Kind) -> bool {
         let keeps =
             |held: &Held| held.is_mandatory && held.owner.session != session && conflict(held.kind, kind);
-        let mut looks = 0;
-        for range in ranges {
-            looks += 1;
+        for range in work::looked(ranges) {
             let before = self.mandatory.range(..range.start).next_back();
             for start in before.into_iter().chain(self.mandatory.range(range.clone())) {
                 let Some(segment) = self.by_start.get(start).filter(|segment| segment.end > range.start)
                 else {
                     continue;
                 };
-                looks += segment.holders.len();
-                if segment.holders.iter().any(keeps) {
-                    return (true, looks);
+                if work::looked(&segment.holders).any(keeps) {
+                    return true;
                 }
             }
         }
-        (false, looks)
+        false
     }
 
     /// The holders of a segment, or of none that begins there, have changed.
@@ -193,14 +192,12 @@ impl Segments {
 
     /// An owner holds all of a range, and nobody else any of it.
     pub(super) fn has_alone(&self, range: &Range<u64>, owner: Owner) -> bool {
-        let (mut at, mut steps) = (range.start, 0);
+        let mut at = range.start;
         let is_alone = self.overlapping(range).all(|(part, held)| {
-            steps += 1;
             let follows = part.start <= at;
             at = part.end;
             follows && held.owner == owner && !held.is_broken()
         });
-        work::add_looks(steps);
         is_alone && at >= range.end
     }
 
@@ -211,41 +208,36 @@ impl Segments {
             let lasting = if held.lasting == Lasting::Repairing { wanted.lasting } else { held.lasting };
             Held { lasting, ..*held } == *wanted
         };
-        let (mut at, mut steps) = (range.start, 0);
+        let mut at = range.start;
         for (part, held) in self.overlapping(range) {
-            steps += 1;
             if part.start <= at && is_same(held) {
                 at = part.end;
             } else if part.start > at {
                 break;
             }
         }
-        work::add_looks(steps);
         at >= range.end
     }
 
     /// Parts that a lock of a range adds: of its owner's session, and of all. At most: those that are joined again are counted.
     pub(super) fn added(&self, range: &Range<u64>, owner: Owner) -> (usize, usize) {
         let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);
-        let overlapping = self.by_start.range(before.unwrap_or(range.start)..range.end);
-        let (mut own, mut others, mut steps, mut at) = (0, 0, 0, range.start);
+        let overlapping = work::looked(self.by_start.range(before.unwrap_or(range.start)..range.end));
+        let (mut own, mut others, mut at) = (0, 0, range.start);
         for (start, segment) in overlapping.filter(|(_, segment)| segment.end > range.start) {
-            steps += 1;
             own += usize::from(*start > at);
             own += usize::from(segment.holders.iter().all(|held| held.owner != owner));
             let cuts =
                 [range.start, range.end].into_iter().filter(|cut| (start + 1..segment.end).contains(cut));
             for _ in cuts {
                 let is_own = |held: &&Held| held.owner.session == owner.session;
-                let own_holders = segment.holders.iter().filter(is_own).count();
+                let own_holders = work::looked(&segment.holders).filter(is_own).count();
                 own += own_holders;
                 others += segment.holders.len() - own_holders;
-                steps += segment.holders.len();
             }
             at = segment.end;
         }
         own += usize::from(at < range.end);
-        work::add_looks(steps);
         (own, own + others)
     }
 
@@ -260,18 +252,15 @@ impl Segments {
         let mut cut = Cut::default();
         for at in [range.start, range.end] {
             let Some(segment) = self.segment_to_cut(at, &is_meant) else { continue };
-            for held in &segment.holders {
+            for held in work::looked(&segment.holders) {
                 cut.added.count(held, session);
             }
         }
-        let mut looks = cut.added.all;
         for (_, held) in self.overlapping(range).filter(|_| goes) {
-            looks += 1;
             if is_meant(held) {
                 cut.gone.count(held, session);
             }
         }
-        work::add_looks(looks);
         cut
     }
 
@@ -297,14 +286,14 @@ impl Segments {
         self.unlock(range, |other| other.owner == held.owner, counts);
         self.split(range.start, counts);
         self.split(range.end, counts);
-        let (mut at, mut looks) = (range.start, 0);
+        let mut at = range.start;
         while at < range.end {
             match self.by_start.range_mut(at..).next() {
                 Some((start, segment)) if *start == at => {
                     if held.is_mandatory {
                         self.mandatory.insert(at);
                     }
-                    looks += segment.holders.len();
+                    work::add_looks(segment.holders.len());
                     segment.holders.push(held);
                     // In an order of their own, so that equal ones are found to be equal.
                     segment.holders.sort_unstable();
@@ -323,7 +312,6 @@ impl Segments {
             self.sessions.add(held.owner.session);
             self.lasting += usize::from(held.lasts());
         }
-        work::add_looks(looks);
         self.join(range, counts);
     }
 
@@ -388,13 +376,7 @@ impl Segments {
         is_meant: impl Fn(&Held) -> bool,
         counts: &mut Counts,
     ) -> bool {
-        let (mut looks, mut is_any) = (0, false);
-        for (_, held) in self.overlapping(range) {
-            looks += 1;
-            is_any |= is_meant(held);
-        }
-        work::add_looks(looks);
-        if !is_any {
+        if !self.overlapping(range).any(|(_, held)| is_meant(held)) {
             return false;
         }
         for at in [range.start, range.end] {

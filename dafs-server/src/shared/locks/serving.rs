@@ -111,7 +111,6 @@ impl LockTable {
         let Some(waits) = self.waits.get(&owner) else { return freed };
         let mut waits: Vec<(LockKey, WaiterId)> = waits.iter().copied().collect();
         waits.sort_unstable_by_key(|(_, id)| Reverse(id.number));
-        let before = *steps_left;
         for (file, id) in waits {
             if self.search_circle(owner, vec![(file, id)], steps_left)
                 && let Some(waiter) = self.remove_waiter(file, id)
@@ -121,7 +120,6 @@ impl LockTable {
                 self.forget_if_free(file);
             }
         }
-        work::add_looks(before - *steps_left);
         freed
     }
 
@@ -134,12 +132,11 @@ impl LockTable {
         self.local.begin_pass(file);
         // What earlier requests wait for, so that no later one passes them.
         let mut awaited = Locked::default();
-        let (mut is_taken, mut steps) = (false, 0);
-        for (id, Waiter { range, held, claim, .. }) in &locks.waiters {
+        let mut is_taken = false;
+        for (id, Waiter { range, held, claim, .. }) in work::looked(&locks.waiters) {
             if is_taken && !id.goes_first() {
                 break;
             }
-            steps += 1;
             if !overlap(range, &reach) {
                 continue;
             }
@@ -170,7 +167,6 @@ impl LockTable {
             is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
         }
         self.local.end_pass(file);
-        work::add_looks(steps);
         granted
     }
 
@@ -182,9 +178,7 @@ impl LockTable {
         }
         let own = self.waits.get(&owner).into_iter().flatten().copied().collect();
         let mut steps_left = CIRCLE_STEPS_MAX;
-        let is_circle = self.search_circle(owner, own, &mut steps_left);
-        work::add_looks(CIRCLE_STEPS_MAX - steps_left);
-        is_circle
+        self.search_circle(owner, own, &mut steps_left)
     }
 
     /// One of these waits of an owner is for somebody who waits for it.
@@ -225,7 +219,7 @@ impl LockTable {
         if id.goes_first() {
             return blockers;
         }
-        for (other, earlier) in locks.waiters.range(..id).rev() {
+        for (other, earlier) in work::looked(locks.waiters.range(..id).rev()) {
             if step().is_none() {
                 break;
             }
@@ -251,18 +245,14 @@ impl FileLocks {
         if self.waiters.is_empty() {
             return false;
         }
-        let (mut own, mut looks) = (Locked::default(), 0);
+        let mut own = Locked::default();
         for (part, by) in self.segments.overlapping(range) {
-            looks += 1;
             if by.owner == owner && !by.is_broken() {
                 own.add(&both(&part, range), by.kind);
             }
         }
-        let mut others = self.waiters.values().filter(|waiter| waiter.held.owner != owner);
-        let is_awaited =
-            !own.by_any.is_empty() && others.any(|waiter| own.conflicts(&waiter.range, waiter.held.kind));
-        work::add_looks(looks + if own.by_any.is_empty() { 0 } else { self.waiters.len() });
-        is_awaited
+        let mut others = work::looked(self.waiters.values()).filter(|waiter| waiter.held.owner != owner);
+        !own.by_any.is_empty() && others.any(|waiter| own.conflicts(&waiter.range, waiter.held.kind))
     }
 
     /// An owner has all of a range that others wait for, and nobody else any of it. They wait for something else.
@@ -275,30 +265,25 @@ impl FileLocks {
         if self.waiters.is_empty() {
             return false;
         }
-        let mut waiters = self.waiters.values();
         let is_before = |waiter: &Waiter| overlap(&waiter.range, range) && waiter.held.comes_before(held);
-        let is_behind = waiters.any(is_before);
-        work::add_looks(self.waiters.len() - waiters.len());
-        is_behind
+        work::looked(self.waiters.values()).any(is_before)
     }
 
     /// What those wait for who may have their turn where something has become free, and what is between that. `None` where nobody may.
     fn reach(&self, freed: &RangeSet<u64>) -> Option<Range<u64>> {
         let freed_whole = hull(freed)?;
-        let (mut reach, mut is_taken, mut steps) = (None::<Range<u64>>, false, 0);
-        for (id, Waiter { range, held, .. }) in &self.waiters {
+        let (mut reach, mut is_taken) = (None::<Range<u64>>, false);
+        for (id, Waiter { range, held, .. }) in work::looked(&self.waiters) {
             // All others wait behind one that takes everything.
             if is_taken && !id.goes_first() {
                 break;
             }
-            steps += 1;
             if overlap(range, &freed_whole) && freed.overlaps(range) {
                 let so_far = reach.unwrap_or_else(|| range.clone());
                 reach = Some(so_far.start.min(range.start)..so_far.end.max(range.end));
             }
             is_taken |= held.kind == Kind::Exclusive && covers(range, &freed_whole);
         }
-        work::add_looks(steps);
         reach
     }
 }

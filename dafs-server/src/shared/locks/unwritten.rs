@@ -35,8 +35,7 @@ impl Unwritten {
     }
 
     fn find(&mut self, range: &Range<u64>, held: &Held) -> Option<(u64, &mut UnwrittenLock)> {
-        work::add_looks(self.locks.len());
-        let mut locks = self.locks.iter_mut().map(|(number, lock)| (*number, lock));
+        let mut locks = work::looked(&mut self.locks).map(|(number, lock)| (*number, lock));
         locks.find(|(_, lock)| lock.range == *range && is_same(&lock.held, held))
     }
 
@@ -74,8 +73,7 @@ impl Unwritten {
 
     /// An owner gives a range back, written or not.
     pub(super) fn forget(&mut self, range: &Range<u64>, owner: Owner) {
-        work::add_looks(self.locks.len());
-        for lock in self.locks.values_mut().filter(|lock| lock.held.owner == owner) {
+        for lock in work::looked(self.locks.values_mut()).filter(|lock| lock.held.owner == owner) {
             lock.parts.remove(range.clone());
         }
         self.locks.retain(|_, lock| !lock.parts.is_empty());

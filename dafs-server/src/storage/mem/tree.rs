@@ -292,7 +292,6 @@ impl Tree {
         while let Some(part) = rest.next() {
             parts_seen += 1;
             if parts_seen > PARTS_MAX {
-                work::add(parts_seen);
                 return Err(Status::LOOP);
             }
             let here = found.ok_or(Status::NOT_FOUND)?;
@@ -332,7 +331,6 @@ impl Tree {
                 }
             };
         }
-        work::add(parts_seen);
         let place = place.map(|(directory, name)| (directory, name.to_vec()));
         refused.map_or(Ok(Found { place, ino: found }), Err)
     }
@@ -359,7 +357,8 @@ impl Tree {
     /// `ino` is `below`, or one of the directories above it. [`Status::LOOP`] where it lies too deep to tell.
     pub(super) fn is_above(&self, ino: Ino, below: Ino) -> Result<bool, Status> {
         let mut at = below;
-        for depth in 0..DEPTH_MAX {
+        for _ in 0..DEPTH_MAX {
+            work::add(1);
             let parent = match self.inodes.get(&at).map(|inode| &inode.content) {
                 _ if at == ino => Some(true),
                 Some(Content::Directory(directory)) if at != ROOT => {
@@ -369,11 +368,9 @@ impl Tree {
                 _ => Some(false),
             };
             if let Some(is_above) = parent {
-                work::add(depth);
                 return Ok(is_above);
             }
         }
-        work::add(DEPTH_MAX);
         Err(Status::LOOP)
     }
 }
@@ -416,6 +413,7 @@ impl<'a> Parts<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         let path = self.paths.pop()?;
+        work::add(1);
         let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
         let (part, rest) = path.split_at(end);
         self.push_plain(rest);
