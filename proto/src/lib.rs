@@ -6,6 +6,7 @@
 //! - [`extent`] is arithmetic with lists of file extents. Pure.
 //! - [`view`] is where the data of a datatype lies in a file. Pure.
 //! - [`back_off`] is for what may be in vain. Pure.
+//! - [`bandit`] is for what is tried to learn which way is the quickest. Pure.
 //! - [`budget`] is for what many share and none may take all of: it counts.
 //! - [`address`] names servers, exports and files.
 //! - [`small_file`] reads settings and keys, whatever their path names.
@@ -16,6 +17,7 @@
 
 pub mod address;
 pub mod back_off;
+pub mod bandit;
 pub mod budget;
 pub mod extent;
 pub mod session;

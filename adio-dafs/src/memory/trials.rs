@@ -1,22 +1,29 @@
 use std::time::{Duration, Instant};
 
 use dafs_client::Direction;
+use dafs_proto::bandit::{Bandit, Estimate, Rules};
 
 use crate::hint::MemoryMode;
 
 /// What is tried against each other.
 const MODES: [MemoryMode; 3] = [MemoryMode::Dafs, MemoryMode::AdioCache, MemoryMode::Adio];
 
-/// Transfers of a mode in a row. The quickest of them is its time: what disturbs a transfer makes it slower, and the first by another mode
-/// finds its registrations to be made, which a program that uses its buffers again does not pay twice. The next count for how that pays.
-const ROW: u32 = 4;
-
-/// Transfers by the quickest mode between two comparisons: at first; they double each time that the choice stays, up to a bound.
-const PAUSE_MIN: u32 = 32;
-const PAUSE_MAX: u32 = 4096;
-
-/// So much quicker another mode has to be to be taken instead.
-const CLEARLY: f32 = 0.95;
+/// The first transfer by another mode finds its registrations to be made, which a program that uses its buffers again does not pay twice:
+/// rows of transfers are compared by their quickest. Comparisons become rarer as long as the choice stays.
+const RULES: Rules = Rules {
+    estimate: Estimate::Least,
+    known: 4,
+    row: 4,
+    row_uses_max: 4,
+    clearly: 0.95,
+    clearly_at_first: 1.0,
+    pause_min: 32,
+    pause_growth: [2, 2],
+    pause_max: [4096, 4096],
+    pause_equal: 4096,
+    cost_max: 0.015,
+    weighs: false,
+};
 
 /// Sizes are classed by powers of two.
 const CLASSES: u32 = 48;
@@ -24,7 +31,7 @@ const CLASSES: u32 = 48;
 /// Which modes were quickest for the transfers of a file, by direction, size, and whether they are in one piece.
 #[derive(Debug)]
 pub struct Trials {
-    cells: Vec<State>,
+    cells: Vec<Bandit<{ MODES.len() }>>,
 }
 
 /// A kind of transfer.
@@ -37,24 +44,6 @@ pub struct Timed {
     cell: Cell,
     mode: usize,
     began: Instant,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct State {
-    /// The mode that was found best.
-    best: usize,
-    /// The mode that is being tried, and how many of its transfers are still to end.
-    trying: usize,
-    to_end: u32,
-    /// Times of the comparison under way: nanoseconds a byte, 0 where there is none.
-    times: [f32; MODES.len()],
-    /// Those of the last one.
-    known: [f32; MODES.len()],
-    /// Transfers until the next comparison, and what that was at its beginning.
-    left: u32,
-    pause: u32,
-    /// Comparisons so far.
-    compared: u32,
 }
 
 impl Cell {
@@ -77,21 +66,21 @@ impl Cell {
 
 impl Default for Trials {
     fn default() -> Self {
-        Self { cells: vec![State { to_end: ROW, ..State::default() }; CLASSES as usize * 4] }
+        Self { cells: vec![Bandit::default(); CLASSES as usize * 4] }
     }
 }
 
 impl Trials {
     /// The mode for a transfer that begins now, and what to tell its end.
     pub fn begin(&mut self, cell: Cell) -> (MemoryMode, Timed) {
-        let state = &mut self.cells[cell.0];
-        let mode = if state.left > 0 { state.best } else { state.trying };
+        let preferred = self.preferred(cell);
+        let mode = self.cells[cell.0].choose(&RULES, preferred, 1.0);
         (MODES[mode], Timed { cell, mode, began: Instant::now() })
     }
 
     /// The mode for a transfer whose time says nothing: nobody waits for it.
     pub fn best(&self, cell: Cell) -> MemoryMode {
-        MODES[self.cells[cell.0].best]
+        MODES[self.preferred(cell)]
     }
 
     /// A transfer has ended, and has moved so many bytes.
@@ -101,55 +90,21 @@ impl Trials {
 
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     fn record(&mut self, cell: Cell, mode: usize, len: u64, time: Duration) {
-        let state = &mut self.cells[cell.0];
-        if state.left > 0 {
-            state.left -= 1;
-            return;
-        }
-        if mode != state.trying {
-            return;
-        }
-        if (state.trying, state.to_end) == (0, ROW) {
-            state.times = Default::default();
-        }
+        let preferred = self.preferred(cell);
         let ns = time.as_nanos() as f32 / len.max(1) as f32;
-        let known = &mut state.times[mode];
-        *known = if *known == 0.0 { ns } else { known.min(ns) };
-        state.to_end -= 1;
-        if state.to_end > 0 {
-            return;
-        }
-        state.to_end = ROW;
-        state.trying = (state.trying + 1) % MODES.len();
-        if state.trying == 0 {
-            state.decide();
-        }
+        self.cells[cell.0].record(&RULES, preferred, mode, ns);
     }
 
-    /// Nanoseconds a byte that the modes took at the last comparison, and the best; `None` before the first.
+    /// The choice stays unless another is clearly quicker.
+    fn preferred(&self, cell: Cell) -> usize {
+        self.cells[cell.0].best().unwrap_or(0)
+    }
+
+    /// Nanoseconds a byte that the modes took last, and the best; `None` before the first.
     pub fn known(&self, cell: Cell) -> Option<([(MemoryMode, f32); MODES.len()], MemoryMode)> {
-        let state = &self.cells[cell.0];
-        let times = std::array::from_fn(|mode| (MODES[mode], state.known[mode]));
-        (state.compared > 0).then_some((times, MODES[state.best]))
-    }
-}
-
-impl State {
-    fn decide(&mut self) {
-        let quickest = (0..MODES.len()).min_by(|a, b| self.times[*a].total_cmp(&self.times[*b])).unwrap_or(0);
-        let first = self.compared == 0;
-        let changes =
-            quickest != self.best && (first || self.times[quickest] < self.times[self.best] * CLEARLY);
-        if changes {
-            self.best = quickest;
-        }
-        self.pause = match changes || first {
-            true => PAUSE_MIN,
-            false => (self.pause * 2).min(PAUSE_MAX),
-        };
-        self.left = self.pause;
-        self.known = self.times;
-        self.compared += 1;
+        let bandit = &self.cells[cell.0];
+        let ns = bandit.known(&RULES)?;
+        Some((std::array::from_fn(|mode| (MODES[mode], ns[mode])), MODES[bandit.best()?]))
     }
 }
 
@@ -158,6 +113,9 @@ mod tests {
     use super::*;
 
     const SIZE: u64 = 1 << 20;
+    const ROW: u32 = RULES.row;
+    const PAUSE_MIN: u32 = RULES.pause_min;
+    const PAUSE_MAX: u32 = RULES.pause_max[0];
 
     /// Runs so many transfers whose time a function of the mode tells; how often each was taken.
     fn run(trials: &mut Trials, cell: Cell, count: u32, time: impl Fn(MemoryMode, u32) -> u64) -> [u32; 3] {

@@ -1,11 +1,12 @@
 //! What transfers of memory in pieces have cost in this session: whether packing or gathering was quicker, by direction, kind of memory,
 //! size of a piece and of the whole. It starts with the server's thresholds, which were measured with other caches and machines.
 //!
-//! Now and then the other method is taken for a few transfers in a row, and the quickest of these is compared with the quickest of as many
-//! before them. A single time says little: disturbances make a transfer slower by any factor, and the first transfer with another method
-//! finds cold caches.
+//! Each kind of transfer has a bandit ([`Bandit`]) of the two methods. The first transfer with another method finds cold caches, so rows of
+//! transfers are compared by their quickest.
 
 use std::time::Duration;
+
+use dafs_proto::bandit::{Bandit, Estimate, Rules};
 
 use crate::method::io_path::{Direction, Registration};
 
@@ -16,47 +17,27 @@ const PIECE_CLASSES: usize = 12;
 const TOTAL_MIN: u64 = 16 * 1024;
 const TOTAL_CLASSES: usize = 4;
 
-/// Transfers in a row that try the other method, and times of each that are compared.
-const ROW: usize = 4;
-/// Transfers between two such rows: at first, and when the choice has just changed. Each time that the choice stays they double, or more
-/// where the server's switch agrees.
-const PAUSE_MIN: u32 = 8;
-const PAUSE_GROWTH: u32 = 2;
-const PAUSE_GROWTH_AGREED: u32 = 4;
-/// At most so many between methods as good as equal; else as many as keep what trying costs below this part of all time, but no more
-/// than the last, so that what changes is noticed: fewer where the switch says otherwise.
-const PAUSE_EQUAL: u32 = 128;
-const COST_MAX: f32 = 0.015;
-const PAUSE_MAX: u32 = 2048;
-const PAUSE_MAX_AGREED: u32 = 8192;
-/// By so much one has to be quicker to be taken against the switches.
-const CLEARLY: f32 = 0.95;
+/// Where what was measured agrees with the server's switch it is compared more rarely.
+const RULES: Rules = Rules {
+    estimate: Estimate::Least,
+    known: 4,
+    row: 4,
+    row_uses_max: 4,
+    clearly: 0.95,
+    clearly_at_first: 0.95,
+    pause_min: 8,
+    pause_growth: [2, 4],
+    pause_max: [2048, 8192],
+    pause_equal: 128,
+    cost_max: 0.015,
+    weighs: false,
+};
 
 /// Times of both methods, for each kind of transfer.
 #[derive(Debug)]
 pub(crate) struct Learned {
-    cells: Vec<Cell>,
-}
-
-/// Pack, gather.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cell {
-    methods: [Times; 2],
-    /// What was found to be quicker, once both are known; before, the switches count.
-    best: Option<bool>,
-    /// Transfers of the row that is under way which are still to begin, and to end.
-    to_begin: usize,
-    to_end: usize,
-    /// Transfers until the next row begins, and what that was at first.
-    left: u32,
-    pause: u32,
-}
-
-/// The last times of a method, nanoseconds for a byte.
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    ns: [f32; ROW],
-    count: usize,
+    /// Pack, gather.
+    cells: Vec<Bandit<2>>,
 }
 
 /// A transfer whose time tells something.
@@ -70,7 +51,7 @@ pub(crate) struct Trial {
 
 impl Default for Learned {
     fn default() -> Self {
-        Self { cells: vec![Cell::default(); 4 * PIECE_CLASSES * TOTAL_CLASSES] }
+        Self { cells: vec![Bandit::default(); 4 * PIECE_CLASSES * TOTAL_CLASSES] }
     }
 }
 
@@ -85,17 +66,21 @@ impl Learned {
         blocking: bool,
     ) -> (bool, Option<Trial>) {
         let index = cell(direction, registration, size, pieces);
-        let Some(cell) = self.cells.get_mut(index) else { return (prior, None) };
-        let gathers = if blocking { cell.begin(prior) } else { cell.best.unwrap_or(prior) };
+        let Some(bandit) = self.cells.get_mut(index) else { return (prior, None) };
+        let arm = match blocking {
+            true => bandit.choose(&RULES, usize::from(prior), 1.0),
+            false => bandit.best().unwrap_or(usize::from(prior)),
+        };
+        let gathers = arm == 1;
         (gathers, blocking.then_some(Trial { cell: index, gathers, prior }))
     }
 
     /// A trial has moved so many bytes in this time.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn record(&mut self, trial: Trial, size: usize, time: Duration) {
-        let Some(cell) = self.cells.get_mut(trial.cell) else { return };
-        cell.methods[usize::from(trial.gathers)].add(time.as_nanos() as f32 / size.max(1) as f32);
-        cell.end(trial.gathers, trial.prior);
+        let Some(bandit) = self.cells.get_mut(trial.cell) else { return };
+        let ns = time.as_nanos() as f32 / size.max(1) as f32;
+        bandit.record(&RULES, usize::from(trial.prior), usize::from(trial.gathers), ns);
     }
 
     /// What both methods took, where both are known: nanoseconds for a byte, packed and gathered.
@@ -106,95 +91,7 @@ impl Learned {
         size: u64,
         pieces: usize,
     ) -> Option<[f32; 2]> {
-        let cell = self.cells.get(cell(direction, registration, size, pieces))?;
-        cell.is_known().then(|| cell.methods.map(|times| times.best()))
-    }
-}
-
-impl Cell {
-    fn is_known(&self) -> bool {
-        self.methods.iter().all(|times| times.count >= ROW)
-    }
-
-    /// A transfer begins: whether it is gathered.
-    fn begin(&mut self, prior: bool) -> bool {
-        let best = self.best.unwrap_or(prior);
-        if self.to_begin > 0 {
-            self.to_begin -= 1;
-            return !best;
-        }
-        if self.methods[usize::from(best)].count < ROW {
-            return best;
-        }
-        if self.left > 0 {
-            self.left -= 1;
-            return best;
-        }
-        // If it comes to nothing, because its transfers fail, the next is due after as many again.
-        self.pause = self.pause.max(PAUSE_MIN);
-        self.left = self.pause;
-        (self.to_begin, self.to_end) = (ROW - 1, ROW);
-        !best
-    }
-
-    /// A transfer has ended, its time is known.
-    fn end(&mut self, gathers: bool, prior: bool) {
-        let best = self.best.unwrap_or(prior);
-        if gathers != best && self.to_end > 0 {
-            self.to_end -= 1;
-            if self.to_end == 0 && self.is_known() {
-                self.decide(prior);
-            }
-            return;
-        }
-        // What seemed the quicker is so no longer: time to compare.
-        if self.best.is_some() && self.to_end == 0 && self.quicker(prior) != best {
-            self.left = self.left.min(PAUSE_MIN);
-        }
-    }
-
-    fn decide(&mut self, prior: bool) {
-        let (before, best) = (self.best.unwrap_or(prior), self.quicker(prior));
-        self.best = Some(best);
-        let (growth, pause_max) = match (best == before, best == prior) {
-            (false, _) => (0, PAUSE_MAX),
-            (true, false) => (PAUSE_GROWTH, PAUSE_MAX),
-            (true, true) => (PAUSE_GROWTH_AGREED, PAUSE_MAX_AGREED),
-        };
-        let cheap = self.cheap_pause(best).clamp(PAUSE_EQUAL, pause_max);
-        self.pause = self.pause.saturating_mul(growth).clamp(PAUSE_MIN, cheap);
-        self.left = self.pause;
-    }
-
-    /// Whether gathering is the quicker.
-    fn quicker(&self, prior: bool) -> bool {
-        let [own, other] = [prior, !prior].map(|method| self.methods[usize::from(method)].best());
-        if other < own * CLEARLY { !prior } else { prior }
-    }
-
-    /// Transfers between two rows that keep the cost of the slower method small.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an estimate, which saturates"
-    )]
-    fn cheap_pause(&self, best: bool) -> u32 {
-        let [own, other] = [best, !best].map(|method| self.methods[usize::from(method)].best());
-        let excess = (other / own.max(f32::MIN_POSITIVE) - 1.0) * ROW as f32;
-        (excess / COST_MAX) as u32
-    }
-}
-
-impl Times {
-    fn add(&mut self, ns: f32) {
-        self.ns[self.count % ROW] = ns;
-        // Counts on where it would end, in the same places.
-        self.count = self.count.checked_add(1).unwrap_or(ROW);
-    }
-
-    /// The least.
-    fn best(&self) -> f32 {
-        self.ns.iter().take(self.count).copied().fold(f32::INFINITY, f32::min)
+        self.cells.get(cell(direction, registration, size, pieces))?.known(&RULES)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Where the crossing lies is a matter of the disk, of what the kernel reads ahead and of how many calls run at once: from some KiB to some
 //! tens of KiB were seen. So for each size of parts and of gaps lists with one call for each part and lists that pass over the gaps
-//! ("data sieving", Thakur, Gropp and Lusk, 1999) are both timed, now and then, and the quicker way is used.
+//! ("data sieving", Thakur, Gropp and Lusk, 1999) are the arms of a bandit ([`Bandit`]).
 //!
 //! The time of a list says little if another list went the other way at the same time, because they share the disk. So during a trial all
 //! lists of a kind go the other way, until one has been alone. Where so many are under way that none is, it is tried ever more seldom.
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use dafs_proto::bandit::{Bandit, Estimate, Rules};
 use dafs_proto::extent::Part;
 
 use crate::storage::ExportId;
@@ -27,19 +28,22 @@ const PRIOR_GAP_MAX: u64 = 6 * 1024;
 /// Exports whose times are told apart.
 const EXPORTS_MAX: usize = 64;
 
-/// Lists between two that go in what seems the slower way, at least. It is odd: of clients that take turns each is tried.
-const TRY_EVERY: u32 = 31;
-/// Trying costs this part of the time that lists of a kind take, at most. What was far slower once, for another reason maybe, counts as so
-/// many times slower.
-const TRY_PART: f32 = 32.0;
-const SLOWER_MAX: f32 = 64.0;
-/// Until both are known: lists between two that are tried, and times that each is.
-const TRY_FIRST: u32 = 3;
-const TRIES_MIN: u32 = 3;
-/// So many lists go the other way at most before one of them was alone in it: twice as many as many clients have under way.
-const LISTS_TRIED_MAX: u32 = 64;
-/// Each time that none was, it takes twice as many lists until it is tried again, so many times at most.
-const IN_VAIN_MAX: u32 = 12;
+/// A disk's times are uneven, so an average counts. A row goes on until one list was alone in its way: twice as many lists as many clients
+/// have under way. Every 31st list at most is tried: a number that is odd, so that of clients that take turns each is.
+const RULES: Rules = Rules {
+    estimate: Estimate::Mean,
+    known: 3,
+    row: 1,
+    row_uses_max: 64,
+    clearly: 1.0,
+    clearly_at_first: 1.0,
+    pause_min: 30,
+    pause_growth: [1, 1],
+    pause_max: [30, 30],
+    pause_equal: 30,
+    cost_max: 1.0 / 32.0,
+    weighs: true,
+};
 
 /// What lists have cost whose data is not at hand, of reads or of writes.
 #[derive(Debug)]
@@ -59,20 +63,12 @@ struct Export {
 
 type Cells = [[Cell; GAP_CLASSES * PART_CLASSES]; 2];
 
-/// Times of a kind of list: apart, and with the gaps.
+/// A kind of list: apart, and with the gaps.
 #[derive(Debug, Default)]
 struct Cell {
-    ns: [f32; 2],
-    tries: [u32; 2],
+    bandit: Bandit<2>,
     /// A list was alone in it: what others tell counts no more.
     was_alone: [bool; 2],
-    /// How often in turn no list was that tried the other way.
-    in_vain: u32,
-    /// Since what seems the slower way was last tried; bytes less those that this is to be paid for with.
-    lists: u32,
-    bytes: f32,
-    /// That way while it is tried, and lists that may still go it.
-    trying: Option<(bool, u32)>,
     /// Lists that have begun, and that are under way.
     begun: [u32; 2],
     running: Arc<[AtomicU32; 2]>,
@@ -84,6 +80,8 @@ pub(crate) struct Trial {
     export: usize,
     cell: (usize, usize),
     sieves: bool,
+    /// What counts until both ways are known.
+    prior: bool,
     /// Lists that had begun in the other way; none where one of them was under way.
     begun_before: Option<u32>,
     running: Arc<[AtomicU32; 2]>,
@@ -102,6 +100,7 @@ impl LearnedGaps {
 
     /// The largest gap that is to be moved with the parts from `from` on, bytes. `file`: of which export, and whether it is open for
     /// direct I/O.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn choose(&mut self, file: (ExportId, bool), parts: &[Part], from: usize) -> (u64, Trial) {
         let export = place_of(file.0);
         let parts = parts.get(from..).unwrap_or_default();
@@ -111,9 +110,10 @@ impl LearnedGaps {
         let place = (usize::from(file.1), index);
         let gap_apart = self.gap_apart;
         let cell = &mut self.export(export).cells[place.0][place.1];
-        let sieves = cell.choose(gap <= PRIOR_GAP_MAX, part * parts.len() as u64);
+        let prior = gap <= PRIOR_GAP_MAX;
+        let sieves = cell.bandit.choose(&RULES, usize::from(prior), (part * parts.len() as u64) as f32) == 1;
         let gap_max = if sieves { (2 * gap).clamp(READ_GAP_MAX, WAITING_GAP_MAX) } else { gap_apart };
-        (gap_max, cell.begin(export, place, sieves))
+        (gap_max, cell.begin(export, place, (sieves, prior)))
     }
 
     fn export(&mut self, place: usize) -> &mut Export {
@@ -143,80 +143,27 @@ impl LearnedGaps {
         let Some(cell) = cells.and_then(|cells| cells.get_mut(trial.cell.1)) else { return };
         let way = usize::from(trial.sieves);
         let is_alone = trial.begun_before == Some(cell.begun[usize::from(!trial.sieves)]);
-        if is_alone {
-            if cell.trying.take_if(|(sieves, _)| *sieves == trial.sieves).is_some() {
-                cell.in_vain = 0;
-            }
-        } else if cell.was_alone[way] || cell.tries[way] >= TRIES_MIN {
+        if !is_alone && (cell.was_alone[way] || cell.bandit.count(way) >= RULES.known) {
             return;
         }
         let ns = time.as_nanos() as f32 / len.max(1) as f32;
-        let is_first = cell.tries[way] == 0 || (is_alone && !cell.was_alone[way]);
-        cell.was_alone[way] |= is_alone;
-        let known = &mut cell.ns[way];
-        // A disk's times are uneven: the mean of the last few.
-        *known = if is_first { ns } else { *known + (ns - *known) / 4.0 };
-        cell.tries[way] = cell.tries[way].saturating_add(1);
+        let is_first_alone = is_alone && !std::mem::replace(&mut cell.was_alone[way], is_alone);
+        let prior = usize::from(trial.prior);
+        match is_first_alone {
+            true => cell.bandit.record_anew(&RULES, prior, way, ns),
+            false => cell.bandit.record(&RULES, prior, way, ns),
+        }
     }
 }
 
 impl Cell {
-    /// Whether a list of so many bytes passes over the gaps. `prior`: until it is known better.
-    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
-    fn choose(&mut self, prior: bool, len: u64) -> bool {
-        let len = len as f32;
-        if let Some((way, left)) = self.trying {
-            self.trying = (left > 1).then_some((way, left - 1));
-            self.in_vain = if left > 1 { self.in_vain } else { (self.in_vain + 1).min(IN_VAIN_MAX) };
-            self.bytes -= self.price(way, len);
-            return way;
-        }
-        let best = self.best(prior);
-        self.lists = self.lists.saturating_add(1);
-        self.bytes += len;
-        if !self.tries_other(best, len) {
-            return best;
-        }
-        (self.lists, self.bytes) = (0, 0.0);
-        // What is not known at all is told by any list, be it alone or not.
-        if self.tries[usize::from(!best)] >= TRIES_MIN {
-            self.trying = Some((!best, LISTS_TRIED_MAX - 1));
-        }
-        !best
-    }
-
-    fn begin(&mut self, export: usize, cell: (usize, usize), sieves: bool) -> Trial {
+    fn begin(&mut self, export: usize, cell: (usize, usize), (sieves, prior): (bool, bool)) -> Trial {
         let (own, other) = (usize::from(sieves), usize::from(!sieves));
         self.begun[own] = self.begun[own].wrapping_add(1);
         self.running[own].fetch_add(1, Ordering::Relaxed);
         let is_alone = self.running[other].load(Ordering::Relaxed) == 0;
         let begun_before = is_alone.then_some(self.begun[other]);
-        Trial { export, cell, sieves, begun_before, running: Arc::clone(&self.running) }
-    }
-
-    fn best(&self, prior: bool) -> bool {
-        match self.tries.iter().all(|tries| *tries >= TRIES_MIN) {
-            true => self.ns[1] < self.ns[0],
-            false => prior,
-        }
-    }
-
-    fn tries_other(&self, best: bool, len: f32) -> bool {
-        let (own, other) = (usize::from(best), usize::from(!best));
-        if self.tries[other] < TRIES_MIN {
-            return self.tries[own] >= TRIES_MIN && self.lists >= TRY_FIRST;
-        }
-        self.lists >= TRY_EVERY << self.in_vain && self.bytes >= self.price(!best, len)
-    }
-
-    /// Bytes that go the quicker way for so many that go this one.
-    fn price(&self, way: bool, len: f32) -> f32 {
-        let (tried, other) = (usize::from(way), usize::from(!way));
-        if self.tries[tried] < TRIES_MIN {
-            return 0.0;
-        }
-        let slower = self.ns[tried] / self.ns[other].max(f32::MIN_POSITIVE) - 1.0;
-        TRY_PART * slower.clamp(0.0, SLOWER_MAX) * len
+        Trial { export, cell, sieves, prior, begun_before, running: Arc::clone(&self.running) }
     }
 }
 
@@ -379,8 +326,8 @@ mod tests {
                         sieve.record(&ended, 1000, Duration::from_nanos(1000 * ns));
                     }
                 }
-                let cell = sieve.exports[0].cells.iter().flatten().find(|cell| cell.tries != [0; 2]).unwrap();
-                let known = cell.ns.map(|ns| (ns * 100.0).round() / 100.0);
+                let cell = sieve.exports[0].cells.iter().flatten().find(|cell| cell.begun != [0; 2]).unwrap();
+                let known = cell.bandit.known(&RULES).unwrap().map(|ns| (ns * 100.0).round() / 100.0);
                 assert_eq!(known, ns.map(|ns| ns as f32), "{depth} at once");
                 assert!((1..=19_000 / 30).contains(&slower), "{depth} at once, {ns:?}: {slower}");
             }
