@@ -313,6 +313,10 @@ mod verbs {
             self.0.provider()
         }
 
+        fn pins_pages(&self) -> bool {
+            self.0.pins_pages()
+        }
+
         fn allocate(&self, len: usize) -> std::result::Result<Arc<dyn Memory>, RegionError> {
             self.0.allocate(len)
         }

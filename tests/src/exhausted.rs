@@ -42,6 +42,10 @@ impl Domain for Exhausted {
         self.domain.provider()
     }
 
+    fn pins_pages(&self) -> bool {
+        self.domain.pins_pages()
+    }
+
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
         let memory = self.domain.allocate(len)?;
         let mut allocated = self.allocated.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use std::time::Duration;
 
-use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Provider, Registration, Status};
+use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Status};
 
 use super::access::Collectives;
 use super::pointer::{SharedPointer, new_key};
@@ -198,10 +198,7 @@ fn is_of_no_tokens(error: &dafs_client::Error) -> bool {
 /// The smallest transfer for which some memory mode registers memory, bytes; rounded up to a power of two.
 fn direct_size_min(session: &dafs_client::Session, direction: Direction) -> u64 {
     // Where registering takes hold of pages, what is kept registered pays earlier than what is registered each time.
-    let registration = match session.provider() {
-        Provider::Verbs => Registration::Registered,
-        _ => Registration::Ordinary,
-    };
+    let registration = session.kept_registration();
     let is_direct = |size: &u64| session.decide(direction, *size, registration).0.path != IoPath::Inline;
     (0..40).map(|power| 1u64 << power).find(is_direct).unwrap_or(u64::MAX)
 }

@@ -19,7 +19,7 @@ use crate::driver::driven::Driven;
 use crate::driver::fork;
 use crate::driver::pending::{Call, Pending};
 use crate::driver::{Owner, Shared};
-use crate::engine::choice::Question;
+use crate::engine::choice::{Question, as_kept};
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::node::Reopen;
@@ -103,7 +103,6 @@ impl Session {
         let mut tried: Vec<String> = Vec::new();
         for mut candidate in connect::candidates(url)? {
             let name = candidate.server.name.clone();
-            let provider = candidate.server.provider;
             for why in tried.iter().rev() {
                 candidate.server.reason = format!("{why}; {}", candidate.server.reason);
             }
@@ -112,11 +111,7 @@ impl Session {
                 Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
                 Err(error) => {
                     tracing::debug!("{name}: {error}");
-                    match provider {
-                        Provider::Verbs => tried.push(format!("no RDMA: {error}")),
-                        Provider::Shm => tried.push(format!("no shared memory: {error}")),
-                        _ => {}
-                    }
+                    tried.extend(candidate.without.map(|without| format!("{without}: {error}")));
                     failed = Some(error);
                 }
             }
@@ -247,6 +242,12 @@ impl Session {
     /// Whether the server announced that it shuts down.
     pub fn is_draining(&self) -> bool {
         self.owner.shared.lock().draining
+    }
+
+    /// What ordinary memory counts as in [`Session::decide`] if its registration is kept: where registering takes hold of pages it is as
+    /// quick to reach as any registered memory, elsewhere it stays ordinary.
+    pub fn kept_registration(&self) -> Registration {
+        as_kept(self.owner.shared.domain.pins_pages())
     }
 
     /// How a transfer of `size` bytes would travel. [`Decision::explain`] says why. Does not ask the server.

@@ -42,6 +42,8 @@ pub(crate) struct Server {
 pub(crate) struct Candidate {
     pub(crate) domain: Arc<dyn Domain>,
     pub(crate) server: Server,
+    /// What there is none of if it fails, where another way is taken then.
+    pub(crate) without: Option<&'static str>,
 }
 
 /// The smallest payload that a connection must carry, bytes.
@@ -171,18 +173,18 @@ fn runtime_socket(directory: Option<OsString>) -> Option<PathBuf> {
 }
 
 fn candidate(address: Address, reason: String) -> Result<Candidate> {
-    let domain: Arc<dyn Domain> = match &address {
-        Address::Tcp(_) => Arc::new(dafs_proto::transport::tcp::TcpDomain::new()),
-        Address::Shm(_) => Arc::new(dafs_proto::transport::shm::ShmDomain::new()),
+    let (domain, without): (Arc<dyn Domain>, _) = match &address {
+        Address::Tcp(_) => (Arc::new(dafs_proto::transport::tcp::TcpDomain::new()), None),
+        Address::Shm(_) => (Arc::new(dafs_proto::transport::shm::ShmDomain::new()), Some("no shared memory")),
         #[cfg(feature = "verbs")]
-        Address::Verbs(_) => Arc::new(dafs_proto::transport::verbs::VerbsDomain::new()),
+        Address::Verbs(_) => (Arc::new(dafs_proto::transport::verbs::VerbsDomain::new()), Some("no RDMA")),
         #[cfg(not(feature = "verbs"))]
         Address::Verbs(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Verbs }.into()),
         Address::Sim(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Sim }.into()),
     };
     let name = address.to_string();
     let server = Server { provider: domain.provider(), name, address, reason, attempt_time_max: None };
-    Ok(Candidate { domain, server })
+    Ok(Candidate { domain, server, without })
 }
 
 /// A connection with its handshake done.
@@ -266,7 +268,7 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
     Terms {
         // An inline limit of 0 would leave no way to move a byte; every peer takes PAYLOAD_SIZE_MIN.
         read_inline_max: thresholds.read_inline_max.min(capabilities.recv_payload_max).max(1),
-        cuts_inline_writes: capabilities.provider == Provider::Tcp,
+        cuts_inline_writes: capabilities.is_stream,
         write_inline_max: thresholds.write_inline_max.min(capabilities.send_payload_max).max(1),
         send_payload_max: capabilities.send_payload_max,
         registers_ordinary_memory: capabilities.registers_ordinary_memory,

@@ -134,8 +134,8 @@ impl Driven {
     /// is silent for too long.
     pub(crate) fn tick(&mut self, now: Moment) -> Result<(), Broken> {
         let is_connected = self.endpoint.is_some();
-        if let Some(endpoint) = &self.endpoint {
-            self.core.signs.on_received(endpoint.bytes_received());
+        if let Some(endpoint) = &mut self.endpoint {
+            self.core.signs.on_received(endpoint.traffic().received);
         }
         self.core.handle_time(now, is_connected)?;
         if !self.core.queue.is_empty() {

@@ -31,7 +31,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryL
 use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
-use dafs_proto::transport::{Domain, Provider, TransportError};
+use dafs_proto::transport::{Domain, TransportError};
 use dafs_proto::wire::Opcode;
 
 use crate::clock::Clock;
@@ -242,7 +242,8 @@ impl Shared {
     /// Sends what can be sent. A broken connection is noted, and made again by the next who waits.
     pub(crate) fn push(&self, core: &mut Driven, keep_back: bool) {
         let mut outcome = core.send_some();
-        if outcome.is_ok() && core.corks == 0 && !(keep_back && self.server.provider == Provider::Tcp) {
+        let is_stream = || core.endpoint.as_ref().is_some_and(|endpoint| endpoint.capabilities().is_stream);
+        if outcome.is_ok() && core.corks == 0 && !(keep_back && is_stream()) {
             outcome = core.flush();
         }
         self.check(core, outcome);

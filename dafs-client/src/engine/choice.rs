@@ -1,6 +1,5 @@
 //! The arguments of the one decision, collected from a session.
 
-use dafs_proto::transport::Provider;
 use dafs_proto::wire::Stability;
 
 use crate::config::Config;
@@ -70,7 +69,7 @@ impl Core {
     /// registered. Where registering takes hold of pages, that is what makes ordinary memory slower. Elsewhere it stays slower to reach
     /// when its registration is kept, and its own threshold counts.
     pub(crate) fn useful_sizes_min(&self, config: &Config) -> [[u64; 2]; 2] {
-        let kept = as_kept(self.buffers.domain.provider());
+        let kept = as_kept(self.buffers.domain.pins_pages());
         [Registration::Registered, kept].map(|registration| self.sizes_min(config, registration))
     }
 
@@ -115,10 +114,10 @@ impl Core {
 }
 
 /// What ordinary memory counts as whose registration is kept.
-fn as_kept(provider: Provider) -> Registration {
-    match provider {
-        Provider::Verbs => Registration::Registered,
-        Provider::Tcp | Provider::Shm | Provider::Sim => Registration::Ordinary,
+pub(crate) fn as_kept(pins_pages: bool) -> Registration {
+    match pins_pages {
+        true => Registration::Registered,
+        false => Registration::Ordinary,
     }
 }
 
@@ -129,9 +128,7 @@ mod tests {
     // [CLI-95]
     #[test]
     fn kept_memory_counts_as_registered_where_registering_holds_its_pages() {
-        assert_eq!(as_kept(Provider::Verbs), Registration::Registered);
-        for provider in [Provider::Tcp, Provider::Shm, Provider::Sim] {
-            assert_eq!(as_kept(provider), Registration::Ordinary, "{provider:?}");
-        }
+        assert_eq!(as_kept(true), Registration::Registered);
+        assert_eq!(as_kept(false), Registration::Ordinary);
     }
 }

@@ -371,7 +371,7 @@ impl EventLoop {
         }
         if !self.hots.is_hot[key.index] {
             let Some(connection) = self.worker.connection(key) else { return };
-            let look_is_system_call = connection.endpoint.look_is_system_call();
+            let look_is_system_call = connection.endpoint.capabilities().is_stream;
             self.hots.is_hot[key.index] = true;
             let [pause_min, pause_max] = LIGHT_PAUSES;
             let anticipation = BackOff::new(pause_min, pause_max);

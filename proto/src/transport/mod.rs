@@ -27,7 +27,7 @@
 //!   to, inside its bounds and with its rights. One region serves all connections of its domain. When a region is
 //!   dropped, no peer access to that memory happens any more.
 //! - **Peer faults** end the connection with [`TransportError::Peer`], which says what was wrong; the process and other connections go on.
-//! - **No blocking** anywhere but in [`Domain::connect`], [`Endpoint::wait`] and [`Endpoint::wait_or`].
+//! - **No blocking** anywhere but in [`Domain::connect`] and [`Endpoint::wait_or`].
 
 mod completion;
 #[cfg(feature = "sim")]
@@ -35,6 +35,7 @@ pub mod conformance;
 mod error;
 mod interrupt;
 mod memory;
+mod optional;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "sim")]
@@ -59,6 +60,7 @@ pub use memory::{
     Access, BorrowedMemory, HeapMemory, Memory, MemoryRef, Region, RegionKey, RegionOwner, RemoteRange,
     SharedFd, Span, part_of,
 };
+pub use optional::{FaultsLate, Gathers, Looks, OwnMemory, RdmaLists, Receives, Stream, Traffic};
 
 /// The largest head of a message, bytes. A head is a message header and its fixed-layout body.
 pub const HEAD_SIZE_MAX: usize = 112;
@@ -116,7 +118,7 @@ pub struct ConnectParams {
     pub rdma_depth: u16,
     /// How this side waits.
     pub wait: WaitPolicy,
-    /// What the peer of a connection that is made reaches, until [`Endpoint::open_memory`] says otherwise.
+    /// What the peer of a connection that is made reaches, until [`OwnMemory::open_memory`] says otherwise.
     pub reach: Reach,
 }
 
@@ -171,7 +173,7 @@ pub struct PeerCredentials {
 /// What a connection can do, fixed when it is made.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// The provider.
+    /// The provider, for people: what it can do the others say.
     pub provider: Provider,
     /// Largest payload that may be sent, bytes: the peer's `recv_payload_max`.
     pub send_payload_max: u32,
@@ -192,6 +194,11 @@ pub struct Capabilities {
     /// A write whose local memory may fault can find it gone after it was posted. Then it completes with
     /// [`TransportError::is_local_fault`], and the connection goes on.
     pub faults_late: bool,
+    /// Memory that may fault is copied before it is sent, page fault by page fault: a device sends from memory that is locked.
+    pub copies_faulting: bool,
+    /// Messages and data go through one stream of the kernel. A receive and a flush are system calls, and bytes in several messages take
+    /// hardly longer than in one.
+    pub is_stream: bool,
     /// Ordinary memory of the client can be registered for a single operation at a cost that does not depend on its size.
     pub registers_ordinary_memory: bool,
     /// Who is at the other end.
@@ -206,8 +213,11 @@ pub fn finish_closing() {
 
 /// A protection domain: memory registered here can be reached over the connections made from here, and no others.
 pub trait Domain: Send + Sync {
-    /// The provider.
+    /// The provider, for people: what it can do it says otherwise.
     fn provider(&self) -> Provider;
+
+    /// Registering memory takes hold of its pages: it takes time, and what stays registered is as quick to reach as any memory.
+    fn pins_pages(&self) -> bool;
 
     /// Allocates zeroed memory of at least `len` bytes of the kind this provider reaches best, page aligned. Not yet
     /// registered. Not blocking.
@@ -351,33 +361,6 @@ impl From<Posted> for PostedList {
     }
 }
 
-/// One operation for each range, until one is not taken.
-fn post_each(
-    local: &MemoryRef,
-    remote: &[RemoteRange],
-    mut post: impl FnMut(LocalSegments, RemoteRange) -> Result<Posted, PostError>,
-) -> Result<PostedList, PostError> {
-    let (mut taken, mut at) = (PostedList { ranges: 0, pending: 0 }, 0);
-    for range in remote {
-        let part = usize::try_from(range.len).ok().and_then(|len| local.slice(at, len));
-        let posted = match part {
-            Some(part) => post(LocalSegments::from_iter([part]), *range),
-            None => Err(PostError::Invalid("less memory than ranges")),
-        };
-        match posted {
-            Ok(posted) => {
-                taken.ranges += 1;
-                taken.pending += u32::from(posted == Posted::Pending);
-                at += usize::try_from(range.len).unwrap_or(usize::MAX);
-            }
-            // The next call says so again.
-            Err(_) if taken.ranges > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(taken)
-}
-
 /// Which registered memory a connection's peer reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
@@ -390,7 +373,7 @@ pub enum Reach {
 
 /// One connection.
 ///
-/// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait`] answered an error the connection is closed:
+/// After [`Endpoint::recv`], [`Endpoint::flush`] or [`Endpoint::wait_or`] answered an error the connection is closed:
 /// posted operations still complete (as failed), everything else returns [`PostError::Closed`].
 pub trait Endpoint: Send {
     /// What this connection can do.
@@ -407,65 +390,14 @@ pub trait Endpoint: Send {
     /// [`PostError::Full`] too, which is rare here, and says that something must leave before any message does.
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError>;
 
-    /// Queues a message as [`Endpoint::send`] does, that must not leave unless the local memory of all writes posted before it was there
-    /// when they left: the reply of a read, with its count. A [`Completion`] with the token follows in any case. With
-    /// [`TransportError::is_local_fault`] it says that the message was taken back, perhaps for a write of somebody else's: the caller sends
-    /// another. Only where [`Capabilities::faults_late`] says that a write may fault after it was posted.
-    fn send_if_whole(
-        &mut self,
-        token: OpToken,
-        slot: SendSlot,
-        head: &[u8],
-        payload_len: usize,
-    ) -> Result<(), PostError> {
-        let _ = (token, head, payload_len);
-        self.cancel_send(slot);
-        Err(PostError::Invalid("writes of this transport do not fault after they were posted"))
-    }
-
     /// Gives a slot back unsent.
     fn cancel_send(&mut self, slot: SendSlot);
-
-    /// Queues a message from ordinary memory: reserve, copy, send.
-    fn send_copy(&mut self, head: &[u8], payload: &[u8]) -> Result<(), PostError> {
-        let slot = self.reserve(payload.len())?;
-        self.slot_payload(&slot).write_from(0, payload);
-        self.send(slot, head, payload.len())
-    }
-
-    /// Whether a message with a payload of this length is better sent from where its bytes are, by [`Endpoint::send_gathered`],
-    /// than built in a slot. `Ok(true)` also says that there is room for it now; `Full` that there will be.
-    fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
-        let _ = payload_len;
-        Ok(false)
-    }
-
-    /// Sends a message whose payload is gathered, in order, from memory that is the caller's again on return; what the transport
-    /// does not take at once is copied. Only right after [`Endpoint::prefers_gathered`] has answered `true` for its length.
-    fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
-        let _ = (head, payload);
-        Err(PostError::Invalid("this transport sends from its own memory only"))
-    }
 
     /// The next message or immediate, in order; moves the connection's incoming data along. Implies
     /// [`Endpoint::recv_done`] for the one before.
     ///
     /// Incoming RDMA is placed and served from here as well. Not blocking.
     fn recv(&mut self) -> Result<Option<Received>, TransportError>;
-
-    /// Messages that may arrive at once now without making the peer wait, at least 1; `u16::MAX` where that costs nothing. Fewer than
-    /// `recv_depth` on a side that accepted, where memory lies ready for each.
-    fn messages_expected(&self) -> u16 {
-        u16::MAX
-    }
-
-    /// Makes ready for so many messages at once, as far as there is memory and within `recv_depth`; returns
-    /// [`Endpoint::messages_expected`]. To be called before the peer is told that it may send more. With fewer than before, what is not
-    /// needed any more is given up as messages arrive. Not blocking.
-    fn expect_messages(&mut self, count: u16) -> u16 {
-        let _ = count;
-        self.messages_expected()
-    }
 
     /// The payload of the message that [`Endpoint::recv`] last returned; empty when there is none.
     fn payload(&self) -> Span<'_>;
@@ -492,28 +424,6 @@ pub trait Endpoint: Send {
         local: LocalSegments,
         remote: RemoteRange,
     ) -> Result<Posted, PostError>;
-
-    /// Writes the beginning of contiguous local memory into several ranges of the peer's memory, in order: as many of them as can be
-    /// taken now, at least one. None is empty. Otherwise as [`Endpoint::rdma_write`] of each; where the provider can, they are one.
-    fn rdma_write_list(
-        &mut self,
-        token: OpToken,
-        local: &MemoryRef,
-        remote: &[RemoteRange],
-    ) -> Result<PostedList, PostError> {
-        post_each(local, remote, |local, range| self.rdma_write(token, local, range, None))
-    }
-
-    /// Reads several ranges of the peer's memory, in order, to the beginning of contiguous local memory: the counterpart of
-    /// [`Endpoint::rdma_write_list`].
-    fn rdma_read_list(
-        &mut self,
-        token: OpToken,
-        local: &MemoryRef,
-        remote: &[RemoteRange],
-    ) -> Result<PostedList, PostError> {
-        post_each(local, remote, |local, range| self.rdma_read(token, local, range))
-    }
 
     /// The peer's registered memory as memory of this process, where the provider maps it (`remote_mapped`); checked
     /// for bounds and `access`. The peer sees changes at once and may change it at any time. `Ok(None)`: this memory
@@ -558,13 +468,8 @@ pub trait Endpoint: Send {
     fn arm(&mut self) -> bool;
 
     /// Waits, as the [`WaitPolicy`] says, until something may have arrived, output can leave, or the timeout passed;
-    /// flushes first. The caller's thread blocks.
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), TransportError> {
-        self.wait_or(timeout, None)
-    }
-
-    /// As [`Endpoint::wait`], and returns when another thread raises `interrupt`, or has raised it before. That takes the interrupt. A
-    /// provider may wait in a call that cannot be interrupted first, for some milliseconds at most.
+    /// flushes first. The caller's thread blocks. Returns when another thread raises `interrupt` too, or has raised it before. That takes the
+    /// interrupt. A provider may wait in a call that cannot be interrupted first, for some milliseconds at most.
     fn wait_or(
         &mut self,
         timeout: Option<Duration>,
@@ -573,70 +478,6 @@ pub trait Endpoint: Send {
 
     /// Spinning on [`Endpoint::recv`] is likely to pay now: the peer runs on another CPU, and spins have paid lately.
     fn spin_pays(&self) -> bool;
-
-    /// The peer has sent more of what is no message than one receive takes: who serves several looks at the others first.
-    fn gives_way(&self) -> bool {
-        false
-    }
-
-    /// Looks up to so many times whether [`Endpoint::recv`] would find a message, and does nothing else: for a loop
-    /// that has nobody else to serve. Where a look costs as much as a receive, it is not made: `false`.
-    fn look(&mut self, times: u32) -> bool {
-        let _ = times;
-        false
-    }
-
-    /// [`Endpoint::recv`] makes a system call where nothing is here: a loop spins on few such endpoints at once, and looks at the
-    /// clock sooner.
-    fn look_is_system_call(&self) -> bool {
-        false
-    }
-
-    /// From now on one call of [`Endpoint::recv`] or [`Endpoint::flush`] moves about this many bytes at most, so that a loop comes to
-    /// its other connections soon; what is left goes on with the next call. Ignored where nothing is moved in these calls.
-    fn set_turn(&mut self, bytes_max: usize) {
-        let _ = bytes_max;
-    }
-
-    /// Bytes that calls of this side have sent so far, where sending takes as long as they are many; 0 where nothing leaves in calls.
-    fn bytes_sent(&self) -> u64 {
-        0
-    }
-
-    /// Bytes that have come from the peer so far, those of RDMA that it does included, where they come in calls of this side: a sign that
-    /// the peer is there, while no message may come. 0 where they come otherwise.
-    fn bytes_received(&self) -> u64 {
-        0
-    }
-
-    /// Bytes of data that RDMA of both sides has moved so far, either way, where that takes the peer's doing and shows before the whole
-    /// operation completes. 0 where it does not.
-    fn bytes_of_rdma(&self) -> u64 {
-        0
-    }
-
-    /// Whether the peer reaches all memory of the domain from now on, or only what was registered for this connection: see
-    /// [`Endpoint::register`]. What the peer was given already it may keep; where regions of a domain are open to all of its connections
-    /// anyway, nothing changes.
-    fn open_memory(&mut self, to: Reach) {
-        let _ = to;
-    }
-
-    /// Registers memory that the peer of this connection alone is to reach, where the provider can tell one connection from another.
-    /// `domain` is the connection's own. As [`Domain::register`].
-    fn register(
-        &mut self,
-        domain: &dyn Domain,
-        memory: MemoryRef,
-        access: Access,
-    ) -> Result<Region, RegionError> {
-        domain.register(memory, access)
-    }
-
-    /// The peer's end of the connection is still open, as far as the kernel knows: nobody else can have its address meanwhile.
-    fn peer_is_there(&self) -> bool {
-        true
-    }
 
     /// Bytes of messages and their replies that wait here for a peer to take them, as far as they take memory that others could use.
     fn unsent_bytes(&self) -> usize {
@@ -648,6 +489,41 @@ pub trait Endpoint: Send {
 
     /// Closes the connection now; the peer sees it as closed. Posted operations complete as [`crate::transport::TransportError::Closed`].
     fn close(&mut self);
+
+    /// Memory lies ready for each message that may arrive: how many that are.
+    fn receives(&mut self) -> Option<&mut dyn Receives> {
+        None
+    }
+
+    /// Messages can leave from where their bytes are.
+    fn gathers(&mut self) -> Option<&mut dyn Gathers> {
+        None
+    }
+
+    /// Writes may fault after they were posted: [`Capabilities::faults_late`].
+    fn faults_late(&mut self) -> Option<&mut dyn FaultsLate> {
+        None
+    }
+
+    /// RDMA of many ranges can be one.
+    fn rdma_lists(&mut self) -> Option<&mut dyn RdmaLists> {
+        None
+    }
+
+    /// The peer of one connection can be told from those of others that reach the same domain.
+    fn own_memory(&mut self) -> Option<&mut dyn OwnMemory> {
+        None
+    }
+
+    /// What has arrived can be looked for at less cost than a receive.
+    fn looks(&mut self) -> Option<&mut dyn Looks> {
+        None
+    }
+
+    /// Everything goes through a stream of the kernel: [`Capabilities::is_stream`].
+    fn stream(&mut self) -> Option<&mut dyn Stream> {
+        None
+    }
 
     /// Whether a closed side has RDMA on its way, and behind it what was flushed: a drop would cut both. Who keeps it until this is
     /// `false`, a second at most, loses nothing of that. The memory of the operations is the provider's until then.

@@ -33,6 +33,13 @@ pub(crate) const KINDS: &[Kind] = &[
         ],
         instead: "a backend is known by its traits, see storage/backend.rs",
     },
+    Kind {
+        names: &["Provider::Tcp", "Provider::Shm", "Provider::Verbs", "Provider::Sim"],
+        under: &["adio-dafs/", "dafs-bench/", "dafs-cli/", "dafs-client/", "dafs-server/"],
+        // It refuses to measure another than it was asked for.
+        but: &["dafs-bench/src/subject/dafs.rs"],
+        instead: "ask the domain, or the capabilities of the connection",
+    },
 ];
 
 /// Names of kinds in a file, outside its tests.

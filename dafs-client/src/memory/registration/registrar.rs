@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Provider, Region, RegionError};
+use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Region, RegionError};
 use smallvec::SmallVec;
 
 use super::loan::{Hold, Kept, Loan, Registered, extent_of};
@@ -479,8 +479,7 @@ impl Registrar {
         {
             return Some(Hold::Loan(loan));
         }
-        let pins_pages = self.domain.provider() == Provider::Verbs;
-        if !pins_pages {
+        if !self.domain.pins_pages() {
             let write = access.contains(Access::REMOTE_WRITE);
             let accessible = holes::accessible(extent, write).ok()?;
             if accessible != [extent.to_pages()] {

@@ -328,6 +328,10 @@ impl Domain for Interrupted {
         self.domain.provider()
     }
 
+    fn pins_pages(&self) -> bool {
+        self.domain.pins_pages()
+    }
+
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
         self.domain.allocate(len)
     }

@@ -18,7 +18,7 @@ mod scattered;
 
 use dafs_proto::extent::{Extent, OFFSET_MAX};
 use dafs_proto::session::Effect;
-use dafs_proto::transport::{Access, MemoryRef, Provider, RemoteRange, Span, TransportError};
+use dafs_proto::transport::{Access, MemoryRef, RemoteRange, Span, TransportError};
 use dafs_proto::wire::{
     BatchResult, HEADER_SIZE, ListError, ListReadReply, ListRequest, Lists, Method, Opcode, Sieve, Stability,
     Status, decode_lists,
@@ -392,8 +392,7 @@ impl List {
     /// Takes the chunk from a mapped window of the file, where it is contiguous there and the window is at hand. A device sends from memory
     /// that is locked: such a window would be copied.
     fn map_chunk(&mut self, at: &mut Context<'_>, size_max: usize) -> bool {
-        let copies_mapped =
-            at.connection().is_none_or(|c| c.endpoint.capabilities().provider == Provider::Verbs);
+        let copies_mapped = at.connection().is_none_or(|c| c.endpoint.capabilities().copies_faulting);
         if copies_mapped || !at.trusts_mapped_files() || at.locks().are_mandatory() {
             return false;
         }

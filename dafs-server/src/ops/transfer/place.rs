@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dafs_proto::transport::{Access, LocalSegments, MemoryRef, Provider, RemoteRange};
+use dafs_proto::transport::{Access, LocalSegments, MemoryRef, RemoteRange};
 use dafs_proto::wire::{Stability, Status};
 use smallvec::smallvec;
 
@@ -24,9 +24,8 @@ impl Transfer {
         remote: RemoteRange,
     ) -> Result<bool, Status> {
         let Some(connection) = at.connection() else { return Ok(false) };
-        // A device sends from memory that is locked: a mapped file would be copied, page fault by page fault.
         let capabilities = connection.endpoint.capabilities();
-        let copies_mapped = capabilities.provider == Provider::Verbs;
+        let copies_mapped = capabilities.copies_faulting;
         let parts_max = usize::from(capabilities.segments_max);
         let (node, offset, len) = (self.request.node, self.request.offset + from, remote.len as usize);
         self.check_locks(at, offset..offset + remote.len)?;

@@ -189,7 +189,7 @@ impl Connection {
     /// Bytes that its provider's calls have sent since this was last asked.
     #[inline]
     pub(crate) fn take_sent(&mut self) -> usize {
-        let sent = self.endpoint.bytes_sent();
+        let sent = self.endpoint.traffic().sent;
         let before = std::mem::replace(&mut self.turn.sent, sent);
         usize::try_from(sent.saturating_sub(before)).unwrap_or(usize::MAX)
     }
@@ -206,8 +206,8 @@ impl Connection {
     /// Once each tick: whether its client has sent anything since the last, or RDMA has moved data. What else the server has sent is no
     /// sign of the client.
     pub(crate) fn has_moved(&mut self, now: Moment) -> bool {
-        let (moved, heard) = (self.endpoint.bytes_of_rdma(), self.endpoint.bytes_received());
-        self.rdma.has_moved(moved, heard, now)
+        let traffic = self.endpoint.traffic();
+        self.rdma.has_moved(traffic.of_rdma, traffic.received, now)
     }
 
     /// For so long this server did not run.

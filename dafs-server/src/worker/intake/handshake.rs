@@ -214,12 +214,12 @@ impl Worker {
     }
 
     fn admit_client(
-        &self,
+        &mut self,
         key: ConnectionKey,
         hello: &Hello,
         proven: Option<&Key>,
     ) -> Result<ClientIdentity, ServerRefusal> {
-        let connection = &self.connections[key];
+        let connection = &mut self.connections[key];
         let peer = &connection.endpoint.capabilities().peer;
         let admitted = self.shared.rules().access.admit(&connection.listener_address, peer, hello, proven);
         // The port of a peer that is gone may be another's by now, of whom the kernel has told instead.
@@ -239,7 +239,7 @@ impl Worker {
             return Err(ServerRefusal::Status(Status::DRAINING));
         }
         let client = self.admit_client(key, hello, proven)?;
-        let endpoint = &self.connections[key].endpoint;
+        let endpoint = &mut self.connections[key].endpoint;
         let owner = Access::budget_owner(&client, &endpoint.capabilities().peer);
         if !self.shared.budgets.leave_descriptors_spare(&endpoint.event_fds()) {
             self.shared.budgets.sessions.count_refused();

@@ -156,9 +156,8 @@ pub(crate) fn no_body(body: &[u8]) -> Result<(), WireError> {
 /// Ranges of bytes in ascending order, those that touch joined.
 fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
-    let (mut looks, mut ascends) = (0, true);
-    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-        looks += 1;
+    let mut ascends = true;
+    for range in work::looked(ranges).filter(|range| !range.is_empty()) {
         match joined.last_mut() {
             Some(last) if last.start <= range.start && range.start <= last.end => {
                 last.end = last.end.max(range.end);
@@ -170,7 +169,7 @@ fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
         }
     }
     if !ascends {
-        looks += joined.len();
+        work::add_looks(joined.len());
         joined.sort_unstable_by_key(|range| range.start);
         joined.dedup_by(|next, last| {
             let touches = next.start <= last.end;
@@ -178,6 +177,5 @@ fn joined(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
             touches
         });
     }
-    work::add_looks(looks);
     joined
 }

@@ -263,7 +263,9 @@ impl Worker {
         for (_, session) in self.sessions.iter() {
             let connection = session.presence.connection.and_then(|key| self.connections.find_mut(key));
             let limit = session.core.credits().limit();
-            if let Some(connection) = connection.filter(|found| found.endpoint.messages_expected() > limit) {
+            if let Some(connection) = connection
+                && connection.endpoint.messages_expected() > limit
+            {
                 connection.endpoint.expect_messages(limit);
             }
         }

@@ -191,6 +191,8 @@ impl ShmDomain {
             rdma_size_max: RDMA_SIZE_MAX,
             remote_mapped: true,
             faults_late: false,
+            copies_faulting: false,
+            is_stream: false,
             registers_ordinary_memory: connection.peer_reaches_us.load(Ordering::Relaxed),
             peer: PeerIdentity { address: None, credentials: Some(connection.peer.clone()) },
         };
@@ -247,6 +249,10 @@ pub(super) fn socket_path(address: &Address) -> Result<&Path, ConnectError> {
 impl Domain for ShmDomain {
     fn provider(&self) -> Provider {
         Provider::Shm
+    }
+
+    fn pins_pages(&self) -> bool {
+        false
     }
 
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {

@@ -11,9 +11,9 @@ use crate::budget::Owner;
 
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Domain, Endpoint, EventFds, Interrupt, LocalSegments, Memory,
-    MemoryRef, OpToken, PostError, Posted, PostedList, Reach, Received, Region, RegionError, RemoteRange,
-    SendSlot, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Domain, Endpoint, EventFds, Interrupt, LocalSegments, Looks, Memory,
+    MemoryRef, OpToken, OwnMemory, PostError, Posted, PostedList, RdmaLists, Reach, Received, Region,
+    RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
@@ -46,7 +46,7 @@ pub struct Counters {
     pub messages_received: u64,
     /// Times the peer had to be woken by a system call.
     pub doorbells: u64,
-    /// Times this side slept in [`Endpoint::wait`].
+    /// Times this side slept in [`Endpoint::wait_or`].
     pub sleeps: u64,
     /// Looks at the socket: a system call each.
     pub socket_looks: u64,
@@ -464,24 +464,6 @@ impl Endpoint for ShmEndpoint {
         Ok(self.complete(token, result))
     }
 
-    fn rdma_write_list(
-        &mut self,
-        token: OpToken,
-        local: &MemoryRef,
-        remote: &[RemoteRange],
-    ) -> Result<PostedList, PostError> {
-        self.copy_list(Way::Write, token, local, remote)
-    }
-
-    fn rdma_read_list(
-        &mut self,
-        token: OpToken,
-        local: &MemoryRef,
-        remote: &[RemoteRange],
-    ) -> Result<PostedList, PostError> {
-        self.copy_list(Way::Read, token, local, remote)
-    }
-
     fn remote_memory(
         &mut self,
         remote: &RemoteRange,
@@ -560,18 +542,53 @@ impl Endpoint for ShmEndpoint {
         self.sleep(timeout, interrupt)
     }
 
-    fn look(&mut self, times: u32) -> bool {
-        (0..times).any(|_| !matches!(self.arrival().0, Arrival::Nothing))
-    }
-
     fn spin_pays(&self) -> bool {
         self.policy != WaitPolicy::Event && self.peer_cpu() != self.cpu
     }
 
-    fn gives_way(&self) -> bool {
-        self.control_left
+    fn event_fds(&self) -> EventFds {
+        self.connection.event_fds()
     }
 
+    fn close(&mut self) {
+        self.end();
+    }
+
+    fn rdma_lists(&mut self) -> Option<&mut dyn RdmaLists> {
+        Some(self)
+    }
+
+    fn own_memory(&mut self) -> Option<&mut dyn OwnMemory> {
+        Some(self)
+    }
+
+    #[inline]
+    fn looks(&mut self) -> Option<&mut dyn Looks> {
+        Some(self)
+    }
+}
+
+impl RdmaLists for ShmEndpoint {
+    fn write_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        self.copy_list(Way::Write, token, local, remote)
+    }
+
+    fn read_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        self.copy_list(Way::Read, token, local, remote)
+    }
+}
+
+impl OwnMemory for ShmEndpoint {
     fn register(&mut self, _: &dyn Domain, memory: MemoryRef, access: Access) -> Result<Region, RegionError> {
         self.registry.register_own(&self.connection, memory, access)
     }
@@ -583,13 +600,15 @@ impl Endpoint for ShmEndpoint {
             self.registry.attach(Arc::clone(&self.connection));
         }
     }
+}
 
-    fn event_fds(&self) -> EventFds {
-        self.connection.event_fds()
+impl Looks for ShmEndpoint {
+    fn look(&mut self, times: u32) -> bool {
+        (0..times).any(|_| !matches!(self.arrival().0, Arrival::Nothing))
     }
 
-    fn close(&mut self) {
-        self.end();
+    fn gives_way(&self) -> bool {
+        self.control_left
     }
 }
 

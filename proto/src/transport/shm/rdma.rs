@@ -22,7 +22,7 @@ pub(super) const SEGMENTS_MAX: u16 = 64;
 pub(super) const RDMA_SIZE_MAX: u32 = 16 << 20;
 
 impl ShmEndpoint {
-    /// As `Endpoint::rdma_write_list` and `rdma_read_list`: ranges of one region that follow each other are one copy.
+    /// As `RdmaLists`: ranges of one region that follow each other are one copy.
     pub(super) fn copy_list(
         &mut self,
         way: Way,

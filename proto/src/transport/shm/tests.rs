@@ -11,6 +11,7 @@ mod vectors;
 
 use std::time::Duration;
 
+use super::super::optional::OfType as _;
 use super::super::*;
 use super::*;
 

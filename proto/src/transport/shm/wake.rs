@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::super::util::current_cpu;
-use super::super::{Endpoint, Interrupt, TransportError, WaitPolicy};
+use super::super::{Endpoint, Interrupt, Looks, TransportError, WaitPolicy};
 use super::endpoint::{CONTROL_PER_TURN, POLLS_BETWEEN_SOCKET_LOOKS, ShmEndpoint};
 use super::layout::{SLEEPS_FOR_MESSAGE, SLEEPS_FOR_ROOM, Side};
 use super::ring::Arrival;

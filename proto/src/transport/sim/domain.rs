@@ -70,6 +70,10 @@ impl Domain for SimDomain {
         Provider::Sim
     }
 
+    fn pins_pages(&self) -> bool {
+        false
+    }
+
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
         allocate_heap(len)
     }

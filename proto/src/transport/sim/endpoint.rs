@@ -69,6 +69,8 @@ impl SimEndpoint {
                 rdma_size_max: RDMA_SIZE_MAX,
                 remote_mapped,
                 faults_late: false,
+                copies_faulting: false,
+                is_stream: false,
                 registers_ordinary_memory: true,
                 peer: PeerIdentity { address: Some(node.address()), credentials: None },
             }

@@ -3,7 +3,7 @@
 //! [`SimNet`] is the network and its clock. [`SimNet::domain`] gives a node's [`Domain`](crate::transport::Domain). Nothing
 //! happens unless time moves, and time moves
 //! only in [`SimNet::advance`], [`SimNet::step`], and inside the calls that wait: [`Domain::connect`](crate::transport::Domain::connect),
-//! [`Endpoint::wait`](crate::transport::Endpoint::wait), and by a little in each
+//! [`Endpoint::wait_or`](crate::transport::Endpoint::wait_or), and by a little in each
 //! [`Endpoint::recv`](crate::transport::Endpoint::recv) that finds nothing.
 //! While they wait these run the callback of [`SimNet::on_idle`], in which a test steps its server, so that blocking client calls
 //! work on one thread.

@@ -13,8 +13,8 @@ use super::super::util::{
     RegionTable, allocate_heap, connect_again, deadline_after, poll, refuse_faulting, socket_address,
 };
 use super::super::{
-    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, Provider,
-    Region, RegionError,
+    Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, OwnMemory,
+    Provider, Region, RegionError,
 };
 use super::endpoint::TcpEndpoint;
 use super::frame::{HEADER_SIZE, Hello};
@@ -88,6 +88,10 @@ impl TcpDomain {
 impl Domain for TcpDomain {
     fn provider(&self) -> Provider {
         Provider::Tcp
+    }
+
+    fn pins_pages(&self) -> bool {
+        false
     }
 
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {

@@ -14,9 +14,9 @@ use crate::back_off::BackOff;
 
 use super::super::util::{check_destination, check_rdma, poll};
 use super::super::{
-    Access, Capabilities, Completion, Domain, Endpoint, EventFds, Interrupt, LocalSegments, MemoryRef,
-    OpToken, PostError, Posted, PostedList, Provider, Reach, Received, Region, RegionError, RemoteRange,
-    SendSlot, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Domain, Endpoint, EventFds, FaultsLate, Gathers, Interrupt,
+    LocalSegments, MemoryRef, OpToken, OwnMemory, PostError, Posted, PostedList, Provider, RdmaLists, Reach,
+    Received, Region, RegionError, RemoteRange, SendSlot, Span, Stream, Traffic, TransportError, WaitPolicy,
 };
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
@@ -87,7 +87,8 @@ impl TcpEndpoint {
         policy: WaitPolicy,
     ) -> Self {
         sys::report_queue(socket.as_fd());
-        let capabilities = own.agree(&theirs, Provider::Tcp, Some(peer), SEGMENTS_MAX, RDMA_SIZE_MAX);
+        let agreed = own.agree(&theirs, Provider::Tcp, Some(peer), SEGMENTS_MAX, RDMA_SIZE_MAX);
+        let capabilities = Capabilities { faults_late: true, is_stream: true, ..agreed };
         Self {
             link: Link {
                 socket,
@@ -345,60 +346,8 @@ impl Endpoint for TcpEndpoint {
         self.send_message(slot, head, payload_len, None)
     }
 
-    fn send_if_whole(
-        &mut self,
-        token: OpToken,
-        slot: SendSlot,
-        head: &[u8],
-        payload_len: usize,
-    ) -> Result<(), PostError> {
-        let is_fault =
-            |completion: &Completion| matches!(&completion.result, Err(error) if error.is_local_fault());
-        if self.link.completions.iter().any(is_fault) {
-            self.output.cancel(&self.link, &slot);
-            self.link.complete(token, Err(faulted()));
-        } else {
-            self.send_message(slot, head, payload_len, Some(token))?;
-        }
-        self.rdma_in_flight += 1;
-        Ok(())
-    }
-
     fn cancel_send(&mut self, slot: SendSlot) {
         self.output.cancel(&self.link, &slot);
-    }
-
-    fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
-        self.check_open()?;
-        if payload_len < GATHERED_MIN {
-            return Ok(false);
-        }
-        if !self.output.is_empty()
-            && let Err(error) = self.flush_output()
-        {
-            self.failure = Some(error);
-            return Err(PostError::Closed);
-        }
-        let room = self.output.has_room_for_gathered(payload_len);
-        if let Err(PostError::Full) = room {
-            self.refused_at = Some(self.link.counters.bytes_sent);
-        }
-        room.map(|()| true)
-    }
-
-    fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
-        self.check_open()?;
-        if self.input.drained() {
-            // As in `send`; the message has left, but its answer has hardly come.
-            self.drained_answered = false;
-        }
-        if self.output.send_in_place(&mut self.link, head, payload)? {
-            return Ok(());
-        }
-        let no_memory = io::ErrorKind::OutOfMemory.into();
-        let error = self.fail(TransportError::system("keep the rest of a message", no_memory));
-        self.failure = Some(error);
-        Err(PostError::Closed)
     }
 
     fn recv(&mut self) -> Result<Option<Received>, TransportError> {
@@ -476,28 +425,6 @@ impl Endpoint for TcpEndpoint {
         Ok(Posted::Pending)
     }
 
-    fn rdma_write_list(
-        &mut self,
-        token: OpToken,
-        local: &MemoryRef,
-        remote: &[RemoteRange],
-    ) -> Result<PostedList, PostError> {
-        let (taken, local) = self.check_list(local, remote)?;
-        self.post_write(token, local, taken, None);
-        Ok(PostedList { ranges: taken.len(), pending: 1 })
-    }
-
-    fn rdma_read_list(
-        &mut self,
-        token: OpToken,
-        local: &MemoryRef,
-        remote: &[RemoteRange],
-    ) -> Result<PostedList, PostError> {
-        let (taken, local) = self.check_list(local, remote)?;
-        self.post_read(token, local, taken)?;
-        Ok(PostedList { ranges: taken.len(), pending: 1 })
-    }
-
     fn remote_memory(&mut self, _: &RemoteRange, _: Access) -> Result<Option<MemoryRef>, RegionError> {
         Ok(None)
     }
@@ -568,15 +495,123 @@ impl Endpoint for TcpEndpoint {
         self.asks_again
     }
 
-    fn look_is_system_call(&self) -> bool {
-        true
+    fn unsent_bytes(&self) -> usize {
+        self.output.unsent_message_bytes()
     }
 
-    fn set_turn(&mut self, bytes_max: usize) {
-        self.output.set_turn(bytes_max);
-        self.input.set_turn(bytes_max);
+    fn event_fds(&self) -> EventFds {
+        smallvec![self.link.socket.as_raw_fd()]
     }
 
+    fn close(&mut self) {
+        if !self.closed {
+            self.end();
+        }
+    }
+
+    fn gathers(&mut self) -> Option<&mut dyn Gathers> {
+        Some(self)
+    }
+
+    fn faults_late(&mut self) -> Option<&mut dyn FaultsLate> {
+        Some(self)
+    }
+
+    fn rdma_lists(&mut self) -> Option<&mut dyn RdmaLists> {
+        Some(self)
+    }
+
+    fn own_memory(&mut self) -> Option<&mut dyn OwnMemory> {
+        Some(self)
+    }
+
+    #[inline]
+    fn stream(&mut self) -> Option<&mut dyn Stream> {
+        Some(self)
+    }
+}
+
+impl Gathers for TcpEndpoint {
+    fn prefers_gathered(&mut self, payload_len: usize) -> Result<bool, PostError> {
+        self.check_open()?;
+        if payload_len < GATHERED_MIN {
+            return Ok(false);
+        }
+        if !self.output.is_empty()
+            && let Err(error) = self.flush_output()
+        {
+            self.failure = Some(error);
+            return Err(PostError::Closed);
+        }
+        let room = self.output.has_room_for_gathered(payload_len);
+        if let Err(PostError::Full) = room {
+            self.refused_at = Some(self.link.counters.bytes_sent);
+        }
+        room.map(|()| true)
+    }
+
+    fn send_gathered(&mut self, head: &[u8], payload: &[Span<'_>]) -> Result<(), PostError> {
+        self.check_open()?;
+        if self.input.drained() {
+            // As in `send`; the message has left, but its answer has hardly come.
+            self.drained_answered = false;
+        }
+        if self.output.send_in_place(&mut self.link, head, payload)? {
+            return Ok(());
+        }
+        let no_memory = io::ErrorKind::OutOfMemory.into();
+        let error = self.fail(TransportError::system("keep the rest of a message", no_memory));
+        self.failure = Some(error);
+        Err(PostError::Closed)
+    }
+}
+
+impl FaultsLate for TcpEndpoint {
+    fn send_if_whole(
+        &mut self,
+        token: OpToken,
+        slot: SendSlot,
+        head: &[u8],
+        payload_len: usize,
+    ) -> Result<(), PostError> {
+        let is_fault =
+            |completion: &Completion| matches!(&completion.result, Err(error) if error.is_local_fault());
+        if self.link.completions.iter().any(is_fault) {
+            self.output.cancel(&self.link, &slot);
+            self.link.complete(token, Err(faulted()));
+        } else {
+            self.send_message(slot, head, payload_len, Some(token))?;
+        }
+        self.rdma_in_flight += 1;
+        Ok(())
+    }
+}
+
+impl RdmaLists for TcpEndpoint {
+    fn write_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        let (taken, local) = self.check_list(local, remote)?;
+        self.post_write(token, local, taken, None);
+        Ok(PostedList { ranges: taken.len(), pending: 1 })
+    }
+
+    fn read_list(
+        &mut self,
+        token: OpToken,
+        local: &MemoryRef,
+        remote: &[RemoteRange],
+    ) -> Result<PostedList, PostError> {
+        let (taken, local) = self.check_list(local, remote)?;
+        self.post_read(token, local, taken)?;
+        Ok(PostedList { ranges: taken.len(), pending: 1 })
+    }
+}
+
+impl OwnMemory for TcpEndpoint {
     fn open_memory(&mut self, to: Reach) {
         match to {
             Reach::Domain => self.link.own = None,
@@ -596,37 +631,27 @@ impl Endpoint for TcpEndpoint {
         self.link.add_own(region.range().key);
         Ok(region)
     }
+}
+
+impl Stream for TcpEndpoint {
+    fn set_turn(&mut self, bytes_max: usize) {
+        self.output.set_turn(bytes_max);
+        self.input.set_turn(bytes_max);
+    }
+
+    fn traffic(&self) -> Traffic {
+        let counters = &self.link.counters;
+        Traffic {
+            sent: counters.bytes_sent,
+            received: counters.bytes_received,
+            of_rdma: counters.bytes_of_rdma,
+        }
+    }
 
     fn peer_is_there(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         poll([(self.link.socket.as_fd(), PollFlags::RDHUP)], Some(Duration::ZERO))
             .is_ok_and(|[found]| !found.intersects(gone))
-    }
-
-    fn unsent_bytes(&self) -> usize {
-        self.output.unsent_message_bytes()
-    }
-
-    fn bytes_sent(&self) -> u64 {
-        self.link.counters.bytes_sent
-    }
-
-    fn bytes_received(&self) -> u64 {
-        self.link.counters.bytes_received
-    }
-
-    fn bytes_of_rdma(&self) -> u64 {
-        self.link.counters.bytes_of_rdma
-    }
-
-    fn event_fds(&self) -> EventFds {
-        smallvec![self.link.socket.as_raw_fd()]
-    }
-
-    fn close(&mut self) {
-        if !self.closed {
-            self.end();
-        }
     }
 }
 

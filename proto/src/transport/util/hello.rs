@@ -82,7 +82,7 @@ impl<const MAGIC: u64, const VERSION: u16> Hello<MAGIC, VERSION> {
         Ok(hello)
     }
 
-    /// What a connection can do after these were exchanged.
+    /// What a connection can do after these were exchanged, besides what only some providers can.
     pub fn agree(
         &self,
         theirs: &Self,
@@ -100,7 +100,9 @@ impl<const MAGIC: u64, const VERSION: u16> Hello<MAGIC, VERSION> {
             segments_max,
             rdma_size_max,
             remote_mapped: false,
-            faults_late: provider == Provider::Tcp,
+            faults_late: false,
+            copies_faulting: false,
+            is_stream: false,
             registers_ordinary_memory: true,
             peer: PeerIdentity { address: peer, credentials: None },
         }

@@ -145,7 +145,8 @@ impl Core {
         slots.make_sure(own.recv_payload_max.min(theirs.recv_payload_max) as usize)?;
         let Prepared { id, qp, cq, receives, device, send_queue_depth, sge_max, inline_max, .. } = prepared;
         let rdma_size_max = RDMA_SIZE_MAX.min(device.limits.message_size_max);
-        let capabilities = own.agree(&theirs, Provider::Verbs, id.peer(), SEGMENTS_MAX, rdma_size_max);
+        let agreed = own.agree(&theirs, Provider::Verbs, id.peer(), SEGMENTS_MAX, rdma_size_max);
+        let capabilities = Capabilities { copies_faulting: true, ..agreed };
         super::connect::set_rnr_timer(qp);
         let abortable = Abortable::new(qp, id.weak_name());
         let fate = Arc::new(Fate::default());

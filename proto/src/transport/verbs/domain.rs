@@ -94,6 +94,10 @@ impl Domain for VerbsDomain {
         Provider::Verbs
     }
 
+    fn pins_pages(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
         allocate_heap(len)
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Endpoint, EventFds, Interrupt, LocalSegments, MemoryRef, OpToken,
-    PostError, Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Endpoint, EventFds, Interrupt, LocalSegments, Looks, MemoryRef,
+    OpToken, PostError, Posted, Received, Receives, RegionError, RemoteRange, SendSlot, Span, TransportError,
+    WaitPolicy,
 };
 use super::Counters;
 use super::abort::AbortHandle;
@@ -111,19 +112,6 @@ impl Endpoint for VerbsEndpoint {
         self.core.recv()
     }
 
-    fn messages_expected(&self) -> u16 {
-        self.core.receives.expected()
-    }
-
-    fn expect_messages(&mut self, count: u16) -> u16 {
-        let core = &mut *self.core;
-        for buffer in core.receives.expect(count) {
-            core.repost.push(RECEIVE | u64::from(buffer), core.receives.segment(buffer));
-        }
-        core.post_receives();
-        core.receives.expected()
-    }
-
     fn payload(&self) -> Span<'_> {
         let Some((buffer, offset, len)) = self.core.current else { return Span::EMPTY };
         self.core.receives.span(buffer).slice(offset, len).unwrap_or(Span::EMPTY)
@@ -195,11 +183,6 @@ impl Endpoint for VerbsEndpoint {
         self.core.wait(timeout, interrupt)
     }
 
-    fn look(&mut self, times: u32) -> bool {
-        // The device's library takes several times as long as a look at a ring does.
-        self.core.look(times.div_ceil(4))
-    }
-
     fn spin_pays(&self) -> bool {
         // A look at the queue is a look at memory.
         self.core.policy != WaitPolicy::Event
@@ -216,6 +199,37 @@ impl Endpoint for VerbsEndpoint {
     fn lingers(&mut self) -> bool {
         self.core.progress();
         self.core.is_lingering() && !self.core.operations.is_empty()
+    }
+
+    fn receives(&mut self) -> Option<&mut dyn Receives> {
+        Some(self)
+    }
+
+    #[inline]
+    fn looks(&mut self) -> Option<&mut dyn Looks> {
+        Some(self)
+    }
+}
+
+impl Receives for VerbsEndpoint {
+    fn expected(&self) -> u16 {
+        self.core.receives.expected()
+    }
+
+    fn expect(&mut self, count: u16) -> u16 {
+        let core = &mut *self.core;
+        for buffer in core.receives.expect(count) {
+            core.repost.push(RECEIVE | u64::from(buffer), core.receives.segment(buffer));
+        }
+        core.post_receives();
+        core.receives.expected()
+    }
+}
+
+impl Looks for VerbsEndpoint {
+    fn look(&mut self, times: u32) -> bool {
+        // The device's library takes several times as long as a look at a ring does.
+        self.core.look(times.div_ceil(4))
     }
 }
 

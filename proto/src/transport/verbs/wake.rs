@@ -36,7 +36,7 @@ impl Core {
         self.starved && self.slots.has_free() && self.has_room(self.room_wanted)
     }
 
-    /// As `Endpoint::look`. There is no pause between looks: each takes the lock of the device's library, which is pause enough, and what
+    /// As `Looks::look`. There is no pause between looks: each takes the lock of the device's library, which is pause enough, and what
     /// is an instruction to a processor is a way out of an emulated one, and some microseconds.
     #[inline]
     pub(super) fn look(&mut self, times: u32) -> bool {

@@ -151,6 +151,10 @@ impl Domain for Watched {
         self.domain.provider()
     }
 
+    fn pins_pages(&self) -> bool {
+        self.domain.pins_pages()
+    }
+
     fn allocate(&self, len: usize) -> Result<Arc<dyn Memory>, RegionError> {
         self.domain.allocate(len)
     }

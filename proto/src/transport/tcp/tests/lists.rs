@@ -38,7 +38,7 @@ fn list_of_many_ranges_is_one_frame_and_one_completion_each_way() {
             let data = pattern(count, count * size);
             let local = memory(&pair.server_domain, &data);
             let before = pair.server.counters().bytes_sent;
-            let posted = pair.server.rdma_write_list(OpToken(1), &local, &ranges).unwrap();
+            let posted = pair.server.write_list(OpToken(1), &local, &ranges).unwrap();
             assert_eq!((posted.ranges, posted.pending), (count, 1));
             complete(&mut pair).result.unwrap();
             let overhead = if count == 1 { HEADER_SIZE } else { HEADER_SIZE + count * RANGE_SIZE };
@@ -49,7 +49,7 @@ fn list_of_many_ranges_is_one_frame_and_one_completion_each_way() {
             assert!(region.memory().span().to_vec() == scattered(&data, count, size), "{count} of {size}");
 
             let back = memory(&pair.server_domain, &vec![0; data.len()]);
-            let posted = pair.server.rdma_read_list(OpToken(2), &back, &ranges).unwrap();
+            let posted = pair.server.read_list(OpToken(2), &back, &ranges).unwrap();
             assert_eq!((posted.ranges, posted.pending), (count, 1));
             complete(&mut pair).result.unwrap();
             assert!(back.span().to_vec() == data, "{count} of {size}");
@@ -65,17 +65,14 @@ fn list_beyond_what_one_frame_takes_is_taken_in_part() {
     let region = region(&pair.client_domain, &vec![0; 4 * most], BOTH);
     let local = memory(&pair.server_domain, &vec![7; 2 * most]);
     for (count, taken) in [(most - 1, most - 1), (most, most), (most + 1, most)] {
-        let posted = pair.server.rdma_write_list(OpToken(1), &local, &pieces(&region, count, 1)).unwrap();
+        let posted = pair.server.write_list(OpToken(1), &local, &pieces(&region, count, 1)).unwrap();
         assert_eq!(posted.ranges, taken);
         complete(&mut pair).result.unwrap();
     }
     let empty = RemoteRange { len: 0, ..region.range() };
     let too_long = RemoteRange { len: 2 * most as u64 + 1, ..region.range() };
     for ranges in [&[][..], &[empty, empty], &[too_long]] {
-        assert!(matches!(
-            pair.server.rdma_write_list(OpToken(1), &local, ranges),
-            Err(PostError::Invalid(_))
-        ));
+        assert!(matches!(pair.server.write_list(OpToken(1), &local, ranges), Err(PostError::Invalid(_))));
     }
 }
 
@@ -87,9 +84,9 @@ fn reads_of_lists_beyond_their_bound_are_refused_by_both_sides() {
     let ranges = pieces(&region, 2, 8);
     let local = memory(&pair.server_domain, &[0; 16]);
     for _ in 0..READ_LISTS_MAX {
-        pair.server.rdma_read_list(OpToken(1), &local, &ranges).unwrap();
+        pair.server.read_list(OpToken(1), &local, &ranges).unwrap();
     }
-    assert!(matches!(pair.server.rdma_read_list(OpToken(1), &local, &ranges), Err(PostError::Full)));
+    assert!(matches!(pair.server.read_list(OpToken(1), &local, &ranges), Err(PostError::Full)));
     for _ in 0..READ_LISTS_MAX {
         complete(&mut pair).result.unwrap();
     }
@@ -253,7 +250,7 @@ fn list_of_large_ranges_is_received_in_place() {
     let local = memory(&pair.server_domain, &pattern(0, count * size));
     for round in 0..20 {
         let before = pair.client.counters();
-        pair.server.rdma_write_list(OpToken(0), &local, &ranges).unwrap();
+        pair.server.write_list(OpToken(0), &local, &ranges).unwrap();
         pair.server.send_copy(b"reply", &[]).unwrap();
         let (mut completed, mut answered) = (false, false);
         let deadline = Instant::now() + HANG;

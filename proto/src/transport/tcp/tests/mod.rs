@@ -13,9 +13,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::optional::OfType as _;
 use super::super::{
-    Access, Address, Completion, ConnectParams, Domain, Endpoint, Listener, MemoryRef, OpToken, Posted,
-    Received, Region, RemoteRange, TransportError, WaitPolicy,
+    Access, Address, Completion, ConnectParams, Domain, Endpoint, FaultsLate, Gathers, Listener, MemoryRef,
+    OpToken, Posted, RdmaLists, Received, Region, RemoteRange, Stream, TransportError, WaitPolicy,
 };
 use super::frame::{Frame, HEADER_SIZE, Hello};
 use super::{TcpDomain, TcpEndpoint, TcpListener};

@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::optional::OfType as _;
 use super::super::{
     Access, Address, BorrowedMemory, Completion, ConnectError, ConnectParams, Domain, Endpoint, HeapMemory,
-    Listener, LocalSegments, MemoryRef, OpToken, PeerFault, PostError, Posted, Received, Region, RegionError,
-    RegionFault, RegionKey, RemoteRange, TransportError, WaitPolicy,
+    Listener, LocalSegments, Looks, MemoryRef, OpToken, PeerFault, PostError, Posted, Received, Region,
+    RegionError, RegionFault, RegionKey, RemoteRange, TransportError, WaitPolicy,
 };
 use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
 use super::connect::{Prepared, device_of};
