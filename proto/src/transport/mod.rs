@@ -468,8 +468,8 @@ pub trait Endpoint: Send {
     fn arm(&mut self) -> bool;
 
     /// Waits, as the [`WaitPolicy`] says, until something may have arrived, output can leave, or the timeout passed;
-    /// flushes first. The caller's thread blocks. Returns when another thread raises `interrupt` too, or has raised it before. That takes the
-    /// interrupt. A provider may wait in a call that cannot be interrupted first, for some milliseconds at most.
+    /// flushes first. The caller's thread blocks. Returns when another thread raises `interrupt` too, or has raised it before: that takes
+    /// the interrupt. A provider may wait in a call that cannot be interrupted first, for some milliseconds at most.
     fn wait_or(
         &mut self,
         timeout: Option<Duration>,

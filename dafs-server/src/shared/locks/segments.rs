@@ -222,9 +222,10 @@ impl Segments {
     /// Parts that a lock of a range adds: of its owner's session, and of all. At most: those that are joined again are counted.
     pub(super) fn added(&self, range: &Range<u64>, owner: Owner) -> (usize, usize) {
         let before = self.by_start.range(..range.start).next_back().map(|(start, _)| *start);
-        let overlapping = work::looked(self.by_start.range(before.unwrap_or(range.start)..range.end));
+        let near = self.by_start.range(before.unwrap_or(range.start)..range.end);
+        let overlapping = near.filter(|(_, segment)| segment.end > range.start);
         let (mut own, mut others, mut at) = (0, 0, range.start);
-        for (start, segment) in overlapping.filter(|(_, segment)| segment.end > range.start) {
+        for (start, segment) in work::looked(overlapping) {
             own += usize::from(*start > at);
             own += usize::from(segment.holders.iter().all(|held| held.owner != owner));
             let cuts =
