@@ -9,7 +9,7 @@
 //! told: then the row is tried again later, ever more seldom.
 
 /// The last times of an arm that are kept.
-const TIMES: usize = 4;
+const TIMES: u32 = 4;
 
 /// What an average moves towards a time by.
 const MEAN_PART: f32 = 0.25;
@@ -75,7 +75,7 @@ pub struct Bandit<const N: usize> {
 
 #[derive(Clone, Copy, Debug)]
 struct Arm {
-    ns: [f32; TIMES],
+    ns: [f32; TIMES as usize],
     count: u32,
 }
 
@@ -89,7 +89,7 @@ struct Row {
 
 impl<const N: usize> Default for Bandit<N> {
     fn default() -> Self {
-        let arms = [Arm { ns: [0.0; TIMES], count: 0 }; N];
+        let arms = [Arm { ns: [0.0; TIMES as usize], count: 0 }; N];
         Self { arms, best: None, row: Row::default(), left: 0, pause: 0, in_vain: 0, saved: 0.0 }
     }
 }
@@ -154,7 +154,7 @@ impl<const N: usize> Bandit<N> {
 
     /// As [`Bandit::record`], of a time that tells more than all before it.
     pub fn record_anew(&mut self, rules: &Rules, preferred: usize, arm: usize, ns: f32) {
-        self.arms[arm].ns = [ns; TIMES];
+        self.arms[arm].ns = [ns; TIMES as usize];
         self.arms[arm].count = self.arms[arm].count.saturating_add(1);
         self.on_recorded(rules, preferred, arm);
     }
@@ -249,12 +249,12 @@ impl Arm {
 
     fn add(&mut self, estimate: Estimate, ns: f32) {
         match estimate {
-            Estimate::Least => self.ns[self.count as usize % TIMES] = ns,
+            Estimate::Least => self.ns[(self.count % TIMES) as usize] = ns,
             Estimate::Mean if self.count == 0 => self.ns[0] = ns,
             Estimate::Mean => self.ns[0] += (ns - self.ns[0]) * MEAN_PART,
         }
         // Counts on where it would end, in the same places.
-        self.count = self.count.checked_add(1).unwrap_or(TIMES as u32);
+        self.count = self.count.checked_add(1).unwrap_or(TIMES);
     }
 
     fn estimate(&self, estimate: Estimate) -> f32 {
