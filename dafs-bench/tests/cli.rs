@@ -151,7 +151,7 @@ fn directory_that_is_missing_is_named() {
 #[test]
 fn wrong_size_transport_and_depth_are_refused_with_their_reason() {
     for (arguments, reason) in [
-        (["latency", "--sizes", "4KB"], "no unit"),
+        (["latency", "--sizes", "4KB"], "not a unit"),
         (["latency", "--transport", "udp"], "tcp"),
         (["iops", "--queue-depth", "0"], "1 to"),
         (["iops", "--seconds", "0"], "seconds"),

@@ -349,7 +349,7 @@ mod tests {
             ),
             (
                 Error::WritesLost { path, ranges: vec![0..10, 20..25], attributes: false },
-                "cannot commit a/b: a restart of the server may have lost 15 bytes written to 2 ranges; do that again",
+                "cannot commit a/b: a restart of the server may have lost 15 bytes written to 2 ranges; repeat that",
             ),
             (Error::Invalid("a chain of nothing".into()), "invalid argument: a chain of nothing"),
         ] {

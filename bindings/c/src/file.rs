@@ -2,11 +2,11 @@
 #![allow(unsafe_code, reason = "pointers of C callers")]
 #![allow(clippy::missing_safety_doc, reason = "the header is the contract")]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 
 use dafs_client::{
-    AccessPattern, Attributes, Extent, File, FileKind, OpenOptions, SetAttributes, SetTime, Stability,
+    AccessPattern, Attributes, Dir, Extent, File, FileKind, OpenOptions, SetAttributes, SetTime, Stability,
     Timestamp,
 };
 use dafs_ffi::{put, slice, slice_mut, text};
@@ -29,9 +29,28 @@ pub unsafe extern "C" fn dafs_openat(dir: i64, path: *const c_char, flags: c_int
     run(|| {
         // SAFETY: a string of the caller's, by the contract.
         let path = unsafe { text(path) }?;
-        let options = options_of(flags, mode)?;
-        handle_of(Object::File(with_dir(dir, |dir| Ok(dir.open_with(path, &options)?))?))
+        let file = with_dir(dir, |dir| match flags & (libc::O_ACCMODE | libc::O_CREAT) {
+            READ_OR_CREATE => open_or_create(dir, path, flags, mode),
+            _ => Ok(dir.open_with(path, &options_of(flags, mode)?)?),
+        })?;
+        handle_of(Object::File(file))
     })
+}
+
+const READ_OR_CREATE: c_int = libc::O_RDONLY | libc::O_CREAT;
+
+/// The server makes a file for writing only: what is there is opened to read, or a file is made and opened again.
+fn open_or_create(dir: &Dir, path: &OsStr, flags: c_int, mode: u32) -> Result<File> {
+    let to_read = options_of(flags & !(libc::O_CREAT | libc::O_EXCL), 0)?;
+    if flags & libc::O_EXCL == 0 {
+        match dir.open_with(path, &to_read) {
+            Err(error) if error.is_not_found() => {}
+            opened => return Ok(opened?),
+        }
+    }
+    let to_create = flags & !libc::O_ACCMODE | libc::O_WRONLY;
+    drop(dir.open_with(path, &options_of(to_create, mode)?)?);
+    Ok(dir.open_with(path, &to_read)?)
 }
 
 fn options_of(flags: c_int, mode: u32) -> Result<OpenOptions> {
@@ -54,7 +73,8 @@ fn options_of(flags: c_int, mode: u32) -> Result<OpenOptions> {
     let mut options = OpenOptions::new();
     let access = flags & libc::O_ACCMODE;
     options.read(access != libc::O_WRONLY);
-    options.write(access != libc::O_RDONLY).append(has(libc::O_APPEND));
+    let writes = access != libc::O_RDONLY;
+    options.write(writes).append(writes && has(libc::O_APPEND));
     options.create(has(libc::O_CREAT)).create_new(has(libc::O_CREAT | libc::O_EXCL));
     options.truncate(has(libc::O_TRUNC)).no_follow(has(libc::O_NOFOLLOW)).direct_io(has(libc::O_DIRECT));
     options.stability(match (has(libc::O_SYNC), has(libc::O_DSYNC)) {

@@ -76,6 +76,11 @@ static void check_data(int64_t root) {
     FAILS(dafs_futimens(file, times), EINVAL);
     FAILS(dafs_openat(root, "data", O_PATH, 0), EINVAL);
     FAILS(dafs_openat(root, NULL, O_RDONLY, 0), EFAULT);
+    int64_t made = dafs_openat(root, "made", O_RDONLY | O_CREAT, 0644);
+    CHECK(made > 0 && dafs_pread(made, buffer, 1, 0) == 0);
+    FAILS(dafs_pwrite(made, "x", 1, 0), EBADF);
+    FAILS(dafs_openat(root, "made", O_RDONLY | O_CREAT | O_EXCL, 0644), EEXIST);
+    CHECK(dafs_close(made) == 0 && dafs_unlinkat(root, "made", 0) == 0);
     FAILS(dafs_openat(root, "nowhere", O_RDONLY, 0), ENOENT);
     CHECK(strstr(dafs_error(), "nowhere") != NULL && dafs_error_code() == DAFS_E_PLAIN);
     int64_t reader = dafs_openat(root, "data", O_RDONLY, 0);

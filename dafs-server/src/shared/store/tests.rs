@@ -159,7 +159,7 @@ fn file_that_is_damaged_is_refused_or_says_what_it_said() {
         kept_in(&path).unwrap_err().to_string()
     };
     let empty = refusal(&[]);
-    assert!(empty.contains("it is empty; put a copy of it back, or remove it"), "{empty}");
+    assert!(empty.contains("it is empty; restore a backup, or remove it"), "{empty}");
     let other = refusal(b"something else that is longer than what is looked at first");
     assert!(other.contains("cannot use the state file") && other.contains("remove it"), "{other}");
     fs::write(&path, &good).unwrap();
