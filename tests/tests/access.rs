@@ -169,8 +169,11 @@ fn export_with_keys_is_there_for_their_holders_only(on: On) {
             continue;
         }
         // [CLI-195] The client says what it lacks: the server does not, not to tell strangers what it has.
-        let proven =
-            if other.is_some() { "the only key that it has proven is \"person\"" } else { "it has proven no key" };
+        let proven = if other.is_some() {
+            "the only key that it has proven is \"person\""
+        } else {
+            "it has proven no key"
+        };
         let session = connect(&url, other).unwrap();
         let refused = session.mount("mem").unwrap_err();
         assert!(refused.to_string().contains(proven), "{refused}");

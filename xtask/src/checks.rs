@@ -245,7 +245,8 @@ mod tests {
         let workspace = workspace();
         let count =
             |features| CHECKS.iter().map(|check| check.commands(&workspace, features).count()).sum::<usize>();
-        let of_verbs = CHECKS.iter().flat_map(|check| check.calls).filter(|call| call.contains(&VERBS)).count();
+        let of_verbs =
+            CHECKS.iter().flat_map(|check| check.calls).filter(|call| call.contains(&VERBS)).count();
         assert!(of_verbs > 0);
         assert_eq!(count("a/verbs"), count("") + of_verbs);
     }

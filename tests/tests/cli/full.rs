@@ -242,7 +242,7 @@ fn fence_that_finds_no_room_says_so(on: On) {
     let root = session.mount("data").unwrap();
     // What is rewritten finds room for a while.
     let refused =
-        (0..100u8).find_map(|round| root.set_fence_list(&FenceList::of_clients(&[[round; 16]; 500])).err());
+        (0..100u8).find_map(|round| root.set_fence_list(&FenceList::of_clients(&[[round; 16]; 200])).err());
     assert_eq!(refused.and_then(|error| error.status()), Some(Status::NO_SPACE));
     let url = world.url("data");
     dafs(["fence", "add", "--client", &"07".repeat(16), &url]).failed(1, &["no space left on device"]);

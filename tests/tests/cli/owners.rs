@@ -262,7 +262,7 @@ fn copy_until_refused(on: On, flags: &[&str], tree: &Path, status: Status, words
         let colon = if harness.url().starts_with("dafs+shm") { ":" } else { "" };
         let url = format!("{}{colon}/data/copy", harness.url());
         let ran = dafs([&["cp", "--jobs=1"], flags, &[tree.to_str().unwrap(), &url]].concat());
-        if ran.code == 0 && ran.stderr.contains("not kept") {
+        if ran.code == 0 && ran.stderr.contains("do not keep") {
             assert!(ran.stderr.contains(words) && ran.stderr.lines().count() == 1, "{}", ran.stderr);
             return harness;
         }

@@ -24,6 +24,8 @@ pub(super) struct Local {
     files: HashMap<LockKey, Shown>,
     /// Somebody waits for a process here.
     awaited: HashSet<LockKey>,
+    /// A process is in the way of a lock that an owner has got back: it is shown as soon as the process lets go.
+    unshown: HashSet<LockKey>,
 }
 
 #[derive(Debug)]
@@ -88,8 +90,8 @@ impl Local {
         }
     }
 
-    /// Shows what the table holds of a range, where that has become less.
-    pub(super) fn show(&self, file: LockKey, range: &Range<u64>, locks: Option<&FileLocks>) {
+    /// Shows what the table holds of a range, where that has become less, or what it was before.
+    pub(super) fn show(&mut self, file: LockKey, range: &Range<u64>, locks: Option<&FileLocks>) {
         let Some(shown) = self.files.get(&file) else { return };
         let none = Segments::default();
         let segments = locks.map_or(&none, |locks| &locks.segments);
@@ -103,8 +105,10 @@ impl Local {
             if at < part.start {
                 shown.locks.unlock(&(at..part.start));
             }
-            // To hold less of what is held is never refused.
-            let _ = shown.locks.lock(&part, held.kind);
+            // To hold less of what is held is never refused. What could not be written is held again as before.
+            if !matches!(shown.locks.lock(&part, held.kind), Ok(true)) {
+                self.unshown.insert(file);
+            }
             at = part.end;
         }
         if at < range.end {
@@ -117,6 +121,7 @@ impl Local {
         if !self.files.is_empty() {
             self.files.remove(&file);
             self.awaited.remove(&file);
+            self.unshown.remove(&file);
         }
     }
 }
@@ -166,11 +171,14 @@ impl LockTable {
 
     /// Somebody waits for processes of this host: [`LockTable::serve_local`] is to be called again and again.
     pub(crate) fn awaits_local(&self) -> bool {
-        !self.local.awaited.is_empty()
+        !self.local.awaited.is_empty() || !self.local.unshown.is_empty()
     }
 
     /// Grants what processes of this host have given back. Returns whose turn has come.
     pub(crate) fn serve_local(&mut self) -> Vec<Waiting> {
+        for file in std::mem::take(&mut self.local.unshown) {
+            self.local.show(file, &(0..u64::MAX), self.files.get(&file));
+        }
         let files = std::mem::take(&mut self.local.awaited);
         files.into_iter().flat_map(|file| self.serve(file, once(0..u64::MAX))).collect()
     }
@@ -293,6 +301,12 @@ mod tests {
         }
     }
 
+    fn strongest_at(table: &LockTable, at: u64) -> Option<LockKind> {
+        let (locks, range) = (table.files.get(&FILE), at..at + 1);
+        let holders = locks.into_iter().flat_map(|locks| locks.segments.overlapping(&range));
+        holders.map(|(_, held)| held.kind).max()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
@@ -304,12 +318,11 @@ mod tests {
             for (number, action) in actions.iter().enumerate() {
                 act(&mut table, &host, number as u64, action);
                 for at in 0..OFFSETS as u64 {
-                    let (locks, range) = (table.files.get(&FILE), at..at + 1);
-                    let holders = locks.into_iter().flat_map(|locks| locks.segments.overlapping(&range));
-                    let strongest = holders.map(|(_, held)| held.kind).max();
-                    let seen = host.0.lock().unwrap()[at as usize][0];
-                    // Nothing of a file is shown, or all.
-                    prop_assert_eq!(seen, strongest, "at {} after {:?}", at, action);
+                    let strongest = strongest_at(&table, at);
+                    let [seen, of_process] = host.0.lock().unwrap()[at as usize];
+                    // Nothing of a file is shown, or all; but what a process is in the way of.
+                    let is_late = of_process.is_some() && seen < strongest && table.awaits_local();
+                    prop_assert!(seen == strongest || is_late, "at {at} after {action:?}: {seen:?}, {strongest:?}");
                 }
                 let is_known = table.files.get(&FILE).is_some_and(|locks| !locks.is_free());
                 prop_assert_eq!(table.local.is_shown(FILE), is_known);
@@ -319,7 +332,37 @@ mod tests {
                 table.serve_local();
             }
             prop_assert_eq!(table.serve(FILE, once(0..u64::MAX)), []);
+            for at in 0..OFFSETS as u64 {
+                prop_assert_eq!(host.0.lock().unwrap()[at as usize][0], strongest_at(&table, at));
+            }
         }
+    }
+
+    // [LOCK-74]
+    #[test]
+    fn lock_got_back_is_shown_when_the_process_lets_go() {
+        let (mut table, host) = (LockTable::default(), Host::default());
+        table.restore([].into(), Vec::new());
+        let (exclusive, shared) = (LockKind::Exclusive, LockKind::Shared);
+        for (number, action) in [
+            Action::Lock(1, 7..8, exclusive, false),
+            Action::Lock(4, 8..9, exclusive, false),
+            Action::Lock(1, 6..9, shared, true),
+            Action::Unlock(4, 6..9),
+            Action::Process(6..8, Some(shared)),
+            Action::End(0),
+        ]
+        .iter()
+        .enumerate()
+        {
+            act(&mut table, &host, number as u64, action);
+        }
+        let seen = || host.0.lock().unwrap()[7][0];
+        assert_eq!((seen(), strongest_at(&table, 7)), (Some(shared), Some(exclusive)));
+        assert!(table.awaits_local());
+        host.set(&(6..8), 1, None);
+        table.serve_local();
+        assert_eq!((seen(), table.awaits_local()), (Some(exclusive), false));
     }
 
     #[test]

@@ -109,10 +109,28 @@ impl Worker {
         Ok(Introduction { request: *request, hello, proven, proof })
     }
 
+    /// Whether a new session on this connection leaves enough descriptors to those who come after it.
+    fn leaves_descriptors_spare(&mut self, key: ConnectionKey) -> bool {
+        let fds = self.connections[key].endpoint.event_fds();
+        let leaves = self.shared.budgets.leave_descriptors_spare(&fds);
+        if !leaves {
+            self.shared.budgets.sessions.count_refused();
+            tracing::warn!(
+                "refused a session: too few descriptors are left; raise the limit (`ulimit -n`, LimitNOFILE= of systemd)"
+            );
+        }
+        leaves
+    }
+
     /// A client has proven who it is: it gets its session, here or where that lives.
     fn on_introduction(&mut self, key: ConnectionKey, introduction: Introduction) {
         let resumed = introduction.hello.resume.as_ref();
         let home = resumed.and_then(|resume| self.shared.directory.home_of(resume.session));
+        // Before anything is looked up about the client: that takes descriptors too.
+        if home.is_none() && !self.leaves_descriptors_spare(key) {
+            let refused = Err(ServerRefusal::Status(Status::SERVER_FULL));
+            return self.end_handshake(key, &introduction.request, refused);
+        }
         match home.filter(|home| *home != self.id) {
             Some(home) => self.depart(key, home, introduction),
             None => self.welcome(key, introduction),
@@ -241,13 +259,6 @@ impl Worker {
         let client = self.admit_client(key, hello, proven)?;
         let endpoint = &mut self.connections[key].endpoint;
         let owner = Access::budget_owner(&client, &endpoint.capabilities().peer);
-        if !self.shared.budgets.leave_descriptors_spare(&endpoint.event_fds()) {
-            self.shared.budgets.sessions.count_refused();
-            tracing::warn!(
-                "refused a session: too few descriptors are left; raise the limit (`ulimit -n`, LimitNOFILE= of systemd)"
-            );
-            return Err(ServerRefusal::Status(Status::SERVER_FULL));
-        }
         let Some(place) = self.shared.budgets.sessions.take(&owner, 1) else {
             return Err(ServerRefusal::Status(Status::SERVER_FULL));
         };
