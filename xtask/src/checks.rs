@@ -82,8 +82,6 @@ pub(crate) const CHECKS: &[Check] = &[
             ],
             &["check", "--locked", "--package", "dafs-client", "--features", "tokio"],
             &["check", "--locked", "--package", "dafs-client", "--features", "sim"],
-            &["check", "--locked", "--package", "dafs-client", "--features", VERBS],
-            &["check", "--locked", "--package", "dafs-server", "--features", VERBS],
         ],
         environment: &[],
     },

@@ -42,7 +42,7 @@ pub unsafe fn slice<'a, T>(first: *const T, count: usize) -> Result<&'a [T], Bad
 /// It is null, or an array of so many that nobody else uses meanwhile.
 ///
 /// # Errors
-/// As of [`slice`].
+/// As of [`slice()`].
 pub unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T], BadPointer> {
     if count == 0 {
         return Ok(&mut []);

@@ -106,9 +106,10 @@ fn until_same(mut change: impl FnMut() -> Result<bool>) -> Result<bool> {
 }
 
 fn cannot_set(target: &Target, error: &Error) -> Failure {
-    if error.status() == Some(Status::TOO_LARGE) {
+    // A longer one does not even fit a message.
+    if error.status() == Some(Status::TOO_LARGE) || matches!(error, Error::Invalid(_)) {
         return Failure::text(format!(
-            "cannot set the fence of {}: its list would have more than 1,024 entries or 8,256 bytes; \
+            "cannot set the fence of {}: its list would have more than 1,024 entries or 8,000 bytes; \
              name networks (--address 10.0.0.0/8) or keys instead of single clients",
             target.url()
         ));

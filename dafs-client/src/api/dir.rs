@@ -362,7 +362,7 @@ impl Export {
             Ok(self.root.call(Opcode::FenceRead, Named::default(), |op| Ok(Fence::decode(&bytes(op)?)?)))
         }
 
-        /// Replaces the list of those who are fenced off the export, at most 1,024 entries and 8,256 bytes. Returns when nothing of theirs
+        /// Replaces the list of those who are fenced off the export, at most 1,024 entries and 8,000 bytes. Returns when nothing of theirs
         /// is in flight on the server, and the list is kept where the server keeps lists. Only root and the server's own user may.
         set_fence_list, submit_set_fence_list, set_fence_list_call, (&self, list: &FenceList) -> () {
             let change = FenceChange::new(list.clone(), None);

@@ -13,6 +13,9 @@ use crate::access::AddressRange;
 
 /// Entries of one export's list at most.
 pub(crate) const FENCES_MAX: usize = 1024;
+/// The longest list, bytes: each client can send it, with the sum of the one before, and receive it.
+const FENCE_SIZE_MAX: usize = 8000;
+const _: () = assert!(FENCE_SIZE_MAX + 128 <= PAYLOAD_SIZE_MIN);
 
 /// Bytes of a key's name at most.
 const KEY_NAME_MAX: usize = 256;
@@ -54,7 +57,7 @@ impl Checked {
     /// [`Status::TOO_LARGE`] for more than [`FENCES_MAX`] entries, or more bytes than each client can receive; [`Status::INVALID`] for an
     /// address or a name that cannot be one.
     pub(crate) fn new(list: FenceList) -> Result<Self, Status> {
-        if list.len() > FENCES_MAX || encode_message_pack(&list).len() > PAYLOAD_SIZE_MIN {
+        if list.len() > FENCES_MAX || encode_message_pack(&list).len() > FENCE_SIZE_MAX {
             return Err(Status::TOO_LARGE);
         }
         let is_name =
@@ -250,7 +253,7 @@ mod tests {
         // The longest that every client can read in one message.
         let clients = |count| FenceList::of_clients(&vec![[7; 16]; count]);
         let size = |count| encode_message_pack(&clients(count)).len();
-        let first = (1..FENCES_MAX).find(|count| size(*count) > PAYLOAD_SIZE_MIN).unwrap();
+        let first = (1..FENCES_MAX).find(|count| size(*count) > FENCE_SIZE_MAX).unwrap();
         let check = |count| Checked::new(clients(count)).map(drop);
         assert_eq!((check(first - 1), check(first)), (Ok(()), Err(Status::TOO_LARGE)));
     }

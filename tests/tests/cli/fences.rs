@@ -58,7 +58,7 @@ fn fence_is_shown_and_changed_and_keeps_out_whom_it_names(on: On) {
         let words: Vec<&str> = ids.iter().flat_map(|id| ["--client", id]).collect();
         fence(&[&["add"], &*words].concat())
     };
-    many(&ids).failed(1, &["more than 1,024 entries or 8,256 bytes", "--address"]);
+    many(&ids).failed(1, &["more than 1,024 entries or 8,000 bytes", "--address"]);
     many(&ids[..400]).succeeded();
     assert_eq!(fence(&["list"]).succeeded().text().lines().count(), 401);
     fence(&["clear"]).succeeded();
