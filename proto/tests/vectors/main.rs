@@ -11,6 +11,7 @@ mod explained;
 mod messages;
 mod pages;
 mod refused;
+mod second_session;
 mod session;
 mod views;
 

@@ -24,7 +24,7 @@ const SESSION: &str = include_str!("../../../spec/vectors/session.txt");
 const STEPS: [Opcode; 6] =
     [Opcode::Hello, Opcode::Authenticate, Opcode::Mount, Opcode::Open, Opcode::Read, Opcode::Bye];
 
-const PAYLOAD_MAX: [u32; 2] = [16_384, 65_536];
+pub(crate) const PAYLOAD_MAX: [u32; 2] = [16_384, 65_536];
 
 fn line(name: &str) -> Vec<u8> {
     optional(name).unwrap_or_else(|| panic!("spec/vectors/session.txt has no line {name:?}"))
@@ -40,7 +40,7 @@ fn message(side: &str, opcode: Opcode) -> Vec<u8> {
     [part("frame"), part("head"), part("payload")].concat()
 }
 
-fn params(recv_payload_max: u32, rdma_depth: u16) -> ConnectParams {
+pub(crate) fn params(recv_payload_max: u32, rdma_depth: u16) -> ConnectParams {
     ConnectParams {
         recv_payload_max,
         recv_depth: 80,
@@ -62,7 +62,7 @@ fn key() -> Key {
     Key { name: "lab".into(), secret: Arc::from(std::array::from_fn::<u8, 32, _>(|place| place as u8)) }
 }
 
-fn introduction() -> ClientIntroduction {
+pub(crate) fn introduction() -> ClientIntroduction {
     ClientIntroduction {
         client_id: std::array::from_fn(|place| 0x10 + place as u8),
         client_name: "example (1)".into(),

@@ -8,6 +8,7 @@ use crate::tshark::{ERROR, Item, NOTE, WARNING, dissect};
 const MESSAGES: &str = include_str!("../../../spec/vectors/messages.txt");
 const REFUSED: &str = include_str!("../../../spec/vectors/refused.txt");
 const SESSION: &str = include_str!("../../../spec/vectors/session.txt");
+const SECOND_SESSION: &str = include_str!("../../../spec/vectors/session-2.txt");
 const TCP: &str = include_str!("../../../spec/vectors/tcp.txt");
 
 const FIRST_CLIENT: u16 = 20_000;
@@ -290,18 +291,26 @@ fn messages_that_are_refused_are_remarked() {
     }
 }
 
-/// The session of the page: a segment for each message.
+/// The first session: a segment for each hello and each message.
 pub(crate) fn golden_session() -> Vec<Segment> {
+    segments_of(SESSION)
+}
+
+/// A segment for each hello and each frame. A hello of the client begins a connection.
+fn segments_of(session: &'static str) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
-    for (name, bytes) in named_bytes(SESSION) {
+    let mut client = FIRST_CLIENT - 1;
+    for (name, bytes) in named_bytes(session) {
         let (side, what) = name.split_once(' ').expect("a side and a name");
         if what.contains("proof") {
             continue;
         }
         let way = if side == "client" { Way::ToServer } else { Way::ToClient };
-        match segments.last_mut().filter(|_| what.ends_with("head") || what.ends_with("payload")) {
-            Some(segment) => segment.bytes.extend(bytes),
-            None => segments.push(Segment { client: FIRST_CLIENT, way, bytes }),
+        client += u16::from(way == Way::ToServer && what.ends_with("hello"));
+        if what.ends_with("hello") || what.ends_with("frame") {
+            segments.push(Segment { client, way, bytes });
+        } else {
+            segments.last_mut().expect("a frame begins with its header").bytes.extend(bytes);
         }
     }
     segments
@@ -327,4 +336,28 @@ fn golden_session_is_named_and_each_reply_has_its_request() {
     assert_eq!(requests, 6);
     let read = packets.iter().find(|packet| packet.titles().iter().any(|title| title.contains("Read f=")));
     assert_eq!(read.expect("a read").value("dafs.file"), "hello.txt");
+}
+
+#[test]
+#[ignore = "needs tshark"]
+fn second_golden_session_is_named_on_both_connections() {
+    let segments = segments_of(SECOND_SESSION);
+    let packets = dissect(&Capture::of(PORT, &segments));
+    assert_eq!(packets.len(), segments.len());
+    for (segment, packet) in segments.iter().zip(&packets) {
+        assert_eq!(packet.unnamed(segment.bytes.len()), Default::default(), "{}", packet.lines());
+        assert_eq!(packet.remarks(WARNING), [], "{}", packet.lines());
+    }
+    let connections: Vec<u16> = segments.iter().map(|segment| segment.client).collect();
+    assert_eq!((connections[0], connections[connections.len() - 1]), (FIRST_CLIENT, FIRST_CLIENT + 1));
+    let titles: Vec<&str> = packets.iter().flat_map(Item::titles).collect();
+    for (word, count) in [
+        ("Append", 3),
+        ("LockTurn", 1),
+        ("Lock ", 6),
+        ("RDMA write list 11 bytes in 2 ranges for ReadList", 1),
+    ] {
+        let found = titles.iter().filter(|title| title.contains(word)).count();
+        assert_eq!(found, count, "{word}: {titles:#?}");
+    }
 }
