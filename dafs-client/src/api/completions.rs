@@ -2,7 +2,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::api::session::Session;
-use crate::driver::Shared;
+use crate::driver::SharedSession;
 use crate::driver::watch::Watch;
 use crate::error::{Error, Result};
 use crate::op::id::OperationId;
@@ -19,7 +19,7 @@ use crate::op::id::OperationId;
 ///
 /// It is not to be read. Other threads may use the session meanwhile, in any way. The examples `poll` and `tokio` show it.
 pub struct Completions {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedSession>,
     pub(crate) watch: Arc<Watch>,
 }
 
@@ -33,7 +33,7 @@ impl Session {
 
 impl Completions {
     /// `keeps`: somebody will ask which operations have ended.
-    pub(crate) fn of(shared: &Arc<Shared>, keeps: bool) -> Result<Self> {
+    pub(crate) fn of(shared: &Arc<SharedSession>, keeps: bool) -> Result<Self> {
         let watch =
             shared.add_watch(keeps).map_err(|error| failed(shared, "make a descriptor of", &error))?;
         Ok(Self { shared: Arc::clone(shared), watch })
@@ -66,7 +66,7 @@ impl Completions {
     }
 }
 
-pub(crate) fn failed(shared: &Shared, what: &str, error: &std::io::Error) -> Error {
+pub(crate) fn failed(shared: &SharedSession, what: &str, error: &std::io::Error) -> Error {
     let server = shared.server.name.clone();
     Error::Connection { server, cause: format!("cannot {what} the session: {error}") }
 }

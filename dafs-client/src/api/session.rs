@@ -18,7 +18,7 @@ use crate::driver::calls::Calls;
 use crate::driver::driven::Driven;
 use crate::driver::fork;
 use crate::driver::pending::{Call, Pending};
-use crate::driver::{Owner, Shared};
+use crate::driver::{Owner, SharedSession};
 use crate::engine::choice::{Question, as_kept};
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
@@ -171,7 +171,7 @@ impl Session {
         let core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
         let core = Driven::new(core, established.endpoint);
         let threads = Threads::new(may_start_threads);
-        let shared = Shared::new(core, domain, server, config, clock, threads, calls);
+        let shared = SharedSession::new(core, domain, server, config, clock, threads, calls);
         let weak = Arc::downgrade(&shared);
         shared.closings.set_hasten(move |is_awaited| {
             if let Some(shared) = weak.upgrade() {

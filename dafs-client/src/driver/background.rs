@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::Background;
 use crate::driver::reconnect;
-use crate::driver::{EndOnUnwind, Guard, Shared};
+use crate::driver::{EndOnUnwind, Guard, SharedSession};
 use crate::engine::signs::LOOK_MAX;
 
 /// Which threads a session has, and which it may start.
@@ -36,7 +36,7 @@ impl Threads {
     }
 }
 
-impl Shared {
+impl SharedSession {
     /// Takes the lock if it is free. If it is not, the session becomes shared: whoever waits in the endpoint with the lock is called and
     /// gives it back, and from then on wherever it waits.
     pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
@@ -54,7 +54,7 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::turn`], for calls that never block: a broken connection is made again by another thread. Where no thread may be
+    /// As [`SharedSession::turn`], for calls that never block: a broken connection is made again by another thread. Where no thread may be
     /// started, as on virtual time, it is made by this one after all.
     pub(crate) fn turn_at_once<'a>(self: &'a Arc<Self>, mut core: Guard<'a>) -> Guard<'a> {
         if core.is_broken() && !core.leader {
@@ -112,7 +112,7 @@ impl Shared {
 }
 
 /// Starts the thread that the configuration asks for.
-pub(crate) fn start(shared: &Arc<Shared>) {
+pub(crate) fn start(shared: &Arc<SharedSession>) {
     let weak = Arc::downgrade(shared);
     let builder = std::thread::Builder::new().name("dafs-client".into());
     let started = match shared.config.background {
@@ -129,7 +129,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     }
 }
 
-fn keep_alive(weak: &Weak<Shared>) {
+fn keep_alive(weak: &Weak<SharedSession>) {
     while let Some(shared) = weak.upgrade() {
         if shared.stopping.load(Ordering::Acquire) {
             return;
@@ -150,10 +150,10 @@ fn keep_alive(weak: &Weak<Shared>) {
 }
 
 /// The thread that keeps the session alive has the lock, until this is dropped.
-struct KeepingAlive<'a>(&'a Shared);
+struct KeepingAlive<'a>(&'a SharedSession);
 
 impl<'a> KeepingAlive<'a> {
-    fn begin(shared: &'a Shared) -> Self {
+    fn begin(shared: &'a SharedSession) -> Self {
         shared.keeping_alive.store(true, Ordering::Relaxed);
         Self(shared)
     }
@@ -165,7 +165,7 @@ impl Drop for KeepingAlive<'_> {
     }
 }
 
-fn progress(weak: &Weak<Shared>) {
+fn progress(weak: &Weak<SharedSession>) {
     while let Some(shared) = weak.upgrade() {
         if shared.stopping.load(Ordering::Acquire) {
             return;

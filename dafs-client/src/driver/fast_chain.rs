@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::driver::driven::Driven;
 use crate::driver::fast_path::Came;
-use crate::driver::{EndOnUnwind, Guard, Shared};
+use crate::driver::{EndOnUnwind, Guard, SharedSession};
 use crate::error::Result;
 use crate::handle::node::Node;
 use crate::op::Op;
@@ -26,7 +26,7 @@ struct Flight {
     answered: usize,
 }
 
-impl Shared {
+impl SharedSession {
     /// Runs a chain to its end. Blocks.
     pub(crate) fn run_chain(
         &self,

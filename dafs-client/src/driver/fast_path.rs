@@ -13,7 +13,7 @@ use dafs_proto::wire::{FileHandle, Flags, HEADER_SIZE, Header, LockRequest, Opco
 use smallvec::SmallVec;
 
 use crate::driver::driven::Driven;
-use crate::driver::{EndOnUnwind, Guard, Shared};
+use crate::driver::{EndOnUnwind, Guard, SharedSession};
 use crate::handle::node::Node;
 use crate::memory::RawMemory;
 use crate::method::io_path::{Direction, IoPath};
@@ -77,7 +77,7 @@ impl Came {
     }
 }
 
-impl Shared {
+impl SharedSession {
     /// Runs a request to its end, if nothing is in the way. Blocks.
     #[inline]
     pub(crate) fn attempt<'a>(&'a self, mut core: Guard<'a>, single: &Single<'_>) -> Attempt<'a> {

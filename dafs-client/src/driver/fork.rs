@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Once, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::driver::{Guard, Shared};
+use crate::driver::{Guard, SharedSession};
 
 /// How long a fork waits for locks. The thread that has one may be that which forks, or is inside a call, where a program must not fork.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The sessions of this process, and of those that it was forked from.
-static SESSIONS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static SESSIONS: Mutex<Vec<Weak<SharedSession>>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// What this thread holds while it forks.
@@ -25,11 +25,11 @@ thread_local! {
 struct Held {
     /// Borrows from `shared`, and must go first.
     guard: Guard<'static>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
 }
 
 /// From now on a fork leaves the session's lock free in the child.
-pub(crate) fn watch(shared: &Arc<Shared>) {
+pub(crate) fn watch(shared: &Arc<SharedSession>) {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
         // SAFETY: the handlers live as long as the process. Without memory for them a child may wait for ever, as before.
@@ -68,15 +68,15 @@ fn taken() -> Vec<Held> {
     HELD.try_with(RefCell::take).unwrap_or_default()
 }
 
-fn hold(shared: Arc<Shared>, until: Instant) -> Option<Held> {
+fn hold(shared: Arc<SharedSession>, until: Instant) -> Option<Held> {
     let guard = shared.lock_to_fork(until)?;
     // SAFETY: only the lifetime changes. What the guard borrows from outlives it: it goes first (see `Held`).
     let guard = unsafe { std::mem::transmute::<Guard<'_>, Guard<'static>>(guard) };
     Some(Held { guard, shared })
 }
 
-impl Shared {
-    /// As [`Shared::lock`], until then at most.
+impl SharedSession {
+    /// As [`SharedSession::lock`], until then at most.
     fn lock_to_fork(&self, until: Instant) -> Option<Guard<'_>> {
         loop {
             match self.core.try_lock() {

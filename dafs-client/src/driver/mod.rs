@@ -58,7 +58,7 @@ const KEEPING_ALIVE_LOOKS_MAX: u32 = 10_000;
 const SPINS_MAX: u32 = 2000;
 
 /// A session as its threads and handles share it.
-pub(crate) struct Shared {
+pub(crate) struct SharedSession {
     pub(crate) core: Mutex<Driven>,
     wake: Condvar,
     pub(crate) calls: Calls,
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Driven>;
 
-impl Shared {
+impl SharedSession {
     pub(crate) fn new(
         core: Driven,
         domain: Arc<dyn Domain>,
@@ -211,7 +211,7 @@ impl Shared {
         index
     }
 
-    /// As [`Shared::submit_under`], without sending.
+    /// As [`SharedSession::submit_under`], without sending.
     pub(crate) fn submit_locked(&self, core: &mut Driven, mut op: Op) -> usize {
         self.collect_closes(core);
         if let Some(timeout) = self.config.operation_timeout {
@@ -367,7 +367,7 @@ impl Shared {
         core
     }
 
-    /// As [`Shared::turn`], and waits for up to `limit` when there was nothing to do: for the background thread.
+    /// As [`SharedSession::turn`], and waits for up to `limit` when there was nothing to do: for the background thread.
     pub(crate) fn turn_and_wait(&self, limit: Duration) {
         let mut core = self.lock();
         if core.leader {
@@ -449,7 +449,7 @@ impl Shared {
 
 /// Memory of a blocking call must not be left to an operation in flight: when a panic unwinds through it, the session ends first.
 pub(crate) struct EndOnUnwind<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a SharedSession,
 }
 
 impl Drop for EndOnUnwind<'_> {
@@ -463,7 +463,7 @@ impl Drop for EndOnUnwind<'_> {
 
 /// What the handles of a session share. When the last is dropped, the session ends.
 pub(crate) struct Owner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedSession>,
 }
 
 impl Drop for Owner {

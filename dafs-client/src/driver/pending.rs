@@ -24,10 +24,10 @@ use crate::op::transfer::Transfer;
 /// Its buffers are freed when it has ended.
 #[must_use = "a submitted operation is collected with `wait`"]
 pub struct Pending<T> {
-    state: State<T>,
+    state: Progress<T>,
 }
 
-enum State<T> {
+enum Progress<T> {
     /// Running, or done and not collected.
     Op { owner: Arc<Owner>, index: usize, finish: Finish<T> },
     /// It ended before it was submitted.
@@ -97,11 +97,11 @@ impl<T> Call<T> {
 
 impl<T> Pending<T> {
     pub(crate) fn new(owner: &Arc<Owner>, index: usize, finish: Finish<T>) -> Self {
-        Self { state: State::Op { owner: Arc::clone(owner), index, finish } }
+        Self { state: Progress::Op { owner: Arc::clone(owner), index, finish } }
     }
 
     pub(crate) fn ready(result: T) -> Self {
-        Self { state: State::Ready(result) }
+        Self { state: Progress::Ready(result) }
     }
 
     /// Moves the session along, and returns whether the operation has ended. Never blocks: another thread of the library connects again
@@ -109,7 +109,7 @@ impl<T> Pending<T> {
     /// without a progress thread there is no other thread, and in a process that can start none either; there it blocks while it connects
     /// again.
     pub fn test(&mut self) -> bool {
-        let State::Op { owner, index, .. } = &self.state else { return true };
+        let Progress::Op { owner, index, .. } = &self.state else { return true };
         let Some(core) = owner.shared.lock_if_free() else { return false };
         if core.has_ended(*index) {
             return true;
@@ -123,12 +123,12 @@ impl<T> Pending<T> {
     where
         T: 'static,
     {
-        let state = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Op { owner, index, finish } => {
-                State::Op { owner, index, finish: Finish::boxed(move |op| map(finish.run(op))) }
+        let state = match std::mem::replace(&mut self.state, Progress::Taken) {
+            Progress::Op { owner, index, finish } => {
+                Progress::Op { owner, index, finish: Finish::boxed(move |op| map(finish.run(op))) }
             }
-            State::Ready(result) => State::Ready(map(result)),
-            State::Taken => State::Taken,
+            Progress::Ready(result) => Progress::Ready(map(result)),
+            Progress::Taken => Progress::Taken,
         };
         Pending { state }
     }
@@ -136,7 +136,7 @@ impl<T> Pending<T> {
     /// Its place among the operations of its session, while it is not collected.
     pub(crate) fn index(&self) -> Option<usize> {
         match &self.state {
-            State::Op { index, .. } => Some(*index),
+            Progress::Op { index, .. } => Some(*index),
             _ => None,
         }
     }
@@ -145,35 +145,35 @@ impl<T> Pending<T> {
     /// there.
     #[must_use]
     pub fn id(&self) -> Option<OperationId> {
-        let State::Op { owner, index, .. } = &self.state else { return None };
+        let Progress::Op { owner, index, .. } = &self.state else { return None };
         owner.shared.lock().ops.get(*index).and_then(|op| op.id)
     }
 
     /// Whether the operation has ended, as far as this side has heard. Does not move the session along. Never blocks: the result is `false`
     /// while another thread holds the session.
     pub fn has_ended(&self) -> bool {
-        let State::Op { owner, index, .. } = &self.state else { return true };
+        let Progress::Op { owner, index, .. } = &self.state else { return true };
         owner.shared.lock_if_free().is_some_and(|core| core.has_ended(*index))
     }
 
     /// As [`Pending::has_ended`], for callers who may wait for the lock.
     pub(crate) fn is_done(&self) -> bool {
-        let State::Op { owner, index, .. } = &self.state else { return true };
+        let Progress::Op { owner, index, .. } = &self.state else { return true };
         owner.shared.lock().has_ended(*index)
     }
 
     /// Waits for the end and returns the result. Blocks.
     pub fn wait(mut self) -> T {
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Op { owner, index, finish } => {
+        match std::mem::replace(&mut self.state, Progress::Taken) {
+            Progress::Op { owner, index, finish } => {
                 let core = owner.shared.lock();
                 let mut core = owner.shared.wait_until(core, |core| core.has_ended(index));
                 let op = core.collect(index);
                 drop(core);
                 finish.run(op)
             }
-            State::Ready(result) => result,
-            State::Taken => unreachable!("`wait` takes the operation by value"),
+            Progress::Ready(result) => result,
+            Progress::Taken => unreachable!("`wait` takes the operation by value"),
         }
     }
 
@@ -181,13 +181,13 @@ impl<T> Pending<T> {
     /// been executed. Returns what became of it: usually [`Error::Cancelled`], and always the buffer. Blocks only while the server may be
     /// moving data of the buffer.
     pub fn cancel(mut self) -> T {
-        if let State::Op { owner, index, .. } = &self.state {
+        if let Progress::Op { owner, index, .. } = &self.state {
             owner.shared.give_up(*index, |core| {
                 core.withdraw(*index, Error::Cancelled);
             });
         }
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Taken => unreachable!("`cancel` takes the operation by value"),
+        match std::mem::replace(&mut self.state, Progress::Taken) {
+            Progress::Taken => unreachable!("`cancel` takes the operation by value"),
             state => Self { state }.wait(),
         }
     }
@@ -195,7 +195,7 @@ impl<T> Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if let State::Op { owner, index, .. } = &self.state {
+        if let Progress::Op { owner, index, .. } = &self.state {
             // A waker runs what it likes when it is dropped.
             let mut waker = None;
             owner.shared.give_up(*index, |core| {
@@ -209,7 +209,7 @@ impl<T> Drop for Pending<T> {
 impl<T> std::fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.state {
-            State::Op { index, .. } => write!(f, "Pending({index})"),
+            Progress::Op { index, .. } => write!(f, "Pending({index})"),
             _ => f.write_str("Pending(ready)"),
         }
     }
@@ -221,7 +221,7 @@ impl<T> Future for Pending<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        if let State::Op { owner, index, .. } = &self.state {
+        if let Progress::Op { owner, index, .. } = &self.state {
             let mut core = owner.shared.lock();
             let op = core.ops.get_mut(*index).filter(|op| !op.done);
             // A waker runs what it likes when it is dropped.
@@ -234,8 +234,8 @@ impl<T> Future for Pending<T> {
                 return Poll::Pending;
             }
         }
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Taken => panic!("the operation was collected before"),
+        match std::mem::replace(&mut self.state, Progress::Taken) {
+            Progress::Taken => panic!("the operation was collected before"),
             state => Poll::Ready(Self { state }.wait()),
         }
     }
@@ -247,7 +247,7 @@ impl<T> Unpin for Pending<T> {}
 /// A session that operations are of, and whether there are others.
 fn owners_of<T>(pendings: &[Pending<T>]) -> (Option<Arc<Owner>>, bool) {
     let mut owners = pendings.iter().filter_map(|pending| match &pending.state {
-        State::Op { owner, .. } => Some(owner),
+        Progress::Op { owner, .. } => Some(owner),
         _ => None,
     });
     let Some(first) = owners.next() else { return (None, false) };
@@ -261,7 +261,7 @@ impl Sessions {
     fn of<T>(pendings: &[Pending<T>]) -> Self {
         let mut sessions: Vec<(Arc<Owner>, Arc<Watch>)> = Vec::new();
         for pending in pendings {
-            let State::Op { owner, .. } = &pending.state else { continue };
+            let Progress::Op { owner, .. } = &pending.state else { continue };
             if sessions.iter().any(|(other, _)| Arc::ptr_eq(owner, other)) {
                 continue;
             }
@@ -314,7 +314,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Waits until one of the operations has ended and returns its place; `None` when there are none. Collect it with
 /// `pendings.swap_remove(place).wait()`. Blocks.
 pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
-    if let Some(place) = pendings.iter().position(|pending| !matches!(pending.state, State::Op { .. })) {
+    if let Some(place) = pendings.iter().position(|pending| !matches!(pending.state, Progress::Op { .. })) {
         return Some(place);
     }
     let (owner, several) = owners_of(pendings);
@@ -333,7 +333,7 @@ pub fn wait_any<T>(pendings: &mut [Pending<T>]) -> Option<usize> {
             return None;
         }
         pendings.iter().position(|pending| match &pending.state {
-            State::Op { index, .. } => core.has_ended(*index),
+            Progress::Op { index, .. } => core.has_ended(*index),
             _ => true,
         })
     };

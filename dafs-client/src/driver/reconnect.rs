@@ -13,12 +13,12 @@ use crate::connect::{Caller, Established, establish};
 use crate::driver::driven::Driven;
 use crate::driver::give_up::GIVE_UP_AFTER;
 use crate::driver::rebuild::Rebuild;
-use crate::driver::{GOODBYE_MAX, Guard, Shared};
+use crate::driver::{GOODBYE_MAX, Guard, SharedSession};
 use crate::engine::recovery::Renewed;
 use crate::error::Error;
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
-pub(crate) fn reconnect<'a>(shared: &'a Shared, mut core: Guard<'a>) -> Guard<'a> {
+pub(crate) fn reconnect<'a>(shared: &'a SharedSession, mut core: Guard<'a>) -> Guard<'a> {
     if !core.is_broken() {
         return core;
     }
@@ -36,7 +36,7 @@ pub(crate) fn begin(core: &mut Driven) -> Resume {
 }
 
 /// Connects again and takes the new connection into use, or ends the session. Blocks.
-pub(crate) fn finish(shared: &Shared, resume: Resume) -> Guard<'_> {
+pub(crate) fn finish(shared: &SharedSession, resume: Resume) -> Guard<'_> {
     let outcome = attempts(shared, resume);
     let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
     core.leader = false;
@@ -76,7 +76,7 @@ struct Fresh {
 }
 
 /// Nobody will use this connection: the session has ended. Blocks, without the lock.
-fn dismiss<'a>(shared: &'a Shared, mut core: Guard<'a>, fresh: Fresh) -> Guard<'a> {
+fn dismiss<'a>(shared: &'a SharedSession, mut core: Guard<'a>, fresh: Fresh) -> Guard<'a> {
     let Fresh { mut established, renewed } = fresh;
     let welcome = &established.terms.welcome;
     let session = match renewed {
@@ -92,14 +92,14 @@ fn dismiss<'a>(shared: &'a Shared, mut core: Guard<'a>, fresh: Fresh) -> Guard<'
 }
 
 /// Tells the server that a session has ended: else it keeps files and locks until the lease is over. Blocks.
-fn say_goodbye(shared: &Shared, endpoint: &mut dyn Endpoint, mut session: ClientSession) {
+fn say_goodbye(shared: &SharedSession, endpoint: &mut dyn Endpoint, mut session: ClientSession) {
     let (server, clock) = (&*shared.server.name, &*shared.clock);
     let deadline = clock.now().after(GOODBYE_MAX);
     // To whom it cannot be said, the lease says it.
     let _ = Caller { endpoint, session: Some(&mut session), server, clock, deadline }.say_goodbye();
 }
 
-fn attempts(shared: &Shared, resume: Resume) -> Result<Fresh, Error> {
+fn attempts(shared: &SharedSession, resume: Resume) -> Result<Fresh, Error> {
     let policy = &shared.config.reconnect;
     let began = shared.clock.now();
     let given_up = began.after(policy.time_max);
@@ -147,7 +147,7 @@ fn is_final(error: &Error) -> bool {
 
 /// Takes the session up again, or the new one that the last attempt began to open everything in.
 fn attempt_once(
-    shared: &Shared,
+    shared: &SharedSession,
     resume: &Resume,
     begun: &mut Option<Rebuild>,
     timeout: Duration,
@@ -197,7 +197,7 @@ impl Driven {
     }
 
     /// Takes a new connection into use.
-    fn install(&mut self, fresh: Fresh, shared: &Shared) {
+    fn install(&mut self, fresh: Fresh, shared: &SharedSession) {
         let Fresh { established, renewed } = fresh;
         self.reconnects += 1;
         self.endpoint = Some(established.endpoint);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     /// What [`Session::close`] does to a session that connects again.
-    fn close(shared: &Shared) {
+    fn close(shared: &SharedSession) {
         shared.stop();
         shared.lock().die(Error::Closed);
     }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::driver::fast_path::{Attempt, Single, Wish};
 use crate::driver::pending::{Finish, Moved, Pending};
-use crate::driver::{EndOnUnwind, Owner, Shared};
+use crate::driver::{EndOnUnwind, Owner, SharedSession};
 use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
@@ -71,7 +71,7 @@ pub(crate) struct Contiguous<'a> {
     pub(crate) policy: RegistrationPolicy,
 }
 
-impl Shared {
+impl SharedSession {
     /// Runs a transfer of memory in one piece to its end; bytes moved. When the session ends meanwhile, so do registrations of the
     /// memory. Blocks.
     #[inline]

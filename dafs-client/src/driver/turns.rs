@@ -1,8 +1,8 @@
 //! Turns of a thread that sleeps on a descriptor of the session ([`Watch`]), and what the other threads do for it.
 //!
 //! No wake-up is lost. While the descriptor is armed, so is the endpoint: another thread that receives arms it again before it releases the
-//! lock, or continues to receive ([`Shared::keep_armed`]). An operation that another thread ends calls (`Interrupt`), and so does what else
-//! needs a turn. A call that comes before the arming makes that fail.
+//! lock, or continues to receive ([`SharedSession::keep_armed`]). When another thread ends an operation, or needs a turn for something
+//! else, it calls (`Interrupt`). A call that comes before the arming makes the arming fail.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::driver::driven::Driven;
 use crate::driver::watch::Watch;
-use crate::driver::{Guard, Shared};
+use crate::driver::{Guard, SharedSession};
 use crate::op::request::Broken;
 
 /// On virtual time nothing can be slept on: a turn lets so much of it pass.
@@ -19,7 +19,7 @@ const VIRTUAL_TURN: Duration = Duration::from_millis(1);
 /// How often a thread that leaves receives what comes meanwhile.
 const ARM_ROUNDS_MAX: u32 = 64;
 
-impl Shared {
+impl SharedSession {
     /// Makes a descriptor of the session. `keeps`: its user will ask which operations have ended.
     pub(crate) fn add_watch(&self, keeps: bool) -> io::Result<Arc<Watch>> {
         let watch = Arc::new(Watch::new(keeps)?);

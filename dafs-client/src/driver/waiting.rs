@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::driver::driven::Driven;
 use crate::driver::sleep::Sleeper;
-use crate::driver::{Guard, SPINS_MAX, Shared, reconnect};
+use crate::driver::{Guard, SPINS_MAX, SharedSession, reconnect};
 use crate::op::request::Broken;
 
-impl Shared {
+impl SharedSession {
     /// Waits until `ready`; the lock is given back meanwhile where others need it.
     pub(crate) fn wait_until<'a>(
         &'a self,

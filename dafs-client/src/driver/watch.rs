@@ -31,11 +31,11 @@ pub(crate) struct Watch {
     /// Its user asks which operations have ended.
     pub(super) keeps: bool,
     /// Changes under the session's lock alone.
-    state: Mutex<State>,
+    state: Mutex<Arming>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Arming {
     /// Which connection's descriptors are watched.
     connection: Option<u64>,
     fds: EventFds,
@@ -58,7 +58,7 @@ impl Watch {
         Ok(Self { epoll, timer, call, keeps, state: Mutex::default() })
     }
 
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, Arming> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

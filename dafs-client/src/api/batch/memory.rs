@@ -4,7 +4,7 @@ use dafs_proto::transport::{Access, RegionError, RemoteRange};
 use smallvec::SmallVec;
 
 use crate::api::batch::part::Part;
-use crate::driver::Shared;
+use crate::driver::SharedSession;
 use crate::engine::core::Core;
 use crate::memory::registration::{Hold, RegistrationPolicy};
 use crate::memory::{RawMemory, RegisteredBuf, tell_of_refusal, tell_once};
@@ -34,7 +34,7 @@ struct Registered {
 /// Where the server reaches the memory of each operation: registered already, registered for the batch, or copied. What the server has
 /// mapped it reaches best, and copying is cheaper there than having it reach into this process. `None`: the system lets nothing of it be
 /// registered, nor memory to copy it to.
-pub(crate) fn memory_of(shared: &Shared, core: &mut Core, operations: &[Part]) -> Option<BatchMemory> {
+pub(crate) fn memory_of(shared: &SharedSession, core: &mut Core, operations: &[Part]) -> Option<BatchMemory> {
     let ordinary = operations.iter().filter(|part| needs_memory(part));
     let size: usize = ordinary.flat_map(|part| &part.memory).map(RawMemory::len).sum();
     let registers = core.terms.registers_ordinary_memory;
@@ -87,7 +87,7 @@ fn needs_memory(part: &Part) -> bool {
 }
 
 /// Registers what is not registered yet, for the time of the batch.
-fn register(shared: &Shared, operations: &[Part]) -> Result<Registered, RegionError> {
+fn register(shared: &SharedSession, operations: &[Part]) -> Result<Registered, RegionError> {
     let mut registered = Registered { ranges: Default::default(), holds: SmallVec::new() };
     for write in [false, true] {
         let parts = operations.iter().filter(|part| needs_memory(part) && part.write == write);

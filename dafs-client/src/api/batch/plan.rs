@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::api::batch::memory::{BOUNCE_KEPT_MAX, memory_of};
 use crate::api::batch::part::{BatchOutcome, Part, Parts};
 use crate::config::Config;
-use crate::driver::Shared;
+use crate::driver::SharedSession;
 use crate::engine::choice::Question;
 use crate::engine::core::Core;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn prepare(
-    shared: &Shared,
+    shared: &SharedSession,
     core: &mut Core,
     mut parts: Parts,
     hints: Option<BatchHints>,
@@ -138,7 +138,7 @@ fn goes_inline(core: &Core, config: &Config, part: &Part) -> bool {
 /// From a finished batch to its buffers and results.
 #[allow(clippy::type_complexity, reason = "both halves of the caller's result")]
 pub(crate) fn results(
-    shared: &Shared,
+    shared: &SharedSession,
     mut op: Op,
     operations: &[Asked],
 ) -> (Keep, Result<Vec<Result<BatchOutcome>>>) {

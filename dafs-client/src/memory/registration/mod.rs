@@ -17,7 +17,7 @@ mod loan;
 mod policy;
 mod ranges;
 mod registrar;
-mod state;
+mod registrations;
 mod watch;
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub(crate) use loan::{Hold, Loan};
 pub(crate) use policy::PolicyCell;
 pub use policy::RegistrationPolicy;
 pub(crate) use registrar::Registrar;
-pub(crate) use state::PinId;
+pub(crate) use registrations::PinId;
 
 /// A stretch of this process's address space: `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

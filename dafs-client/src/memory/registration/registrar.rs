@@ -8,7 +8,7 @@ use dafs_proto::transport::{Access, BorrowedMemory, Domain, MemoryRef, Region, R
 use smallvec::SmallVec;
 
 use super::loan::{Hold, Kept, Loan, Registered, extent_of};
-use super::state::{Making, PinId, State};
+use super::registrations::{Making, PinId, Registrations};
 use super::watch::Watch;
 use super::{
     Extent, RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy, cost, group,
@@ -23,7 +23,7 @@ pub(crate) struct Registrar {
     // Before the state, which its threads use; not in it, for they would wait for themselves. `None`: the kernel has no such
     // thing, or forbids it.
     watch: OnceLock<Option<Watch>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Registrations>>,
     // Of the configuration, or changed since.
     entries_max: AtomicUsize,
     // Something is pinned: else who goes by pins need not look.
@@ -65,7 +65,7 @@ const PINNED_ACCESS: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
 impl Registrar {
     pub(crate) fn new(domain: Arc<dyn Domain>, config: RegistrationConfig) -> Arc<Self> {
-        let state = State::new(config.cost);
+        let state = Registrations::new(config.cost);
         Arc::new(Self {
             domain,
             config,
@@ -220,7 +220,10 @@ impl Registrar {
 
     /// Acts upon what the kernel told; `None` when there is more that it has not told yet.
     #[cold]
-    fn catch_up<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Option<MutexGuard<'a, State>> {
+    fn catch_up<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Registrations>,
+    ) -> Option<MutexGuard<'a, Registrations>> {
         let stale = self.settle(&mut state);
         drop(state);
         drop(stale);
@@ -232,7 +235,7 @@ impl Registrar {
     #[cold]
     fn keep(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, Registrations>,
         extent: Extent,
         access: Access,
         keep: Keep,
@@ -286,7 +289,7 @@ impl Registrar {
     }
 
     /// Keeps a registration if there is room for it. Returns those that gave way.
-    fn insert(&self, state: &mut State, extent: Extent, kept: &Arc<Kept>) -> Vec<Arc<Kept>> {
+    fn insert(&self, state: &mut Registrations, extent: Extent, kept: &Arc<Kept>) -> Vec<Arc<Kept>> {
         let len = extent.len() as u64;
         // Others may have taken the room that was made.
         let mut ended = self.make_room(state, len);
@@ -311,13 +314,13 @@ impl Registrar {
         self.register_extent(extent, access)
     }
 
-    fn has_room(&self, state: &State, len: u64) -> bool {
+    fn has_room(&self, state: &Registrations, len: u64) -> bool {
         state.cache.len() < self.entries_max()
             && state.cache.size().saturating_add(len) <= self.config.size_max
     }
 
     /// Takes out as many as are in the way, or those that are not in use. Dropping them is for the caller, without the lock.
-    fn make_room(&self, state: &mut State, len: u64) -> Vec<Arc<Kept>> {
+    fn make_room(&self, state: &mut Registrations, len: u64) -> Vec<Arc<Kept>> {
         let mut victims = Vec::new();
         while !self.has_room(state, len) {
             let some = self.give_way(state);
@@ -330,7 +333,7 @@ impl Registrar {
     }
 
     /// Takes out some of the registrations that were not used for longest.
-    fn give_way(&self, state: &mut State) -> Vec<Arc<Kept>> {
+    fn give_way(&self, state: &mut Registrations) -> Vec<Arc<Kept>> {
         let victims = state.cache.evict(self.config.evict_count.min(self.entries_max()).max(1));
         state.count_evicted(victims.len());
         victims
@@ -356,7 +359,7 @@ impl Registrar {
     }
 
     /// Has the kernel tell when the extent changes; `false` where it does not.
-    fn watch_too(&self, state: &State, extent: Extent) -> bool {
+    fn watch_too(&self, state: &Registrations, extent: Extent) -> bool {
         let Some(watch) = self.watch() else { return false };
         let used = self.entries_max().min(state.cache.len()) + state.pins.len();
         if watch.watched_count() > 2 * used + UNUSED_WATCHED_MAX {
@@ -375,7 +378,7 @@ impl Registrar {
         self.watching().is_some_and(|watch| watch.is_behind())
     }
 
-    fn settle(&self, state: &mut State) -> Vec<Arc<Kept>> {
+    fn settle(&self, state: &mut Registrations) -> Vec<Arc<Kept>> {
         self.watching().map_or_else(Vec::new, |watch| state.settle(watch))
     }
 
@@ -512,7 +515,7 @@ impl Registrar {
         self.domain.register(MemoryRef::new(Arc::new(memory)), access)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Registrations> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,7 @@ use super::{Extent, RegistrationCost, RegistrationCounters};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PinId(pub(super) usize, pub(super) u64);
 
-pub(super) struct State {
+pub(super) struct Registrations {
     pub(super) cache: Cache<Kept>,
     // Where they end.
     pub(super) pins: BTreeMap<PinId, usize>,
@@ -33,7 +33,7 @@ pub(super) struct Making {
     pub(super) changed: bool,
 }
 
-impl State {
+impl Registrations {
     pub(super) fn new(cost: Option<RegistrationCost>) -> Self {
         Self {
             cache: Cache::new(),
