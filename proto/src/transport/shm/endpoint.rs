@@ -75,7 +75,7 @@ pub struct ShmEndpoint {
     /// Where the peer's ring begins in the segment: asked for at every look.
     pub(super) recv_entries: usize,
     pub(super) policy: WaitPolicy,
-    pub(super) state: State,
+    pub(super) state: Liveness,
     /// Offset and length in the segment of the payload that [`Endpoint::payload`] returns.
     pub(super) current: Option<(usize, usize)>,
     /// Something was sent, or taken, since the peer was last looked at for sleeping.
@@ -103,7 +103,7 @@ pub struct ShmEndpoint {
     pub(super) yield_max: Duration,
 }
 
-pub(super) enum State {
+pub(super) enum Liveness {
     Open,
     /// To be told by the next `recv` or `flush`.
     Failing(TransportError),
@@ -134,7 +134,7 @@ impl ShmEndpoint {
             announces: false,
             capabilities,
             policy,
-            state: State::Open,
+            state: Liveness::Open,
             current: None,
             sent_unflushed: false,
             taken_unflushed: false,
@@ -165,14 +165,14 @@ impl ShmEndpoint {
     /// The connection ends: the next `recv` or `flush` says why.
     #[cold]
     pub(super) fn fail(&mut self, error: impl Into<TransportError>) {
-        if matches!(self.state, State::Open | State::PeerGone) {
-            self.state = State::Failing(error.into());
+        if matches!(self.state, Liveness::Open | Liveness::PeerGone) {
+            self.state = Liveness::Failing(error.into());
         }
     }
 
     /// Posts are still taken.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open)
+        matches!(self.state, Liveness::Open)
     }
 
     /// Takes what the peer sent over the socket, registrations or its end: at most so many messages.
@@ -241,7 +241,7 @@ impl ShmEndpoint {
     /// The peer is gone. A connection that has ended otherwise stays so.
     fn lose_peer(&mut self) {
         if self.is_open() {
-            self.state = State::PeerGone;
+            self.state = Liveness::PeerGone;
         }
     }
 
@@ -320,9 +320,9 @@ impl ShmEndpoint {
             }
         }
         match self.state {
-            State::Open => Ok(None),
+            Liveness::Open => Ok(None),
             // It may have sent right before it closed.
-            State::PeerGone if matches!(self.arrival().0, Arrival::Message) => self.recv(),
+            Liveness::PeerGone if matches!(self.arrival().0, Arrival::Message) => self.recv(),
             _ => Err(self.end()),
         }
     }
@@ -330,13 +330,13 @@ impl ShmEndpoint {
     /// Closes, and says why.
     #[cold]
     fn end(&mut self) -> TransportError {
-        let state = std::mem::replace(&mut self.state, State::Closed);
-        if !matches!(state, State::Closed) {
+        let state = std::mem::replace(&mut self.state, Liveness::Closed);
+        if !matches!(state, Liveness::Closed) {
             sock::shutdown(self.connection.socket.as_fd());
             self.registry.detach(&self.connection);
         }
         match state {
-            State::Failing(error) => error,
+            Liveness::Failing(error) => error,
             _ => TransportError::Closed,
         }
     }
@@ -395,7 +395,7 @@ impl Endpoint for ShmEndpoint {
         if self.armed {
             self.disarm();
         }
-        if !matches!(self.state, State::Open | State::PeerGone) {
+        if !matches!(self.state, Liveness::Open | Liveness::PeerGone) {
             return Err(self.end());
         }
         let (arrival, at) = self.arrival();
@@ -509,7 +509,7 @@ impl Endpoint for ShmEndpoint {
         }
         self.wake_peer();
         match self.state {
-            State::Open | State::PeerGone => Ok(()),
+            Liveness::Open | Liveness::PeerGone => Ok(()),
             _ => Err(self.end()),
         }
     }
@@ -595,7 +595,7 @@ impl OwnMemory for ShmEndpoint {
 
     /// The peer keeps descriptors of what was announced to it.
     fn open_memory(&mut self, to: Reach) {
-        if to == Reach::Domain && !self.announces && !matches!(self.state, State::Closed) {
+        if to == Reach::Domain && !self.announces && !matches!(self.state, Liveness::Closed) {
             self.announces = true;
             self.registry.attach(Arc::clone(&self.connection));
         }

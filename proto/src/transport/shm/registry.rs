@@ -20,14 +20,14 @@ const REVOKE_SPIN: Duration = Duration::from_micros(20);
 
 /// Registered memory and live connections of one domain.
 pub(super) struct Registry {
-    state: Mutex<State>,
+    state: Mutex<Records>,
     /// As [`super::ShmConfig::revoke_wait_max`].
     revoke_wait_max: Duration,
     limits: ShmLimits,
 }
 
 #[derive(Default)]
-struct State {
+struct Records {
     /// By record; the same record on every connection.
     regions: Vec<Option<Registered>>,
     /// Records that were used and are free; the last is taken first, so that few pages are touched.
@@ -57,7 +57,7 @@ struct Registered {
 
 impl Registry {
     pub(super) fn new(revoke_wait_max: Duration, limits: ShmLimits) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State::default()), revoke_wait_max, limits })
+        Arc::new(Self { state: Mutex::new(Records::default()), revoke_wait_max, limits })
     }
 
     /// What memory of peers may take.
@@ -232,7 +232,7 @@ fn publish(connection: &Connection, region: &Registered) {
     connection.announce(Announcement { message, memory: Some(memory.clone()) });
 }
 
-impl State {
+impl Records {
     /// Forgets closed connections whose peers are done with our memory.
     fn sweep(&mut self) {
         let slots = self.records_in_use();

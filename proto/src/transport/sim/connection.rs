@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use super::NodeId;
-use super::state::DomainId;
+use super::world::DomainId;
 use crate::transport::{
     Completion, ConnectParams, Head, LocalSegments, OpToken, PeerFault, RemoteRange, TransportError,
 };

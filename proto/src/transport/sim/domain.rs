@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Link;
-use super::state::{DomainId, ListenerState, REGIONS_MAX};
+use super::world::{DomainId, ListenerState, REGIONS_MAX};
 use super::{NodeId, SimEndpoint, SimNet, nanos};
 use crate::transport::util::{allocate_heap, refuse_faulting};
 use crate::transport::{
@@ -171,7 +171,7 @@ const STEPS_MAX: usize = 64;
 
 impl SimListener {
     /// The listener still stands for this domain: after a crash, another domain may listen on the port.
-    fn own<'a>(&self, state: &'a mut super::State) -> Option<&'a mut ListenerState> {
+    fn own<'a>(&self, state: &'a mut super::SimWorld) -> Option<&'a mut ListenerState> {
         state.listeners.get_mut(&self.port).filter(|listener| listener.domain == self.domain.id)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::connection::{Arrived, Link, Op, Packet, Source};
 use super::domain::DomainShared;
 use super::gather::gather;
-use super::state::State;
+use super::world::SimWorld;
 use super::{SimNet, nanos};
 use crate::transport::{
     Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, Head, HeapMemory, Interrupt,
@@ -99,7 +99,7 @@ impl SimEndpoint {
     }
 
     /// Room for one more post: an RDMA operation, a receive of the peer, or both.
-    fn check_room(&self, state: &mut State, rdma: bool, receive: bool) -> Result<(), PostError> {
+    fn check_room(&self, state: &mut SimWorld, rdma: bool, receive: bool) -> Result<(), PostError> {
         let full_ppm = state.plan().full_ppm;
         let false_full = state.chance(full_ppm);
         let side = state.side(self.link).ok_or(PostError::Closed)?;
@@ -168,7 +168,7 @@ impl SimEndpoint {
     }
 
     /// Something that a waiting caller wants to know.
-    fn is_ready(&self, state: &mut State) -> bool {
+    fn is_ready(&self, state: &mut SimWorld) -> bool {
         state.side(self.link).is_none_or(|side| {
             !side.inbox.is_empty() || !side.completions.is_empty() || side.room || side.end.is_some()
         })
@@ -388,7 +388,7 @@ impl Endpoint for SimEndpoint {
     ) -> Result<(), TransportError> {
         self.flush()?;
         let deadline_ns = timeout.map(|timeout| self.net().lock().now_ns().saturating_add(nanos(timeout)));
-        let ready = |state: &mut State| {
+        let ready = |state: &mut SimWorld| {
             let ready = self.is_ready(state);
             if let Some(side) = state.side(self.link) {
                 side.room = false;

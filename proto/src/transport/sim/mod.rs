@@ -21,8 +21,8 @@ mod domain;
 mod endpoint;
 mod gather;
 mod plan;
-mod state;
 mod trace;
+mod world;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub use endpoint::SimEndpoint;
 pub use plan::{FaultPlan, Random};
 pub use trace::Counters;
 
-use state::State;
+use world::SimWorld;
 
 /// A simulated machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,11 +49,11 @@ impl NodeId {
 /// A simulated network. Clones are the same network.
 #[derive(Clone)]
 pub struct SimNet {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWorld>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedWorld {
+    state: Mutex<SimWorld>,
     idle: Mutex<Option<IdleCallback>>,
 }
 
@@ -63,7 +63,10 @@ impl SimNet {
     /// A network at time 0 whose chances are drawn from `seed`.
     pub fn new(seed: u64, plan: FaultPlan) -> Self {
         Self {
-            shared: Arc::new(Shared { state: Mutex::new(State::new(seed, plan)), idle: Mutex::new(None) }),
+            shared: Arc::new(SharedWorld {
+                state: Mutex::new(SimWorld::new(seed, plan)),
+                idle: Mutex::new(None),
+            }),
         }
     }
 
@@ -153,7 +156,7 @@ impl SimNet {
         ReportOnPanic { net: self.clone() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SimWorld> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

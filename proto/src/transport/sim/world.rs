@@ -20,7 +20,7 @@ const BACKLOG_MAX: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DomainId(pub(super) u64);
 
-pub(super) struct State {
+pub(super) struct SimWorld {
     seed: u64,
     plan: FaultPlan,
     random: Random,
@@ -95,7 +95,7 @@ impl Event {
     }
 }
 
-impl State {
+impl SimWorld {
     pub(super) fn new(seed: u64, plan: FaultPlan) -> Self {
         Self {
             seed,

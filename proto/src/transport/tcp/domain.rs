@@ -16,15 +16,15 @@ use super::super::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, Listener, Memory, MemoryRef, OwnMemory,
     Provider, Region, RegionError,
 };
+use super::domain_parts::{TcpDomainParts, TcpSettings};
 use super::endpoint::TcpEndpoint;
 use super::frame::{HEADER_SIZE, Hello};
 use super::listener::TcpListener;
 use super::memory::BufferPool;
-use super::shared::{Shared, TcpSettings};
 
 /// The protection domain of the tcp provider.
 pub struct TcpDomain {
-    shared: Arc<Shared>,
+    shared: Arc<TcpDomainParts>,
 }
 
 impl Default for TcpDomain {
@@ -42,7 +42,7 @@ impl TcpDomain {
     /// A domain with these settings.
     pub fn with_settings(settings: TcpSettings) -> Self {
         let regions = RegionTable::new(settings.regions_max);
-        Self { shared: Arc::new(Shared { regions, pool: BufferPool::new(), settings }) }
+        Self { shared: Arc::new(TcpDomainParts { regions, pool: BufferPool::new(), settings }) }
     }
 
     /// As [`Domain::connect`], with the provider's own type.

@@ -35,7 +35,7 @@ impl Default for TcpSettings {
 }
 
 /// Memory and settings.
-pub(super) struct Shared {
+pub(super) struct TcpDomainParts {
     pub(super) regions: Arc<RegionTable>,
     pub(super) pool: BufferPool,
     pub(super) settings: TcpSettings,

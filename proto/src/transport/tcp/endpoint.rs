@@ -18,11 +18,11 @@ use super::super::{
     LocalSegments, MemoryRef, OpToken, OwnMemory, PostError, Posted, PostedList, Provider, RdmaLists, Reach,
     Received, Region, RegionError, RemoteRange, SendSlot, Span, Stream, Traffic, TransportError, WaitPolicy,
 };
+use super::domain_parts::TcpDomainParts;
 use super::frame::Hello;
 use super::input::{Filled, Input, Step};
 use super::link::{Counters, Link};
 use super::output::{Output, faulted};
-use super::shared::Shared;
 use super::sys::{self, Block, Left};
 use super::{LIST_RANGES_MAX, RDMA_SIZE_MAX, SEGMENTS_MAX};
 
@@ -80,7 +80,7 @@ impl TcpEndpoint {
     /// A connection over `socket`, which is blocking, after the hellos were exchanged.
     pub(super) fn new(
         socket: TcpStream,
-        shared: Arc<Shared>,
+        shared: Arc<TcpDomainParts>,
         peer: SocketAddr,
         own: Hello,
         theirs: Hello,

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::super::{Completion, OpToken, RegionFault, RegionKey, TransportError};
-use super::shared::Shared;
+use super::domain_parts::TcpDomainParts;
 
 /// What a connection has cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Counters {
 /// The socket, and what has happened on it.
 pub(super) struct Link {
     pub(super) socket: TcpStream,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<TcpDomainParts>,
     pub(super) completions: VecDeque<Completion>,
     pub(super) counters: Counters,
     /// The only regions that the peer reaches; `None` for all of the domain.

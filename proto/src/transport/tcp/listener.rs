@@ -18,9 +18,9 @@ use super::super::{
     Address, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError, WaitPolicy,
 };
 use super::domain::configure;
+use super::domain_parts::TcpDomainParts;
 use super::endpoint::TcpEndpoint;
 use super::frame::{HEADER_SIZE, Hello};
-use super::shared::Shared;
 
 /// Connections that wait to be accepted by the kernel's count.
 const BACKLOG: i32 = 1024;
@@ -48,7 +48,7 @@ pub struct TcpListener {
     has_more: bool,
     // No descriptors were left at the last accept: `expire_handshakes` tries again, since no event will come for those that wait.
     out_of_descriptors: bool,
-    shared: Arc<Shared>,
+    shared: Arc<TcpDomainParts>,
     hello: Hello,
     policy: WaitPolicy,
 }
@@ -73,7 +73,11 @@ enum Failure {
 }
 
 impl TcpListener {
-    pub(super) fn bind(at: SocketAddr, shared: Arc<Shared>, params: &ConnectParams) -> io::Result<Self> {
+    pub(super) fn bind(
+        at: SocketAddr,
+        shared: Arc<TcpDomainParts>,
+        params: &ConnectParams,
+    ) -> io::Result<Self> {
         let socket = Socket::new(socket2::Domain::for_address(at), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;

@@ -23,6 +23,7 @@
 //! Idle connections hold no buffers: staging goes back to the pool in [`Endpoint::arm`](super::Endpoint::arm).
 
 mod domain;
+mod domain_parts;
 mod endpoint;
 pub mod frame;
 mod input;
@@ -31,7 +32,6 @@ mod listener;
 mod memory;
 mod output;
 mod ranges;
-mod shared;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -39,10 +39,10 @@ mod wake;
 
 pub use super::util::{DEPTH_MAX, PAYLOAD_MAX};
 pub use domain::TcpDomain;
+pub use domain_parts::TcpSettings;
 pub use endpoint::TcpEndpoint;
 pub use link::Counters;
 pub use listener::TcpListener;
-pub use shared::TcpSettings;
 
 /// Largest single RDMA operation, bytes.
 pub const RDMA_SIZE_MAX: u32 = 16 << 20;

@@ -10,7 +10,7 @@ use super::super::{MemoryRef, Span};
 use super::device::{Device, MemoryRegion, Rights};
 use super::frame::{NOTE_SIZE, PREFIX_SIZE};
 use super::handshake::Hello;
-use super::memory::{Shared, registered_buffer};
+use super::memory::{VerbsDomainParts, registered_buffer};
 use super::queue::Segment;
 
 /// Marks the ids of receives; the rest of the id is the buffer.
@@ -147,7 +147,7 @@ fn class_of(payload_len: usize) -> usize {
     SIZES.iter().position(|size| *size >= len).unwrap_or(SIZES.len() - 1)
 }
 
-fn take(shared: &Shared, device: &Arc<Device>, class: usize) -> io::Result<Buffer> {
+fn take(shared: &VerbsDomainParts, device: &Arc<Device>, class: usize) -> io::Result<Buffer> {
     let taken = shared.buffers.take(device, class);
     match taken {
         // What is only kept for later may stand in the way.
@@ -169,7 +169,7 @@ pub(super) struct Receives {
     count_max: u32,
     /// Their number follows what is expected.
     follows: bool,
-    shared: Arc<Shared>,
+    shared: Arc<VerbsDomainParts>,
     device: Arc<Device>,
 }
 
@@ -177,7 +177,7 @@ impl Receives {
     /// The first receives of a connection that agreed on `count_max`: few where they shall follow what is expected and the device can
     /// make peers wait, or as many as there is memory for. They are to be posted: see [`Receives::all`].
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<VerbsDomainParts>,
         device: &Arc<Device>,
         count_max: u32,
         payload_max: u32,
@@ -304,13 +304,13 @@ pub(super) struct Slots {
     in_use: u32,
     large_bytes: usize,
     pub(super) count_max: u32,
-    shared: Arc<Shared>,
+    shared: Arc<VerbsDomainParts>,
     device: Arc<Device>,
 }
 
 impl Slots {
     /// At most `count_max` slots at once.
-    pub(super) fn new(shared: &Arc<Shared>, device: &Arc<Device>, count_max: u32) -> Self {
+    pub(super) fn new(shared: &Arc<VerbsDomainParts>, device: &Arc<Device>, count_max: u32) -> Self {
         Self {
             buffers: Slab::new(),
             free: Default::default(),

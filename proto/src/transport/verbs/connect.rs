@@ -10,7 +10,7 @@ use super::cm::{CmId, QueueSize};
 use super::device::{Device, DeviceLimits};
 use super::ffi;
 use super::handshake::Hello;
-use super::memory::Shared;
+use super::memory::VerbsDomainParts;
 use super::queue::{CompletionQueue, QueuePair, RecvList};
 use super::{INLINE_LESS, INLINE_WANTED, RDMA_SIZE_NEEDED, READS_MAX, SEGMENTS_MAX};
 
@@ -85,7 +85,7 @@ pub(super) struct Prepared {
 }
 
 /// The domain's device, which the first connection or listener decides.
-pub(super) fn device_of(id: &CmId, shared: &Shared) -> io::Result<Arc<Device>> {
+pub(super) fn device_of(id: &CmId, shared: &VerbsDomainParts) -> io::Result<Arc<Device>> {
     let context = id.context();
     if context.is_null() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the address belongs to no RDMA device"));
@@ -112,7 +112,7 @@ impl Prepared {
     pub(super) fn new(
         id: CmId,
         device: Arc<Device>,
-        shared: &Arc<Shared>,
+        shared: &Arc<VerbsDomainParts>,
         wanted: &Hello,
         accepted: bool,
     ) -> io::Result<Self> {

@@ -19,7 +19,7 @@ use super::device::Device;
 use super::events::{self, Fate, Listed};
 use super::frame::{Frame, HEADER_SIZE, NOTE_SIZE};
 use super::handshake::Hello;
-use super::memory::Shared;
+use super::memory::VerbsDomainParts;
 use super::post::{Operation, Work};
 use super::queue::{CompletionQueue, Done, POLL_BATCH, QueuePair, RecvList, SendList};
 use super::status::{self, explain};
@@ -49,7 +49,7 @@ struct Arrival {
 
 /// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum Phase {
     Open,
     /// This side closed; what it sent may still be on its way.
     Closing {
@@ -103,7 +103,7 @@ pub(super) struct Core {
     arrivals: VecDeque<Arrival>,
     // Buffer, offset and length of the payload of the message that was delivered last.
     pub(super) current: Option<(u32, usize, usize)>,
-    pub(super) state: State,
+    pub(super) state: Phase,
     /// What the device said of it.
     fate: Arc<Fate>,
     /// Why the connection has ended; told when what arrived before is delivered.
@@ -126,7 +126,7 @@ pub(super) struct Core {
     pub(super) counters: Counters,
     /// What of them is in the totals of the process.
     pub(super) counters_told: Counters,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<VerbsDomainParts>,
     pub(super) device: Arc<Device>,
 }
 
@@ -134,7 +134,7 @@ impl Core {
     /// A connection whose handshake is done.
     pub(super) fn new(
         prepared: Prepared,
-        shared: Arc<Shared>,
+        shared: Arc<VerbsDomainParts>,
         theirs: Hello,
         policy: WaitPolicy,
     ) -> io::Result<Self> {
@@ -180,7 +180,7 @@ impl Core {
             repost: RecvList::new(),
             arrivals: VecDeque::new(),
             current: None,
-            state: State::Open,
+            state: Phase::Open,
             failure: None,
             starved: false,
             room_wanted: 0,
@@ -345,15 +345,15 @@ impl Core {
             self.found_one = self.arrivals.len() == 1;
         }
         match self.state {
-            State::Open if self.starved => self.ask_for_room(),
-            State::Open => {}
-            State::Closing { until }
+            Phase::Open if self.starved => self.ask_for_room(),
+            Phase::Open => {}
+            Phase::Closing { until }
                 if self.work.is_empty() || self.failure.is_some() || Instant::now() >= until =>
             {
                 self.end();
             }
-            State::Closing { .. } => {}
-            State::Ended { until } => {
+            Phase::Closing { .. } => {}
+            Phase::Ended { until } => {
                 if !self.work.is_empty() && Instant::now() >= until {
                     tracing::warn!(
                         "the device does not give work requests back; the queue pair is destroyed under them"
@@ -432,7 +432,7 @@ impl Core {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == Phase::Open
     }
 
     /// The connection ends; the next `recv` says why, after what arrived before. A reason replaces none, and that it was closed.
@@ -452,7 +452,7 @@ impl Core {
     #[cold]
     pub(super) fn end(&mut self) -> TransportError {
         let error = self.failure.take().unwrap_or(TransportError::Closed);
-        if matches!(self.state, State::Ended { .. }) {
+        if matches!(self.state, Phase::Ended { .. }) {
             return error;
         }
         self.tell_counters();
@@ -465,7 +465,7 @@ impl Core {
             TransportError::System { .. } => tracing::warn!(?peer, %error, "connection failed"),
         }
         self.drop_unposted();
-        self.state = State::Ended { until: Instant::now() + FLUSH_MAX };
+        self.state = Phase::Ended { until: Instant::now() + FLUSH_MAX };
         self.id.disconnect();
         error
     }
@@ -487,7 +487,7 @@ impl Core {
             self.end();
             return;
         }
-        self.state = State::Closing { until: Instant::now() + LINGER_MAX };
+        self.state = Phase::Closing { until: Instant::now() + LINGER_MAX };
         // A request is kept free for this, and inline or not, the note has memory: its slot may be any, as nothing is built any more.
         let note = Frame::Close.encode_note();
         match self.slots.take(0) {

@@ -17,12 +17,12 @@ use super::device::{Device, devices};
 use super::endpoint::VerbsEndpoint;
 use super::handshake::Hello;
 use super::listener::VerbsListener;
-use super::memory::Shared;
+use super::memory::VerbsDomainParts;
 
 /// The protection domain of the verbs provider: one device, that of its first connection or listener.
 #[derive(Default)]
 pub struct VerbsDomain {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<VerbsDomainParts>,
 }
 
 impl VerbsDomain {

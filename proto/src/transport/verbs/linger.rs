@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::super::util::{Home, lock};
-use super::core::{Core, LINGER_MAX, State};
+use super::core::{Core, LINGER_MAX, Phase};
 
 /// How often each is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -89,6 +89,6 @@ pub(super) fn count() -> usize {
 impl Core {
     /// Closed, and the peer has not acknowledged everything: for a while it may.
     pub(super) fn is_lingering(&self) -> bool {
-        matches!(self.state, State::Closing { until } if Instant::now() < until) && !self.is_quiet()
+        matches!(self.state, Phase::Closing { until } if Instant::now() < until) && !self.is_quiet()
     }
 }

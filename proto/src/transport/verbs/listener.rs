@@ -20,7 +20,7 @@ use super::domain::private_data;
 use super::endpoint::VerbsEndpoint;
 use super::events;
 use super::handshake::Hello;
-use super::memory::Shared;
+use super::memory::VerbsDomainParts;
 
 /// Handshakes in progress. Beyond it the oldest makes room, or new ones are refused.
 const HANDSHAKES_MAX: usize = 256;
@@ -45,7 +45,7 @@ pub struct VerbsListener {
     ready: VecDeque<VerbsEndpoint>,
     pub(super) id: CmId,
     address: Address,
-    shared: Arc<Shared>,
+    shared: Arc<VerbsDomainParts>,
     hello: Hello,
     policy: WaitPolicy,
     /// The last connection was refused for want of room.
@@ -69,7 +69,11 @@ struct Handshake {
 }
 
 impl VerbsListener {
-    pub(super) fn bind(at: SocketAddr, shared: Arc<Shared>, params: &ConnectParams) -> io::Result<Self> {
+    pub(super) fn bind(
+        at: SocketAddr,
+        shared: Arc<VerbsDomainParts>,
+        params: &ConnectParams,
+    ) -> io::Result<Self> {
         let id = CmId::new(&EventChannel::new()?)?;
         id.bind(at)?;
         if !id.context().is_null() {

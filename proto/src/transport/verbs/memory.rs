@@ -239,7 +239,7 @@ pub(super) fn registered_buffer(
 
 /// What the connections of a domain share.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct VerbsDomainParts {
     pub(super) device: OnceLock<Arc<Device>>,
     pub(super) registry: Arc<Registry>,
     pub(super) pins: PinCache,
@@ -247,7 +247,7 @@ pub(super) struct Shared {
     pub(super) buffers: BufferPool,
 }
 
-impl Shared {
+impl VerbsDomainParts {
     /// Gives registered memory back that is only kept for later. Tells whether there was any.
     #[cold]
     pub(super) fn shrink(&self) -> bool {

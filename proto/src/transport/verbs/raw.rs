@@ -21,7 +21,7 @@ use super::connect::{device_of, set_rnr_timer};
 use super::device::{Device, MemoryRegion, Rights};
 use super::domain::{Refusal, await_event, explain_missing, private_data, resolve};
 use super::handshake::HELLO_SIZE;
-use super::memory::{Shared, registered_buffer};
+use super::memory::{VerbsDomainParts, registered_buffer};
 use super::queue::{Action, CompletionQueue, QueuePair, RecvList, Segment, SendList};
 use super::status::{SUCCESS, explain};
 use super::{INLINE_WANTED, READS_MAX};
@@ -51,7 +51,7 @@ pub struct RawSetup {
 /// Waits for one connection at a time.
 pub struct RawListener {
     id: CmId,
-    shared: Arc<Shared>,
+    shared: Arc<VerbsDomainParts>,
     ip: SocketAddr,
 }
 
@@ -118,7 +118,7 @@ impl RawEnd {
     pub fn connect(to: SocketAddr, setup: &RawSetup) -> io::Result<Self> {
         let deadline = Instant::now() + CONNECT_TIME_MAX;
         let id = resolve(to, deadline).map_err(|refusal| explain_missing(refusal.into_io()))?;
-        let device = device_of(&id, &Shared::default())?;
+        let device = device_of(&id, &VerbsDomainParts::default())?;
         let mut end = Self::new(id, device, setup)?;
         end.id.connect(&end.about(), (READS_MAX, READS_MAX))?;
         let established =

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::smallvec;
 
-use super::super::endpoint::{ShmEndpoint, State};
+use super::super::endpoint::{Liveness, ShmEndpoint};
 use super::super::handshake::{Message, malformed};
 use super::super::layout::{ENTRY_SIZE, Side};
 use super::super::map::create_memory_file;
@@ -391,7 +391,7 @@ fn ended_connection_ignores_a_failure_of_its_socket() {
     server.drain_control(1);
     assert!(matches!(server.recv(), Err(TransportError::Peer(_))));
     server.drain_control(1);
-    assert!(matches!(server.state, State::Closed));
+    assert!(matches!(server.state, Liveness::Closed));
 }
 
 // [SHM-32] [SHM-60] The sum of all lengths is bounded, whatever they are.

@@ -213,7 +213,7 @@ pub(super) fn prepare(listener: &mut VerbsListener) -> Prepared {
     assert_eq!(next_event(&id, listener).kind, CmEventKind::AddressResolved);
     id.resolve_route(HANG).unwrap();
     assert_eq!(next_event(&id, listener).kind, CmEventKind::RouteResolved);
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<VerbsDomainParts>::default();
     let device = device_of(&id, &shared).unwrap();
     Prepared::new(id, device, &shared, &Hello::new(&params()), false).unwrap()
 }

@@ -19,7 +19,7 @@ use super::cm::{CmEvent, CmEventKind, CmId, EventChannel, poll_readable};
 use super::connect::{Prepared, device_of};
 use super::device::Device;
 use super::handshake::Hello;
-use super::memory::Shared;
+use super::memory::VerbsDomainParts;
 use super::*;
 
 /// What changed between two looks.
