@@ -35,11 +35,11 @@ pub struct Cut {
 /// A relay in front of a TCP server. Dropping it ends it and cuts its connections.
 pub struct Relay {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<CutterState>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-struct Shared {
+struct CutterState {
     server: SocketAddr,
     /// The first connections are cut so, in order; later ones are not.
     plan: Vec<Cut>,
@@ -60,7 +60,7 @@ impl Relay {
         let Address::Tcp(server) = server else { panic!("{server} is not a TCP address") };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port for the relay");
         let address = listener.local_addr().expect("the relay's address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CutterState {
             server: *server,
             plan,
             from: Mutex::default(),
@@ -147,7 +147,7 @@ impl Drop for Relay {
     }
 }
 
-impl Shared {
+impl CutterState {
     fn connections(&self) -> MutexGuard<'_, Vec<(TcpStream, TcpStream)>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,7 +178,7 @@ impl Shared {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<CutterState>) {
     for client in listener.incoming() {
         if shared.stopping.load(Ordering::Acquire) {
             return;
@@ -198,7 +198,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-fn pump(shared: &Shared, way: Way, client: &TcpStream, server: &TcpStream, mut left: u64) {
+fn pump(shared: &CutterState, way: Way, client: &TcpStream, server: &TcpStream, mut left: u64) {
     let (mut from, mut to) = match way {
         Way::ToServer => (client, server),
         Way::ToClient => (server, client),

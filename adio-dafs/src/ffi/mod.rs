@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::file::{AccessMode, COUNTERS, CollectiveWay, File, Opening, Request};
-use crate::name::{Place, Surroundings};
+use crate::name::{FileAddress, Surroundings};
 pub use abi::*;
 use dafs_ffi::last_error;
 use guard::{argument, guard};
@@ -26,7 +26,7 @@ use types::{bytes_out, hints, name, put, put_text};
 pub struct adio_dafs_file(Arc<File>);
 
 /// Where a file is, for C.
-pub struct adio_dafs_place(Place);
+pub struct adio_dafs_place(FileAddress);
 
 /// A transfer under way, for C.
 pub struct adio_dafs_request(Request);

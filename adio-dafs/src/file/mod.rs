@@ -38,7 +38,7 @@ pub use transfer::Transfer;
 use crate::error::{Class, Error, Result};
 use crate::hint::{MemoryMode, Settings};
 use crate::memory::Trials;
-use crate::name::Place;
+use crate::name::FileAddress;
 use crate::server::Server;
 use pointer::SharedPointer;
 use view::Views;
@@ -56,7 +56,7 @@ pub struct File {
     /// The same on all of them, and of no other open.
     key: u64,
     server: Arc<Server>,
-    place: Place,
+    place: FileAddress,
     mode: AccessMode,
     /// Processes that opened it together.
     ranks: usize,
@@ -222,7 +222,7 @@ impl File {
     }
 
     /// Where the file is.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &FileAddress {
         &self.place
     }
 

@@ -17,7 +17,7 @@ use super::{AccessMode, Account, Counters, File, Returning, by_policies};
 use crate::error::{Class, Error, Result};
 use crate::hint::Settings;
 use crate::memory::Trials;
-use crate::name::{Place, Surroundings};
+use crate::name::{FileAddress, Surroundings};
 use crate::server::Server;
 
 /// For so long others may join.
@@ -83,7 +83,7 @@ impl Opening<'_> {
         self.made(place, server, inner, Some((joined, ticket.key())))
     }
 
-    fn place(&self) -> Result<Place> {
+    fn place(&self) -> Result<FileAddress> {
         let shown = self.name.to_string_lossy();
         Surroundings::of_process()?.place(self.name).map_err(|error| error.cannot("open", &shown))
     }
@@ -97,7 +97,7 @@ impl Opening<'_> {
     /// `joined`: by a token, or else by the path; and the key of the open. `None` at the first process.
     fn made(
         &self,
-        place: Place,
+        place: FileAddress,
         server: Arc<Server>,
         inner: dafs_client::File,
         joined: Option<(bool, u64)>,
@@ -162,7 +162,7 @@ impl File {
 }
 
 /// A rank finds something else than the file that the first one has open.
-fn other_than_opened(place: &Place, found: &str) -> Error {
+fn other_than_opened(place: &FileAddress, found: &str) -> Error {
     let what = format!(
         "{found} here, where the first rank has one open: it was removed or replaced meanwhile, or is at another server; \
          this name must lead to the same server on all nodes"
@@ -178,12 +178,16 @@ pub fn delete(name: &OsStr) -> Result<()> {
 }
 
 /// Removes the file at a place, whatever its name leads to by now. Blocks.
-pub fn remove(place: &Place) -> Result<()> {
+pub fn remove(place: &FileAddress) -> Result<()> {
     let removed = Server::on_export(place, |_, export| export.remove_file(&place.path));
     removed.map_err(|error| error.cannot("delete", &place.shown))
 }
 
-fn by_path(export: &Export, place: &Place, options: &OpenOptions) -> dafs_client::Result<dafs_client::File> {
+fn by_path(
+    export: &Export,
+    place: &FileAddress,
+    options: &OpenOptions,
+) -> dafs_client::Result<dafs_client::File> {
     export.open_with(&place.path, options)
 }
 

@@ -14,7 +14,7 @@ use super::File;
 use super::atomic::next_owner;
 use super::counters::Count;
 use crate::error::{Class, Error, Result};
-use crate::name::Place;
+use crate::name::FileAddress;
 
 /// What the file holds: which view the pointer is of, and the pointer, in etypes; little endian.
 const RECORD_SIZE: usize = 16;
@@ -32,11 +32,11 @@ const ATTEMPTS_MAX: u32 = 16;
 /// This process's part of it.
 #[derive(Debug, Default)]
 pub(super) struct SharedPointer {
-    state: Mutex<State>,
+    state: Mutex<PointerInView>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PointerInView {
     file: Option<Arc<dafs_client::File>>,
     /// Views that the file had before: a pointer of an earlier one counts for nothing.
     view: u64,
@@ -54,7 +54,7 @@ pub(super) fn new_key() -> u64 {
 }
 
 impl SharedPointer {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PointerInView> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -265,7 +265,7 @@ fn decoded(record: &[u8], view: u64) -> Outcome<Option<u64>> {
 }
 
 /// Beside the file, hidden, with its name in it where there is room.
-fn name_of(place: &Place, key: u64) -> PathBuf {
+fn name_of(place: &FileAddress, key: u64) -> PathBuf {
     let end = format!(".dafs-shared-pointer.{key:016x}");
     let name = place.path.file_name().unwrap_or(OsStr::new(""));
     let mut own = OsString::from(".");
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn pointer_name_is_hidden_beside_the_file_and_short_enough() {
-        let place = |path: String| Place {
+        let place = |path: String| FileAddress {
             server: dafs_client::Url::parse(OsStr::new("dafs+tcp://h:1")).unwrap(),
             export: "data".into(),
             path: path.into(),

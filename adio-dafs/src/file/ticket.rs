@@ -2,7 +2,7 @@ use dafs_client::{FileIdentity, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Class, Error, Result};
-use crate::name::Place;
+use crate::name::FileAddress;
 
 /// What one process tells the others, so that they have the same file open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub(super) struct Ticket {
 const VERSION: u32 = 3;
 
 impl Ticket {
-    pub(super) fn new(token: Option<&Token>, place: &Place, identity: FileIdentity, key: u64) -> Self {
+    pub(super) fn new(token: Option<&Token>, place: &FileAddress, identity: FileIdentity, key: u64) -> Self {
         use std::os::unix::ffi::OsStrExt;
         Self {
             version: VERSION,
@@ -63,7 +63,7 @@ impl Ticket {
     }
 
     /// The place is the one that the ticket is for.
-    pub(super) fn check(&self, place: &Place) -> Result<()> {
+    pub(super) fn check(&self, place: &FileAddress) -> Result<()> {
         use std::os::unix::ffi::OsStrExt;
         if self.export == place.export && self.path == place.path.as_os_str().as_bytes() {
             return Ok(());

@@ -25,7 +25,7 @@ const PATH_SIZE_MAX: usize = 4096;
 
 /// Where a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileAddress {
     /// The server, without export and path.
     pub server: Url,
     /// The export.
@@ -70,7 +70,7 @@ impl Surroundings {
     ///
     /// # Errors
     /// [`Class::BadFile`] when the name is not one of a file on dafs, or names no file.
-    pub fn place(&self, name: &OsStr) -> Result<Place> {
+    pub fn place(&self, name: &OsStr) -> Result<FileAddress> {
         let url = match (has_scheme(name.as_bytes()), self.prefixes.find(name, &self.directory)) {
             (true, _) => self.parse(name)?,
             (false, Some(url)) => url,
@@ -117,7 +117,7 @@ fn below(server: &Url, path: &[u8]) -> Result<Url> {
     Url::parse(&OsString::from_vec(text)).map_err(|error| dafs_client::Error::from(error).into())
 }
 
-fn place(url: Url) -> Result<Place> {
+fn place(url: Url) -> Result<FileAddress> {
     let shown = url.to_string();
     let bad = |what: &str| Error::new(Class::BadFile, format!("{shown} {what}"));
     let export = url.export.as_ref().ok_or_else(|| bad("names no export; write SERVER/EXPORT/PATH"))?;
@@ -131,7 +131,7 @@ fn place(url: Url) -> Result<Place> {
         return Err(Error::new(Class::BadFile, what));
     }
     let path = PathBuf::from(OsString::from_vec(url.path.clone()));
-    Ok(Place { server: Url { export: None, path: Vec::new(), ..url }, export, path, shown })
+    Ok(FileAddress { server: Url { export: None, path: Vec::new(), ..url }, export, path, shown })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use dafs_client::{Background, Config, Export, ReconnectPolicy, Session, Url, loa
 use crate::environment::{text, variable};
 use crate::error::{Class, Error, Result};
 use crate::hint::{CACHE_ENTRIES, Settings, parse_bool, say_unusable};
-use crate::name::Place;
+use crate::name::FileAddress;
 use gone::Gone;
 
 /// A session, and what was mounted in it.
@@ -106,7 +106,7 @@ impl Server {
     /// Does something on the export of a place, in the session of its server; when that has ended, in another. An export that has another
     /// directory since the server was restarted is mounted again. Blocks.
     pub fn on_export<T>(
-        place: &Place,
+        place: &FileAddress,
         act: impl Fn(&Arc<Self>, &Export) -> dafs_client::Result<T>,
     ) -> Result<T> {
         let server = Self::connected(&place.server)?;

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow, bail};
 use tempfile::TempDir;
 
 use crate::interrupt;
-use crate::peer::libnfs::Place;
+use crate::peer::libnfs::NfsFile;
 use crate::progress::POLL_INTERVAL;
 use crate::sys;
 
@@ -43,9 +43,9 @@ impl Ganesha {
         directory: &Path,
         file: &str,
         cpus: &[usize],
-        connect: impl Fn(&Place) -> anyhow::Result<T> + Send + 'static,
+        connect: impl Fn(&NfsFile) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<(Self, T)> {
-        let place = Place {
+        let place = NfsFile {
             host: "127.0.0.1".to_owned(),
             nfs_port: NFS_PORT,
             mount_port: MOUNT_PORT,
@@ -119,8 +119,8 @@ impl Servers {
     /// Connects, as soon as the server is ready for it.
     fn connect<T>(
         &mut self,
-        place: &Place,
-        connect: &impl Fn(&Place) -> anyhow::Result<T>,
+        place: &NfsFile,
+        connect: &impl Fn(&NfsFile) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let start = Instant::now();
         loop {

@@ -95,7 +95,7 @@ pub(crate) fn available() -> anyhow::Result<()> {
 
 /// Where a file is.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct NfsFile {
     /// Address of the server.
     pub(crate) host: String,
     /// Port of its NFS service.
@@ -136,7 +136,7 @@ struct Slot {
 
 impl File {
     /// Connects and opens the file for reading and writing.
-    pub(crate) fn open(place: &Place) -> anyhow::Result<Self> {
+    pub(crate) fn open(place: &NfsFile) -> anyhow::Result<Self> {
         let api = Api::load()?;
         // SAFETY: no preconditions.
         let nfs = unsafe { (api.nfs_init_context)() };

@@ -15,12 +15,12 @@ use crate::storage::Identity;
 const SECRET: &str = "000102030405060708090a0b0c0d0e0f";
 
 /// A server with a directory and a key file of its own.
-struct Place {
+struct Fixture {
     directory: TempDir,
     environment: Environment,
 }
 
-impl Place {
+impl Fixture {
     fn new(privileged: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("data")).unwrap();
@@ -47,7 +47,7 @@ impl Place {
         self.config_over(arguments, &Config::default())
     }
 
-    /// As [`Place::config`], for a server that serves what `began` says.
+    /// As [`Fixture::config`], for a server that serves what `began` says.
     fn config_over(&self, arguments: &[&str], began: &Config) -> Result<Config, String> {
         let fill = |text: &&str| text.replace("DATA", &self.path("data")).replace("KEYS", &self.path("keys"));
         let arguments = std::iter::once("dafs-server".to_owned()).chain(arguments.iter().map(fill));
@@ -80,7 +80,7 @@ fn tcp(text: &str) -> Address {
 // [ACC-154]
 #[test]
 fn settings_are_read_again_without_a_look_at_what_is_served() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let arguments = ["--export", "data=DATA", "--listen", "tcp://127.0.0.1:7"];
     let mut began = place.config(&arguments).unwrap();
     // As if the name were not known any more.
@@ -99,7 +99,7 @@ fn settings_are_read_again_without_a_look_at_what_is_served() {
 // [ACC-43] [ACC-99]
 #[test]
 fn config_of_the_smallest_command_has_the_defaults() {
-    let config = Place::new(true).config(&["--export", "data=DATA"]).unwrap();
+    let config = Fixture::new(true).config(&["--export", "data=DATA"]).unwrap();
     let defaults = Config::default();
     assert_eq!(config.listeners, [tcp("127.0.0.1:12049"), Address::Shm("/run/dafs/dafs.sock".into())]);
     assert_eq!(config.poll, WaitPolicy::Adaptive);
@@ -113,7 +113,7 @@ fn config_of_the_smallest_command_has_the_defaults() {
 
 #[test]
 fn config_of_every_flag_is_as_written() {
-    let config = Place::new(true)
+    let config = Fixture::new(true)
         .config(&[
             "--export",
             "data=DATA",
@@ -220,7 +220,7 @@ fn config_of_every_flag_is_as_written() {
 
 #[test]
 fn limit_that_leaves_clients_nothing_is_refused() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     for (flag, least) in [
         ("--identity-share", "1"),
         ("--handshakes-max", "1"),
@@ -239,7 +239,7 @@ fn limit_that_leaves_clients_nothing_is_refused() {
 
 #[test]
 fn config_number_out_of_range_names_flag_and_range() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let cases = [
         ("--sessions-max", "1", "1000000", ["0", "1000001"]),
         ("--slots-max", "1", "1024", ["0", "1025"]),
@@ -279,7 +279,7 @@ fn config_number_out_of_range_names_flag_and_range() {
 // [ACC-40]
 #[test]
 fn export_flag_of_every_form_is_read() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let data = ExportKind::Directory(place.path("data").into());
     let base = ExportConfig::new("d", data);
     let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
@@ -321,7 +321,7 @@ fn export_flag_of_every_form_is_read() {
 // [ACC-170]
 #[test]
 fn root_of_memory_is_the_user_s_whose_server_is_unprivileged() {
-    let place = Place::new(false);
+    let place = Fixture::new(false);
     let root = |flag| place.export(flag).unwrap().root;
     let server = &place.environment.server;
     let (uid, gid) = (server.identity.uid, server.identity.gid);
@@ -333,7 +333,7 @@ fn root_of_memory_is_the_user_s_whose_server_is_unprivileged() {
 // [ACC-170]
 #[test]
 fn owner_and_mode_that_are_none_are_refused() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     for (flag, words) in [
         ("d=mem:4K,owner=5", "owner=5 is not a user and a group"),
         ("d=mem:4K,owner=root:root", "not a user and a group"),
@@ -351,7 +351,7 @@ fn owner_and_mode_that_are_none_are_refused() {
 
 #[test]
 fn export_flag_with_fault_names_it_and_the_remedy() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let long = format!("{}=DATA", "n".repeat(EXPORT_NAME_SIZE_MAX + 1));
     let cases: &[(&str, &[&str])] = &[
         ("DATA", &["name is missing", "--export data=/srv/data"]),
@@ -390,7 +390,7 @@ fn export_flag_with_fault_names_it_and_the_remedy() {
 // [ACC-40]
 #[test]
 fn export_directory_may_have_any_bytes_but_a_comma() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let directory = place.directory.path().join(OsStr::from_bytes(b"a=b:\xff;c"));
     std::fs::create_dir(&directory).unwrap();
     let mut flag = OsString::from("d=");
@@ -408,7 +408,7 @@ fn export_directory_may_have_any_bytes_but_a_comma() {
 #[test]
 fn export_of_relative_directory_becomes_absolute() {
     let settings = Settings { exports: vec!["d=.".into()], ..Settings::default() };
-    let config = Config::from_settings(settings, &Place::new(true).environment).unwrap();
+    let config = Config::from_settings(settings, &Fixture::new(true).environment).unwrap();
     let ExportKind::Directory(path) = &config.exports[0].kind else { panic!("no directory") };
     assert!(path.is_absolute(), "{path:?}");
 }
@@ -416,7 +416,7 @@ fn export_of_relative_directory_becomes_absolute() {
 // [ACC-33]
 #[test]
 fn export_that_needs_privileges_is_refused_without_them() {
-    let place = Place::new(false);
+    let place = Fixture::new(false);
     let own = format!("d=DATA,squash={}:1000", place.environment.server.identity.uid);
     for flag in ["d=DATA", "d=DATA,squash=server", own.as_str(), "d=mem:,map=client", "d=mem:,squash=5:6"] {
         assert!(place.export(flag).is_ok(), "{flag}");
@@ -428,7 +428,7 @@ fn export_that_needs_privileges_is_refused_without_them() {
 
 #[test]
 fn config_without_or_with_repeated_exports_is_refused() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     assert_says(place.config(&[]), &["--export", "--export data=/srv/data"], "none");
     let twice = place.config(&["--export", "d=DATA", "--export", "d=mem:"]);
     assert_says(twice, &["--export d=mem:", "\"d\" is taken"], "twice");
@@ -437,7 +437,7 @@ fn config_without_or_with_repeated_exports_is_refused() {
 // [SESS-3] [ACC-75] [ACC-76]
 #[test]
 fn listener_beyond_loopback_needs_keys() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let listen = |address: &str, more: &[&str]| {
         place
             .config(&[&["--export", "d=mem:", "--listen", address], more].concat())
@@ -456,7 +456,7 @@ fn listener_beyond_loopback_needs_keys() {
 
 #[test]
 fn listener_that_is_no_address_is_refused() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     for (address, need) in [
         ("127.0.0.1:0", "tcp://127.0.0.1:12049"),
         ("sim://1", "tcp://HOST:PORT"),
@@ -472,7 +472,7 @@ fn listener_that_is_no_address_is_refused() {
 // [ACC-50]
 #[test]
 fn metrics_beyond_loopback_need_a_word() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let metrics = |address: &str, more: &[&str]| {
         place
             .config(&[&["--export", "d=mem:", "--metrics", address], more].concat())
@@ -490,20 +490,20 @@ fn metrics_beyond_loopback_need_a_word() {
 
 #[test]
 fn log_filter_that_is_none_is_refused() {
-    let error = Place::new(true).config(&["--export", "d=mem:", "--log", "dafs_server=loud"]);
+    let error = Fixture::new(true).config(&["--export", "d=mem:", "--log", "dafs_server=loud"]);
     assert_says(error, &["--log dafs_server=loud", "error, warn, info"], "log");
 }
 
 #[test]
 fn key_file_that_is_missing_names_the_flag() {
-    let error = Place::new(true).config(&["--export", "d=mem:", "--key-file", "/nowhere/keys"]);
+    let error = Fixture::new(true).config(&["--export", "d=mem:", "--key-file", "/nowhere/keys"]);
     assert_says(error, &["--key-file", "/nowhere/keys", "keygen"], "keys");
 }
 
 // [ACC-42]
 #[test]
 fn file_says_what_flags_say() {
-    let config = Place::new(true)
+    let config = Fixture::new(true)
         .file(
             "listen = ['tcp://0.0.0.0:12049', 'shm:///run/x.sock']\nkey-file = 'KEYS'\npoll = 'busy'\n\
              inline-max = '8K'\ntransfer-size-max = 1048576\n\
@@ -557,7 +557,7 @@ fn file_takes_the_names_of_all_flags() {
 
 #[test]
 fn file_with_fault_names_place_and_remedy() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let cases: &[(&str, &[&str])] = &[
         ("listen = 7", &["--config /f", "line 1", "--help"]),
         ("lisen = []", &["unknown field `lisen`"]),
@@ -587,7 +587,7 @@ fn file_with_fault_names_place_and_remedy() {
 // [ACC-23]
 #[test]
 fn key_file_given_as_settings_is_refused_without_quoting_it() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     for text in [
         format!("# keys\nalpha:{SECRET}\n"),
         format!("# keys\n{SECRET}"),
@@ -603,7 +603,7 @@ fn key_file_given_as_settings_is_refused_without_quoting_it() {
 // [ACC-97] [ACC-98]
 #[test]
 fn faulty_file_value_is_located_unless_a_flag_replaced_it() {
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let with_flags = |text: &str, flags: &[&str]| {
         let flags = Cli::try_parse_from([&["dafs-server", "--export", "d=mem:"], flags].concat()).unwrap();
         let settings = flags.settings.over(Settings::from_toml(text, "--config /f").unwrap());
@@ -625,7 +625,7 @@ fn faulty_file_value_is_located_unless_a_flag_replaced_it() {
 fn file_that_cannot_be_read_names_the_flag() {
     let load = |path: &Path| Settings::load(path).map_err(|error| error.to_string());
     assert_says(load(Path::new("/nowhere")), &["--config /nowhere", "No such file", "TOML"], "missing");
-    let place = Place::new(true);
+    let place = Fixture::new(true);
     let path = place.directory.path().join("f");
     let limit = usize::try_from(CONFIG_FILE_SIZE_MAX).unwrap();
     std::fs::write(&path, " ".repeat(limit)).unwrap();

@@ -20,11 +20,11 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// A relay in front of a TCP server. Dropping it ends it and its connections.
 pub(crate) struct Recorder {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-struct Shared {
+struct RecorderState {
     server: SocketAddr,
     recorded: Mutex<Vec<Segment>>,
     grown: Condvar,
@@ -37,7 +37,7 @@ impl Recorder {
         let Address::Tcp(server) = server else { panic!("{server} is not a TCP address") };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port for the relay");
         let address = listener.local_addr().expect("the relay's address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RecorderState {
             server: *server,
             recorded: Mutex::default(),
             grown: Condvar::new(),
@@ -94,7 +94,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<RecorderState>) {
     for (client, number) in listener.incoming().zip(FIRST_CLIENT..) {
         if shared.is_stopping.load(Ordering::Acquire) {
             return;
@@ -111,7 +111,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-fn pump(shared: &Shared, client: u16, way: Way, [at_client, at_server]: [TcpStream; 2]) {
+fn pump(shared: &RecorderState, client: u16, way: Way, [at_client, at_server]: [TcpStream; 2]) {
     let (mut from, mut to) = match way {
         Way::ToServer => (&at_client, &at_server),
         Way::ToClient => (&at_server, &at_client),

@@ -9,8 +9,8 @@ use super::at::Spot;
 use super::draft::Drafts;
 use super::item::{Item, Linked, Options};
 use super::meta::Cause;
-use super::place::Place;
 use super::tally::Tally;
+use super::tree_root::TreeRoot;
 use crate::report::{Failures, lock};
 use crate::signals::{Interrupt, Patience};
 
@@ -72,7 +72,7 @@ impl Account {
     }
 
     /// Reports what could not be done. The end of a session is reported once, and ends everything: all that follows would fail for it.
-    pub(super) fn failed(&self, place: &Place, action: &str, path: &Path, cause: &Cause) {
+    pub(super) fn failed(&self, place: &TreeRoot, action: &str, path: &Path, cause: &Cause) {
         if cause.ends_session() && self.over.swap(true, Ordering::Relaxed) {
             return;
         }

@@ -13,7 +13,7 @@ use super::item::{BATCH_COUNT, Item};
 use super::meta::{Cause, Later, Meta};
 use super::names::{Above, Made};
 use super::open_file::ROUNDS_MAX;
-use super::place::Place;
+use super::tree_root::TreeRoot;
 use crate::remote::sure;
 
 /// Sets the attributes of directories in which all is made, deepest first: a directory may lose the permission that is
@@ -73,7 +73,7 @@ pub(super) fn commit_names(account: &Account, tops: &[Item]) {
     let mut parents = BTreeSet::new();
     for item in tops {
         let destination = &item.roots.destination;
-        if let Place::Remote(target) = destination
+        if let TreeRoot::Remote(target) = destination
             && let Some(parent) = target.path.parent()
             && parents.insert((target.url_of(parent).to_os_string(), parent.to_owned()))
         {
@@ -102,7 +102,7 @@ pub(super) fn commit_full(account: &Account, item: &Item) {
 }
 
 /// Makes a directory durable, with these names in it.
-fn commit_made(account: &Account, place: &Place, above: &Above, made: Option<Made>) -> Result<(), Cause> {
+fn commit_made(account: &Account, place: &TreeRoot, above: &Above, made: Option<Made>) -> Result<(), Cause> {
     commit_directory(place, above)?;
     match made {
         None => Ok(()),
@@ -127,7 +127,7 @@ fn made_in(account: &Account, item: &Item) -> Option<(Above, Made)> {
 /// durable. `again` makes it so.
 fn settle(
     account: &Account,
-    place: &Place,
+    place: &TreeRoot,
     above: &Above,
     mut made: Made,
     again: impl Fn() -> Result<(), Cause>,
@@ -145,7 +145,7 @@ fn settle(
 }
 
 /// Looks at names. A copy that has its temporary name again is renamed; what is not there is reported, and left out.
-fn renew(account: &Account, place: &Place, above: &Above, made: &mut Made) {
+fn renew(account: &Account, place: &TreeRoot, above: &Above, made: &mut Made) {
     let begin = |name: &Path, step: &dyn Fn(&At) -> Later<Meta>| match above.at(place, name) {
         Ok(at) => step(&at),
         Err(cause) => Later::Now(Err(cause)),
@@ -182,7 +182,7 @@ fn renew(account: &Account, place: &Place, above: &Above, made: &mut Made) {
     }
 }
 
-fn commit_directory(place: &Place, above: &Above) -> Result<(), Cause> {
+fn commit_directory(place: &TreeRoot, above: &Above) -> Result<(), Cause> {
     let commit = || {
         let Some(opening) = above.itself(place)?.begin_open_dir() else { return Ok(()) };
         let dir = opening.wait()?;

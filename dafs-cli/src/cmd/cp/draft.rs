@@ -33,13 +33,13 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Temporary names that there are now, of the whole command.
 pub(super) struct Drafts {
-    state: Mutex<State>,
+    state: Mutex<DraftNames>,
     /// What they were renamed to; `None` where that is not made durable.
     pub(super) names: Option<Names>,
 }
 
 #[derive(Default)]
-struct State {
+struct DraftNames {
     next: u64,
     open: BTreeMap<u64, (At, String)>,
     left: Vec<String>,

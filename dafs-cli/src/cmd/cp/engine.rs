@@ -22,8 +22,8 @@ use super::group;
 use super::item::{BATCH_COUNT, Folders, Item, Linked, Made, is_large, is_sparse};
 use super::large;
 use super::meta::{Cause, Meta, SET_GROUP_ID};
-use super::place::Place;
 use super::same;
+use super::tree_root::TreeRoot;
 use crate::folder::Folder;
 use crate::report::{Failure, lock};
 
@@ -51,7 +51,7 @@ pub(super) struct Engine {
     // Directories in which all is made, without their attributes yet.
     whole: Arc<Mutex<Vec<Item>>>,
     // Those that another tree may come to as well: they get theirs at the end.
-    shared: Mutex<Shared>,
+    shared: Mutex<MergedDirectories>,
 }
 
 #[derive(Default)]
@@ -64,12 +64,12 @@ struct Work {
 
 /// Directories of which one may be made of several.
 #[derive(Default)]
-struct Shared {
+struct MergedDirectories {
     items: Vec<Item>,
     made: HashSet<String>,
 }
 
-impl Shared {
+impl MergedDirectories {
     /// Takes one more: to those that come later it was there.
     fn push(&mut self, item: &mut Item) {
         item.was_there |= !self.made.insert(item.roots.destination.shown(&item.path()));
@@ -477,5 +477,5 @@ fn directory((held, meta): (Base, Meta)) -> Result<(Base, Meta), Cause> {
 
 /// A pipe or device of this machine that the user named.
 fn is_local_stream(item: &Item) -> bool {
-    item.follow && matches!(item.roots.source, Place::Local(_))
+    item.follow && matches!(item.roots.source, TreeRoot::Local(_))
 }

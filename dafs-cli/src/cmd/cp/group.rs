@@ -11,9 +11,9 @@ use super::item::{Item, Roots, is_large};
 use super::large::{self, short};
 use super::meta::{Cause, Later, Meta};
 use super::open_file::{OpenFile, SMALL_SIZE_MAX};
-use super::place::Place;
 use super::same;
 use super::sink::Sink;
+use super::tree_root::TreeRoot;
 
 /// A file on its way: read, not yet written.
 type Loaded = (Item, Meta, Vec<u8>, Option<Extras>);
@@ -22,7 +22,7 @@ type Loaded = (Item, Meta, Vec<u8>, Option<Extras>);
 type Begun<X, R> = Vec<(Item, X, Later<R>)>;
 
 /// The side of a copy that a step is about.
-type Side = fn(&Roots) -> &Place;
+type Side = fn(&Roots) -> &TreeRoot;
 
 const SOURCE: Side = |roots| &roots.source;
 const DESTINATION: Side = |roots| &roots.destination;

@@ -11,7 +11,7 @@ use super::draft::Drafts;
 use super::local;
 use super::meta::{Cause, KeepOwner, Later, Meta};
 use super::open_file::{OpenFile, SMALL_SIZE_MAX};
-use super::place::Place;
+use super::tree_root::TreeRoot;
 use crate::folder::Folder;
 use crate::report::lock;
 
@@ -23,8 +23,8 @@ pub(super) const BATCH_COUNT: usize = 64;
 
 /// Where a tree comes from and goes to.
 pub(super) struct Roots {
-    pub(super) source: Place,
-    pub(super) destination: Place,
+    pub(super) source: TreeRoot,
+    pub(super) destination: TreeRoot,
     pub(super) keep_owner: KeepOwner,
     /// Both are reached through one session.
     pub(super) one_session: bool,

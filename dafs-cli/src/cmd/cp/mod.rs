@@ -14,11 +14,11 @@ mod local;
 mod meta;
 mod names;
 mod open_file;
-mod place;
 mod pump;
 mod same;
 mod sink;
 mod tally;
+mod tree_root;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
@@ -35,8 +35,8 @@ use self::draft::Drafts;
 use self::engine::Engine;
 use self::item::{Item, Options, Roots};
 use self::meta::{Cause, KeepOwner, Meta};
-use self::place::Place;
 use self::tally::Tally;
+use self::tree_root::TreeRoot;
 use crate::flags::Cp;
 use crate::remote::{Remotes, is_remote, join};
 use crate::report::{Failure, Failures, INTERRUPTED, Result, say};
@@ -131,7 +131,7 @@ fn is_terminal() -> bool {
 
 /// Where things go.
 struct Plan {
-    place: Place,
+    place: TreeRoot,
     /// What is there already, links followed.
     existing: Option<Meta>,
     /// It was written with a slash at its end: only a directory is meant.
@@ -172,7 +172,7 @@ impl Plan {
         let places = items.iter().map(|item| &item.roots.source).chain([&self.place]);
         let mut sessions: Vec<&Session> = Vec::new();
         for place in places {
-            if let Place::Remote(target) = place
+            if let TreeRoot::Remote(target) = place
                 && !sessions.iter().any(|known| known.agreed().session == target.session.agreed().session)
             {
                 sessions.push(&target.session);
@@ -205,7 +205,7 @@ impl Plan {
     fn item(&self, operand: &OsStr, flags: &Cp, remotes: &Remotes) -> Result<Item> {
         let source = place(operand, remotes)?;
         let top = Path::new("");
-        if let (Place::Local(_), Place::Local(_)) = (&source, &self.place) {
+        if let (TreeRoot::Local(_), TreeRoot::Local(_)) = (&source, &self.place) {
             return Err(Failure::usage(format!(
                 "cannot copy {}: its destination is on this machine too; use cp",
                 source.shown(top)
@@ -249,7 +249,7 @@ fn with_content_of(source: &OsStr, words: &[OsString]) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-impl Place {
+impl TreeRoot {
     /// A name below this root as a root.
     fn below(&self, name: &Path) -> Self {
         match self {
@@ -259,23 +259,23 @@ impl Place {
     }
 }
 
-fn place(operand: &OsStr, remotes: &Remotes) -> Result<Place> {
+fn place(operand: &OsStr, remotes: &Remotes) -> Result<TreeRoot> {
     match is_remote(operand) {
-        true => Ok(Place::Remote(remotes.target(operand)?)),
+        true => Ok(TreeRoot::Remote(remotes.target(operand)?)),
         false if operand.is_empty() => {
             Err(Failure::usage("cannot use an empty path: it names nothing; for this directory write ."))
         }
-        false => Ok(Place::Local(PathBuf::from(operand))),
+        false => Ok(TreeRoot::Local(PathBuf::from(operand))),
     }
 }
 
 /// The name that a source gets in a directory: its last part; nothing for `.`, `..` and `/`, whose content goes there
 /// itself, as with cp; the export's name for its root.
-fn base_name(source: &Place) -> PathBuf {
+fn base_name(source: &TreeRoot) -> PathBuf {
     let path = match source {
-        Place::Remote(target) if target.path.as_os_str().is_empty() => return target.export.name().into(),
-        Place::Remote(target) => target.path.as_os_str(),
-        Place::Local(path) => path.as_os_str(),
+        TreeRoot::Remote(target) if target.path.as_os_str().is_empty() => return target.export.name().into(),
+        TreeRoot::Remote(target) => target.path.as_os_str(),
+        TreeRoot::Local(path) => path.as_os_str(),
     };
     // Not by its components: those of `a/.` are those of `a`.
     let bytes = path.as_bytes();
@@ -288,10 +288,10 @@ fn base_name(source: &Place) -> PathBuf {
 }
 
 /// Only root can give files to others: on a server, when it lets this client act as root, which an export may forbid all the same.
-fn may_give_files_away(destination: &Place) -> Result<bool> {
+fn may_give_files_away(destination: &TreeRoot) -> Result<bool> {
     match destination {
-        Place::Local(_) => Ok(rustix::process::geteuid().is_root()),
-        Place::Remote(target) => match target.session.limits() {
+        TreeRoot::Local(_) => Ok(rustix::process::geteuid().is_root()),
+        TreeRoot::Remote(target) => match target.session.limits() {
             Ok(limits) => Ok(limits.uid == 0),
             Err(error) => {
                 Err(destination.failed("ask for the limits of", Path::new(""), &Cause::Client(error)))

@@ -9,7 +9,7 @@ use dafs_proto::wire::SessionId;
 
 use super::at::{At, Base, Spot};
 use super::meta::Cause;
-use super::place::Place;
+use super::tree_root::TreeRoot;
 use crate::folder::Folder;
 use crate::report::lock;
 
@@ -37,7 +37,7 @@ enum Key {
 
 impl Above {
     /// That of a copy, where it has one.
-    pub(super) fn of(place: &Place, copy: &Spot) -> Option<Self> {
+    pub(super) fn of(place: &TreeRoot, copy: &Spot) -> Option<Self> {
         match &copy.folder {
             Some(folder) => Some(Self::Folder(Arc::clone(folder))),
             None => Some(Self::Path(place.path(&copy.name).parent()?.to_owned())),
@@ -52,7 +52,7 @@ impl Above {
     }
 
     /// Where a name in it is.
-    pub(super) fn at(&self, place: &Place, name: &Path) -> Result<At, Cause> {
+    pub(super) fn at(&self, place: &TreeRoot, name: &Path) -> Result<At, Cause> {
         match self {
             Self::Path(_) => Ok(place.at_own(name.to_owned())),
             Self::Folder(folder) => place.at(&Spot::below(folder, name.to_owned())),
@@ -60,7 +60,7 @@ impl Above {
     }
 
     /// Itself.
-    pub(super) fn itself(&self, place: &Place) -> Result<At, Cause> {
+    pub(super) fn itself(&self, place: &TreeRoot) -> Result<At, Cause> {
         match self {
             Self::Path(path) => Ok(place.at_own(path.clone())),
             Self::Folder(folder) => Ok(folder.held()?.itself()),
@@ -68,7 +68,7 @@ impl Above {
     }
 
     /// Itself, or the name in it, for people.
-    pub(super) fn shown(&self, place: &Place, name: Option<&Path>) -> PathBuf {
+    pub(super) fn shown(&self, place: &TreeRoot, name: Option<&Path>) -> PathBuf {
         match (self, name) {
             (Self::Path(path), None) => path.clone(),
             (Self::Path(_), Some(own)) => own.to_owned(),

@@ -9,7 +9,7 @@ use dafs_client::{Error, Extent, Pending, RegisteredBuf, Session, Status, Transf
 use super::large::{Copy, Fault};
 use super::meta::Cause;
 use super::open_file::{OpenFile, read_full};
-use super::place::Place;
+use super::tree_root::TreeRoot;
 use crate::remote::sure;
 use crate::signals::progressed;
 
@@ -116,10 +116,10 @@ impl<'a> Pump<'a> {
         let copy = self.copy;
         let roots = &copy.item.roots;
         let (reads, writes) = match (&roots.source, &roots.destination) {
-            (Place::Remote(from), Place::Remote(to)) => {
+            (TreeRoot::Remote(from), TreeRoot::Remote(to)) => {
                 (Some(&from.session), (!roots.one_session).then_some(&to.session))
             }
-            (Place::Remote(one), _) | (_, Place::Remote(one)) => (Some(&one.session), None),
+            (TreeRoot::Remote(one), _) | (_, TreeRoot::Remote(one)) => (Some(&one.session), None),
             _ => (None, None),
         };
         let size = usize::try_from(copy.meta.size).unwrap_or(usize::MAX);

@@ -14,7 +14,7 @@ use dafs_client::FileKind;
 use super::at::Spot;
 use super::item::{Item, Roots};
 use super::meta::{Cause, Meta};
-use super::place::Place;
+use super::tree_root::TreeRoot;
 use crate::remote::normal;
 use crate::report::{Failure, Result};
 
@@ -24,13 +24,13 @@ use crate::report::{Failure, Result};
 /// The source is a directory that would be copied onto or into itself, or, within one session, any file onto itself. Other files
 /// are looked at when their copies are opened: see [`refuse`].
 pub(super) fn refuse_copies_into_themselves(
-    source: &Place,
-    destination: &Place,
+    source: &TreeRoot,
+    destination: &TreeRoot,
     meta: &Meta,
 ) -> Result<bool> {
     let top = Path::new("");
     let one_session = match (source, destination) {
-        (Place::Remote(from), Place::Remote(to)) => {
+        (TreeRoot::Remote(from), TreeRoot::Remote(to)) => {
             from.session.agreed().session == to.session.agreed().session
         }
         _ => false,
@@ -41,7 +41,7 @@ pub(super) fn refuse_copies_into_themselves(
     }
     // A link is copied as a link: what it leads to is another file.
     let follow = meta.kind != FileKind::Symlink;
-    let is_source = |place: &Place| -> Result<bool> {
+    let is_source = |place: &TreeRoot| -> Result<bool> {
         match place.metadata(follow) {
             Ok(found) if found.id == meta.id => {
                 let same = one_session
@@ -68,7 +68,7 @@ pub(super) fn refuse_copies_into_themselves(
         return Ok(one_session);
     }
     let mut inside = match (source, destination) {
-        (Place::Remote(from), Place::Remote(to)) if one_session => {
+        (TreeRoot::Remote(from), TreeRoot::Remote(to)) if one_session => {
             from.export.name() == to.export.name() && normal(&to.path).starts_with(normal(&from.path))
         }
         _ => false,
@@ -147,20 +147,20 @@ fn is_one(
 }
 
 /// The directories that something is in, as far as they can be seen from here, the nearest first.
-fn above(place: &Place) -> Vec<Place> {
+fn above(place: &TreeRoot) -> Vec<TreeRoot> {
     match place {
-        Place::Remote(target) => normal(&target.path)
+        TreeRoot::Remote(target) => normal(&target.path)
             .ancestors()
             .skip(1)
-            .map(|path| Place::Remote(target.at(path.to_owned())))
+            .map(|path| TreeRoot::Remote(target.at(path.to_owned())))
             .collect(),
-        Place::Local(path) => {
+        TreeRoot::Local(path) => {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             // Links on the way are followed: it is the last directory that tells what it is in.
             let existing: Option<PathBuf> =
                 path.ancestors().skip(1).find_map(|path| std::fs::canonicalize(path).ok());
             let existing = existing.unwrap_or_default();
-            existing.ancestors().map(|path| Place::Local(path.to_owned())).collect()
+            existing.ancestors().map(|path| TreeRoot::Local(path.to_owned())).collect()
         }
     }
 }

@@ -12,12 +12,12 @@ use crate::report::Failure;
 /// The root of a tree that is copied from or to.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "there are two for each operand")]
-pub(super) enum Place {
+pub(super) enum TreeRoot {
     Local(PathBuf),
     Remote(Target),
 }
 
-impl Place {
+impl TreeRoot {
     /// Where a name of a tree is. Opens the directory that it is in, where that was closed.
     pub(super) fn at(&self, spot: &Spot) -> Result<At, Cause> {
         match &spot.folder {
@@ -72,7 +72,7 @@ impl Place {
         self.shown_own(&self.path(path))
     }
 
-    /// As [`Place::shown`], of a path that does not begin at this root.
+    /// As [`TreeRoot::shown`], of a path that does not begin at this root.
     pub(super) fn shown_own(&self, own: &Path) -> String {
         match self {
             Self::Local(_) => crate::quote::shown_path(own),

@@ -63,7 +63,7 @@ impl Others {
 }
 
 /// A file, the server that writes windows of it, and the others.
-struct Place {
+struct Fixture {
     server: Box<dyn FileSystem>,
     node: NodeId,
     others: Rc<RefCell<Others>>,
@@ -106,7 +106,7 @@ pub(super) fn serve(directory: &Path) -> [(Box<dyn FileSystem>, NodeId); 2] {
     })
 }
 
-impl Place {
+impl Fixture {
     fn new(inside: &Path) -> Self {
         let directory = tempfile::tempdir_in(inside).unwrap();
         let [(server, node), (worker, other)] = serve(directory.path());
@@ -251,7 +251,7 @@ const WAYS: [(bool, bool); 4] = [(true, false), (false, false), (true, true), (f
 #[test]
 fn process_killed_at_any_call_leaves_the_gaps_unchanged() {
     for directory in directories() {
-        let mut place = Place::new(&directory);
+        let mut place = Fixture::new(&directory);
         let (mut numbers, mut kills, mut torn) = (Numbers(11), 0, 0);
         for round in 0..40 {
             let (layout, parts) = case(&mut numbers, round);
@@ -299,7 +299,7 @@ fn process_killed_at_any_call_leaves_the_gaps_unchanged() {
 fn failed_call_changes_no_gap_and_reports_what_was_written() {
     const ERRORS: [Errno; 4] = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG, Errno::IO];
     for directory in directories() {
-        let mut place = Place::new(&directory);
+        let mut place = Fixture::new(&directory);
         let (mut numbers, mut short, mut failed) = (Numbers(12), 0, 0);
         for round in 0..40 {
             let (layout, parts) = case(&mut numbers, round);
@@ -356,7 +356,7 @@ fn failed_call_changes_no_gap_and_reports_what_was_written() {
 
 /// The calls of a list's window that is to be written at once, where `course` decides about each, and what is said of it.
 fn at_once(
-    place: &mut Place,
+    place: &mut Fixture,
     mut course: impl FnMut(Call) -> Course + 'static,
 ) -> (Result<Option<usize>, NowError>, Vec<Call>) {
     let calls = Rc::new(RefCell::new(Vec::new()));
@@ -379,7 +379,7 @@ fn writes(calls: &[Call]) -> [bool; 2] {
 #[test]
 fn window_at_once_is_written_without_waiting_where_the_kernel_promises_that() {
     for directory in directories() {
-        let mut place = Place::new(&directory);
+        let mut place = Fixture::new(&directory);
         place.lay(&(20_000, vec![(0, vec![1; 20_000])]));
         let fails = |errno| move |call| if call == Call::WriteNow { Course::Fail(errno) } else { Course::Go };
         let (result, calls) = at_once(&mut place, fails(Errno::AGAIN));
@@ -404,7 +404,7 @@ fn file_that_cannot_be_opened_for_the_moment_is_sieved_later() {
         for (errno, is_later) in
             [(Errno::MFILE, true), (Errno::NFILE, true), (Errno::AGAIN, true), (Errno::ROFS, false)]
         {
-            let mut place = Place::new(&directory);
+            let mut place = Fixture::new(&directory);
             place.lay(&(20_000, vec![(0, vec![1; 20_000])]));
             let (result, calls) = at_once(&mut place, move |call| match call {
                 Call::Open => Course::Fail(errno),
