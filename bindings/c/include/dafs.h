@@ -104,6 +104,8 @@ struct dafs_options {
   uint32_t reconnect_time_ms;
   // DAFS_BACKGROUND_….
   int background;
+  // How the data of transfers travels: "auto", "inline", "direct", "bounced", "eager", "client-initiated" or "hybrid"; "auto".
+  const char *method;
 };
 
 // An entry of a directory.
@@ -395,7 +397,7 @@ ptrdiff_t dafs_wait_any(struct dafs_op *const *ops, size_t count);
 
 /* How structs begin: the library sees which version of them the program knows. */
 #ifdef __cplusplus
-#define DAFS_OPTIONS_INIT { sizeof(struct dafs_options), 0, nullptr, nullptr, 0, 0, 0, 0 }
+#define DAFS_OPTIONS_INIT { sizeof(struct dafs_options), 0, nullptr, nullptr, 0, 0, 0, 0, nullptr }
 #define DAFS_DIRENT_INIT { sizeof(struct dafs_dirent), 0, 0, 0, {0} }
 #define DAFS_OP_INIT { sizeof(struct dafs_op), 0, 0, 0, 0, 0, 0, nullptr }
 #else

@@ -62,6 +62,8 @@ pub struct dafs_options {
     pub reconnect_time_ms: u32,
     /// DAFS_BACKGROUND_….
     pub background: c_int,
+    /// How the data of transfers travels: "auto", "inline", "direct", "bounced", "eager", "client-initiated" or "hybrid"; "auto".
+    pub method: *const c_char,
 }
 
 /// A part of a file.

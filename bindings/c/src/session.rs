@@ -2,12 +2,12 @@
 #![allow(unsafe_code, reason = "pointers of C callers")]
 #![allow(clippy::missing_safety_doc, reason = "the header is the contract")]
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, OsStr, c_char, c_int};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use dafs_client::{Background, Config, Session, load_key};
+use dafs_client::{Background, Config, MethodOverride, Session, load_key};
 use dafs_ffi::{bytes_out, last_error, put, text};
 
 use crate::abi::{
@@ -137,6 +137,7 @@ unsafe fn config_of(options: *const dafs_options) -> Result<Config> {
         operation_timeout_ms: 0,
         reconnect_time_ms: 0,
         background: DAFS_BACKGROUND_DEFAULT,
+        method: std::ptr::null(),
     };
     if size < size_of::<u32>() {
         return Err(invalid("the size of the options is not set: begin with DAFS_OPTIONS_INIT"));
@@ -157,6 +158,9 @@ unsafe fn config_of(options: *const dafs_options) -> Result<Config> {
         if !known.client_name.is_null() {
             config.client_name = Some(text(known.client_name)?.to_string_lossy().into_owned());
         }
+        if !known.method.is_null() {
+            config.method = method_of(text(known.method)?)?;
+        }
     }
     let time = |ms: u32| (ms != 0).then(|| Duration::from_millis(ms.into()));
     config.connect_timeout = time(known.connect_timeout_ms).unwrap_or(config.connect_timeout);
@@ -169,6 +173,14 @@ unsafe fn config_of(options: *const dafs_options) -> Result<Config> {
         other => return Err(invalid(format!("background {other}: it is one of DAFS_BACKGROUND_…"))),
     };
     Ok(config)
+}
+
+fn method_of(name: &OsStr) -> Result<MethodOverride> {
+    let named = MethodOverride::ALL.iter().find(|(_, known)| name == *known);
+    named.map(|(method, _)| *method).ok_or_else(|| {
+        let known: Vec<_> = MethodOverride::ALL.iter().map(|(_, known)| *known).collect();
+        invalid(format!("no method is {}; it is one of {}", name.display(), known.join(", ")))
+    })
 }
 
 /// A descriptor for poll(2), select(2) or epoll(7), which is readable when nonblocking operations of the session have ended or need the

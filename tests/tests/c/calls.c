@@ -272,6 +272,13 @@ int main(int argc, char **argv) {
     struct dafs_options options = DAFS_OPTIONS_INIT;
     options.background = 9;
     FAILS(dafs_connect(argv[1], &options), EINVAL);
+    options.background = DAFS_BACKGROUND_DEFAULT;
+    options.method = "telepathy";
+    FAILS(dafs_connect(argv[1], &options), EINVAL);
+    options.method = "inline";
+    int64_t inlined = dafs_connect(argv[1], &options);
+    CHECK(inlined > 0 && dafs_disconnect(inlined) == 0);
+    options.background = 9;
     /* An older program knows less of the options. */
     options.size = offsetof(struct dafs_options, background);
     int64_t session = dafs_connect(argv[1], &options);
