@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::program::{Signal, signal};
+use crate::program::{Signal, signal, xtask};
 
 /// The two ways into Open MPI, and the library without dafs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,18 +172,9 @@ pub fn installed() -> &'static Path {
         let driver = [profile.join("deps/libadio_dafs.so"), profile.join("libadio_dafs.so")];
         let driver =
             driver.iter().find(|path| path.exists()).expect("libadio_dafs.so was built with the tests");
-        let own = profile.join("xtask");
-        let mut command = match own.exists() {
-            true => Command::new(own),
-            false => {
-                let mut cargo = Command::new(env!("CARGO"));
-                cargo.args(["run", "--quiet", "--package", "xtask", "--"]);
-                cargo
-            }
-        };
+        let mut command = xtask();
         command.args(["mpi", "install", "--prefix"]).arg(&prefix).arg("--driver").arg(driver);
-        command.env("CARGO_MANIFEST_DIR", root().join("xtask"));
-        let output = command.current_dir(root()).output().expect("xtask runs");
+        let output = command.output().expect("xtask runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         prefix
     })

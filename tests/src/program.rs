@@ -210,6 +210,23 @@ pub fn program() -> &'static Path {
     })
 }
 
+/// The development command, as `cargo xtask`; beside this test's executable where it was built with that.
+pub fn xtask() -> Command {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let test = std::env::current_exe().expect("the test's own path");
+    let own = test.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("xtask");
+    let mut command = match own.exists() {
+        true => Command::new(own),
+        false => {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["run", "--quiet", "--package", "xtask", "--"]);
+            cargo
+        }
+    };
+    command.env("CARGO_MANIFEST_DIR", root.join("xtask")).current_dir(root);
+    command
+}
+
 /// A product of cargo beside this test's executable; built, with this feature where the tests have verbs, when it is not there.
 pub fn beside_this_test(name: &str, what: &[&str], verbs: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");

@@ -37,8 +37,8 @@ const SYSTEM_OF_VERBS: [&str; 2] = ["-libverbs", "-lrdmacm"];
 
 /// Builds and installs; says what to do next.
 pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
-    let archive = build_archive(root, args)?;
-    let (version, system) = (version_of(root)?, system_of(args));
+    let archive = build_archive(root, args.dev, args.verbs)?;
+    let (version, system) = (version_of(root)?, system_of(args.verbs));
     let make = |name: &str| {
         let directory = args.prefix.join(name);
         fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -69,23 +69,24 @@ pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
     Ok(())
 }
 
-fn system_of(args: &InstallArgs) -> Vec<&'static str> {
-    let of_verbs = SYSTEM_OF_VERBS.into_iter().filter(|_| args.verbs);
+/// What is linked beside the static library.
+pub(crate) fn system_of(verbs: bool) -> Vec<&'static str> {
+    let of_verbs = SYSTEM_OF_VERBS.into_iter().filter(|_| verbs);
     SYSTEM.into_iter().chain(of_verbs).collect()
 }
 
 /// Builds the static library; where it is.
-fn build_archive(root: &Path, args: &InstallArgs) -> Result<PathBuf> {
+pub(crate) fn build_archive(root: &Path, dev: bool, verbs: bool) -> Result<PathBuf> {
     let workspace = suite::discover(root)?;
     let mut command = suite::cargo();
     command.args(["build", "--locked", "--package", "dafs-c", "--lib"]).current_dir(root);
     command.env("CARGO_TARGET_DIR", &workspace.target_directory);
-    command.args((!args.dev).then_some("--release"));
-    if args.verbs {
+    command.args((!dev).then_some("--release"));
+    if verbs {
         command.args(["--features", "dafs-c/verbs"]);
     }
     ensure!(command.status().context("cannot run cargo")?.success(), "libdafs was not built");
-    let profile = if args.dev { "debug" } else { "release" };
+    let profile = if dev { "debug" } else { "release" };
     Ok(workspace.target_directory.join(profile).join("libdafs.a"))
 }
 
@@ -95,7 +96,9 @@ fn link(root: &Path, args: &InstallArgs, archive: &Path, shared: &Path) -> Resul
     command.arg("-shared").arg("-o").arg(shared).arg(format!("-Wl,-soname,{SONAME}"));
     command.arg(format!("-Wl,--version-script={}", root.join(CRATE).join(SYMBOLS).display()));
     command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
-    command.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"]).args(system_of(args));
+    command
+        .args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"])
+        .args(system_of(args.verbs));
     let status = command.status().with_context(|| format!("cannot run {}", args.cc.display()))?;
     ensure!(status.success(), "{} did not link the shared library", args.cc.display());
     Ok(())

@@ -11,6 +11,7 @@
 mod c;
 mod checks;
 mod dissector;
+mod fio;
 mod guest;
 mod header;
 mod judge;
@@ -25,10 +26,11 @@ mod run;
 mod suite;
 mod user;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+use suite::root;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Development commands of dafs", disable_help_subcommand = true)]
@@ -52,6 +54,15 @@ enum Task {
     /// libdafs, the C library
     #[command(subcommand)]
     C(CTask),
+    /// The engine for fio
+    #[command(subcommand)]
+    Fio(FioTask),
+}
+
+#[derive(Subcommand)]
+enum FioTask {
+    /// Build the engine for the fio that is installed, and install it with its job files in a directory
+    Install(fio::InstallArgs),
 }
 
 #[derive(Subcommand)]
@@ -139,14 +150,9 @@ fn run(task: Task) -> anyhow::Result<bool> {
             Ok(true)
         }
         Task::C(CTask::Install(args)) => c::install(&root(), &args).map(|()| true),
+        Task::Fio(FioTask::Install(args)) => fio::install(&root(), &args).map(|()| true),
         Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),
     }
-}
-
-/// The root of the workspace. Asked at run time: two checkouts may share a target directory, and with it this program.
-fn root() -> PathBuf {
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("xtask"), PathBuf::from);
-    own.parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
 #[cfg(test)]

@@ -148,6 +148,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &[],
     },
     Need {
+        name: "fio",
+        purpose: "the engine for fio, which is built against the headers in fio's source",
+        probes: &[Probe::Program("fio"), Probe::Program("dpkg-source"), Probe::FioSource],
+        packages: &["fio", "dpkg-dev"],
+    },
+    Need {
         name: "tshark",
         purpose: "the Wireshark dissector",
         probes: &[Probe::Program("tshark")],

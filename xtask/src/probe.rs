@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::UserfaultfdFlags;
 
+use crate::{fio, suite};
+
 /// One sign that something is there.
 #[derive(Debug)]
 pub(crate) enum Probe {
@@ -42,6 +44,8 @@ pub(crate) enum Probe {
     LoopMount,
     /// Temporary files are on a disk, are opened with O_DIRECT too, and the kernel tells which pages of them it keeps.
     PageCache,
+    /// The source of the fio of this machine is here, or can be downloaded to the target directory.
+    FioSource,
 }
 
 impl Probe {
@@ -74,6 +78,7 @@ impl Probe {
             Probe::UserNamespace => succeeds(Command::new("unshare").args(["-r", "true"])),
             Probe::Tmpfs => in_new_directory(|directory| mounts(&["-t", "tmpfs", "tmpfs"], directory)),
             Probe::LoopMount => in_new_directory(can_mount_image),
+            Probe::FioSource => has_fio_source(),
             Probe::PageCache => tells_of_page_cache() && in_new_directory(can_bypass_page_cache),
         }
     }
@@ -90,6 +95,14 @@ fn has_userfaultfd() -> bool {
         // SAFETY: watches no memory, and is closed at once.
         unsafe { rustix::mm::userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }.is_ok()
     })
+}
+
+fn has_fio_source() -> bool {
+    let supplied = fio::supply_source(&suite::root());
+    if let Err(why) = &supplied {
+        println!("    {why:#}");
+    }
+    supplied.is_ok()
 }
 
 /// Mounts there, and takes it away again.

@@ -32,6 +32,8 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("c", "verbs", "the guest has no compiler"),
     ("cli", "sim", "no second process can reach it"),
     ("files", "sim", REAL_SYSTEM),
+    ("fio", "sim", "no second process can reach it"),
+    ("fio", "verbs", "the guest has no fio"),
     ("hostile", "sim", REAL_SYSTEM),
     ("independent", "shm", OVER_TCP),
     ("independent", "sim", OVER_TCP),
@@ -158,6 +160,12 @@ const SYSTEM_TESTS: &str = "dafs-tests";
 /// A command that runs the cargo which runs us.
 pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The root of the workspace. Asked at run time: two checkouts may share a target directory, and with it this program.
+pub(crate) fn root() -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("xtask"), PathBuf::from);
+    own.parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
 /// Asks cargo for the workspace that holds `directory`.
