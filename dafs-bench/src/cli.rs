@@ -141,10 +141,10 @@ pub enum Benchmark {
     Locks(Options),
     /// Measure how far disk and network work at the same time, for one large file.
     ///
-    /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT), in operations of --sizes, --queue-depth at once. The
-    /// server cuts them into chunks of --chunk-sizes and keeps --depths of them in progress; 1 is one after the other. Rows: the disk
-    /// alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in memory), and both. The ratio of both is
-    /// their time over that of the slower one alone. --dir is the disk [default: as for mixed].
+    /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT). Operations have the size of --sizes, and
+    /// --queue-depth of them are in flight. The server cuts them into chunks of --chunk-sizes and keeps --depths of them in progress; 1
+    /// is one after the other. Rows: the disk alone (four threads of local O_DIRECT), the network alone (the same transfer of a file in
+    /// memory), and both. The ratio of both is their time over that of the slower one alone. --dir is the disk [default: as for mixed].
     Pipeline {
         /// What to vary.
         #[command(flatten)]
@@ -156,9 +156,9 @@ pub enum Benchmark {
     /// Measure small reads of one client while another has many large ones in flight.
     ///
     /// Rows: reads of --sizes [default: 4 KiB], one after the other, alone; and while another client keeps --outstanding reads of 1 MiB of
-    /// the same file in flight, beside their own time alone: a ratio of 3 is three times the latency. Both from the page cache and
-    /// from a disk (--dir), which bypasses it. MiB/s is what the other client gets meanwhile. Both clients share
-    /// a CPU, unless --pin none.
+    /// the same file in flight, beside their own time alone: a ratio of 3 is three times the latency. There are rows for a file in the
+    /// page cache, and for one on a disk (--dir), whose reads bypass the cache. MiB/s is what the other client gets meanwhile. Both
+    /// clients share a CPU, unless --pin none.
     ///
     /// With --sessions, that many sessions run at once, each with four reads in flight. Rows: the rate of all of them together, and the
     /// rate of the slowest session beside an equal share. A ratio of 2 is half of its fair share.

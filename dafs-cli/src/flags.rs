@@ -202,8 +202,8 @@ pub(crate) struct Cp {
     /// Copy directories with their content, and symbolic links as links
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Keep modes regardless of the umask, access control lists and extended attributes (user.*). Keep owner, group and set-id bits if you
-    /// may change owners at the destination. Also set the attributes of existing files and directories
+    /// Keep access control lists, extended attributes (user.*), and modes without regard to the umask. Keep owner, group and set-id bits if
+    /// you may change owners at the destination. Also set the attributes of existing files and directories
     #[arg(short, long)]
     pub(crate) preserve: bool,
     /// The same as -r --preserve

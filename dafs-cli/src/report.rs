@@ -226,7 +226,7 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::Status { status, .. } => match *status {
             Status::NO_EXPORT => "`dafs exports` lists those that you may mount",
             Status::ACCESS | Status::PERMISSION => {
-                "`dafs info` shows who you are to the server; map=, squash= and no_root_squash of the export say as whom you act"
+                "`dafs info` shows who you are to the server; map=, squash= and no_root_squash of the export say which user you act as"
             }
             Status::CROSS_DEVICE => "a symbolic link that leaves the export is not followed",
             Status::NO_SPACE => "`dafs df` shows what is left",

@@ -99,7 +99,7 @@ local SPEC = {
                 "meanwhile",
         },
         [4128] = { "NOT_SAME", "the attributes or the list are not those that were expected" },
-        [4129] = { "SAME", "the attributes are still those that were to differ" },
+        [4129] = { "SAME", "none of the attributes that were compared differs" },
         [4130] = {
             "SHARE_DENIED",
             "another open of the file denies this access, or has an access that this one denies",
@@ -107,7 +107,7 @@ local SPEC = {
         [4144] = { "NO_VIEW", "the session has no view of this number" },
         [4145] = {
             "TOO_MANY_VIEWS",
-            "the server has no room for another view of this session, or of all its client's",
+            "the server has no room for another view of this session, or of all sessions of its client",
         },
     },
     opcodes = {

@@ -1,4 +1,4 @@
-//! The user without privileges as whom some suites run once more where they run as root: what root alone may do passes there, and fails for
+//! The user without privileges that runs some suites once more where they run as root: what root alone may do passes there, and fails for
 //! everybody else.
 
 use std::fs;

@@ -1,6 +1,6 @@
-//! What an endpoint can do besides what all can, each behind an accessor of [`Endpoint`] that says whether it can.
+//! What only some endpoints can do. Each ability has an accessor of [`Endpoint`], which returns `None` where it is missing.
 //!
-//! `impl dyn Endpoint` has what a caller wants to happen in either case, where there is such a thing.
+//! The methods of `impl dyn Endpoint` do what a caller wants either way, with the ability or without it.
 
 use std::time::Duration;
 

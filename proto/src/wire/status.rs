@@ -82,10 +82,10 @@ statuses! {
     GRACE = 0x1013, EAGAIN, "the server was restarted, and waits for its clients to reclaim their locks";
     NO_RECLAIM = 0x1014, ESTALE, "the lock is not its client's any more: the server does not know it, or others could lock meanwhile";
     NOT_SAME = 0x1020, ECANCELED, "the attributes or the list are not those that were expected";
-    SAME = 0x1021, ECANCELED, "the attributes are still those that were to differ";
+    SAME = 0x1021, ECANCELED, "none of the attributes that were compared differs";
     SHARE_DENIED = 0x1022, EBUSY, "another open of the file denies this access, or has an access that this one denies";
     NO_VIEW = 0x1030, ESTALE, "the session has no view of this number";
-    TOO_MANY_VIEWS = 0x1031, ENOSPC, "the server has no room for another view of this session, or of all its client's";
+    TOO_MANY_VIEWS = 0x1031, ENOSPC, "the server has no room for another view of this session, or of all sessions of its client";
 }
 
 impl Status {

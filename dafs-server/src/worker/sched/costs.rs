@@ -1,12 +1,13 @@
-//! Whether parts of a list are moved each by itself, or with what lies between them: a model of what both cost, after equations 1 to 4 of
-//! "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told times.
+//! Whether the parts of a list are moved one by one, or together with what lies between them. This is a model of what both cost, after
+//! equations 1 to 4 of "Supporting Efficient Noncontiguous Access in PVFS over InfiniBand" (Wu, Wyckoff and Panda, 2003). Pure: it is told
+//! times.
 //!
 //! ```text
 //! apart       calls × call + bytes of the parts × byte / 2
 //! a window    window + bytes of the window × byte
 //! ```
 //!
-//! What a call, a window and a byte of a window cost is taken from the lists themselves, for each export.
+//! The costs of a call, of a window and of a byte of a window are learned from the lists themselves, for each export.
 
 use std::time::Duration;
 

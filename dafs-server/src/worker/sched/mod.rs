@@ -1,30 +1,30 @@
 //! Who gets how much of the loop, and in what order.
 //!
-//! The loop is one thread. What it does for one client it does not do for another meanwhile, and some of it takes long: copying a megabyte
-//! takes as long as answering a hundred small requests, and handing one read to a disk and taking it back as long as five from the page
-//! cache. This module decides and does nothing itself: it is told the time and what was moved, and the loop, the worker and storage
-//! ask it.
+//! The loop is one thread: while it works for one client, all others wait. Some work takes long. Copying a megabyte takes as long as
+//! answering a hundred small requests. Handing one read to a disk and taking it back takes as long as five reads from the page cache. This
+//! module only decides: it is told the time and what was moved, and the loop, the worker and storage ask it.
 //!
-//! **Alone.** A client that is alone meets none of this. The loop is *contended* while messages of several connections arrive within 10 ms
-//! of each other, or operations of several sessions wait; all that follows holds only then, and nothing rests or is divided for anybody
-//! who is not there.
+//! **Alone.** None of this applies to a client that is alone. The loop is *contended* while messages of several connections arrive within
+//! 10 ms of each other, or operations of several sessions wait. Everything below holds only then. Nothing rests and nothing is divided for
+//! clients that are not there.
 //!
-//! **Rounds.** Every connection that may have something to do has one turn in each round ([`Turns`]). A turn ends after
-//! [`CONTENDED_SIZE`] bytes, in the middle of a large transfer if need be; what is left goes on in the next. It is a deficit round robin
-//! (Shreedhar and Varghese, 1995): what a turn moved beyond its size, because a step of it could not be divided, is a *debt*, and whoever
-//! has one misses turns until it is paid. Who has just been woken by the kernel is first in the next round, and while turns end with
-//! their size the kernel is asked after each round who else has come.
+//! **Rounds.** Every connection that may have something to do has one turn in each round ([`Turns`]). A turn ends after [`CONTENDED_SIZE`]
+//! bytes, in the middle of a large transfer if need be; the rest follows in the next turn. This is deficit round robin (Shreedhar and
+//! Varghese, 1995). If a turn moved more than its size because a step could not be divided, the excess is a *debt*, and the connection
+//! misses turns until the debt is paid. A connection that the kernel has just woken is first in the next round. While turns end because
+//! their size is used up, the loop asks the kernel after each round which other connections are ready.
 //!
-//! **Light clients.** A client that asks for one thing after the other is back within a moment of its answer. If the large transfers went
-//! on at once it would find the loop busy for a whole turn, every time, and so get far less than its share. So before they go on the loop
-//! looks whether it is back already, unless that was in vain before, and serves it until it has had as much as they had in their turn.
-//! This is anticipatory scheduling (Iyer and Druschel, 2001), for memory instead of disks. Where the look is a system call it is not made.
+//! **Light clients.** A client that sends one request after the other comes back a moment after each answer. If the large transfers
+//! continued at once, this client would find the loop busy for a whole turn each time, and get far less than its share. So before they
+//! continue, the loop checks whether the client is back, unless earlier checks were in vain. It serves the client until the client has had
+//! as much as the large transfers had in their turn. This is anticipatory scheduling (Iyer and Druschel, 2001), for memory in place of
+//! disks. If the check needs a system call, the loop does not make it.
 //!
-//! **Storage.** Beside others, transfers that wait for a disk have a part of the loop's time ([`StorageTurns`]) and rest for the remainder;
-//! operations on names never rest. A session has no more with storage than keeps a disk busy ([`CONTENDED_STORAGE_SIZE`]), in chunks of
-//! [`CONTENDED_CHUNK_SIZE`], so that another's small request finds no long queue at the disk either.
+//! **Storage.** In a contended loop, transfers that wait for a disk have a part of the time ([`StorageTurns`]), and rest for the
+//! remainder. Operations on names never rest. A session has only as much in storage as keeps a disk busy ([`CONTENDED_STORAGE_SIZE`]), in
+//! chunks of [`CONTENDED_CHUNK_SIZE`]. So a small request of another session finds no long queue at the disk either.
 //!
-//! The loop never sleeps on anything that was put off.
+//! The loop never sleeps while something is put off.
 
 pub(crate) mod costs;
 pub(crate) mod plans;

@@ -1,5 +1,5 @@
-//! How many plans of views there are at a time. A plan stays while its request waits, and takes 40 bytes for each segment: clients choose
-//! how many wait.
+//! How many plans of views exist at a time. A plan stays as long as its request waits, and takes 40 bytes for each segment. Clients choose
+//! how many requests wait, so the number needs a bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

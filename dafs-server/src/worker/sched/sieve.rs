@@ -1,12 +1,13 @@
-//! How far apart two parts may lie that a call which has to wait still takes in, learned from the lists themselves. Pure: it is told times,
-//! and reads no clock.
+//! The largest gap between two parts that a call which has to wait still reads along, learned from the lists themselves. Pure: it is told
+//! times, and reads no clock.
 //!
-//! Where the crossing lies is a matter of the disk, of what the kernel reads ahead and of how many calls run at once: from some KiB to some
-//! tens of KiB were seen. So for each size of parts and of gaps lists with one call for each part and lists that pass over the gaps
-//! ("data sieving", Thakur, Gropp and Lusk, 1999) are the arms of a bandit ([`Bandit`]).
+//! Where passing over a gap begins to cost more than another call depends on the disk, on what the kernel reads ahead, and on how many
+//! calls run at once: from some KiB to some tens of KiB were seen. So for each size of parts and of gaps, there are two arms of a bandit
+//! ([`Bandit`]): lists with one call for each part, and lists that pass over the gaps ("data sieving", Thakur, Gropp and Lusk, 1999).
 //!
 //! The time of a list says little if another list went the other way at the same time, because they share the disk. So during a trial all
-//! lists of a kind go the other way, until one has been alone. Where so many are under way that none is, it is tried ever more seldom.
+//! lists of a kind go the other way, until one of them was alone. If so many are in progress that none is ever alone, trials become more
+//! and more rare.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,10 +1,10 @@
 //! When the loop turns to storage that was waited for.
 //!
-//! Handing one read to a disk and taking it back costs the loop five to ten microseconds, several times what a read
-//! from the page cache takes, and the interrupt and the client that it wakes take as much from others again. Served as
-//! they come, the clients of a disk would halve the rate of everybody else's cached reads. So while others are being
-//! served at once, storage gets a seventeenth of the time, a few transfers at a turn, which cost less together than one
-//! by one; and when nobody else is there, all of it. What changes names is not asked for often enough to rest.
+//! Handing one read to a disk and taking it back costs the loop five to ten microseconds. That is several times the cost of a read from
+//! the page cache. The interrupt, and waking the client, take as much CPU time again from others. If they were served as they come, the
+//! clients of a disk would halve the rate of all cached reads. So while others are served at once, storage gets a seventeenth of the time,
+//! a few transfers in a turn: several together cost less than one by one. When nobody else is there, storage gets all of it. Operations
+//! that change names are too rare to need rest.
 
 use std::time::{Duration, Instant};
 

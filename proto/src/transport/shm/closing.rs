@@ -1,5 +1,5 @@
-//! Closing what peers send, which may take as long as somebody else likes: a socket that lingers, a file that a program serves. Freeing
-//! memory that nobody else uses takes long too, page by page.
+//! Closing descriptors that peers have sent. That may take as long as somebody else likes: a socket may linger, or a program may serve the
+//! file. Freeing memory that nobody else uses takes long too, page by page.
 
 use std::collections::VecDeque;
 use std::ops::Deref;

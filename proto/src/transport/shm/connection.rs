@@ -1,5 +1,5 @@
-//! What lives as long as anything of a connection does: its segment, its socket and doorbells, and the messages
-//! that wait to be sent over the socket.
+//! What lives as long as any part of a connection: its segment, its socket and doorbells, and the messages that wait to be sent over the
+//! socket.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,13 +1,11 @@
 //! The shm provider: client and server on one host.
 //!
-//! A connection is a segment of shared memory with two rings, a unix socket that passes memory files and tells
-//! when the peer dies, and a doorbell each way
-//! that is rung only when the peer sleeps. The peer's registered memory is mapped here; its ordinary memory is
-//! reached by cross-memory attach. The layout
-//! and the rules are in `spec/protocol/shm.md`.
+//! A connection is a segment of shared memory with two rings, a unix socket, and a doorbell each way. The socket passes memory files, and
+//! tells when the peer dies. A doorbell is rung only when the peer sleeps. The peer's registered memory is mapped here; its ordinary
+//! memory is reached by cross-memory attach. The layout and the rules are in `spec/protocol/shm.md`.
 //!
-//! `ring` and `layout` are pure arithmetic; `map`, `sock` and `cma` are the layers over system calls, and the
-//! only ones with pointers in them.
+//! `ring` and `layout` are pure arithmetic. `map`, `sock` and `cma` are the layers over system calls, and the only files with pointers in
+//! them.
 
 mod closing;
 mod cma;

@@ -1,8 +1,8 @@
 //! Index arithmetic of the message rings. Pure: no memory is touched here.
 //!
 //! Messages of one direction are numbered from 0, modulo 2³². Message *n* lies in entry `n & (capacity − 1)` and carries the sequence *n* +
-//! 1, so the receiver polls one word. The receiver's count of taken messages returns in messages of the other direction, and in a word of
-//! its own.
+//! 1, so the receiver polls one word. The receiver says how many messages it has taken in two places: in the messages that it sends, and in
+//! a word of its own.
 
 /// The entry has no payload buffer.
 const NO_BUFFER: u16 = u16::MAX;

@@ -1,20 +1,16 @@
 //! A provider on virtual time: a whole network in one process, with faults drawn from a seed.
 //!
-//! [`SimNet`] is the network and its clock. [`SimNet::domain`] gives a node's [`Domain`](crate::transport::Domain). Nothing
-//! happens unless time moves, and time moves
-//! only in [`SimNet::advance`], [`SimNet::step`], and inside the calls that wait: [`Domain::connect`](crate::transport::Domain::connect),
-//! [`Endpoint::wait_or`](crate::transport::Endpoint::wait_or), and by a little in each
-//! [`Endpoint::recv`](crate::transport::Endpoint::recv) that finds nothing.
-//! While they wait these run the callback of [`SimNet::on_idle`], in which a test steps its server, so that blocking client calls
-//! work on one thread.
+//! [`SimNet`] is the network and its clock. [`SimNet::domain`] gives a node's [`Domain`](crate::transport::Domain). Time moves only in
+//! [`SimNet::advance`] and [`SimNet::step`], in the calls that wait ([`Domain::connect`](crate::transport::Domain::connect) and
+//! [`Endpoint::wait_or`](crate::transport::Endpoint::wait_or)), and a little in each [`Endpoint::recv`](crate::transport::Endpoint::recv)
+//! that finds nothing. Nothing happens unless time moves. The calls that wait run the callback of [`SimNet::on_idle`] meanwhile. A test
+//! steps its server there, so blocking client calls work on one thread.
 //!
-//! The same seed and the same calls give the same run: there is no real clock, thread or other source of chance in here.
+//! The same seed and the same calls give the same run: there is no real clock, no thread, and no other source of chance.
 //!
-//! What a real network does to a program, this one does too: packets take different times (messages and RDMA writes of one
-//! direction stay in order, RDMA
-//! reads do not), RDMA copies at the virtual moment of arrival and not before, both sides of a cut connection notice at different
-//! times, and what was on its
-//! way when it was cut may have arrived or not.
+//! It does to a program what a real network does. Packets take different times: messages and RDMA writes of one direction stay in order,
+//! RDMA reads do not. RDMA copies at the virtual moment of arrival, and not before. The two sides of a cut connection notice the cut at
+//! different times. What was in transit at the cut may have arrived or not.
 
 mod connection;
 mod domain;

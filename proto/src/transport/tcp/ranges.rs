@@ -1,4 +1,4 @@
-//! Ranges of registered memory that are worked through from the first on.
+//! Ranges of registered memory that are worked through in order.
 
 use smallvec::SmallVec;
 

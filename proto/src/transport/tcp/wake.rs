@@ -1,8 +1,8 @@
-//! Waiting: spinning where that pays, in the receiving call where nothing else is waited for, else in poll.
+//! Waiting. It spins where that pays, waits in the receiving call if nothing else is waited for, and otherwise in poll.
 //!
-//! No other thread can end a wait in the receiving call, which is the quickest. So one that may be interrupted takes it only where the wait
-//! before was short, and for [`RECEIVE_MAX`]; then it goes on in poll. When long waits follow each other, they sleep in poll from the
-//! start.
+//! Waiting in the receiving call is the quickest way, but no other thread can end it. So a wait that may be interrupted uses that call
+//! only if the wait before was short, and for [`RECEIVE_MAX`] at most; then it continues in poll. After several long waits in a row, a
+//! wait begins in poll.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The endpoint: a connection with an owner. What is left when the owner drops it is seen to in the background.
+//! The endpoint: a connection with an owner. What is left when the owner drops it is finished in the background.
 #![allow(unsafe_code, reason = "takes the connection out of an endpoint that is dropped")]
 
 use std::mem::ManuallyDrop;

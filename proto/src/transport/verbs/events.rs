@@ -1,7 +1,7 @@
-//! Asynchronous events: what a device says outside of completions, about a queue or about itself.
+//! Asynchronous events: what a device reports about itself or a queue, outside of completions.
 //!
-//! They are read where somebody wakes for them, a listener or a connection that waits, and where a connection ends: whoever looks
-//! first takes them for all of this process, as librdmacm opens each device once. A connection learns of its own here.
+//! Events are read by whoever wakes for them (a listener, or a connection that waits), and when a connection ends. The first to look reads
+//! the events for all of this process, since librdmacm opens each device once. A connection learns of its own events here.
 #![allow(unsafe_code, reason = "calls into libibverbs")]
 
 use std::collections::HashMap;

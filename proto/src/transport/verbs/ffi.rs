@@ -1,7 +1,7 @@
-//! What the provider uses of libibverbs and librdmacm: the only file that names the binding crate.
+//! What the provider uses of libibverbs and librdmacm. Only this file uses the binding crate.
 //!
-//! The crate writes by hand what its generator cannot read: structures with unions in them, and the functions that are inline in
-//! the C headers and call through the device's table. `tests/layout.rs` compares both with what a C compiler says.
+//! The binding crate has parts written by hand, which its generator cannot read: structures with unions in them, and functions that are
+//! inline in the C headers and call through the device's table. `tests/layout.rs` compares both with what a C compiler says.
 
 pub(super) use rdma_sys::{
     ibv_access_flags, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event,
