@@ -131,6 +131,26 @@ pub(crate) enum Command {
     /// Print a script that makes Wireshark decode dafs over TCP
     #[command(after_help = DISSECTOR_HELP)]
     Dissector,
+    /// Print a script with which a shell completes words of dafs
+    #[command(
+        after_help = "Example: dafs completions bash > ~/.local/share/bash-completion/completions/dafs"
+    )]
+    Completions(Completions),
+    /// Write the manual pages of dafs to a directory
+    #[command(after_help = "Example: mkdir -p ~/.local/share/man/man1 && dafs man ~/.local/share/man/man1")]
+    Man(Man),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// The directory; existing pages are replaced
+    pub(crate) directory: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -34,6 +34,22 @@ pub enum Command {
         /// Name of the key: who will hold it
         name: String,
     },
+    /// Print a script with which a shell completes words of dafs-server
+    #[command(
+        after_help = "Example: dafs-server completions bash > ~/.local/share/bash-completion/completions/dafs-server"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of dafs-server to a directory
+    #[command(
+        after_help = "Example: mkdir -p ~/.local/share/man/man8 && dafs-server man ~/.local/share/man/man8"
+    )]
+    Man {
+        /// The directory; existing pages are replaced
+        directory: PathBuf,
+    },
 }
 
 /// Everything that can be set, by a flag or, under the flag's name without dashes in front, in the file.

@@ -3,10 +3,12 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_mangen::Man;
 use dafs_server::Hangups;
 use dafs_server::access::generate_key_line;
 use dafs_server::cli::{Cli, Command, Settings};
@@ -51,9 +53,8 @@ fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
 }
 
 fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
-    if let Some(Command::Keygen { name }) = &cli.command {
-        let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
-        return writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
+    if let Some(command) = &cli.command {
+        return instead(command);
     }
     unblock_signals();
     // Before anything takes time.
@@ -77,6 +78,36 @@ fn start(cli: Cli, format: &mut LogFormat) -> anyhow::Result<()> {
     let began = config.clone();
     let read_again = Box::new(move || Config::from_settings_over(read(&cli)?, &environment, &began));
     dafs_server::run(config, hangups, read_again)
+}
+
+/// What can be asked of this program besides serving.
+fn instead(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Keygen { name } => {
+            let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
+            writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "dafs-server", &mut script);
+            std::io::stdout().write_all(&script).context("cannot write to standard output")
+        }
+        Command::Man { directory } => write_pages(directory)
+            .with_context(|| format!("cannot write manual pages in {}", directory.display())),
+    }
+}
+
+/// The manual pages: of the program, and of each subcommand. In the place of a date, which would differ with each build, stands the
+/// version.
+fn write_pages(directory: &Path) -> std::io::Result<()> {
+    let mut program = Cli::command().disable_help_subcommand(true);
+    program.build();
+    let commands = program.get_subcommands().cloned().collect::<Vec<_>>();
+    for command in commands.into_iter().chain([program]) {
+        let page = Man::new(command).section("8").source("dafs").date(env!("CARGO_PKG_VERSION"));
+        page.generate_to(directory)?;
+    }
+    Ok(())
 }
 
 /// Whoever starts a server may have blocked the signals that end it: the server would never hear them. To be called before there are

@@ -1,4 +1,4 @@
-//! `cargo xtask c install`: libdafs, its header and what pkg-config says of it, in a directory of their own.
+//! `cargo xtask c install`: libdafs, its header, its manual pages and what pkg-config says of it, in a directory of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::suite;
+use crate::{header, man, prefix};
 
 /// What to build, and where it goes.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct InstallArgs {
-    /// Where to install: DIR/lib, DIR/include, DIR/lib/pkgconfig
+    /// Where to install: DIR/lib, DIR/include, DIR/lib/pkgconfig, DIR/share/man
     #[arg(long, value_name = "DIR", default_value = "target/c")]
     prefix: PathBuf,
     /// The C compiler that links the shared library
@@ -38,33 +38,44 @@ const SYSTEM_OF_VERBS: [&str; 2] = ["-libverbs", "-lrdmacm"];
 /// Builds and installs; says what to do next.
 pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
     let archive = build_archive(root, args.dev, args.verbs)?;
-    let (version, system) = (version_of(root)?, system_of(args.verbs));
-    let make = |name: &str| {
-        let directory = args.prefix.join(name);
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        directory.canonicalize().with_context(|| format!("cannot find {}", directory.display()))
-    };
-    let (lib, include, pkgconfig) = (make("lib")?, make("include")?, make("lib/pkgconfig")?);
-    let copy = |from: &Path, to: PathBuf| {
-        fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
-    };
-    copy(&archive, lib.join("libdafs.a"))?;
-    copy(&root.join(CRATE).join("include/dafs.h"), include.join("dafs.h"))?;
+    install_library(root, &args.prefix, &archive, &args.cc, args.verbs)
+}
+
+/// Puts the library, its header, its manual pages and what pkg-config says of it in their places; says what to do next.
+pub(crate) fn install_library(
+    root: &Path,
+    place: &Path,
+    archive: &Path,
+    cc: &Path,
+    verbs: bool,
+) -> Result<()> {
+    let (version, system) = (version_of(root)?, system_of(verbs));
+    let [lib, include, pkgconfig] = ["lib", "include", "lib/pkgconfig"].map(|name| prefix::made(place, name));
+    let (lib, include, pkgconfig) = (lib?, include?, pkgconfig?);
+    prefix::replace(archive, &lib.join("libdafs.a"))?;
+    let header = root.join(CRATE).join("include/dafs.h");
+    prefix::replace(&header, &include.join("dafs.h"))?;
     let shared = lib.join(format!("libdafs.so.{version}"));
-    link(root, args, &archive, &shared)?;
+    link(root, cc, archive, &shared, &system)?;
     for name in [SONAME, "libdafs.so"] {
         let link = lib.join(name);
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(format!("libdafs.so.{version}"), &link)
             .with_context(|| format!("cannot make {}", link.display()))?;
     }
-    let prefix = args.prefix.canonicalize().context("the prefix is gone")?;
-    let text = pkg_config(&prefix, &version, &system);
+    let shown = place.canonicalize().context("the prefix is gone")?;
+    let text = pkg_config(&shown, &version, &system);
     fs::write(pkgconfig.join("dafs.pc"), text).context("cannot write dafs.pc")?;
+    let pages = prefix::made(&shown, "share/man/man3")?;
+    let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
+    for (name, text) in man::pages(&header, &header::groups(root)?, &version)? {
+        let page = pages.join(name);
+        fs::write(&page, text).with_context(|| format!("cannot write {}", page.display()))?;
+    }
     println!(
         "installed libdafs {version} in {0}\n\
          try:  cc hello.c $(PKG_CONFIG_PATH={0}/lib/pkgconfig pkg-config --cflags --libs dafs) -Wl,-rpath,{0}/lib",
-        prefix.display()
+        shown.display()
     );
     Ok(())
 }
@@ -77,31 +88,21 @@ pub(crate) fn system_of(verbs: bool) -> Vec<&'static str> {
 
 /// Builds the static library; where it is.
 pub(crate) fn build_archive(root: &Path, dev: bool, verbs: bool) -> Result<PathBuf> {
-    let workspace = suite::discover(root)?;
-    let mut command = suite::cargo();
-    command.args(["build", "--locked", "--package", "dafs-c", "--lib"]).current_dir(root);
-    command.env("CARGO_TARGET_DIR", &workspace.target_directory);
-    command.args((!dev).then_some("--release"));
-    if verbs {
-        command.args(["--features", "dafs-c/verbs"]);
-    }
-    ensure!(command.status().context("cannot run cargo")?.success(), "libdafs was not built");
-    let profile = if dev { "debug" } else { "release" };
-    Ok(workspace.target_directory.join(profile).join("libdafs.a"))
+    Ok(prefix::build(root, &["dafs-c"], dev, verbs)?.join("libdafs.a"))
 }
 
 /// Links the shared library from the static one. Cargo would give it neither a name of its own nor versions of symbols.
-fn link(root: &Path, args: &InstallArgs, archive: &Path, shared: &Path) -> Result<()> {
-    let mut command = Command::new(&args.cc);
-    command.arg("-shared").arg("-o").arg(shared).arg(format!("-Wl,-soname,{SONAME}"));
+fn link(root: &Path, cc: &Path, archive: &Path, shared: &Path, system: &[&str]) -> Result<()> {
+    // A program that runs keeps the library that it has: a new file, under the old name.
+    let new = shared.with_extension("new");
+    let mut command = Command::new(cc);
+    command.arg("-shared").arg("-o").arg(&new).arg(format!("-Wl,-soname,{SONAME}"));
     command.arg(format!("-Wl,--version-script={}", root.join(CRATE).join(SYMBOLS).display()));
     command.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
-    command
-        .args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"])
-        .args(system_of(args.verbs));
-    let status = command.status().with_context(|| format!("cannot run {}", args.cc.display()))?;
-    ensure!(status.success(), "{} did not link the shared library", args.cc.display());
-    Ok(())
+    command.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"]).args(system);
+    let status = command.status().with_context(|| format!("cannot run {}", cc.display()))?;
+    ensure!(status.success(), "{} did not link the shared library", cc.display());
+    fs::rename(&new, shared).with_context(|| format!("cannot write {}", shared.display()))
 }
 
 fn version_of(root: &Path) -> Result<String> {
@@ -131,7 +132,7 @@ pub(crate) fn symbols(sources: impl Iterator<Item = String>) -> String {
     format!("DAFS_0 {{\n    global:\n{listed}    local:\n        *;\n}};\n")
 }
 
-fn exported(text: &str) -> Vec<String> {
+pub(crate) fn exported(text: &str) -> Vec<String> {
     let names = text.lines().filter_map(|line| line.split_once("extern \"C\" fn ")?.1.split('(').next());
     names.map(str::to_owned).collect()
 }

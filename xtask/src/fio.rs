@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::c;
-use crate::suite;
+use crate::{c, prefix, suite};
 
 /// What to build, and where it goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -59,12 +58,7 @@ pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
         Some(library) => library.clone(),
         None => c::build_archive(root, args.dev, args.verbs)?,
     };
-    let make = |name: &str| {
-        let directory = args.prefix.join(name);
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        directory.canonicalize().with_context(|| format!("cannot find {}", directory.display()))
-    };
-    let (lib, share) = (make("lib")?, make("share/dafs-fio")?);
+    let (lib, share) = (prefix::made(&args.prefix, "lib")?, prefix::made(&args.prefix, "share/dafs-fio")?);
     let engine = lib.join("dafs-fio.so");
     compile(root, args, &source, &version, &library, &engine)?;
     for job in jobs(root)? {

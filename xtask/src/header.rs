@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::man::Group;
+
 /// A crate with a C interface: where it is, its header, and the sources whose items are in that, in order.
 struct Interface {
     directory: &'static str,
@@ -35,6 +37,32 @@ const INTERFACES: [Interface; 2] = [
         symbols: Some("dafs.map"),
     },
 ];
+
+/// The functions of libdafs, by the sources that they are in; `abi.rs` has none.
+pub(crate) fn groups(root: &Path) -> Result<Vec<Group>> {
+    let named = |source: &&str| {
+        Path::new(source).file_stem()?.to_str().filter(|name| *name != "abi").map(str::to_owned)
+    };
+    let mut groups = Vec::new();
+    for interface in INTERFACES.iter().filter(|interface| interface.symbols.is_some()) {
+        for source in interface.sources {
+            let Some(name) = named(source) else { continue };
+            let path = root.join(interface.directory).join(source);
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            groups.push(Group { name, about: about(&text), functions: crate::c::exported(&text) });
+        }
+    }
+    Ok(groups)
+}
+
+/// The first sentence of what a source says of itself, without its end.
+fn about(text: &str) -> String {
+    let lines = text.lines().map_while(|line| line.strip_prefix("//! "));
+    let said = lines.collect::<Vec<_>>().join(" ");
+    let sentence = said.split_once(". ").map_or(said.as_str(), |(sentence, _)| sentence);
+    sentence.trim_end_matches('.').to_owned()
+}
 
 /// Writes the headers and the list of symbols anew; where they are.
 pub(crate) fn write(root: &Path) -> Result<Vec<PathBuf>> {
@@ -79,6 +107,15 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn source_says_what_its_functions_are_about() {
+        assert_eq!(
+            about("//! Open files: data,\n//! size. More.\n//!\n//! Else.\nuse x;\n"),
+            "Open files: data, size"
+        );
+        assert_eq!(about("//! Locks.\n#![allow(x)]\n"), "Locks");
+    }
 
     #[test]
     fn headers_are_those_of_their_sources() {

@@ -14,11 +14,14 @@ mod dissector;
 mod fio;
 mod guest;
 mod header;
+mod install;
 mod judge;
 mod libtest;
+mod man;
 mod mpi;
 mod packages;
 mod places;
+mod prefix;
 mod probe;
 mod process;
 mod report;
@@ -44,6 +47,8 @@ enum Task {
     /// Run every suite on every provider, then the checks, and print a table
     #[command(after_help = TEST_HELP)]
     Test(TestArgs),
+    /// Build and install the programs and the C library, with their manual pages and completions
+    Install(install::InstallArgs),
     /// Generate the C headers of libdafs and adio-dafs, and the list of symbols of libdafs
     Header,
     /// Generate the tables of the Wireshark dissector from the pages in spec/
@@ -149,6 +154,7 @@ fn run(task: Task) -> anyhow::Result<bool> {
             println!("made {}", dissector::write(&root())?.display());
             Ok(true)
         }
+        Task::Install(args) => install::install(&root(), &args).map(|()| true),
         Task::C(CTask::Install(args)) => c::install(&root(), &args).map(|()| true),
         Task::Fio(FioTask::Install(args)) => fio::install(&root(), &args).map(|()| true),
         Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),

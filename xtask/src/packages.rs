@@ -154,6 +154,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["fio", "dpkg-dev"],
     },
     Need {
+        name: "groff",
+        purpose: "rendering the manual pages",
+        probes: &[Probe::Program("groff")],
+        packages: &["groff-base"],
+    },
+    Need {
         name: "tshark",
         purpose: "the Wireshark dissector",
         probes: &[Probe::Program("tshark")],

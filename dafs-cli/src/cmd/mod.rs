@@ -10,6 +10,7 @@ mod lock;
 mod ls;
 pub(crate) mod mkdir;
 mod mv;
+mod pages;
 mod query;
 mod rm;
 mod stat;
@@ -45,5 +46,7 @@ pub(crate) fn run(command: &Command, mut settings: Settings) -> Result<ExitCode>
         Command::Fence(flags) => fence::run(flags, &remotes),
         Command::Lock(flags) => lock::run(flags, &remotes),
         Command::Dissector => dissector::run(),
+        Command::Completions(flags) => pages::completions(flags),
+        Command::Man(flags) => pages::man(flags),
     }
 }

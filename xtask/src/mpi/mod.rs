@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::prefix::replace;
 use crate::suite;
 pub(crate) use library::OpenMpi;
 use parts::{PARTS, Part};
@@ -95,12 +96,6 @@ pub(crate) fn install_parts(
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(prefix)
-}
-
-fn replace(from: &Path, to: &Path) -> Result<()> {
-    let new = to.with_extension("new");
-    let copied = fs::copy(from, &new).and_then(|_| fs::rename(&new, to));
-    copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
 /// Compiles one part of the glue to a shared library.
