@@ -1,10 +1,9 @@
-//! Reads a file with many reads in flight, in an event loop that sleeps in poll(2). Other descriptors of the program can be slept on beside
-//! that of the session. Usage: `poll SERVER EXPORT FILE`, for instance
-//! `poll dafs://localhost data f`.
+//! Reads a file with many reads in flight, in an event loop that sleeps in poll(2), without a thread of the library's. Other descriptors of
+//! the program can be slept on beside that of the session. Usage: `poll SERVER EXPORT FILE`, for instance `poll dafs://localhost data f`.
 
 use std::collections::HashMap;
 
-use dafs_client::{Config, Session};
+use dafs_client::{Background, Config, Session};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const READ_SIZE: usize = 64 * 1024;
@@ -16,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     else {
         return Err("usage: poll SERVER EXPORT FILE".into());
     };
-    let session = Session::connect(server, &Config::default())?;
+    let config = Config { background: Background::None, ..Config::default() };
+    let session = Session::connect(server, &config)?;
     let file = session.mount(&export)?.open(path)?;
     let size = file.metadata()?.size;
 

@@ -1,6 +1,7 @@
-//! Reads several files at once, in tasks of tokio. Usage: `tokio SERVER EXPORT FILE…`, for instance `tokio dafs://localhost data f g`.
+//! Reads several files at once, in tasks of tokio, without a thread of the library's. Usage: `tokio SERVER EXPORT FILE…`, for instance
+//! `tokio dafs://localhost data f g`.
 
-use dafs_client::{Config, Session};
+use dafs_client::{Background, Config, Session};
 
 const READ_SIZE: usize = 64 * 1024;
 
@@ -15,7 +16,8 @@ async fn run() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: tokio SERVER EXPORT FILE…".into());
     };
     // These block; a program with other tasks does it before those, or in `spawn_blocking`.
-    let session = Session::connect(server, &Config::default())?;
+    let config = Config { background: Background::None, ..Config::default() };
+    let session = Session::connect(server, &config)?;
     let export = session.mount(&export)?;
     let driver = tokio::spawn(session.drive()?);
     let mut tasks = Vec::new();

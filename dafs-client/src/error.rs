@@ -14,7 +14,7 @@ use thiserror::Error;
 ///
 /// Three kinds stay apart: errors of the *server* ([`Error::Status`], [`Error::Peer`], [`Error::Handshake`]), of the *caller*
 /// ([`Error::Invalid`], [`Error::Address`]), and of the *system* ([`Error::Connect`], [`Error::Connection`], [`Error::Memory`], …). Each
-/// converts to [`io::Error`] with the errno that means the same.
+/// has the errno that means the same ([`Error::errno`]), and converts to [`io::Error`].
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -154,6 +154,16 @@ impl Error {
         }
     }
 
+    /// The errno of an error that was converted to [`io::Error`]; `None` where that came from elsewhere and has none.
+    pub fn errno_of(error: &io::Error) -> Option<i32> {
+        error.raw_os_error().or_else(|| Self::of_io(error).map(Self::errno))
+    }
+
+    /// The error of this library inside an [`io::Error`], where there is one.
+    pub fn of_io(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+
     /// Why it failed, without what was asked: for messages that say that themselves.
     pub fn cause(&self) -> String {
         match self {
@@ -279,13 +289,22 @@ impl From<dafs_proto::wire::WireError> for Error {
     }
 }
 
+/// As the standard library has errors of files, for programs that know no dafs:
+///
+/// - What the server answered ([`Error::Status`]) becomes the errno of the status, as of a system call: `raw_os_error()` has it.
+/// - A file that ends too early is [`io::ErrorKind::UnexpectedEof`], as of [`std::io::Read::read_exact`].
+/// - Every other error stays what it is inside the [`io::Error`], with the kind of its errno: [`Error::of_io`] gives it back.
+///
+/// [`Error::errno_of`] has the errno of all of them. The kind is never [`io::ErrorKind::Interrupted`]: helpers of the standard library
+/// would repeat the call for ever.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
+            Error::Status { status, .. } => return Self::from_raw_os_error(status.errno()),
             Error::UnexpectedEnd { .. } => io::ErrorKind::UnexpectedEof,
-            // Never `Interrupted`: std's helpers would repeat the call for ever.
-            _ => io::Error::from_raw_os_error(error.errno()).kind(),
+            _ => Self::from_raw_os_error(error.errno()).kind(),
         };
+        let kind = if kind == io::ErrorKind::Interrupted { io::ErrorKind::Other } else { kind };
         Self::new(kind, error)
     }
 }
@@ -333,6 +352,60 @@ mod tests {
         assert_eq!(error.cause(), "no space left on device: disk 3");
         assert_eq!(error.errno(), libc::ENOSPC);
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::StorageFull);
+    }
+
+    // [CLI-200]
+    #[test]
+    fn each_status_becomes_the_system_s_error_of_its_errno() {
+        let later = Status::from_value(0x7777);
+        for status in Status::ALL.iter().copied().chain([later]) {
+            let error =
+                Error::Status { status, operation: Opcode::Open, path: vec![], explanation: "why".into() };
+            let converted = io::Error::from(error);
+            assert_eq!(converted.raw_os_error(), Some(status.errno()), "{status:?}");
+            assert_eq!(Error::errno_of(&converted), Some(status.errno()), "{status:?}");
+            assert_ne!(converted.kind(), io::ErrorKind::Interrupted, "{status:?}");
+        }
+        assert_eq!(later.errno(), libc::EIO);
+    }
+
+    // [CLI-201]
+    #[test]
+    fn other_errors_stay_inside_with_the_kind_of_their_errno() {
+        let interrupted = ConnectError::System {
+            what: "connect to",
+            address: "dafs+tcp://127.0.0.1:1".into(),
+            source: io::Error::from_raw_os_error(libc::EINTR),
+        };
+        for (error, errno, kind) in [
+            (Error::Invalid("x".into()), libc::EINVAL, io::ErrorKind::InvalidInput),
+            (
+                Error::TimedOut { operation: Opcode::Read, timeout_ms: 1 },
+                libc::ETIMEDOUT,
+                io::ErrorKind::TimedOut,
+            ),
+            (
+                Error::Stale { path: vec![], cause: StaleCause::Replaced },
+                libc::ESTALE,
+                io::ErrorKind::StaleNetworkFileHandle,
+            ),
+            (
+                Error::Connection { server: "s".into(), cause: "c".into() },
+                libc::ECONNRESET,
+                io::ErrorKind::ConnectionReset,
+            ),
+            (Error::Closed, libc::ENOTCONN, io::ErrorKind::NotConnected),
+            (Error::UnexpectedEnd { path: vec![], missing: 3 }, libc::EIO, io::ErrorKind::UnexpectedEof),
+            (Error::from(interrupted), libc::EINTR, io::ErrorKind::Other),
+        ] {
+            let words = error.to_string();
+            let converted = io::Error::from(error);
+            assert_eq!((converted.kind(), converted.to_string()), (kind, words.clone()));
+            assert_eq!(Error::errno_of(&converted), Some(errno), "{words}");
+            assert_eq!(Error::of_io(&converted).map(ToString::to_string), Some(words));
+        }
+        assert_eq!(Error::errno_of(&io::Error::other("of somebody else")), None);
+        assert_eq!(Error::errno_of(&io::Error::from_raw_os_error(libc::EPERM)), Some(libc::EPERM));
     }
 
     #[test]

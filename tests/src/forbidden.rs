@@ -11,13 +11,22 @@ const NUMBER_AT: u32 = 0;
 
 /// From its start on these calls of the program fail with this error. So do those of the programs that it starts.
 pub fn forbid<'c>(command: &'c mut Command, calls: &[c_long], errno: i32) -> &'c mut Command {
+    answer(command, calls, libc::SECCOMP_RET_ERRNO | errno as u32)
+}
+
+/// The program is killed when it makes one of these calls: it cannot do without them unseen.
+pub fn kill_at<'c>(command: &'c mut Command, calls: &[c_long]) -> &'c mut Command {
+    answer(command, calls, libc::SECCOMP_RET_KILL_PROCESS)
+}
+
+fn answer<'c>(command: &'c mut Command, calls: &[c_long], answer: u32) -> &'c mut Command {
     let statement = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER_AT)];
     for call in calls {
         // Not this one: past the answer.
         let is_it = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         filter.push(sock_filter { jf: 1, ..statement(is_it, *call as u32) });
-        filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32));
+        filter.push(statement(libc::BPF_RET | libc::BPF_K, answer));
     }
     filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
     let install = move || {

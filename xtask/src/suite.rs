@@ -31,6 +31,8 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("c", "sim", "no second process can reach it"),
     ("c", "verbs", "the guest has no compiler"),
     ("cli", "sim", "no second process can reach it"),
+    ("examples", "sim", "no second process can reach it"),
+    ("examples", "verbs", "a provider for RDMA may have threads"),
     ("files", "sim", REAL_SYSTEM),
     ("fio", "sim", "no second process can reach it"),
     ("fio", "verbs", "the guest has no fio"),

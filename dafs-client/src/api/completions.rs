@@ -17,7 +17,7 @@ use crate::op::id::OperationId;
 /// 3. [`Completions::arm`]; where that returns false, again from 1;
 /// 4. `poll(2)`, `epoll_wait(2)` or the like, until the descriptor is readable; then again from 1.
 ///
-/// It is not to be read. Other threads may use the session meanwhile, in any way. The examples `poll` and `tokio` show it.
+/// It is not to be read. Other threads may use the session meanwhile, in any way. The examples `poll` and `mio` show it.
 pub struct Completions {
     pub(crate) shared: Arc<SharedSession>,
     pub(crate) watch: Arc<Watch>,

@@ -88,25 +88,32 @@ fn page_size() -> usize {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RegistrationConfig {
     /// Registrations kept at most; 0 keeps none. [`crate::Session::set_registrations_max`] changes it.
+    /// Default: `200`.
     pub entries_max: usize,
     /// Bytes kept registered, at most; 0 keeps none.
+    /// Default: `1073741824`.
     pub size_max: u64,
     /// Registrations that end together when there is no room: 1 to `entries_max`; other values count as the nearest of these.
+    /// Default: `16`.
     pub evict_count: usize,
     /// Keep registrations of memory that nobody pinned too, where the kernel tells of its changes (userfaultfd).
     ///
     /// The memory then stays within the server's reach after an operation, until it is unmapped, gives way or is invalidated. So this is
     /// for programs that trust the server as themselves. [`RegistrationPolicy::Kept`] says the same for one file. Of shared memory the
     /// kernel does not tell when its file is truncated or gets holes; call [`crate::Session::invalidate`] then.
+    /// Default: `false`.
     pub keep_unpinned: bool,
     /// Register segments of one operation together where that costs less.
     ///
     /// The bytes between them are then within the server's reach for the time of the operation. So this is for programs that trust the
     /// server as themselves. Pinned memory is registered as a whole anyway.
+    /// Default: `false`.
     pub group: bool,
     /// The largest gap between segments that are registered together, bytes.
+    /// Default: `1048576`.
     pub gap_size_max: usize,
     /// What registering costs; `None` measures it when it is first needed, which takes some milliseconds.
+    /// Default: `None`.
     pub cost: Option<RegistrationCost>,
 }
 
