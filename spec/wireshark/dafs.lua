@@ -334,8 +334,8 @@ local SPEC = {
                 24,
                 "range",
                 about =
-                    "where ranges is 1: the only range; of methods 2 and 3 the number of the eager buffer " ..
-                    "as key, then zeros; else zeros. A range may have 0 bytes",
+                    "if ranges is 1, the only range; for methods 2 and 3, the number of the eager buffer " ..
+                    "as key, then zeros; otherwise zeros. A range may have 0 bytes",
             },
         },
         ["read reply"] = {
@@ -355,7 +355,9 @@ local SPEC = {
                 0,
                 8,
                 "offset",
-                about = "where the data was written; of Append where it went; of WriteList and WriteView 0",
+                about =
+                    "where the data was written; for Append, the place that it got; 0 for WriteList and " ..
+                    "WriteView",
             },
             { 8, 4, "count", about = "bytes written; fewer only when an error came after them" },
             {
@@ -386,7 +388,7 @@ local SPEC = {
             },
         },
         ["range request"] = {
-            { 0, 8, "offset", about = "first byte; of Truncate the new size" },
+            { 0, 8, "offset", about = "first byte; for Truncate, the new size" },
             { 8, 8, "length", about = "bytes" },
         },
         ["copy request"] = {
@@ -404,7 +406,7 @@ local SPEC = {
                 "end",
                 min = 0,
                 max = 1,
-                about = "1 if the source ended before all that was asked for; of length 0, if all is copied",
+                about = "1 if the source ended before all that was asked for; for length 0, if all is copied",
             },
             { 20, 4, "reserved", reserved = true },
         },
@@ -627,8 +629,8 @@ local SPEC = {
                 8,
                 "value",
                 about =
-                    "of a read the offset at which the file ended (LIST-5), 2⁶⁴−1 where it did not; of a " ..
-                    "write the verifier",
+                    "for a read, the offset at which the file ended (LIST-5), or 2⁶⁴−1 if it did not end; " ..
+                    "for a write, the verifier",
             },
         },
         ["noticed results"] = {
@@ -706,7 +708,7 @@ local SPEC = {
                 "replace",
                 min = 0,
                 max = 1,
-                about = "an existing name may be replaced; of Link not that of a directory",
+                about = "an existing name may be replaced; by Link, not that of a directory",
             },
             { 12, 4, "reserved", reserved = true },
         },
@@ -716,16 +718,16 @@ local SPEC = {
                 8,
                 "cookie",
                 about =
-                    "begin behind the entry with this cookie; 0 for the first. What another number lists " ..
-                    "is not defined: entries, or an error",
+                    "begin behind the entry with this cookie; 0 for the first. Any other number lists " ..
+                    "some entries, or fails",
             },
             {
                 8,
                 4,
                 "length",
                 about =
-                    "bytes of directory entries wanted at most; a reply has at most 1 MiB of them, inline " ..
-                    "no more than the client's payload, direct no more than the range",
+                    "most bytes of directory entries that are wanted. A reply never has more than 1 MiB " ..
+                    "of them; inline not more than the client's payload, direct not more than the range",
             },
             { 12, 4, "attributes", min = 0, max = 1, about = "entries have attributes" },
             {
@@ -733,14 +735,19 @@ local SPEC = {
                 24,
                 "range",
                 about =
-                    "where the server writes the entries; with length 0, into the reply; key and offset " ..
-                    "are then ignored",
+                    "where the server writes the entries. With length 0 they are in the reply, and key " ..
+                    "and offset are ignored",
             },
         },
         ["readdir reply"] = {
             { 0, 4, "count", about = "bytes of directory entries" },
             { 4, 4, "end", min = 0, max = 1, about = "no entries follow" },
-            { 8, 8, "cookie", about = "that of the last entry, else that of the request" },
+            {
+                8,
+                8,
+                "cookie",
+                about = "the cookie of the last entry; if there are no entries, that of the request",
+            },
         },
         ["directory entries"] = { { 0, 8, "cookie" }, { 8, 2, "name length", min = 1, max = 255 } },
         ["verify request"] = {
@@ -796,7 +803,7 @@ local SPEC = {
                     { 0x40, "REPAIR" },
                     { 0x80, "LAST" },
                 },
-                about = "what else is asked (locks.md); LockTest looks at none",
+                about = "what else is asked (locks.md); LockTest ignores it",
             },
             { 28, 4, "reserved", reserved = true },
         },
@@ -841,7 +848,7 @@ local SPEC = {
                     8,
                     "stride",
                     signed = true,
-                    about = "from one block to the next, extents of the node that it is made of",
+                    about = "from one block to the next, in extents of the node that it is made of",
                 },
             },
             entries = {},
@@ -851,7 +858,7 @@ local SPEC = {
             fields = {
                 { 16, 8, "count", about = "blocks" },
                 { 24, 8, "block_length", about = "copies in a block" },
-                { 32, 8, "stride", signed = true, about = "from one block to the next, bytes" },
+                { 32, 8, "stride", signed = true, about = "from one block to the next, in bytes" },
             },
             entries = {},
         },
@@ -865,7 +872,7 @@ local SPEC = {
                     8,
                     "displacement",
                     signed = true,
-                    about = "where the block begins, extents of the node that it is made of",
+                    about = "where the block begins, in extents of the node that it is made of",
                 },
             },
         },
@@ -874,7 +881,7 @@ local SPEC = {
             fields = {},
             entries = {
                 { 0, 8, "block_length", about = "copies in the block" },
-                { 8, 8, "displacement", signed = true, about = "where the block begins, bytes" },
+                { 8, 8, "displacement", signed = true, about = "where the block begins, in bytes" },
             },
         },
         [6] = {
@@ -886,21 +893,21 @@ local SPEC = {
                     8,
                     "displacement",
                     signed = true,
-                    about = "where the block begins, extents of the node that it is made of",
+                    about = "where the block begins, in extents of the node that it is made of",
                 },
             },
         },
         [7] = {
             "hindexed block",
             fields = { { 16, 8, "block_length", about = "copies in a block" } },
-            entries = { { 0, 8, "displacement", signed = true, about = "where the block begins, bytes" } },
+            entries = { { 0, 8, "displacement", signed = true, about = "where the block begins, in bytes" } },
         },
         [8] = {
             "struct",
             fields = {},
             entries = {
                 { 0, 8, "block_length", about = "copies in the block" },
-                { 8, 8, "displacement", signed = true, about = "where the block begins, bytes" },
+                { 8, 8, "displacement", signed = true, about = "where the block begins, in bytes" },
                 { 16, 4, "of", about = "a node before this one: what the block is made of" },
                 { 20, 4, "reserved", reserved = true, about = "0" },
             },
@@ -950,8 +957,8 @@ local SPEC = {
         [11] = {
             "resized",
             fields = {
-                { 16, 8, "lower", signed = true, about = "lower bound, bytes" },
-                { 24, 8, "extent", signed = true, about = "from one copy to the next, bytes" },
+                { 16, 8, "lower", signed = true, about = "lower bound, in bytes" },
+                { 24, 8, "extent", signed = true, about = "from one copy to the next, in bytes" },
             },
             entries = {},
         },
@@ -965,7 +972,7 @@ local SPEC = {
                 about =
                     "newest version. Where 1 is not from version_min to version_max, the reply is VERSION",
             },
-            { "features", "u64", about = "what it offers; all that it knows" },
+            { "features", "u64", about = "all features that it knows" },
             { "nonce", "bytes[32]", about = "goes into the proofs" },
             { "key_name", "string", max = 256, about = "the key that it will prove; empty for none" },
             { "client_id", "bytes[16]", about = "fences go by it; a resumed session has the same" },
@@ -1067,7 +1074,7 @@ local SPEC = {
             {
                 "uid",
                 "u32",
-                about = "user of the session's identity; each export decides as whom it acts there",
+                about = "user of the session's identity; each export decides which user it acts as there",
             },
             { "gid", "u32", about = "group of the session's identity" },
         },
@@ -1188,15 +1195,13 @@ local SPEC = {
             { "mtime", "Timestamp", about = "last change of the data" },
             { "ctime", "Timestamp", about = "last change of the attributes" },
             { "device", "u64", about = "device number" },
-            {
-                "generation",
-                "u64",
-                about = "tells apart files that had the same file_id one after the other",
-            },
+            { "generation", "u64", about = "differs between files that have had the same file_id" },
             {
                 "change",
                 "u64",
-                about = "another one after each change of data, attributes or, of a directory, names",
+                about =
+                    "differs after each change of the data, of the attributes, or of the names in a " ..
+                    "directory",
             },
         },
         Timestamp = {
@@ -1240,8 +1245,8 @@ local SPEC = {
                 "bytes[32]",
                 absent = true,
                 about =
-                    "SHA-256 of the FenceList that it replaces, as FenceRead has it; absent, it replaces " ..
-                    "any",
+                    "SHA-256 of the FenceList to be replaced, as FenceRead returned it. If it is absent, " ..
+                    "any list is replaced",
             },
         },
     },
