@@ -17,7 +17,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -238,8 +238,9 @@ pub fn resolve(scheme: Scheme, location: &Location) -> Result<Vec<Address>, Reso
         Location::Host { host, port } => {
             let failed = |source| ResolveError::Host { host: host.clone(), source };
             let kind = if scheme == Scheme::Verbs { Address::Verbs } else { Address::Tcp };
+            let looked_up = (host.as_str(), *port).to_socket_addrs().map(Iterator::collect);
             let addresses: Vec<_> =
-                (host.as_str(), *port).to_socket_addrs().map_err(failed)?.map(kind).collect();
+                or_loopback(host, *port, looked_up).map_err(failed)?.into_iter().map(kind).collect();
             match addresses.is_empty() {
                 true => Err(failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"))),
                 false => Ok(addresses),
@@ -247,6 +248,17 @@ pub fn resolve(scheme: Scheme, location: &Location) -> Result<Vec<Address>, Reso
         }
         Location::Socket(path) => Ok(vec![Address::Shm(path.clone())]),
         Location::SimPort(port) => Ok(vec![Address::Sim(*port)]),
+    }
+}
+
+/// What the resolver has found. Where it has found nothing, `localhost` is loopback: a bare root has no /etc/hosts.
+fn or_loopback(host: &str, port: u16, looked_up: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    match looked_up {
+        Err(_) if host.eq_ignore_ascii_case("localhost") => {
+            Ok(loopback.map(|address| SocketAddr::new(address, port)).into())
+        }
+        looked_up => looked_up,
     }
 }
 
@@ -398,7 +410,7 @@ fn parse_host(server: &[u8]) -> Result<Location, Problem> {
             decoded = with_zone_decoded(address).ok_or_else(bad_host)?;
             let address = decoded.as_str();
             let numeric = address.split_once('%').map_or(address, |(numeric, _)| numeric);
-            numeric.parse::<std::net::Ipv6Addr>().map_err(|_| bad_host())?;
+            numeric.parse::<Ipv6Addr>().map_err(|_| bad_host())?;
             match &rest[end + 1..] {
                 [] => (address, None),
                 [b':', port @ ..] => (address, Some(port)),

@@ -10,6 +10,7 @@
 
 mod c;
 mod checks;
+mod debian;
 mod dissector;
 mod fio;
 mod guest;

@@ -92,6 +92,12 @@ pub(crate) const NEEDS: &[Need] = &[
         probes: &[Probe::UserNamespace, Probe::Program("ip")],
         packages: &["iproute2"],
     },
+    Need {
+        name: "debian-root",
+        purpose: "the commands of the README in a bare Debian, as root and as a user",
+        probes: &[Probe::Root, Probe::Program("ip"), Probe::Program("debootstrap"), Probe::DebianRoot],
+        packages: &["iproute2", "debootstrap"],
+    },
     Need { name: "root", purpose: "serving as several users", probes: &[Probe::Root], packages: &[] },
     Need {
         name: "mount",

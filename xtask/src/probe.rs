@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::UserfaultfdFlags;
 
-use crate::{fio, suite};
+use crate::{debian, fio, suite};
 
 /// One sign that something is there.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub(crate) enum Probe {
     PageCache,
     /// The source of the fio of this machine is here, or can be downloaded to the target directory.
     FioSource,
+    /// A bare Debian is in the target directory, or can be downloaded to it, and programs run in it.
+    DebianRoot,
 }
 
 impl Probe {
@@ -78,7 +80,8 @@ impl Probe {
             Probe::UserNamespace => succeeds(Command::new("unshare").args(["-r", "true"])),
             Probe::Tmpfs => in_new_directory(|directory| mounts(&["-t", "tmpfs", "tmpfs"], directory)),
             Probe::LoopMount => in_new_directory(can_mount_image),
-            Probe::FioSource => has_fio_source(),
+            Probe::FioSource => is_supplied(fio::supply_source),
+            Probe::DebianRoot => is_supplied(debian::supply),
             Probe::PageCache => tells_of_page_cache() && in_new_directory(can_bypass_page_cache),
         }
     }
@@ -97,8 +100,8 @@ fn has_userfaultfd() -> bool {
     })
 }
 
-fn has_fio_source() -> bool {
-    let supplied = fio::supply_source(&suite::root());
+fn is_supplied(supply: impl FnOnce(&Path) -> anyhow::Result<()>) -> bool {
+    let supplied = supply(&suite::root());
     if let Err(why) = &supplied {
         println!("    {why:#}");
     }

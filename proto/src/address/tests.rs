@@ -159,6 +159,18 @@ fn resolve_answers_all_kinds() {
     assert_eq!(resolved("dafs+verbs://192.0.2.1:7/d").unwrap(), [verbs]);
 }
 
+// [PROV-94]
+#[test]
+fn localhost_that_the_system_does_not_resolve_is_loopback() {
+    let unknown = || Err(io::Error::from(io::ErrorKind::NotFound));
+    let loopback = ["127.0.0.1:7".parse().unwrap(), "[::1]:7".parse().unwrap()];
+    assert_eq!(or_loopback("localhost", 7, unknown()).unwrap(), loopback);
+    assert_eq!(or_loopback("LocalHost", 7, unknown()).unwrap(), loopback);
+    assert!(or_loopback("localhost.example", 7, unknown()).is_err());
+    let other = vec!["127.0.0.2:7".parse().unwrap()];
+    assert_eq!(or_loopback("localhost", 7, Ok(other.clone())).unwrap(), other);
+}
+
 #[test]
 fn address_shown_is_a_url_of_the_same_server() {
     for address in [

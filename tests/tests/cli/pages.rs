@@ -20,6 +20,15 @@ if [ "$DAFS_USER" = 0 ]; then chmod 755 /run; exec "$@"; fi
 exec unshare --user --map-user="$DAFS_USER" --map-group="$DAFS_GROUP" "$@"
 "#;
 
+/// The same in a bare Debian, `$0`, as the user `$1`, with nothing of this machine but programs and checkout.
+const IN_DEBIAN: &str = r#"
+ip link set lo up && mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/run" && mount -t tmpfs tmpfs "$0/tmp" \
+    && mount --bind "$DAFS_PROGRAMS" "$0/mnt" && mount --bind . "$0/srv" && chmod 1777 "$0/tmp" || exit 125
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DAFS_PROGRAMS=/mnt DAFS_READY=/tmp \
+    chroot "$0" sh -c 'cd /srv && exec setpriv --reuid="$0" --regid="$0" --init-groups --reset-env \
+        env DAFS_PROGRAMS=/mnt DAFS_READY=/tmp sh -c "$1"' "$1" "$2"
+"#;
+
 /// Before the commands of a page. cargo would build for minutes what it has built with this test.
 const PREPARATION: &str = r#"
 set -e
@@ -59,6 +68,26 @@ fn commands_of_the_readme_run_as_they_are_written() {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+// [ACC-43] [ACC-99]
+#[test]
+#[ignore = "needs debian-root"]
+fn readme_commands_run_in_bare_debian_as_root_and_user() {
+    let page = fs::read_to_string(root().join("README.md")).unwrap();
+    let script = script(&blocks(&page));
+    // `cargo xtask` makes it, with the user.
+    let debian = root().join("target/debian-root");
+    for user in ["root", "user"] {
+        let mut command = Command::new("unshare");
+        // What is left running ends with the first process.
+        command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", IN_DEBIAN]);
+        command.arg(&debian).args([user, &script]).current_dir(root());
+        command.env("DAFS_PROGRAMS", program("dafs").parent().unwrap());
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{user}, {}: {}", output.status, String::from_utf8_lossy(&said));
+    }
 }
 
 /// Runs one command after the other; the next begins when a server says that it listens.
