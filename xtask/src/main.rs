@@ -20,6 +20,7 @@ mod judge;
 mod libtest;
 mod man;
 mod mpi;
+mod nightly;
 mod packages;
 mod places;
 mod prefix;
@@ -63,6 +64,10 @@ enum Task {
     /// The engine for fio
     #[command(subcommand)]
     Fio(FioTask),
+    /// Interpret tests of dafs-proto with Miri, by a pinned nightly compiler; once a release
+    Miri(nightly::MiriArgs),
+    /// Run the unit tests of client and server with AddressSanitizer and ThreadSanitizer, by a pinned nightly compiler; once a release
+    Sanitize(nightly::SanitizeArgs),
 }
 
 #[derive(Subcommand)]
@@ -159,6 +164,8 @@ fn run(task: Task) -> anyhow::Result<bool> {
         Task::C(CTask::Install(args)) => c::install(&root(), &args).map(|()| true),
         Task::Fio(FioTask::Install(args)) => fio::install(&root(), &args).map(|()| true),
         Task::Mpi(MpiTask::Install(args)) => mpi::install(&root(), &args).map(|()| true),
+        Task::Miri(args) => nightly::miri(&root(), &args).map(|()| true),
+        Task::Sanitize(args) => nightly::sanitize(&root(), &args).map(|()| true),
     }
 }
 

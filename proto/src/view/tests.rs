@@ -155,10 +155,11 @@ fn bounds_of_a_range_are_those_of_its_segments() {
         mixed.clone().resized(0, -100),
         Datatype::structure(&[(1, 500, &mixed), (2, 0, &mixed.clone().vector(2, 1, 3))]),
     ];
-    for datatype in views {
+    // For Miri the first are enough: the others take minutes.
+    for datatype in views.into_iter().take(if cfg!(miri) { 5 } else { usize::MAX }) {
         let view = View::new(&datatype).unwrap();
         let size = view.size();
-        for place in 0..2 * size + 1 {
+        for place in (0..2 * size + 1).step_by(if cfg!(miri) { 13 } else { 1 }) {
             for len in (1..20).chain([size, size + 1, 2 * size + 3, 5 * size]) {
                 let segments = view.segments(1 << 40, place, len);
                 let ends = segments.map(|extent| (extent.offset, extent.end().unwrap()));
