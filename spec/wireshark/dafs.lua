@@ -369,7 +369,12 @@ local SPEC = {
                 about = "how durable they are; at least what was asked for",
             },
             { 13, 3, "reserved", reserved = true },
-            { 16, 8, "verifier", about = "of unstable data: compare it with that of the commit" },
+            {
+                16,
+                8,
+                "verifier",
+                about = "for unstable data: the client compares it with the verifier of the commit",
+            },
         },
         ["commit request"] = {
             { 0, 8, "offset", about = "first byte to make durable" },
