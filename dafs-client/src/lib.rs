@@ -82,7 +82,7 @@ pub use error::{Error, Result, StaleCause};
 pub use memory::registration::{
     RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy,
 };
-pub use memory::{IoBuffer, RegisteredBuf};
+pub use memory::{IoBuffer, Lent, RegisteredBuf};
 pub use method::io_path;
 pub use method::io_path::{Direction, IoPath, MethodOverride, Registration};
 pub use method::noncontiguous::Noncontiguous;

@@ -1,5 +1,6 @@
 //! Chains: requests that depend on each other, sent together and executed in order; the first error aborts the rest
 //! (DAFS 1.0, request chaining).
+#![allow(unsafe_code, reason = "the documented unsafe form that borrows memory")]
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -16,9 +17,9 @@ use crate::api::dir::{Dir, commit_request, name_request, open_request, opened};
 use crate::api::file::{Covered, File};
 use crate::api::options::OpenOptions;
 use crate::api::verify::Expected;
-use crate::driver::Owner;
-use crate::driver::pending::Call;
+use crate::driver::pending::{Call, Finish, Pending};
 use crate::driver::transfer::check_extent;
+use crate::driver::{Guard, Owner};
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
 use crate::handle::node::{Node, Reopen, join};
@@ -200,32 +201,60 @@ impl<'a> Chain<'a> {
     /// Fails with the error of the first request that failed, which aborts those behind it; what was opened is closed again. After a
     /// broken connection the chain is repeated as a whole where that does no harm, else it ends as [`Error::InDoubt`].
     pub fn run(mut self) -> Result<Chained> {
+        let (core, work, covered) = self.begin()?;
+        let (work, outcome) = self.owner.shared.run_chain(core, self.node, work);
+        let end = self.end();
+        let (result, unlocks) = end.result(work, covered, outcome);
+        for unlock in unlocks {
+            // Whatever becomes of it: the lock ends with the file at the latest.
+            let _ = unlock.run(self.owner);
+        }
+        result
+    }
+
+    /// Nonblocking form of [`Chain::run`]. What it locked and did not give back itself is given back once it is collected.
+    ///
+    /// # Safety
+    /// The buffers of its reads must be valid for writes and not be used otherwise, those of its writes not be written, until the operation
+    /// has ended: until [`Pending::wait`] or [`Pending::cancel`] has returned, or the session has ended. Dropping the `Pending` does not
+    /// end the operation.
+    pub unsafe fn submit(mut self) -> Pending<Result<Chained>> {
+        let (mut core, work, covered) = match self.begin() {
+            Ok(begun) => begun,
+            Err(error) => return Pending::ready(Err(error)),
+        };
+        let index = self.owner.shared.submit_under(&mut core, Op::chain(Arc::clone(self.node), work));
+        drop(core);
+        let (owner, node) = (Arc::clone(self.owner), Arc::clone(self.node));
+        let Self { at_file, options, unlocks, .. } = self;
+        let finish = Finish::boxed(move |op: Op| {
+            let (work, outcome) = op.into_chain();
+            let end = End { owner: &owner, node: &node, at_file, options: &options, unlocks: &unlocks };
+            let (result, unlocks) = end.result(work, covered, outcome);
+            // Nobody waits for what they say.
+            unlocks.into_iter().for_each(|unlock| drop(unlock.submit(&owner)));
+            result
+        });
+        Pending::new(self.owner, index, finish)
+    }
+
+    /// Checks the chain; what is sent then, and what a commit in it covers beside its own writes.
+    fn begin(&mut self) -> Result<(Guard<'a>, ChainWork, Option<Covered>)> {
         if let Some(error) = self.wrong.take() {
             return Err(error);
         }
-        let shared = &self.owner.shared;
+        self.owner.shared.check_home()?;
         // What was written to the file before the chain too.
         let commits = self.links.iter().any(|link| link.opcode == Opcode::Commit);
         let covered = (self.at_file && commits).then(|| Covered::begin(self.node, &(0..u64::MAX), true));
-        let core = shared.lock();
+        let core = self.owner.shared.lock();
         self.check(&core.terms)?;
-        let work = ChainWork::new(std::mem::take(&mut self.links));
-        let (work, outcome) = shared.run_chain(core, self.node, work);
-        let result = self.finish(work, covered, outcome);
-        let opened = result.as_ref().ok().and_then(|done| done.file.as_ref()).map(|file| &file.node);
-        if let Some(node) = opened.or(self.at_file.then_some(self.node)) {
-            // Of a lock that was refused, and is the only one, nothing is to be given back.
-            let is_refused = matches!(&result, Err(Error::Status { operation: Opcode::Lock, .. }));
-            let unlocks = if is_refused && self.unlocks.len() == 1 { &[][..] } else { &self.unlocks[..] };
-            let left = unlocks.iter().filter(|(_, is_given_back)| result.is_err() || !is_given_back);
-            for (unlock, _) in left {
-                let unlock = Named::of(&unlock.bytes());
-                // Whatever becomes of it: the lock ends with the file at the latest.
-                let call = Call::plain(Some(node), Opcode::Unlock, unlock, Op::into_locked);
-                let _ = call.run(self.owner);
-            }
-        }
-        result
+        Ok((core, ChainWork::new(std::mem::take(&mut self.links)), covered))
+    }
+
+    fn end(&self) -> End<'_> {
+        let Self { owner, node, at_file, options, unlocks, .. } = self;
+        End { owner, node, at_file: *at_file, options, unlocks }
     }
 
     #[cfg(test)]
@@ -276,8 +305,39 @@ impl<'a> Chain<'a> {
         }
         if self.links.is_empty() { invalid("a chain of nothing".to_owned()) } else { Ok(()) }
     }
+}
 
-    /// From the answers to the caller's result.
+/// What is needed of a chain once it has been answered.
+struct End<'c> {
+    owner: &'c Arc<Owner>,
+    node: &'c Arc<Node>,
+    at_file: bool,
+    options: &'c OpenOptions,
+    unlocks: &'c [(UnlockRequest, bool)],
+}
+
+impl End<'_> {
+    /// From the answers to the caller's result, and the requests that give back what the chain has left locked.
+    fn result(
+        &self,
+        work: ChainWork,
+        covered: Option<Covered>,
+        outcome: Result<()>,
+    ) -> (Result<Chained>, Vec<Call<Result<()>>>) {
+        let result = self.finish(work, covered, outcome);
+        let opened = result.as_ref().ok().and_then(|done| done.file.as_ref()).map(|file| &file.node);
+        let Some(node) = opened.or(self.at_file.then_some(self.node)) else { return (result, Vec::new()) };
+        // Of a lock that was refused, and is the only one, nothing is to be given back.
+        let is_refused = matches!(&result, Err(Error::Status { operation: Opcode::Lock, .. }));
+        let unlocks = if is_refused && self.unlocks.len() == 1 { &[][..] } else { self.unlocks };
+        let left = unlocks.iter().filter(|(_, is_given_back)| result.is_err() || !is_given_back);
+        let unlock = |(unlock, _): &(UnlockRequest, bool)| {
+            Call::plain(Some(node), Opcode::Unlock, Named::of(&unlock.bytes()), Op::into_locked)
+        };
+        let calls = left.map(unlock).collect();
+        (result, calls)
+    }
+
     fn finish(&self, work: ChainWork, covered: Option<Covered>, outcome: Result<()>) -> Result<Chained> {
         let mut unclosed = work.unclosed();
         let outcome = check_commits(self.node, &work, covered).and(outcome);
@@ -330,8 +390,8 @@ fn check_commits(node: &Node, work: &ChainWork, mut covered: Option<Covered>) ->
     Err(Error::WritesLost { path: path.into_owned(), ranges: joined(ranges), attributes })
 }
 
-fn collect(chain: &Chain<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Result<Chained> {
-    let Chain { owner, node: begin, options, .. } = chain;
+fn collect(chain: &End<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Result<Chained> {
+    let End { owner, node: begin, options, .. } = chain;
     let mut done = Chained { counts: Vec::new(), attributes: None, file: None };
     let mut path = begin.present_path();
     let mut last: Option<(Reopen, Box<NamedReply>)> = None;

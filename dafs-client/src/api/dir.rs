@@ -50,12 +50,14 @@ macro_rules! forms {
     )*) => { $(
         $(#[$doc])*
         pub fn $name(&self, $($arg: $type),*) -> Result<$result> {
+            self.owner.shared.check_home()?;
             self.$call($($arg),*)?.run(&self.owner)
         }
 
         #[doc = concat!("Nonblocking form of [`Self::", stringify!($name), "`].")]
         pub fn $submit(&self, $($arg: $type),*) -> Pending<Result<$result>> {
-            self.$call($($arg),*).map_or_else(|error| Pending::ready(Err(error)), |call| call.submit(&self.owner))
+            let call = self.owner.shared.check_home().and_then(|()| self.$call($($arg),*));
+            call.map_or_else(|error| Pending::ready(Err(error)), |call| call.submit(&self.owner))
         }
 
         fn $call(&$self, $($arg: $type),*) -> Result<Call<Result<$result>>> $body

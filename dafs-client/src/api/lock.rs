@@ -211,6 +211,7 @@ impl File {
     }
 
     fn to_unlock(&self, range: Range<u64>, owner: Option<u64>) -> Result<Plain> {
+        self.owner.shared.check_home()?;
         let (offset, len) = extent(&range)?;
         let owner = owner.unwrap_or_else(|| own(&self.node));
         // In a new session it is not to be locked again, whether the server hears of this or not.

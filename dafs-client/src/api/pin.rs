@@ -4,6 +4,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use dafs_proto::transport::util::Home;
+
 use crate::api::session::Session;
 use crate::error::Result;
 use crate::memory::registration::{Extent, PinId, Registrar, RegistrationCost, RegistrationCounters};
@@ -14,6 +16,7 @@ use crate::memory::registration::{Extent, PinId, Registrar, RegistrationCost, Re
 pub struct Pin {
     registrar: Arc<Registrar>,
     id: PinId,
+    home: Home,
 }
 
 /// A vector whose registration is kept from one operation to the next, within the bounds of [`crate::RegistrationConfig`].
@@ -82,13 +85,16 @@ impl Session {
     fn pin_extent(&self, extent: Extent) -> Pin {
         let registrar = Arc::clone(&self.owner.shared.registrar);
         let id = registrar.pin(extent);
-        Pin { registrar, id }
+        Pin { registrar, id, home: Home::here() }
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.registrar.unpin(self.id);
+        // In a child what registrations are kept in may be locked for ever.
+        if self.home.is_here() {
+            self.registrar.unpin(self.id);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 use std::ffi::OsStr;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,15 +70,31 @@ pub struct Agreed {
 }
 
 /// Submissions that leave together: [`Session::cork`].
-#[derive(Debug)]
 #[must_use = "a cork ends where it is dropped"]
 pub struct Cork<'a> {
-    session: &'a Session,
+    owner: Arc<Owner>,
+    life: PhantomData<&'a Session>,
+}
+
+impl Cork<'_> {
+    /// The same, for whoever cannot borrow the session for so long.
+    pub fn into_owned(self) -> Cork<'static> {
+        // That of this one goes when it is dropped.
+        let owner = Arc::clone(&self.owner);
+        owner.shared.lock().corks += 1;
+        Cork { owner, life: PhantomData }
+    }
+}
+
+impl std::fmt::Debug for Cork<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cork({})", self.owner.shared.server.name)
+    }
 }
 
 impl Drop for Cork<'_> {
     fn drop(&mut self) {
-        let shared = &self.session.owner.shared;
+        let shared = &self.owner.shared;
         let mut core = shared.lock();
         core.corks -= 1;
         shared.push(&mut core, false);
@@ -234,6 +251,11 @@ impl Session {
         self.owner.shared.lock().reconnects
     }
 
+    /// Whether it belongs to the parent of this process, so that every call fails with [`Error::Forked`]. Does not block.
+    pub fn is_inherited(&self) -> bool {
+        !self.owner.shared.home.is_here()
+    }
+
     /// Whether there is a connection to the server, as far as this side knows.
     pub fn is_connected(&self) -> bool {
         self.owner.shared.lock().endpoint.is_some()
@@ -323,7 +345,7 @@ impl Session {
     /// under one cork.
     pub fn cork(&self) -> Cork<'_> {
         self.owner.shared.lock().corks += 1;
-        Cork { session: self }
+        Cork { owner: Arc::clone(&self.owner), life: PhantomData }
     }
 
     /// A round trip to the server: its duration. Blocks.

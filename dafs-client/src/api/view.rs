@@ -105,6 +105,7 @@ impl Session {
         let invalid = |error: ViewError| Error::Invalid(error.to_string());
         let view = Compiled::new(datatype).map_err(invalid)?;
         let shared = &self.owner.shared;
+        shared.check_home()?;
         let refused = |status, explanation: &str| Error::Status {
             status,
             operation: Opcode::ViewSet,

@@ -1,11 +1,11 @@
 //! A fork while a thread of the library works. The child does not have that thread, and what it had locked would stay locked there.
 //!
-//! So a fork first takes the locks of all sessions, and releases them in both processes.
+//! So a fork first takes the locks of all sessions, and that of the list of them, and releases them in both processes.
 #![allow(unsafe_code, reason = "pthread_atfork, whose handlers hold locks from one to the next")]
 
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Once, PoisonError, TryLockError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::driver::{Guard, SharedSession};
@@ -13,12 +13,22 @@ use crate::driver::{Guard, SharedSession};
 /// How long a fork waits for locks. The thread that has one may be that which forks, or is inside a call, where a program must not fork.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// Forks that wait for locks: who would take one lets them have it first.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
 /// The sessions of this process, and of those that it was forked from.
 static SESSIONS: Mutex<Vec<Weak<SharedSession>>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// What this thread holds while it forks.
-    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Fork> = const { RefCell::new(Fork { list: None, sessions: Vec::new() }) };
+}
+
+/// What a fork holds.
+#[derive(Default)]
+struct Fork {
+    list: Option<MutexGuard<'static, Vec<Weak<SharedSession>>>>,
+    sessions: Vec<Held>,
 }
 
 /// The lock of a session.
@@ -40,31 +50,51 @@ pub(crate) fn watch(shared: &Arc<SharedSession>) {
     sessions.push(Arc::downgrade(shared));
 }
 
+/// Lets a fork that waits for the lock of a session have it first. Without that, threads that take it again and again may keep it from the
+/// fork, and the child would wait for it for ever.
+#[inline]
+pub(crate) fn let_pass() {
+    if WAITING.load(Ordering::Relaxed) != 0 {
+        let until = Instant::now() + WAIT_MAX;
+        while WAITING.load(Ordering::Relaxed) != 0 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+    }
+}
+
 unsafe extern "C" fn before() {
-    let sessions: Vec<_> =
-        SESSIONS.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let list = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let until = Instant::now() + WAIT_MAX;
-    let here = sessions.into_iter().filter(|shared| shared.home.is_here());
-    let held = here.filter_map(|shared| hold(shared, until)).collect();
+    let here = list.iter().filter_map(Weak::upgrade).filter(|shared| shared.home.is_here());
+    let sessions = here.filter_map(|shared| hold(shared, until)).collect();
+    WAITING.fetch_sub(1, Ordering::Relaxed);
     // A thread that ends forks no more.
-    let _ = HELD.try_with(|place| place.replace(held));
+    let _ = HELD.try_with(|place| place.replace(Fork { list: Some(list), sessions }));
 }
 
 unsafe extern "C" fn in_parent() {
-    for Held { guard, shared } in taken() {
+    let Fork { list, sessions } = taken();
+    // The end of a session may take long, and needs no list.
+    drop(list);
+    for Held { guard, shared } in sessions {
         drop((guard, shared));
     }
 }
 
 unsafe extern "C" fn in_child() {
-    for Held { guard, shared } in taken() {
+    // Another thread of the parent may have been about to fork too.
+    WAITING.store(0, Ordering::Relaxed);
+    let Fork { list, sessions } = taken();
+    drop(list);
+    for Held { guard, shared } in sessions {
         drop(guard);
         // Whatever it holds is the parent's.
         std::mem::forget(shared);
     }
 }
 
-fn taken() -> Vec<Held> {
+fn taken() -> Fork {
     HELD.try_with(RefCell::take).unwrap_or_default()
 }
 
@@ -102,6 +132,35 @@ mod tests {
     use super::*;
     use crate::error::Error;
     use crate::testing::World;
+
+    // [CLI-43]
+    #[test]
+    fn list_of_sessions_is_free_in_a_child() {
+        let world = World::new(1);
+        let _session = world.session();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    SESSIONS.lock().unwrap().retain(|session| session.strong_count() > 0);
+                }
+            });
+            for _ in 0..200 {
+                // SAFETY: the child looks at a lock, and ends without running anything of the parent's.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    let is_free = SESSIONS.try_lock().is_ok();
+                    // SAFETY: as above.
+                    unsafe { libc::_exit(i32::from(!is_free)) };
+                }
+                let mut status = 0;
+                // SAFETY: waits for the child made above.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0, "a new session of the child would wait for ever");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
 
     // [CLI-43]
     #[test]

@@ -122,9 +122,16 @@ impl SharedSession {
         })
     }
 
+    /// Fails in a child of the process that opened the session: whatever else the session locks may be locked there for ever.
+    #[inline]
+    pub(crate) fn check_home(&self) -> crate::error::Result<()> {
+        if self.home.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     /// Takes the lock; a thread that has to wait for it makes the session shared.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
+        fork::let_pass();
         match self.core.try_lock() {
             Ok(core) if self.home.is_here() => core,
             other => self.lock_otherwise(other),
@@ -142,6 +149,12 @@ impl SharedSession {
             core.leave_to_parent();
         }
         core
+    }
+
+    /// Takes the lock again that was given back for a moment.
+    pub(crate) fn lock_again(&self) -> Guard<'_> {
+        fork::let_pass();
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_behind_others(&self) -> Guard<'_> {

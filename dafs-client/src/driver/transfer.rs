@@ -77,6 +77,7 @@ impl SharedSession {
     #[inline]
     pub(crate) fn run_contiguous(&self, node: &Arc<Node>, asked: &Contiguous<'_>) -> Result<usize> {
         let Contiguous { kind, offset, memory, buffer, policy } = *asked;
+        self.check_home()?;
         check_extent(offset, memory.len())?;
         let (range, loan) = match buffer {
             Some(buffer) => (Some(buffer.range_in(&self.domain).ok_or_else(not_registered_here)?), None),
@@ -160,6 +161,9 @@ impl SharedSession {
         blocking: bool,
     ) -> std::result::Result<Op, (Error, Keep)> {
         let mut keep = std::mem::replace(&mut parts.keep, Keep::None);
+        if let Err(error) = self.check_home() {
+            return Err((error, keep));
+        }
         match self.decided(core, parts, &mut keep, blocking) {
             Ok((opcode, transfer)) => Ok(Op::moving(opcode, node, Transfer { keep, ..transfer })),
             Err(error) => Err((error, keep)),

@@ -100,7 +100,7 @@ impl SharedSession {
             for _ in 0..16 {
                 std::hint::spin_loop();
             }
-            core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+            core = self.lock_again();
         } else {
             core = self.sleep(core, limit);
         }
@@ -123,7 +123,9 @@ impl SharedSession {
             return core;
         }
         if !endpoint.arm() || !self.calls.leader.may_sleep() {
-            return core;
+            // There is something to do, perhaps again and again: whoever waits for the lock has it in between.
+            drop(core);
+            return self.lock_again();
         }
         core.leader_sleeps = true;
         drop(core);
@@ -139,7 +141,7 @@ impl SharedSession {
             }
             self.calls.leader.woke(rung);
         }
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.lock_again();
         core.leader_sleeps = false;
         let outcome = core.tick(self.clock.now());
         self.check(&mut core, outcome);

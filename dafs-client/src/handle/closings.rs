@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use dafs_proto::transport::util::Home;
 use dafs_proto::wire::FileHandle;
 
 /// What is to be given back.
@@ -24,11 +25,18 @@ impl Closing {
 }
 
 /// Those of a session.
-#[derive(Default)]
 pub(crate) struct Closings {
     waiting: Mutex<Vec<Closing>>,
     any: AtomicBool,
     hasten: OnceLock<Box<dyn Fn(bool) + Send + Sync>>,
+    home: Home,
+}
+
+impl Default for Closings {
+    fn default() -> Self {
+        let waiting = Mutex::default();
+        Self { waiting, any: AtomicBool::default(), hasten: OnceLock::new(), home: Home::here() }
+    }
 }
 
 impl Closings {
@@ -46,8 +54,12 @@ impl Closings {
         }
     }
 
-    /// Never blocks, and takes no lock that is held while nodes are dropped.
+    /// Never blocks, and takes no lock that is held while nodes are dropped. In a child of fork() it does nothing: what is open is the
+    /// parent's.
     pub(crate) fn put(&self, closing: Closing) {
+        if !self.home.is_here() {
+            return;
+        }
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(closing);
         self.any.store(true, Ordering::Release);
     }

@@ -321,6 +321,7 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for Vec<u8> {}
     impl Sealed for super::RegisteredBuf {}
+    impl Sealed for super::Lent {}
 }
 
 /// Memory that a nonblocking operation can own: a `Vec<u8>`, of which all `len` bytes take part, or a [`RegisteredBuf`].
@@ -358,6 +359,20 @@ impl IoBuffer for RegisteredBuf {
             Keep::Registered(buffer) => buffer,
             _ => unreachable!("an operation gives back what it was given"),
         }
+    }
+}
+
+/// Stands for memory that its owner has lent to an operation by address, and has all along: [`crate::OwnedBatch::read_list_raw`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lent;
+
+impl IoBuffer for Lent {
+    fn into_keep(self) -> KeepBox {
+        KeepBox(Keep::None)
+    }
+
+    fn from_keep(_: KeepBox) -> Self {
+        Self
     }
 }
 

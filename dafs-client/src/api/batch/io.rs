@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::memory::{IoBuffer, Keep, RawMemory, RegisteredBuf};
 use crate::op::Op;
 use crate::op::batch::{BatchHints, BatchWork};
+use crate::op::id::OperationId;
 
 /// Many independent reads and writes on any files of a session, to and from memory that the caller lends: made by
 /// [`Session::batch_io`], run by [`BatchIo::run`].
@@ -45,8 +46,8 @@ pub struct BatchIo<'a> {
 /// As [`BatchIo`], of buffers that the batch owns until it has ended: for [`OwnedBatch::submit`]. Made by [`Session::owned_batch`].
 #[must_use = "a batch is sent by `submit`"]
 pub struct OwnedBatch<B> {
-    parts: Parts,
-    buffers: Vec<Keep>,
+    pub(super) parts: Parts,
+    pub(super) buffers: Vec<Keep>,
     kind: PhantomData<B>,
 }
 
@@ -260,6 +261,16 @@ impl<B: IoBuffer> OwnedBatch<B> {
 }
 
 impl<B: IoBuffer> PendingBatch<B> {
+    /// What names its end in [`Completions::next`](crate::Completions::next); `None` where it has ended before it was submitted, and where
+    /// its operations go one by one, each with a name of its own.
+    #[must_use]
+    pub fn id(&self) -> Option<OperationId> {
+        match &self.state {
+            Running::Batch { pending, .. } => pending.id(),
+            Running::Singly(_) => None,
+        }
+    }
+
     /// Whether all operations have ended; moves the session along. Never blocks, as [`Pending::test`].
     pub fn test(&mut self) -> bool {
         match &mut self.state {

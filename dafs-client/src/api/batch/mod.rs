@@ -4,4 +4,5 @@ pub(crate) mod io;
 pub(crate) mod memory;
 pub(crate) mod part;
 pub(crate) mod plan;
+pub(crate) mod raw;
 pub(crate) mod singly;

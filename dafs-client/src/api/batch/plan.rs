@@ -53,7 +53,7 @@ pub(crate) fn prepare(
     hints: Option<BatchHints>,
     keep: Keep,
 ) -> std::result::Result<Plan, (Error, Keep)> {
-    if let Some(error) = parts.wrong {
+    if let Some(error) = parts.wrong.take().or(shared.check_home().err()) {
         return Err((error, keep));
     }
     let bounds = Bounds::of(&core.terms);

@@ -84,6 +84,17 @@ impl File {
         &self.node.path
     }
 
+    /// Whether transfers of this file reach a buffer without a copy: it is registered with this session, which has not ended. Does not
+    /// block.
+    pub fn can_reach(&self, buffer: &RegisteredBuf) -> bool {
+        buffer.range_in(&self.owner.shared.domain).is_some()
+    }
+
+    /// When what is written to it is durable, where a call does not say: as it was opened for.
+    pub fn stability(&self) -> Stability {
+        self.stability
+    }
+
     /// Attributes when it was opened. Does not ask the server.
     pub fn attributes_at_open(&self) -> &Attributes {
         &self.opened_as
@@ -273,6 +284,7 @@ impl File {
             if stability == Stability::Unstable {
                 return Err(Error::Invalid("a commit makes data durable: DataSync or FileSync".into()));
             }
+            self.owner.shared.check_home()?;
             let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
             // Of a part only data: who names a range has that in mind.
             let all = stability == Stability::FileSync && (offset, end) == (0, u64::MAX);
