@@ -185,6 +185,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
         Benchmark::Sieve { .. } => {
             Uses { queue_depth: Nothing, registered: Many, segments: Many, direct_io: One, ..own }
         }
+        Benchmark::C { .. } => Uses { queue_depth: Nothing, ..own },
         Benchmark::Locks(_) => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Idle { .. } => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Registration(_) | Benchmark::Fairness { sessions: Some(_), .. } => {

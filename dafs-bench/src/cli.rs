@@ -139,6 +139,19 @@ pub enum Benchmark {
     /// beside the write alone. Case `contended`: two sessions pass one lock back and forth, on any CPUs, beside two empty requests of a
     /// pinned session. Case `held`: lock and unlock while another session holds `held` ranges of the file.
     Locks(Options),
+    /// Measure what the C interface costs.
+    ///
+    /// Reads and writes of --sizes [default: 4 bytes and 4 KiB] of ordinary memory, one after the other, by a session of libdafs (case `c`)
+    /// and by one of the client's library (`rust`), both with their defaults, in turn. The ratio is that of their times in each round.
+    /// libdafs is loaded as a program loads it: `cargo xtask c install --prefix DIR` puts it into DIR/lib. Over shm alone.
+    C {
+        /// The shared library.
+        #[arg(long, default_value = "libdafs.so.0", value_name = "PATH")]
+        library: PathBuf,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure how far disk and network work at the same time, for one large file.
     ///
     /// Each case moves a file of --file-size and bypasses the page cache (O_DIRECT). Operations have the size of --sizes, and

@@ -136,6 +136,10 @@ impl Plan {
                 let (transports, registered) = (vec![Transport::Shm], Registered::Yes);
                 ("sieve", options, Defaults { transports, sizes, registered, ..Defaults::default() })
             }
+            Benchmark::C { options, .. } => {
+                let transports = vec![Transport::Shm];
+                ("c", options, Defaults { transports, sizes: vec![4, 4 * KIB], ..Defaults::default() })
+            }
             Benchmark::Locks(options) => {
                 ("locks", options, Defaults { sizes: vec![4 * KIB], ..Defaults::default() })
             }

@@ -155,8 +155,8 @@ pub struct Row {
     /// Share of computation in the time of one blocking step (`overlap` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
-    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `pipeline`, `fairness`, `mpi`,
-    /// `views`).
+    /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `c`, `pipeline`, `fairness`,
+    /// `mpi`, `views`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle` only).

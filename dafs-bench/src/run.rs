@@ -141,6 +141,7 @@ impl Benchmark {
             | Self::Locks(options)
             | Self::Sieve { options, .. }
             | Self::Idle { options, .. }
+            | Self::C { options, .. }
             | Self::Pipeline { options, .. }
             | Self::Fairness { options, .. }
             | Self::Mpi { options, .. }

@@ -1,6 +1,7 @@
 //! dafs: a session with a server, and one file open over it.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
@@ -14,6 +15,7 @@ use crate::clock::{Laps, nanoseconds};
 use crate::load::{Budget, DATA_FILE, FILE_BYTES, Load, Offsets, Work, compute};
 use crate::record::{Method, Op};
 use crate::stats::Samples;
+use crate::subject::libdafs::CFile;
 use crate::subject::measured::Subject;
 use crate::subject::server::Server;
 
@@ -108,6 +110,19 @@ impl Dafs {
     pub(crate) fn plain(&self) -> anyhow::Result<(Session, File)> {
         let setup = Setup { method: Method::Auto, progress_thread: false, credits: CREDITS_MIN };
         connect(&self.target, &Link::config(&self.target, setup))
+    }
+
+    /// A session of its own with the defaults of the library, with the file open.
+    pub(crate) fn with_defaults(&self) -> anyhow::Result<(Session, File)> {
+        connect(&self.target, &Config::default())
+    }
+
+    /// The same by libdafs at `library`.
+    pub(crate) fn by_libdafs(&self, library: &Path) -> anyhow::Result<CFile> {
+        let url = Url::parse(self.target.address.as_ref())?;
+        let export =
+            url.export.as_deref().map(String::from_utf8_lossy).context("the address names no export")?;
+        CFile::open(library, &self.target.address, &export, self.target.file)
     }
 
     /// A session of its own, with the file open, that may have so many operations in flight.

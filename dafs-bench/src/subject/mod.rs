@@ -13,6 +13,7 @@ use crate::sys::Usage;
 
 pub mod bulk;
 pub mod dafs;
+pub(crate) mod libdafs;
 pub mod list;
 pub mod measured;
 pub mod pieces;

@@ -143,7 +143,11 @@ fn contended(links: &[(Session, File)], pins: &Pins, budget: Duration) -> anyhow
     own
 }
 
-fn steps(budget: Duration, mut step: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<[f64; 2]> {
+/// Steps one after the other until the budget is used up: median and 99th percentile, microseconds.
+pub(super) fn steps(
+    budget: Duration,
+    mut step: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<[f64; 2]> {
     let end = Instant::now() + budget;
     let mut times = Vec::new();
     loop {

@@ -1,6 +1,7 @@
 //! What is run. Each benchmark is one file; what they share is the comparison with a limit, round by round.
 
 mod bandwidth;
+mod binding;
 mod crossover;
 mod fairness;
 mod idle;
@@ -90,6 +91,7 @@ pub fn run(
         Benchmark::Mpi { mpi, options } => mpi::run(&mut bench, mpi, options.sizes.as_deref())?,
         Benchmark::Views { views, .. } => mpi::run_views(&mut bench, views)?,
         Benchmark::Locks(_) => locks::run(&mut bench)?,
+        Benchmark::C { library, .. } => binding::run(&mut bench, library)?,
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
