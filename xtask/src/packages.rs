@@ -50,6 +50,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["openmpi-bin", "libopenmpi-dev", "libpnetcdf-dev"],
     },
     Need {
+        name: "gfortran",
+        purpose: "libdafs in Fortran",
+        probes: &[Probe::Program("gfortran")],
+        packages: &["gfortran"],
+    },
+    Need {
         name: "open-mpi",
         purpose: "MPI programs over dafs",
         probes: &[Probe::Program("mpicc"), Probe::Program("mpirun"), Probe::Program("ompi_info")],

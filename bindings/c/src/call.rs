@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 
 use dafs_client::{Dir, Error, File, Session, Status};
-use dafs_ffi::{BadPointer, caught, keep_error};
+use dafs_ffi::{caught, keep_error, put, slice};
 
 use crate::abi::{
-    DAFS_E_DISCONNECTED, DAFS_E_FENCED, DAFS_E_FORKED, DAFS_E_IN_DOUBT, DAFS_E_INTERNAL, DAFS_E_PLAIN,
-    DAFS_E_PROTOCOL, DAFS_E_STALE, DAFS_E_WRITES_LOST,
+    DAFS_E_DISCONNECTED, DAFS_E_FENCED, DAFS_E_FORKED, DAFS_E_IN_DOUBT, DAFS_E_INTERNAL, DAFS_E_NOT_SAME,
+    DAFS_E_PLAIN, DAFS_E_PROTOCOL, DAFS_E_STALE, DAFS_E_WRITES_LOST,
 };
+pub(crate) use crate::failure::{Failure, Result, alone, bad_handle, busy, invalid};
 use crate::object::{self, Object};
 
 thread_local! {
@@ -19,37 +20,6 @@ struct Last {
     code: c_int,
     /// Ranges that a restart of the server lost.
     lost: Vec<(u64, u64)>,
-}
-
-/// Why a call fails.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The library of the client says why.
-    Client(Box<Error>),
-    /// The caller is wrong: errno, and why.
-    Caller(c_int, String),
-}
-
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Client(Box::new(error))
-    }
-}
-
-impl From<BadPointer> for Failure {
-    fn from(error: BadPointer) -> Self {
-        Self::Caller(libc::EFAULT, error.0)
-    }
-}
-
-pub(crate) fn invalid(why: impl Into<String>) -> Failure {
-    Failure::Caller(libc::EINVAL, why.into())
-}
-
-pub(crate) fn bad_handle(handle: i64, wanted: &str) -> Failure {
-    Failure::Caller(libc::EBADF, format!("{handle} is not the handle of {wanted}, or it is closed"))
 }
 
 /// Runs a call that returns a number; -1 for an error.
@@ -90,7 +60,7 @@ pub(crate) fn note(failure: &Failure) -> (c_int, c_int) {
         && let Error::WritesLost { ranges, .. } = &**error
     {
         let lost = ranges.iter().map(|range| (range.start, range.end - range.start)).collect();
-        LAST.with_borrow_mut(|last| last.lost = lost);
+        change_last(|last| last.lost = lost);
     }
     (errno, code)
 }
@@ -103,30 +73,39 @@ fn code_of(error: &Error) -> c_int {
         Error::Connection { .. } => DAFS_E_DISCONNECTED,
         Error::Peer(_) => DAFS_E_PROTOCOL,
         Error::Forked => DAFS_E_FORKED,
-        error if error.status() == Some(Status::FENCED) => DAFS_E_FENCED,
-        _ => DAFS_E_PLAIN,
+        error => match error.status() {
+            Some(Status::FENCED) => DAFS_E_FENCED,
+            Some(Status::NOT_SAME | Status::SAME) => DAFS_E_NOT_SAME,
+            _ => DAFS_E_PLAIN,
+        },
     }
 }
 
-fn keep(errno: c_int, code: c_int) {
-    LAST.with_borrow_mut(|last| last.code = code);
+/// The error of this thread: its errno and code.
+pub(crate) fn keep(errno: c_int, code: c_int) {
+    change_last(|last| last.code = code);
     set_errno(errno);
 }
 
+/// Where a thread's own is gone, in functions of `atexit`, nothing is kept.
+fn change_last(change: impl FnOnce(&mut Last)) {
+    let _ = LAST.try_with(|last| change(&mut last.borrow_mut()));
+}
+
 #[allow(unsafe_code, reason = "errno is a place of the C library")]
-pub(crate) fn set_errno(errno: c_int) {
+fn set_errno(errno: c_int) {
     // SAFETY: the C library's own place of this thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// The code of this thread's last error.
 pub(crate) fn last_code() -> c_int {
-    LAST.with_borrow(|last| last.code)
+    LAST.try_with(|last| last.borrow().code).unwrap_or_default()
 }
 
 /// The ranges of this thread's last error that told of lost writes.
 pub(crate) fn last_lost() -> Vec<(u64, u64)> {
-    LAST.with_borrow(|last| last.lost.clone())
+    LAST.try_with(|last| last.borrow().lost.clone()).unwrap_or_default()
 }
 
 /// A handle for a new object.
@@ -136,6 +115,7 @@ pub(crate) fn handle_of(object: Object) -> Result<i64> {
 
 pub(crate) fn with_session<T>(handle: i64, body: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
     match object::find(handle).as_deref() {
+        Some(Object::Session { session, .. }) if session.is_inherited() => Err(Error::Forked.into()),
         Some(Object::Session { session, .. }) => body(session),
         _ => Err(bad_handle(handle, "a session")),
     }
@@ -152,5 +132,43 @@ pub(crate) fn with_dir<T>(handle: i64, body: impl FnOnce(&Dir) -> Result<T>) -> 
     match object::find(handle).as_deref().and_then(Object::dir) {
         Some(dir) => body(dir),
         None => Err(bad_handle(handle, "a directory")),
+    }
+}
+
+/// A struct of the caller's that begins with its size, as this library knows it.
+///
+/// # Safety
+/// It is null, or of the size that it says, and nobody else writes it meanwhile.
+#[allow(unsafe_code, reason = "pointers of C callers")]
+pub(crate) unsafe fn sized<'a, T>(place: *mut T, init: &str) -> Result<&'a mut T> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        check_size(place, init)?;
+        Ok(put(place)?)
+    }
+}
+
+/// As [`sized`], of a struct that is only read.
+///
+/// # Safety
+/// As of [`sized`].
+#[allow(unsafe_code, reason = "pointers of C callers")]
+pub(crate) unsafe fn sized_ref<'a, T>(place: *const T, init: &str) -> Result<&'a T> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        check_size(place, init)?;
+        Ok(&slice(place, 1)?[0])
+    }
+}
+
+/// # Safety
+/// As of [`sized`].
+#[allow(unsafe_code, reason = "pointers of C callers")]
+unsafe fn check_size<T>(place: *const T, init: &str) -> Result<()> {
+    // SAFETY: promised by the caller; the size comes first in each version.
+    let size = unsafe { slice(place.cast::<u32>(), 1) }?[0];
+    match (size as usize) < size_of::<T>() {
+        true => Err(invalid(format!("the size of a struct is {size}: begin with {init}"))),
+        false => Ok(()),
     }
 }

@@ -4,13 +4,13 @@
 #![allow(clippy::missing_safety_doc, reason = "the header is the contract")]
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use dafs_client::{AccessMode, DirEntry, FileKind, SetAttributes, XattrSetMode};
 use dafs_ffi::{bytes_out, put, slice, text};
 
 use crate::abi::{DAFS_RENAME_NOREPLACE, dafs_dirent};
-use crate::call::{Failure, Result, bad_handle, done, handle_of, invalid, run, with_dir};
+use crate::call::{Failure, Result, alone, bad_handle, done, handle_of, invalid, run, sized, with_dir};
 use crate::file::{count_of, owners, stat_of, times_of, umask};
 use crate::object::{self, Object};
 
@@ -39,19 +39,15 @@ pub unsafe extern "C" fn dafs_listat(dir: i64, path: *const c_char, cookie: u64)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dafs_readdir(listing: i64, entry: *mut dafs_dirent) -> c_int {
     run(|| {
-        // SAFETY: room for an entry of the size that it says, by the contract.
-        let size = unsafe { put(entry.cast::<u32>()) }.map(|size| *size)?;
-        if (size as usize) < size_of::<dafs_dirent>() {
-            return Err(invalid("the size of the entry is not set: begin with DAFS_DIRENT_INIT"));
-        }
+        // SAFETY: a struct of the caller's, by the contract.
+        let place = unsafe { sized(entry, "DAFS_DIRENT_INIT") }?;
         let found = object::find(listing);
         let Some(Object::Listing(listing)) = found.as_deref() else {
             return Err(bad_handle(listing, "a listing"));
         };
-        let next = listing.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = alone(listing, "the listing")?.next();
         let Some(next) = next.transpose()? else { return Ok(0) };
-        // SAFETY: as above; it has at least the size of an entry.
-        *unsafe { put(entry) }? = entry_of(&next, size)?;
+        *place = entry_of(&next, place.size)?;
         Ok(1)
     })
 }
@@ -101,7 +97,7 @@ pub unsafe extern "C" fn dafs_fstatat(
     })
 }
 
-fn follows(flags: c_int) -> Result<bool> {
+pub(crate) fn follows(flags: c_int) -> Result<bool> {
     match flags {
         0 => Ok(true),
         libc::AT_SYMLINK_NOFOLLOW => Ok(false),
@@ -121,11 +117,18 @@ pub unsafe extern "C" fn dafs_mkdirat(dir: i64, path: *const c_char, mode: u32) 
 pub unsafe extern "C" fn dafs_unlinkat(dir: i64, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: a string of the caller's, by the contract.
     unsafe {
-        at(dir, path, |dir, path| match flags {
-            0 => Ok(dir.remove_file(path)?),
-            libc::AT_REMOVEDIR => Ok(dir.remove_dir(path)?),
-            other => Err(invalid(format!("flags {other:#x}: 0 or AT_REMOVEDIR"))),
+        at(dir, path, |dir, path| match removes_dir(flags)? {
+            false => Ok(dir.remove_file(path)?),
+            true => Ok(dir.remove_dir(path)?),
         })
+    }
+}
+
+pub(crate) fn removes_dir(flags: c_int) -> Result<bool> {
+    match flags {
+        0 => Ok(false),
+        libc::AT_REMOVEDIR => Ok(true),
+        other => Err(invalid(format!("flags {other:#x}: 0 or AT_REMOVEDIR"))),
     }
 }
 
@@ -138,14 +141,38 @@ pub unsafe extern "C" fn dafs_renameat(
     to: *const c_char,
     flags: c_int,
 ) -> c_int {
-    let replace = flags & DAFS_RENAME_NOREPLACE == 0;
     // SAFETY: strings of the caller's, by the contract.
     unsafe {
         two((from_dir, from), (to_dir, to), |from_dir, from, to_dir, to| {
-            match flags & !DAFS_RENAME_NOREPLACE {
-                0 => Ok(from_dir.rename(from, to_dir, to, replace)?),
-                other => Err(invalid(format!("flags {other:#x}: 0 or DAFS_RENAME_NOREPLACE"))),
-            }
+            Ok(from_dir.rename(from, to_dir, to, replaces(flags)?)?)
+        })
+    }
+}
+
+/// Whether a rename replaces what has the name.
+pub(crate) fn replaces(flags: c_int) -> Result<bool> {
+    match flags {
+        0 => Ok(true),
+        DAFS_RENAME_NOREPLACE => Ok(false),
+        other => Err(invalid(format!("flags {other:#x}: 0 or DAFS_RENAME_NOREPLACE"))),
+    }
+}
+
+/// Puts a file with this content, and mode less the umask, in place of whatever file has the name. Until it is whole and durable the old
+/// one stays, and whoever opens the path gets all of the one or all of the other. Data and name are durable when it returns. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dafs_replaceat(
+    dir: i64,
+    path: *const c_char,
+    data: *const c_void,
+    size: usize,
+    mode: u32,
+) -> c_int {
+    // SAFETY: a string and bytes of the caller's, by the contract.
+    unsafe {
+        at(dir, path, |dir, path| {
+            let data = slice(data.cast::<u8>(), size)?;
+            Ok(dir.replace(path, data, mode & 0o7777 & !umask())?)
         })
     }
 }
@@ -301,14 +328,17 @@ pub unsafe extern "C" fn dafs_setxattrat(
         // SAFETY: strings and bytes of the caller's, by the contract.
         let (path, name, value) =
             unsafe { (text(path)?, attribute(name)?, slice(value.cast::<u8>(), size)?) };
-        let mode = match flags {
-            0 => XattrSetMode::Any,
-            libc::XATTR_CREATE => XattrSetMode::Create,
-            libc::XATTR_REPLACE => XattrSetMode::Replace,
-            other => return Err(invalid(format!("flags {other:#x}: 0, XATTR_CREATE or XATTR_REPLACE"))),
-        };
-        with_dir(dir, |dir| Ok(dir.set_xattr(path, name, value, mode)?))
+        with_dir(dir, |dir| Ok(dir.set_xattr(path, name, value, set_mode_of(flags)?)?))
     })
+}
+
+pub(crate) fn set_mode_of(flags: c_int) -> Result<XattrSetMode> {
+    match flags {
+        0 => Ok(XattrSetMode::Any),
+        libc::XATTR_CREATE => Ok(XattrSetMode::Create),
+        libc::XATTR_REPLACE => Ok(XattrSetMode::Replace),
+        other => Err(invalid(format!("flags {other:#x}: 0, XATTR_CREATE or XATTR_REPLACE"))),
+    }
 }
 
 /// The names of the extended attributes, each with an ending zero, as listxattr(2). Blocks.
@@ -322,11 +352,15 @@ pub unsafe extern "C" fn dafs_listxattrat(
     run(|| {
         // SAFETY: a string of the caller's, by the contract.
         let path = unsafe { text(path) }?;
-        let found = with_dir(dir, |dir| Ok(dir.xattrs(path)?))?;
-        let all: Vec<u8> = found.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
+        let all = names_of(with_dir(dir, |dir| Ok(dir.xattrs(path)?))?);
         // SAFETY: room for size bytes, by the contract.
         unsafe { whole_out(&all, names.cast(), size) }
     })
+}
+
+/// Names, each with an ending zero.
+pub(crate) fn names_of(names: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()
 }
 
 /// Removes an extended attribute. Blocks.
@@ -341,7 +375,7 @@ pub unsafe extern "C" fn dafs_removexattrat(dir: i64, path: *const c_char, name:
 
 /// # Safety
 /// As of [`text`].
-unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a str> {
+pub(crate) unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a str> {
     // SAFETY: promised by the caller.
     let name = unsafe { text(name) }?;
     name.to_str().ok_or_else(|| invalid("the name of an extended attribute is UTF-8"))
@@ -349,7 +383,7 @@ unsafe fn attribute<'a>(name: *const c_char) -> Result<&'a str> {
 
 /// # Safety
 /// There is room for size bytes.
-unsafe fn whole_out(from: &[u8], to: *mut u8, size: usize) -> Result<isize> {
+pub(crate) unsafe fn whole_out(from: &[u8], to: *mut u8, size: usize) -> Result<isize> {
     if size != 0 && from.len() > size {
         return Err(Failure::Caller(libc::ERANGE, format!("{} bytes are needed", from.len())));
     }

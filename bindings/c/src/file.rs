@@ -3,39 +3,86 @@
 #![allow(clippy::missing_safety_doc, reason = "the header is the contract")]
 
 use std::ffi::{OsStr, c_char, c_int, c_void};
-use std::io::{IoSlice, IoSliceMut};
+use std::time::Duration;
 
 use dafs_client::{
     AccessPattern, Attributes, Dir, Extent, File, FileKind, OpenOptions, SetAttributes, SetTime, Stability,
-    Timestamp,
+    Timestamp, Token,
 };
-use dafs_ffi::{put, slice, slice_mut, text};
+use dafs_ffi::{bytes_out, put, slice, slice_mut, text};
 
-use crate::abi::dafs_extent;
-use crate::call::{Failure, Result, done, handle_of, invalid, run, with_dir, with_file};
-use crate::memory::registered;
-use crate::object::Object;
+use crate::abi::{DAFS_LINK_REPLACE, DAFS_O_DENY_READ, DAFS_O_DENY_WRITE, DAFS_TOKEN_SIZE, dafs_extent};
+use crate::call::{Failure, Result, bad_handle, done, handle_of, invalid, run, with_dir, with_file};
+use crate::memory::{registered, registered_parts};
+use crate::object::{self, Object};
 
 /// As read(2): more is moved by further calls.
 pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
 /// Opens a file below a directory. flags as of open(2): O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW,
-/// O_DIRECT (past the server's page cache), O_DSYNC and O_SYNC (each write is durable when it returns); O_CLOEXEC and O_NOCTTY mean
-/// nothing here. A file that is made has mode less the umask. Returns its handle, or -1. Blocks.
+/// O_DIRECT (past the server's page cache), O_DSYNC and O_SYNC (each write is durable when it returns), DAFS_O_DENY_READ,
+/// DAFS_O_DENY_WRITE; O_CLOEXEC and O_NOCTTY mean nothing here. A file that is made has mode less the umask. Returns its handle, or -1.
+/// Blocks.
 ///
-/// The handle has no position: pread, pwrite, append.
+/// With O_DIRECTORY it opens a directory to read, as dafs_opendirat(). With O_TMPFILE, and O_WRONLY or O_RDWR, it makes a file without a
+/// name in the file system of the directory path, which gets a name by dafs_flinkat() or is gone when it is closed; EOPNOTSUPP where the
+/// server has no such files.
+///
+/// The handle has no position: pread, pwrite, append. O_APPEND changes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dafs_openat(dir: i64, path: *const c_char, flags: c_int, mode: u32) -> i64 {
     run(|| {
         // SAFETY: a string of the caller's, by the contract.
         let path = unsafe { text(path) }?;
-        let file = with_dir(dir, |dir| match flags & (libc::O_ACCMODE | libc::O_CREAT) {
-            READ_OR_CREATE => open_or_create(dir, path, flags, mode),
-            _ => Ok(dir.open_with(path, &options_of(flags, mode)?)?),
+        let made = with_dir(dir, |dir| match opening_of(flags, mode)? {
+            Opening::File(options) => Ok(Object::File(dir.open_with(path, &options)?)),
+            Opening::ReadOrCreate => Ok(Object::File(open_or_create(dir, path, flags, mode)?)),
+            Opening::Unnamed(mode) => Ok(Object::File(dir.open_unnamed(path, mode)?)),
+            Opening::Directory { follows: true } => Ok(Object::Dir(dir.open_dir(path)?)),
+            Opening::Directory { follows: false } => Ok(Object::Dir(dir.open_dir_no_follow(path)?)),
         })?;
-        handle_of(Object::File(file))
+        handle_of(made)
     })
 }
+
+/// What flags ask for.
+pub(crate) enum Opening {
+    File(OpenOptions),
+    /// A file to read, which is made where it is missing.
+    ReadOrCreate,
+    /// A file without a name, with this mode.
+    Unnamed(u32),
+    Directory {
+        follows: bool,
+    },
+}
+
+pub(crate) fn opening_of(flags: c_int, mode: u32) -> Result<Opening> {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        let others = flags & !(libc::O_TMPFILE | libc::O_ACCMODE | NO_MEANING);
+        return match writes && others == 0 {
+            true => Ok(Opening::Unnamed(mode & 0o7777 & !umask())),
+            false => Err(invalid("O_TMPFILE goes with O_WRONLY or O_RDWR, and no other flag")),
+        };
+    }
+    if flags & libc::O_DIRECTORY != 0 {
+        let others = flags & !(libc::O_DIRECTORY | libc::O_NOFOLLOW | NO_MEANING);
+        return match others {
+            0 => Ok(Opening::Directory { follows: flags & libc::O_NOFOLLOW == 0 }),
+            _ => Err(invalid("O_DIRECTORY goes with O_RDONLY and O_NOFOLLOW alone")),
+        };
+    }
+    match flags & (libc::O_ACCMODE | libc::O_CREAT) {
+        READ_OR_CREATE => {
+            options_of(flags & !(libc::O_CREAT | libc::O_EXCL), 0).map(|_| Opening::ReadOrCreate)
+        }
+        _ => Ok(Opening::File(options_of(flags, mode)?)),
+    }
+}
+
+/// Flags that mean nothing here.
+const NO_MEANING: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_LARGEFILE;
 
 const READ_OR_CREATE: c_int = libc::O_RDONLY | libc::O_CREAT;
 
@@ -45,6 +92,9 @@ fn open_or_create(dir: &Dir, path: &OsStr, flags: c_int, mode: u32) -> Result<Fi
     if flags & libc::O_EXCL == 0 {
         match dir.open_with(path, &to_read) {
             Err(error) if error.is_not_found() => {}
+            Ok(opened) if opened.attributes_at_open().kind == FileKind::Directory => {
+                return Err(Failure::Caller(libc::EISDIR, format!("{} is a directory", path.display())));
+            }
             opened => return Ok(opened?),
         }
     }
@@ -54,7 +104,6 @@ fn open_or_create(dir: &Dir, path: &OsStr, flags: c_int, mode: u32) -> Result<Fi
 }
 
 fn options_of(flags: c_int, mode: u32) -> Result<OpenOptions> {
-    const NO_MEANING: c_int = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_LARGEFILE;
     const KNOWN: c_int = libc::O_ACCMODE
         | libc::O_CREAT
         | libc::O_EXCL
@@ -64,6 +113,8 @@ fn options_of(flags: c_int, mode: u32) -> Result<OpenOptions> {
         | libc::O_DIRECT
         | libc::O_SYNC
         | libc::O_DSYNC
+        | DAFS_O_DENY_READ
+        | DAFS_O_DENY_WRITE
         | NO_MEANING;
     let unknown = flags & !KNOWN;
     if unknown != 0 {
@@ -74,7 +125,7 @@ fn options_of(flags: c_int, mode: u32) -> Result<OpenOptions> {
     let access = flags & libc::O_ACCMODE;
     options.read(access != libc::O_WRONLY);
     let writes = access != libc::O_RDONLY;
-    options.write(writes).append(writes && has(libc::O_APPEND));
+    options.write(writes).deny_read(has(DAFS_O_DENY_READ)).deny_write(has(DAFS_O_DENY_WRITE));
     options.create(has(libc::O_CREAT)).create_new(has(libc::O_CREAT | libc::O_EXCL));
     options.truncate(has(libc::O_TRUNC)).no_follow(has(libc::O_NOFOLLOW)).direct_io(has(libc::O_DIRECT));
     options.stability(match (has(libc::O_SYNC), has(libc::O_DSYNC)) {
@@ -111,7 +162,7 @@ pub unsafe extern "C" fn dafs_pread(file: i64, buffer: *mut c_void, count: usize
         let (count, offset) = (count.min(TRANSFER_SIZE_MAX), offset_of(offset)?);
         // SAFETY: memory of the caller's, by the contract.
         let memory = unsafe { slice_mut(buffer.cast::<u8>(), count) }?;
-        with_file(file, |file| match registered(buffer, count) {
+        with_file(file, |file| match registered(file, buffer, count) {
             Some(mut part) => count_of(file.read_buf_at(&mut part, offset)?),
             None => count_of(file.read_at(memory, offset)?),
         })
@@ -126,7 +177,7 @@ pub unsafe extern "C" fn dafs_pwrite(file: i64, buffer: *const c_void, count: us
         let (count, offset) = (count.min(TRANSFER_SIZE_MAX), offset_of(offset)?);
         // SAFETY: memory of the caller's, by the contract.
         let memory = unsafe { slice(buffer.cast::<u8>(), count) }?;
-        with_file(file, |file| match registered(buffer, count) {
+        with_file(file, |file| match registered(file, buffer, count) {
             Some(part) => count_of(file.write_buf_at(&part, offset)?),
             None => count_of(file.write_at(memory, offset)?),
         })
@@ -139,8 +190,9 @@ pub unsafe extern "C" fn dafs_preadv(file: i64, iov: *const libc::iovec, count: 
     run(|| {
         let offset = offset_of(offset)?;
         // SAFETY: an array of pieces of the caller's memory, by the contract.
-        let mut pieces = unsafe { pieces_mut(iov, count) }?;
-        with_file(file, |file| count_of(file.read_vectored_at(&mut pieces, offset)?))
+        let memory = unsafe { memory_of_mut(iov, count) }?;
+        // SAFETY: as above.
+        with_file(file, |file| count_of(unsafe { file.read_vectored_raw_at(memory, offset) }?))
     })
 }
 
@@ -155,8 +207,39 @@ pub unsafe extern "C" fn dafs_pwritev(
     run(|| {
         let offset = offset_of(offset)?;
         // SAFETY: an array of pieces of the caller's memory, by the contract.
-        let pieces = unsafe { pieces_of(iov, count) }?;
-        with_file(file, |file| count_of(file.write_vectored_at(&pieces, offset)?))
+        let memory = unsafe { memory_of(iov, count) }?;
+        with_file(file, |file| {
+            // SAFETY: as above.
+            count_of(unsafe { file.write_vectored_raw_at(memory, offset, file.stability()) }?)
+        })
+    })
+}
+
+/// As pwritev2(2), with the flags RWF_DSYNC and RWF_SYNC: durable when it returns. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dafs_pwritev2(
+    file: i64,
+    iov: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    run(|| {
+        let offset = offset_of(offset)?;
+        // SAFETY: an array of pieces of the caller's memory, by the contract.
+        let memory = unsafe { memory_of(iov, count) }?;
+        with_file(file, |file| {
+            let stability = match flags {
+                0 => file.stability(),
+                libc::RWF_DSYNC => Stability::DataSync,
+                flags if flags & !(libc::RWF_SYNC | libc::RWF_DSYNC) == 0 => Stability::FileSync,
+                other => {
+                    return Err(Failure::Caller(libc::EOPNOTSUPP, format!("flags {other:#x} of pwritev2")));
+                }
+            };
+            // SAFETY: as above.
+            count_of(unsafe { file.write_vectored_raw_at(memory, offset, stability) }?)
+        })
     })
 }
 
@@ -183,9 +266,18 @@ pub unsafe extern "C" fn dafs_read_list(
 ) -> isize {
     run(|| {
         // SAFETY: arrays and memory of the caller's, by the contract.
-        let (extents, mut pieces) =
-            unsafe { (extents_of(extents, extent_count)?, pieces_mut(iov, iov_count)?) };
-        with_file(file, |file| count_of(file.read_list(&extents, &mut pieces)?.count))
+        let (extents, memory) =
+            unsafe { (extents_of(extents, extent_count)?, memory_of_mut(iov, iov_count)?) };
+        with_file(file, |file| {
+            let pieces = memory.iter().map(|&(first, len)| (first.cast_const(), len));
+            match registered_parts(file, pieces) {
+                Some((mut buffer, parts)) => {
+                    count_of(file.read_list_buf(&extents, &mut buffer, &parts)?.count)
+                }
+                // SAFETY: as above.
+                None => count_of(unsafe { file.read_list_raw(&extents, memory) }?.count),
+            }
+        })
     })
 }
 
@@ -201,8 +293,12 @@ pub unsafe extern "C" fn dafs_write_list(
 ) -> isize {
     run(|| {
         // SAFETY: arrays and memory of the caller's, by the contract.
-        let (extents, pieces) = unsafe { (extents_of(extents, extent_count)?, pieces_of(iov, iov_count)?) };
-        with_file(file, |file| count_of(file.write_list(&extents, &pieces)?))
+        let (extents, memory) = unsafe { (extents_of(extents, extent_count)?, memory_of(iov, iov_count)?) };
+        with_file(file, |file| match registered_parts(file, memory.iter().copied()) {
+            Some((buffer, parts)) => count_of(file.write_list_buf(&extents, &buffer, &parts)?),
+            // SAFETY: as above.
+            None => count_of(unsafe { file.write_list_raw(&extents, memory) }?),
+        })
     })
 }
 
@@ -214,34 +310,30 @@ pub(crate) unsafe fn extents_of(extents: *const dafs_extent, count: usize) -> Re
     Ok(extents.iter().map(|extent| Extent::new(extent.offset, extent.len)).collect())
 }
 
-/// # Safety
-/// As of [`slice`].
-pub(crate) unsafe fn vectors_of<'a>(iov: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec]> {
-    let count = usize::try_from(count).map_err(|_| invalid(format!("{count} pieces of memory")))?;
-    // SAFETY: promised by the caller.
-    Ok(unsafe { slice(iov, count) }?)
-}
-
+/// Pieces of the caller's memory, to be read from.
+///
 /// # Safety
 /// As of [`slice`], of each piece too.
-unsafe fn pieces_of<'a>(iov: *const libc::iovec, count: c_int) -> Result<Vec<IoSlice<'a>>> {
+pub(crate) unsafe fn memory_of(iov: *const libc::iovec, count: c_int) -> Result<Vec<(*const u8, usize)>> {
+    let count = usize::try_from(count).map_err(|_| invalid(format!("{count} pieces of memory")))?;
     // SAFETY: promised by the caller.
-    let vectors = unsafe { vectors_of(iov, count) }?;
-    // SAFETY: promised by the caller.
-    let piece = |of: &libc::iovec| Ok(IoSlice::new(unsafe { slice(of.iov_base.cast::<u8>(), of.iov_len) }?));
+    let vectors = unsafe { slice(iov, count) }?;
+    let piece = |of: &libc::iovec| {
+        // SAFETY: promised by the caller.
+        unsafe { slice(of.iov_base.cast::<u8>(), of.iov_len) }?;
+        Ok((of.iov_base.cast::<u8>().cast_const(), of.iov_len))
+    };
     vectors.iter().map(piece).collect()
 }
 
+/// As [`memory_of`], to be written.
+///
 /// # Safety
-/// As of [`slice_mut`], of each piece too.
-unsafe fn pieces_mut<'a>(iov: *const libc::iovec, count: c_int) -> Result<Vec<IoSliceMut<'a>>> {
+/// As of [`memory_of`].
+pub(crate) unsafe fn memory_of_mut(iov: *const libc::iovec, count: c_int) -> Result<Vec<(*mut u8, usize)>> {
     // SAFETY: promised by the caller.
-    let vectors = unsafe { vectors_of(iov, count) }?;
-    let piece = |of: &libc::iovec| {
-        // SAFETY: promised by the caller.
-        Ok(IoSliceMut::new(unsafe { slice_mut(of.iov_base.cast::<u8>(), of.iov_len) }?))
-    };
-    vectors.iter().map(piece).collect()
+    let memory = unsafe { memory_of(iov, count) }?;
+    Ok(memory.into_iter().map(|(first, len)| (first.cast_mut(), len)).collect())
 }
 
 /// Makes all that was written to the file durable, with its attributes. Where a restart of the server lost some of it, the error is
@@ -255,6 +347,102 @@ pub extern "C" fn dafs_fsync(file: i64) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn dafs_fdatasync(file: i64) -> c_int {
     done(|| with_file(file, |file| Ok(file.commit_range(0, 0, Stability::DataSync)?)))
+}
+
+/// As dafs_fdatasync(), of a range (len 0: to the end of the file). Blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn dafs_fdatasync_range(file: i64, offset: i64, len: i64) -> c_int {
+    done(|| {
+        let (offset, len) = (offset_of(offset)?, offset_of(len)?);
+        with_file(file, |file| Ok(file.commit_range(offset, len, Stability::DataSync)?))
+    })
+}
+
+/// Copies count bytes from one file to another of the same session, or within one where the ranges do not overlap; returns how many: fewer
+/// only where the source ends. The data stays on the server. EXDEV where that cannot copy between the two. Blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn dafs_copy_file_range(
+    from: i64,
+    from_offset: i64,
+    to: i64,
+    to_offset: i64,
+    count: usize,
+) -> isize {
+    run(|| {
+        let (offset, target) = (offset_of(from_offset)?, offset_of(to_offset)?);
+        let count = count.min(isize::MAX as usize);
+        if count == 0 {
+            return Ok(0);
+        }
+        let copied = with_file(from, |from| {
+            with_file(to, |to| Ok(from.copy_range(offset, count as u64, to, target)?))
+        })?;
+        isize::try_from(copied).map_err(|_| invalid("a count beyond what fits"))
+    })
+}
+
+/// Gives a file a name, or another one, below a directory of the same export. flags: 0, or DAFS_LINK_REPLACE. Of a file that was opened by
+/// O_TMPFILE, the name is durable after the next dafs_fsync() of it. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dafs_flinkat(file: i64, dir: i64, path: *const c_char, flags: c_int) -> c_int {
+    done(|| {
+        // SAFETY: a string of the caller's, by the contract.
+        let path = unsafe { text(path) }?;
+        let replace = replaces(flags)?;
+        with_file(file, |file| with_dir(dir, |dir| Ok(file.link_to(dir, path, replace)?))).map(|_| ())
+    })
+}
+
+/// 0 or `DAFS_LINK_REPLACE`.
+pub(crate) fn replaces(flags: c_int) -> Result<bool> {
+    match flags {
+        0 => Ok(false),
+        DAFS_LINK_REPLACE => Ok(true),
+        other => Err(invalid(format!("flags {other:#x}: 0 or DAFS_LINK_REPLACE"))),
+    }
+}
+
+/// Makes a token of the file, DAFS_TOKEN_SIZE bytes, by which other sessions of the same user and key open it: dafs_open_token(). access:
+/// O_RDONLY, O_WRONLY or O_RDWR. It lives for time_ms, 60 s at most, which is also what 0 asks for, and no longer than this session.
+/// Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dafs_share(file: i64, access: c_int, time_ms: u32, token: *mut c_void) -> c_int {
+    done(|| {
+        let (read, write) = match access {
+            libc::O_RDONLY => (true, false),
+            libc::O_WRONLY => (false, true),
+            libc::O_RDWR => (true, true),
+            other => return Err(invalid(format!("access {other:#o}: O_RDONLY, O_WRONLY or O_RDWR"))),
+        };
+        let time = Duration::from_millis(time_ms.into());
+        let made = with_file(file, |file| Ok(file.share(read, write, time)?))?;
+        // SAFETY: room for a token, by the contract.
+        unsafe { bytes_out(&made.as_bytes()[..], token.cast::<u8>()) }?;
+        Ok(())
+    })
+}
+
+/// Opens the file that a token names, with the token's rights. export is a handle of dafs_mount(). path and flags are those of whoever
+/// opened the file: after a restart of the server it is opened again by them. ESTALE where the token's time is over or it is for others.
+/// Returns its handle, or -1. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dafs_open_token(
+    export: i64,
+    token: *const c_void,
+    path: *const c_char,
+    flags: c_int,
+) -> i64 {
+    run(|| {
+        // SAFETY: a token and a string of the caller's, by the contract.
+        let (token, path) = unsafe { (slice(token.cast::<u8>(), DAFS_TOKEN_SIZE)?, text(path)?) };
+        let token = Token::from_bytes(token).ok_or_else(|| invalid("a token of another size"))?;
+        let options = options_of(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC), 0)?;
+        let file = match object::find(export).as_deref() {
+            Some(Object::Export(export)) => export.open_token(&token, path, &options)?,
+            _ => return Err(bad_handle(export, "an export")),
+        };
+        handle_of(Object::File(file))
+    })
 }
 
 /// Sets the size. Blocks.
@@ -304,17 +492,21 @@ pub extern "C" fn dafs_lseek(file: i64, offset: i64, whence: c_int) -> i64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn dafs_fadvise(file: i64, offset: i64, len: i64, advice: c_int) -> c_int {
     done(|| {
-        let pattern = match advice {
-            libc::POSIX_FADV_NORMAL => AccessPattern::Normal,
-            libc::POSIX_FADV_SEQUENTIAL => AccessPattern::Sequential,
-            libc::POSIX_FADV_RANDOM => AccessPattern::Random,
-            libc::POSIX_FADV_WILLNEED => AccessPattern::WillNeed,
-            libc::POSIX_FADV_DONTNEED => AccessPattern::WillNotNeed,
-            libc::POSIX_FADV_NOREUSE => AccessPattern::Once,
-            other => return Err(invalid(format!("advice {other}"))),
-        };
+        let pattern = pattern_of(advice)?;
         with_file(file, |file| Ok(file.hint(offset_of(offset)?, offset_of(len)?, pattern)?))
     })
+}
+
+pub(crate) fn pattern_of(advice: c_int) -> Result<AccessPattern> {
+    match advice {
+        libc::POSIX_FADV_NORMAL => Ok(AccessPattern::Normal),
+        libc::POSIX_FADV_SEQUENTIAL => Ok(AccessPattern::Sequential),
+        libc::POSIX_FADV_RANDOM => Ok(AccessPattern::Random),
+        libc::POSIX_FADV_WILLNEED => Ok(AccessPattern::WillNeed),
+        libc::POSIX_FADV_DONTNEED => Ok(AccessPattern::WillNotNeed),
+        libc::POSIX_FADV_NOREUSE => Ok(AccessPattern::Once),
+        other => Err(invalid(format!("advice {other}"))),
+    }
 }
 
 /// The attributes of the file, as fstat(2) fills them. Blocks.

@@ -3,8 +3,11 @@
 
 use std::sync::{LazyLock, Mutex};
 
-use dafs_client::{Completions, Dir, Export, File, Pending, ReadDir, Session};
+use dafs_client::{Completions, Cork, Datatype, Dir, Export, File, Pending, ReadDir, Session, View};
 use sharded_slab::{Config, DefaultConfig, Entry, Slab};
+
+use crate::failure::Result;
+use crate::group::{Batch, Chain};
 
 /// Numbers are below 2^63, so that -1 is none.
 #[derive(Debug)]
@@ -16,13 +19,14 @@ impl Config for Numbers {
 }
 
 /// What an operation ends with: the result of its blocking call.
-pub(crate) type Operation = Pending<dafs_client::Result<i64>>;
+pub(crate) type Operation = Pending<Result<i64>>;
 
 #[derive(Debug)]
 pub(crate) enum Object {
     Session {
         session: Session,
         completions: Mutex<Option<Completions>>,
+        corks: Mutex<Vec<Cork<'static>>>,
     },
     Export(Export),
     Dir(Dir),
@@ -30,6 +34,10 @@ pub(crate) enum Object {
     Listing(Mutex<ReadDir>),
     /// `None` while a thread waits for it.
     Op(Mutex<Option<Operation>>),
+    Chain(Mutex<Chain>),
+    Batch(Mutex<Batch>),
+    Type(Datatype),
+    View(View),
 }
 
 static OBJECTS: LazyLock<Slab<Object, Numbers>> = LazyLock::new(Slab::new_with_config);
@@ -42,6 +50,14 @@ pub(crate) fn insert(object: Object) -> Option<i64> {
 /// What a handle stands for, kept as long as the result lives.
 pub(crate) fn find(handle: i64) -> Option<Entry<'static, Object, Numbers>> {
     OBJECTS.get(key_of(handle)?)
+}
+
+/// Makes the table, and knows this thread in it: a child that this thread forks then needs no lock that another thread may have had.
+pub(crate) fn before_fork() {
+    let nothing = Object::Op(Mutex::new(None));
+    if let Some(key) = OBJECTS.insert(nothing) {
+        OBJECTS.remove(key);
+    }
 }
 
 /// The handle stands for nothing any more. Whether it did.

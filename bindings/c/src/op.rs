@@ -2,146 +2,52 @@
 #![allow(unsafe_code, reason = "pointers of C callers")]
 #![allow(clippy::missing_safety_doc, reason = "the header is the contract")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 use dafs_client::{File, Pending, wait_any};
-use dafs_ffi::{put, slice, slice_mut};
+use dafs_ffi::{put, slice};
 
-use crate::abi::{dafs_extent, dafs_op};
-use crate::call::{Failure, Result, bad_handle, done, handle_of, invalid, note, run, set_errno, with_file};
-use crate::file::{TRANSFER_SIZE_MAX, extents_of, offset_of, vectors_of};
-use crate::memory::registered;
+use crate::abi::dafs_op;
+use crate::call::{
+    Failure, Result, alone, bad_handle, busy, done, handle_of, invalid, keep, note, run, sized,
+    with_file as open_file,
+};
 use crate::object::{self, Object, Operation};
 
-/// Nonblocking form of dafs_pread(): op begins with DAFS_OP_INIT. The memory is the operation's until that has ended: until dafs_test()
-/// returns 1, or dafs_wait() or dafs_cancel() return. Each operation that was submitted is ended by one of these.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dafs_submit_pread(
-    file: i64,
-    buffer: *mut c_void,
-    count: usize,
-    offset: i64,
-    op: *mut dafs_op,
-) -> c_int {
-    // SAFETY: an operation of the caller's, by the contract.
-    unsafe {
-        submit(file, op, |file| {
-            let (count, offset) = (count.min(TRANSFER_SIZE_MAX), offset_of(offset)?);
-            slice_mut(buffer.cast::<u8>(), count)?;
-            Ok(match registered(buffer, count) {
-                Some(part) => file.submit_read_at(part, offset).map(|moved| moved.result.map(signed)),
-                None => file.submit_read_raw_at(buffer.cast(), count, offset).map(|moved| moved.map(signed)),
-            })
-        })
-    }
-}
-
-/// Nonblocking form of dafs_pwrite(), as dafs_submit_pread().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dafs_submit_pwrite(
-    file: i64,
-    buffer: *const c_void,
-    count: usize,
-    offset: i64,
-    op: *mut dafs_op,
-) -> c_int {
-    // SAFETY: an operation of the caller's, by the contract.
-    unsafe {
-        submit(file, op, |file| {
-            let (count, offset) = (count.min(TRANSFER_SIZE_MAX), offset_of(offset)?);
-            slice(buffer.cast::<u8>(), count)?;
-            Ok(match registered(buffer, count) {
-                Some(part) => file.submit_write_at(part, offset).map(|moved| moved.result.map(signed)),
-                None => file.submit_write_raw_at(buffer.cast(), count, offset).map(|moved| moved.map(signed)),
-            })
-        })
-    }
-}
-
-/// Nonblocking form of dafs_read_list(). The arrays are copied; the memory is the operation's until it has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dafs_submit_read_list(
-    file: i64,
-    extents: *const dafs_extent,
-    extent_count: usize,
-    iov: *const libc::iovec,
-    iov_count: c_int,
-    op: *mut dafs_op,
-) -> c_int {
-    // SAFETY: an operation, arrays and memory of the caller's, by the contract.
-    unsafe {
-        submit(file, op, |file| {
-            let (extents, vectors) = (extents_of(extents, extent_count)?, vectors_of(iov, iov_count)?);
-            let mut memory = Vec::with_capacity(vectors.len());
-            for vector in vectors {
-                slice_mut(vector.iov_base.cast::<u8>(), vector.iov_len)?;
-                memory.push((vector.iov_base.cast::<u8>(), vector.iov_len));
-            }
-            Ok(file.submit_read_list_raw(&extents, &memory).map(|read| read.map(|read| signed(read.count))))
-        })
-    }
-}
-
-/// Nonblocking form of dafs_write_list(), as dafs_submit_read_list().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dafs_submit_write_list(
-    file: i64,
-    extents: *const dafs_extent,
-    extent_count: usize,
-    iov: *const libc::iovec,
-    iov_count: c_int,
-    op: *mut dafs_op,
-) -> c_int {
-    // SAFETY: an operation, arrays and memory of the caller's, by the contract.
-    unsafe {
-        submit(file, op, |file| {
-            let (extents, vectors) = (extents_of(extents, extent_count)?, vectors_of(iov, iov_count)?);
-            let mut memory = Vec::with_capacity(vectors.len());
-            for vector in vectors {
-                slice(vector.iov_base.cast::<u8>(), vector.iov_len)?;
-                memory.push((vector.iov_base.cast::<u8>().cast_const(), vector.iov_len));
-            }
-            Ok(file.submit_write_list_raw(&extents, &memory).map(|written| written.map(signed)))
-        })
-    }
-}
-
-/// Nonblocking form of dafs_fsync().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dafs_submit_fsync(file: i64, op: *mut dafs_op) -> c_int {
-    // SAFETY: an operation of the caller's, by the contract.
-    unsafe { submit(file, op, |file| Ok(file.submit_commit().map(|done| done.map(|()| 0)))) }
-}
-
-fn signed(count: usize) -> i64 {
+pub(crate) fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// # Safety
 /// Null, or an operation of the size that it says.
-unsafe fn check(op: *mut dafs_op) -> Result<()> {
-    // SAFETY: promised by the caller; the size comes first in each version.
-    let size = unsafe { put(op.cast::<u32>()) }.map(|size| *size)?;
-    match (size as usize) < size_of::<dafs_op>() {
-        true => Err(invalid("the size of the operation is not set: begin with DAFS_OP_INIT")),
-        false => Ok(()),
-    }
+unsafe fn operation<'a>(op: *mut dafs_op) -> Result<&'a mut dafs_op> {
+    // SAFETY: promised by the caller.
+    unsafe { sized(op, "DAFS_OP_INIT") }
+}
+
+/// Begins an operation of an open file.
+pub(crate) fn with_file(
+    file: i64,
+    begin: impl FnOnce(&File) -> Result<Operation>,
+) -> impl FnOnce() -> Result<Operation> {
+    move || open_file(file, begin)
 }
 
 /// # Safety
 /// Null, or an operation of the size that it says.
-unsafe fn submit(file: i64, op: *mut dafs_op, begin: impl FnOnce(&File) -> Result<Operation>) -> c_int {
+pub(crate) unsafe fn submit(op: *mut dafs_op, begin: impl FnOnce() -> Result<Operation>) -> c_int {
     done(|| {
         // SAFETY: promised by the caller.
-        let op = unsafe {
-            check(op)?;
-            put(op)?
-        };
-        let pending = with_file(file, begin)?;
+        let op = unsafe { operation(op) }?;
+        // What has begun has a handle.
+        let handle = handle_of(Object::Op(Mutex::new(None)))?;
+        let pending = begin().inspect_err(|_| {
+            object::remove(handle);
+        })?;
         op.id = pending.id().map_or(0, |id| id.number());
-        (op.error, op.error_code, op.result) = (0, 0, 0);
-        op.handle = handle_of(Object::Op(Mutex::new(Some(pending))))?;
+        (op.error, op.error_code, op.result, op.handle) = (0, 0, 0, handle);
+        put_back(handle, pending);
         Ok(())
     })
 }
@@ -149,14 +55,12 @@ unsafe fn submit(file: i64, op: *mut dafs_op, begin: impl FnOnce(&File) -> Resul
 /// Takes the operation from its handle, so that one thread has it.
 fn take(handle: i64) -> Result<Operation> {
     match object::find(handle).as_deref() {
-        Some(Object::Op(place)) => {
-            let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-            taken.ok_or_else(|| Failure::Caller(libc::EBUSY, "another thread waits for the operation".into()))
-        }
+        Some(Object::Op(place)) => alone(place, "the operation")?.take().ok_or_else(|| busy("the operation")),
         _ => Err(bad_handle(handle, "an operation in flight")),
     }
 }
 
+/// Nobody but who took it has the place.
 fn put_back(handle: i64, pending: Operation) {
     if let Some(Object::Op(place)) = object::find(handle).as_deref() {
         *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
@@ -164,14 +68,14 @@ fn put_back(handle: i64, pending: Operation) {
 }
 
 /// The operation has ended: its result is the caller's.
-fn end(op: &mut dafs_op, outcome: dafs_client::Result<i64>) {
+fn end(op: &mut dafs_op, outcome: Result<i64>) {
     object::remove(op.handle);
     op.handle = -1;
     match outcome {
         Ok(result) => (op.result, op.error, op.error_code) = (result, 0, 0),
         Err(error) => {
             op.result = -1;
-            (op.error, op.error_code) = note(&error.into());
+            (op.error, op.error_code) = note(&error);
         }
     }
 }
@@ -182,10 +86,7 @@ fn end(op: &mut dafs_op, outcome: dafs_client::Result<i64>) {
 pub unsafe extern "C" fn dafs_test(op: *mut dafs_op) -> c_int {
     run(|| {
         // SAFETY: an operation of the caller's, by the contract.
-        let op = unsafe {
-            check(op)?;
-            put(op)?
-        };
+        let op = unsafe { operation(op) }?;
         let mut pending = take(op.handle)?;
         if pending.test() {
             end(op, pending.wait());
@@ -214,17 +115,14 @@ pub unsafe extern "C" fn dafs_cancel(op: *mut dafs_op) -> i64 {
 
 /// # Safety
 /// Null, or an operation of the size that it says.
-unsafe fn finish(op: *mut dafs_op, finish: impl FnOnce(Operation) -> dafs_client::Result<i64>) -> i64 {
+unsafe fn finish(op: *mut dafs_op, finish: impl FnOnce(Operation) -> Result<i64>) -> i64 {
     run(|| {
         // SAFETY: promised by the caller.
-        let op = unsafe {
-            check(op)?;
-            put(op)?
-        };
+        let op = unsafe { operation(op) }?;
         let pending = take(op.handle)?;
         end(op, finish(pending));
         if op.result == -1 {
-            set_errno(op.error);
+            keep(op.error, op.error_code);
         }
         Ok(op.result)
     })
@@ -265,10 +163,7 @@ fn take_all(
 ) -> Result<()> {
     for (place, op) in ops.iter().enumerate().filter(|(_, op)| !op.is_null()) {
         // SAFETY: an operation of the caller's, by the contract of the call.
-        let op = unsafe {
-            check(*op)?;
-            put(*op)?
-        };
+        let op = unsafe { operation(*op) }?;
         if op.handle > 0 {
             pendings.push(take(op.handle)?);
             places.push((place, op.handle));

@@ -14,8 +14,9 @@ pub struct BadPointer(pub String);
 /// It is null, or may be written, and by nobody else meanwhile.
 ///
 /// # Errors
-/// It is null.
+/// It is null, or not aligned.
 pub unsafe fn put<'a, T>(place: *mut T) -> Result<&'a mut T, BadPointer> {
+    check_aligned(place)?;
     // SAFETY: promised by the caller.
     unsafe { place.as_mut() }.ok_or_else(|| BadPointer("a pointer for a result is null".into()))
 }
@@ -26,7 +27,7 @@ pub unsafe fn put<'a, T>(place: *mut T) -> Result<&'a mut T, BadPointer> {
 /// It is null, or an array of so many that nobody writes meanwhile.
 ///
 /// # Errors
-/// It is null and not empty, or larger than memory can be.
+/// It is null and not empty, not aligned, or larger than memory can be.
 pub unsafe fn slice<'a, T>(first: *const T, count: usize) -> Result<&'a [T], BadPointer> {
     if count == 0 {
         return Ok(&[]);
@@ -52,7 +53,15 @@ pub unsafe fn slice_mut<'a, T>(first: *mut T, count: usize) -> Result<&'a mut [T
     Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
 }
 
+fn check_aligned<T>(pointer: *const T) -> Result<(), BadPointer> {
+    match pointer.is_aligned() {
+        true => Ok(()),
+        false => Err(BadPointer("a pointer is not aligned".into())),
+    }
+}
+
 fn check_array<T>(first: *const T, count: usize) -> Result<(), BadPointer> {
+    check_aligned(first)?;
     match first.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
         true => Err(BadPointer(format!("an array of {count} is null or too large"))),
         false => Ok(()),
@@ -88,4 +97,26 @@ pub unsafe fn bytes_out<T: Copy>(from: &[T], to: *mut T) -> Result<(), BadPointe
     // SAFETY: promised by the caller; the source is this library's own.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn null_and_odd_and_too_large_arrays_are_refused() {
+        let numbers = [1_u64, 2, 3];
+        let first = numbers.as_ptr();
+        let odd = first.cast::<u8>().wrapping_add(1).cast::<u64>();
+        // SAFETY: refused, or the array above.
+        unsafe {
+            assert_eq!(slice(first, 3).unwrap(), numbers);
+            assert!(slice::<u64>(std::ptr::null(), 0).unwrap().is_empty());
+            assert!(slice::<u64>(std::ptr::null(), 1).is_err() && slice(odd, 2).is_err());
+            assert!(slice(first, isize::MAX as usize / 8 + 1).is_err());
+            assert!(put::<u64>(std::ptr::null_mut()).is_err() && put(odd.cast_mut()).is_err());
+        }
+    }
 }

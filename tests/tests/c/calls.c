@@ -1,33 +1,11 @@
 /* Every call of libdafs, on an export, and what each says of wrong arguments. usage: calls URL EXPORT */
 #define _GNU_SOURCE
-#include <dafs.h>
-#include <errno.h>
+#include "check.h"
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s: errno %d, %s\n", __FILE__, __LINE__, #condition, errno, dafs_error()); \
-            exit(1); \
-        } \
-    } while (0)
-
-/* The call fails with this errno, and says why. */
-#define FAILS(call, number) \
-    do { \
-        errno = 0; \
-        long long got_ = (long long)(call); \
-        if (got_ != -1 || errno != (number) || dafs_error()[0] == 0) { \
-            fprintf(stderr, "%s:%d: %s is %lld, errno %d, %s\n", __FILE__, __LINE__, #call, got_, errno, dafs_error()); \
-            exit(1); \
-        } \
-    } while (0)
 
 static void check_data(int64_t root) {
     int64_t file = dafs_openat(root, "data", O_RDWR | O_CREAT | O_EXCL, 0640);
@@ -68,7 +46,7 @@ static void check_data(int64_t root) {
     FAILS(dafs_pwritev(file, out, -1, 0), EINVAL);
     FAILS(dafs_pwritev(file, NULL, 1, 0), EFAULT);
     FAILS(dafs_lseek(file, 0, SEEK_CUR), EINVAL);
-    FAILS(dafs_fallocate(file, 12345, 0, 1), EOPNOTSUPP);
+    FAILS(dafs_fallocate(file, 1 << 20, 0, 1), EOPNOTSUPP);
     FAILS(dafs_fallocate(file, 0, 0, 0), EINVAL);
     FAILS(dafs_fstat(file, NULL), EFAULT);
     FAILS(dafs_fadvise(file, 0, 0, 77), EINVAL);
@@ -278,6 +256,14 @@ int main(int argc, char **argv) {
     options.method = "inline";
     int64_t inlined = dafs_connect(argv[1], &options);
     CHECK(inlined > 0 && dafs_disconnect(inlined) == 0);
+    options = (struct dafs_options)DAFS_OPTIONS_INIT;
+    options.credits = 4097;
+    FAILS(dafs_connect(argv[1], &options), EINVAL);
+    options = (struct dafs_options)DAFS_OPTIONS_INIT;
+    options.wait = 3;
+    FAILS(dafs_connect(argv[1], &options), EINVAL);
+    options.wait = DAFS_WAIT_EVENT;
+    options.sieve = DAFS_SIEVE_OFF;
     options.background = 9;
     /* An older program knows less of the options. */
     options.size = offsetof(struct dafs_options, background);
