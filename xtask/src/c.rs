@@ -132,8 +132,10 @@ pub(crate) fn symbols(sources: impl Iterator<Item = String>) -> String {
     format!("DAFS_0 {{\n    global:\n{listed}    local:\n        *;\n}};\n")
 }
 
+/// The functions that a source exports: others, such as handlers, are called by C too.
 pub(crate) fn exported(text: &str) -> Vec<String> {
-    let names = text.lines().filter_map(|line| line.split_once("extern \"C\" fn ")?.1.split('(').next());
+    let public = text.lines().filter(|line| line.starts_with("pub "));
+    let names = public.filter_map(|line| line.split_once("extern \"C\" fn ")?.1.split('(').next());
     names.map(str::to_owned).collect()
 }
 
@@ -143,7 +145,8 @@ mod tests {
 
     #[test]
     fn exported_symbols_are_those_of_the_sources() {
-        let text = "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn b(x: i32) {}\nfn c() {}\npub extern \"C\" fn a() {}\n";
+        let text = "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn b(x: i32) {}\nfn c() {}\nextern \"C\" fn d() {}\n\
+                    pub extern \"C\" fn a() {}\n";
         let map = symbols(std::iter::once(text.to_owned()));
         assert_eq!(map, "DAFS_0 {\n    global:\n        a;\n        b;\n    local:\n        *;\n};\n");
     }
