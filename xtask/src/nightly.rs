@@ -11,11 +11,13 @@ const TOOLCHAIN: &str = "nightly-2026-09-01";
 
 /// Modules of dafs-proto that do no I/O.
 const INTERPRETED: &[&str] = &["wire::", "extent::", "view::", "session::"];
-/// Tests of bounds of tens of thousands, for which Miri takes hours.
+/// Tests of bounds of tens of thousands, and of whole pages, for which Miri takes long.
 const TOO_LONG: &[&str] = &[
     "view::tests::description_beyond_a_bound_is_refused",
     "view::tests::description_of_too_many_levels_in_all_is_refused",
     "view::tests::lists_that_are_regular_take_no_memory_for_each_entry",
+    "wire::batch::tests::batch_at_and_past_each_limit_is_read_and_refused",
+    "wire::opcode::tests::specification_has_a_row_of_each_opcode",
 ];
 /// Crates whose unit tests run with sanitizers.
 const SANITIZED: &[&str] = &["dafs-client", "dafs-server"];

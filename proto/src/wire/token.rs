@@ -93,7 +93,7 @@ mod tests {
     // [WIRE-138]
     #[test]
     fn rights_that_are_none_are_refused() {
-        for bits in 0..=u16::MAX.into() {
+        for bits in 0..=if cfg!(miri) { 99 } else { u16::MAX.into() } {
             let mut body = [0; 8];
             Writer::new(&mut body).u32(bits);
             assert_eq!(ShareRequest::decode(&body).is_ok(), bits <= 3, "{bits:#x}");
