@@ -58,7 +58,7 @@ pub use api::key_file::load_key;
 pub use api::lock::{LockConflict, LockGuard, LockOptions};
 pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
-pub use api::read_dir::ReadDir;
+pub use api::read_dir::{DirPage, ReadDir};
 pub use api::session::{Agreed, Cork, Session};
 pub use api::verify::Expected;
 pub use api::view::{View, ViewPlace};

@@ -9,11 +9,13 @@ mod links;
 mod lock;
 mod ls;
 pub(crate) mod mkdir;
+mod mount;
 mod mv;
 mod pages;
 mod query;
 mod rm;
 mod stat;
+mod umount;
 
 use std::process::ExitCode;
 
@@ -26,6 +28,9 @@ use crate::report::Result;
 pub(crate) fn run(command: &Command, mut settings: Settings) -> Result<ExitCode> {
     if matches!(command, Command::Fence(_)) {
         settings.session.client_id.get_or_insert_with(fence::operator_id);
+    }
+    if let Command::Mount(flags) = command {
+        return mount::run(flags, &settings);
     }
     let remotes = Remotes::new(settings.session);
     match command {
@@ -45,6 +50,8 @@ pub(crate) fn run(command: &Command, mut settings: Settings) -> Result<ExitCode>
         Command::Stats(flags) => query::stats(flags, &remotes),
         Command::Fence(flags) => fence::run(flags, &remotes),
         Command::Lock(flags) => lock::run(flags, &remotes),
+        Command::Mount(_) => unreachable!("it has no session of the command's"),
+        Command::Umount(flags) => umount::run(flags),
         Command::Dissector => dissector::run(),
         Command::Completions(flags) => pages::completions(flags),
         Command::Man(flags) => pages::man(flags),

@@ -159,18 +159,41 @@ impl File {
         /// What would keep this file from locking a range now; `None` where nothing would. It may have changed when this returns.
         test_lock, submit_test_lock, test_lock_call,
         (&self, range: Range<u64>, kind: LockKind) -> Option<LockConflict> {
-            let request = self.request(range, kind, LockOptions::default(), LockFlags::empty())?;
-            Ok(Call::plain(Some(&self.node), Opcode::LockTest, Named::of(&request.bytes()), |op| {
-                let found = LockTestReply::decode(op.into_reply()?.body())?;
-                Ok(found.conflicts.then(|| LockConflict {
-                    range: found.offset..if found.len == 0 { u64::MAX } else { found.offset.saturating_add(found.len) },
-                    kind: if found.kind == LockKind::Shared as u32 { LockKind::Shared } else { LockKind::Exclusive },
-                    broken: found.kind == LOCK_BROKEN_KIND,
-                    owner: found.owner,
-                    client_id: found.client_id,
-                }))
-            }))
+            self.lock_test(range, kind, LockOptions::default())
         }
+
+        /// As [`File::test_lock`], for another owner.
+        test_lock_with, submit_test_lock_with, test_lock_with_call,
+        (&self, range: Range<u64>, kind: LockKind, options: LockOptions) -> Option<LockConflict> {
+            self.lock_test(range, kind, options)
+        }
+    }
+
+    fn lock_test(
+        &self,
+        range: Range<u64>,
+        kind: LockKind,
+        options: LockOptions,
+    ) -> Result<Call<Result<Option<LockConflict>>>> {
+        let request = self.request(range, kind, options, LockFlags::empty())?;
+        Ok(Call::plain(Some(&self.node), Opcode::LockTest, Named::of(&request.bytes()), |op| {
+            let found = LockTestReply::decode(op.into_reply()?.body())?;
+            Ok(found.conflicts.then(|| LockConflict {
+                range: found.offset..if found.len == 0 {
+                    u64::MAX
+                } else {
+                    found.offset.saturating_add(found.len)
+                },
+                kind: if found.kind == LockKind::Shared as u32 {
+                    LockKind::Shared
+                } else {
+                    LockKind::Exclusive
+                },
+                broken: found.kind == LOCK_BROKEN_KIND,
+                owner: found.owner,
+                client_id: found.client_id,
+            }))
+        }))
     }
 
     /// Locks a range without waiting for others; whether it could. As [`File::lock`] otherwise.

@@ -62,9 +62,9 @@ impl OpenOptions {
         write: bool;
         /// Data may be written, and [`std::io::Write`] appends it, atomically.
         append: bool;
-        /// Creates the file if it does not exist. Needs `write` or `append`.
+        /// Creates the file if it does not exist.
         create: bool;
-        /// Creates the file, which must not exist. Needs `write` or `append`.
+        /// Creates the file, which must not exist.
         create_new: bool;
         /// Truncates the file to no bytes. Needs `write`.
         truncate: bool;
@@ -97,10 +97,8 @@ impl OpenOptions {
         if !self.read && !writes {
             return Err(Error::Invalid("a file is opened for reading, writing or both".into()));
         }
-        if (self.create || self.create_new || self.truncate) && !writes {
-            return Err(Error::Invalid(
-                "a file that is created or truncated must be opened for writing".into(),
-            ));
+        if self.truncate && !writes {
+            return Err(Error::Invalid("a file that is truncated must be opened for writing".into()));
         }
         if self.truncate && self.append && !self.create_new {
             return Err(Error::Invalid("a file cannot be both appended to and truncated".into()));

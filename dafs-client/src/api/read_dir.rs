@@ -4,7 +4,8 @@ use std::sync::Arc;
 use dafs_proto::wire::{Attributes, DirEntry, Sieve, decode_dir_entries};
 
 use crate::api::dir::Dir;
-use crate::driver::transfer::{Memory, TransferParts};
+use crate::driver::pending::{Moved, Pending};
+use crate::driver::transfer::{Memory, TransferParts, submit_transfer};
 use crate::error::{Error, Result};
 use crate::memory::registration::RegistrationPolicy;
 use crate::memory::{Keep, RegisteredBuf};
@@ -157,6 +158,43 @@ impl Iterator for ReadDir {
         self.cookie = entry.cookie;
         Some(Ok(entry))
     }
+}
+
+/// Entries of a directory, as one request answers them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirPage {
+    /// The entries, in the server's order.
+    pub entries: Vec<DirEntry>,
+    /// Nothing follows them.
+    pub end: bool,
+}
+
+impl Dir {
+    /// Nonblocking form of [`Dir::entries_from`], page by page: the entries behind the one with this cookie, as many as fit `size_max`
+    /// bytes of the server's encoding. Fails with the status `RANGE` where not even one fits.
+    pub fn submit_page(&self, attributes: bool, cookie: u64, size_max: usize) -> Pending<Result<DirPage>> {
+        let parts = TransferParts {
+            kind: TransferKind::Readdir { cookie, attributes },
+            part: FilePart::At(0),
+            memory: Memory::Kept,
+            keep: Keep::Vec(vec![0; size_max]),
+            policy: RegistrationPolicy::Library,
+            sieve: Sieve::default(),
+            explanations: None,
+        };
+        submit_transfer(&self.owner, Arc::clone(&self.node), parts, page)
+    }
+}
+
+fn page(moved: Moved) -> Result<DirPage> {
+    let transfer = moved.result?;
+    let bytes = match &moved.keep {
+        Keep::Vec(bytes) => bytes.get(..transfer.count()).unwrap_or_default(),
+        Keep::None | Keep::Many(_) | Keep::Registered(_) => &[],
+    };
+    let entries = decode_dir_entries(bytes)?;
+    // Without entries and without an end a listing would go on for ever.
+    Ok(DirPage { end: transfer.end || entries.is_empty(), entries })
 }
 
 /// Attributes of an entry, asked for when the listing did not carry them.

@@ -12,7 +12,7 @@ use dafs_proto::wire::{
 use crate::api::dir::{Dir, Export, check_name, forms, opened};
 use crate::api::reply::{decoded, done};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Background, Config};
+use crate::config::{Background, Config, Identity};
 use crate::connect::{self, Server};
 use crate::driver::background::{self, Threads};
 use crate::driver::calls::Calls;
@@ -151,12 +151,39 @@ impl Session {
             address,
             reason: "the program chose it".to_owned(),
             attempt_time_max: None,
+            connect_as: None,
         };
         let mut config = config.clone();
         if config.background == Background::KeepAlive {
             config.background = Background::None;
         }
         Self::begin(domain, server, &config, clock, false)
+    }
+
+    /// Another session with this one's server, by the same way and with the same settings, for another user: it acts as `who`. Registered
+    /// buffers of either session can be used in both.
+    ///
+    /// A process of root makes the connection as that user, for servers that ask the kernel who connects. A process of somebody else can
+    /// only claim to be him, which servers believe of holders of some keys. Blocks.
+    pub fn connect_as(&self, who: Identity) -> Result<Self> {
+        let is_root = rustix::process::geteuid().is_root();
+        let connect_as = is_root.then(|| who.clone());
+        self.another(connect_as, Some(who))
+    }
+
+    /// Another session with this one's server, by the same way, with the same settings and for the same user, for a program that goes on
+    /// where this one has ended. Registered buffers of either session can be used in both. Blocks.
+    pub fn connect_again(&self) -> Result<Self> {
+        let shared = &self.owner.shared;
+        self.another(shared.server.connect_as.clone(), shared.config.identity.clone())
+    }
+
+    fn another(&self, connect_as: Option<Identity>, identity: Option<Identity>) -> Result<Self> {
+        let shared = &self.owner.shared;
+        let server = Server { connect_as, ..shared.server.clone() };
+        let config = Config { identity, ..shared.config.clone() };
+        let (domain, clock) = (Arc::clone(&shared.domain), Arc::clone(&shared.clock));
+        Self::begin(domain, server, &config, clock, shared.threads.may_start())
     }
 
     fn begin(

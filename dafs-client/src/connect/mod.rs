@@ -14,14 +14,14 @@ use dafs_proto::session::{
     ClientHandshake, ClientIntroduction, ClientSession, KEEP_ALIVE_MAX_MS, Moment, SessionFault,
 };
 use dafs_proto::transport::{
-    ConnectParams, Domain, Endpoint, Head, PostError, Provider, Reach, Received, TransportError,
+    ConnectError, ConnectParams, Domain, Endpoint, Head, PostError, Provider, Reach, Received, TransportError,
 };
 use dafs_proto::wire::{
     Features, FileHandle, Flags, HEADER_SIZE, Header, Opcode, PAYLOAD_SIZE_MIN, Resume, Slot, Welcome,
 };
 
 use crate::clock::Clock;
-use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config};
+use crate::config::{CALLBACK_RECEIVES, CREDITS_MAX, Config, Identity};
 use crate::error::{Error, Result};
 use crate::op::terms::Terms;
 
@@ -36,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) reason: String,
     /// One attempt takes no longer than this, where another provider is there to be tried instead.
     pub(crate) attempt_time_max: Option<Duration>,
+    /// The connection is made as this user, whom the kernel then names to a server on this host.
+    pub(crate) connect_as: Option<Identity>,
 }
 
 /// One way to reach a server.
@@ -183,7 +185,14 @@ fn candidate(address: Address, reason: String) -> Result<Candidate> {
         Address::Sim(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Sim }.into()),
     };
     let name = address.to_string();
-    let server = Server { provider: domain.provider(), name, address, reason, attempt_time_max: None };
+    let server = Server {
+        provider: domain.provider(),
+        name,
+        address,
+        reason,
+        attempt_time_max: None,
+        connect_as: None,
+    };
     Ok(Candidate { domain, server, without })
 }
 
@@ -213,7 +222,14 @@ pub(crate) fn establish(
         ..ConnectParams::default()
     };
     let timeout = server.attempt_time_max.map_or(timeout, |max| max.min(timeout));
-    let mut endpoint = domain.connect(&server.address, &params, timeout)?;
+    let connect = || domain.connect(&server.address, &params, timeout);
+    let mut endpoint = match &server.connect_as {
+        None => connect()?,
+        Some(who) => process::acting_as(who, connect).map_err(|source| {
+            let what = "become its user for a connection with";
+            ConnectError::System { what, address: server.name.clone(), source }
+        })??,
+    };
     let mut nonce = [0; 32];
     random(&mut nonce)?;
     let introduction = introduction(config, client_id, credits, resume);

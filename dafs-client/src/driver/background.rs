@@ -25,6 +25,10 @@ impl Threads {
         Self { may_start, has_background: AtomicBool::new(false), was_refused: AtomicBool::new(false) }
     }
 
+    pub(crate) fn may_start(&self) -> bool {
+        self.may_start
+    }
+
     /// There is a thread that connects again, or one may be started.
     pub(crate) fn may_connect_again(&self) -> bool {
         self.may_start || self.has_background.load(Ordering::Acquire)

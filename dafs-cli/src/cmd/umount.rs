@@ -1,0 +1,93 @@
+//! `dafs umount`.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::flags::Umount;
+use crate::quote::quoted;
+use crate::report::{Failure, Result};
+
+pub(crate) fn run(flags: &Umount) -> Result<ExitCode> {
+    let directory = std::path::absolute(&flags.directory).unwrap_or_else(|_| flags.directory.clone());
+    let failed = |cause: &str| {
+        Failure::text(format!("cannot unmount {}: {cause}", quoted(flags.directory.as_os_str().as_bytes())))
+    };
+    // Nothing of the mount itself is looked at: its server may be away.
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    if !is_dafs(&mounts, &directory) {
+        return Err(failed("no dafs export is mounted there; /proc/self/mountinfo lists what is mounted"));
+    }
+    let how = if flags.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match unmount(&directory, how | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Errno::PERM) => by_helper(&directory, flags.lazy).map_err(|cause| failed(&cause)),
+        Err(Errno::BUSY) => Err(failed("programs use it; end them, or use --lazy to let them finish")),
+        Err(error) => Err(failed(&error.to_string())),
+    }
+}
+
+/// Lets fusermount3 do it, which may do so for users who mounted by it.
+fn by_helper(directory: &Path, lazy: bool) -> std::result::Result<ExitCode, String> {
+    let mut helper = Command::new("fusermount3");
+    helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(directory);
+    match helper.output() {
+        Ok(done) if done.status.success() => Ok(ExitCode::SUCCESS),
+        Ok(done) => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
+        Err(_) => {
+            Err("fusermount3 is not installed, and only root unmounts without it; install the package fuse3"
+                .into())
+        }
+    }
+}
+
+/// A directory is the mount point of a dafs export, by the kernel's list of mounts.
+fn is_dafs(mounts: &[u8], directory: &Path) -> bool {
+    mounts.split(|byte| *byte == b'\n').any(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let point = fields.nth(4).map(unescaped);
+        let kind = fields.skip_while(|field| *field != b"-").nth(1);
+        kind == Some(b"fuse.dafs")
+            && point.as_deref().is_some_and(|point| OsStr::from_bytes(point) == directory)
+    })
+}
+
+/// A field as it was before the kernel wrote blanks in it as `\040`.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits =
+            after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_point_with_blanks_is_found_and_another_kind_is_not() {
+        let mounts = b"22 1 0:20 / /proc rw - proc proc rw\n\
+            40 1 0:44 / /mnt/my\\040data rw,nosuid shared:1 - fuse.dafs dafs://h/e rw\n\
+            41 1 0:45 / /mnt/other rw - fuse.sshfs h: rw\n";
+        assert!(is_dafs(mounts, Path::new("/mnt/my data")));
+        assert!(!is_dafs(mounts, Path::new("/mnt/other")));
+        assert!(!is_dafs(mounts, Path::new("/proc")));
+    }
+}

@@ -1,0 +1,282 @@
+//! Whom the kernel asks for, and the session that acts as each of them.
+//!
+//! A mount for its user alone has one session, that user's. A mount for all has one for each user and set of groups that has asked: the
+//! server decides what each may do. Sessions that nobody has used for longest are closed when there are too many.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dafs_client::{Completions, Config, Dir, Identity, Session, Url};
+use futures_channel::oneshot;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::kernel::errno::{Answer, Errno};
+use crate::kernel::request::Header;
+
+/// Sessions at most, unless more are in use.
+const SESSIONS_MAX: usize = 64;
+
+/// A user who asks, and the session that acts as him.
+pub(crate) struct Caller {
+    /// Tells it from every other, also from an earlier one of the same user.
+    pub(crate) number: u64,
+    pub(crate) session: Session,
+    /// What is mounted, as he has it open.
+    pub(crate) root: Dir,
+    completions: Completions,
+    used: Cell<u64>,
+}
+
+/// What a thread that connects brings.
+type Connected = dafs_client::Result<(Session, Dir)>;
+
+/// All of them.
+pub(crate) struct Callers {
+    url: Url,
+    own: RefCell<Rc<Caller>>,
+    /// Others have sessions of their own.
+    for_all: bool,
+    others: RefCell<HashMap<Who, Rc<Caller>>>,
+    /// Who waits for a session that is being made.
+    waiting: RefCell<HashMap<Who, Vec<oneshot::Sender<()>>>>,
+    next: Cell<u64>,
+    /// Becomes readable when a thread has connected.
+    wake: Arc<OwnedFd>,
+}
+
+/// A user and his groups.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Who {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// Connects, mounts and opens what a URL names. Blocks.
+pub(crate) fn connect(url: &Url, config: &Config) -> Connected {
+    let session = Session::connect_url(url, config)?;
+    let root = open(&session, url)?;
+    Ok((session, root))
+}
+
+fn open(session: &Session, url: &Url) -> dafs_client::Result<Dir> {
+    let name = String::from_utf8_lossy(url.export.as_deref().unwrap_or_default());
+    let export = session.mount(&name)?;
+    match url.path.is_empty() {
+        true => Ok(export.root().clone()),
+        false => export.open_dir(OsStr::from_bytes(&url.path)),
+    }
+}
+
+impl Caller {
+    fn new(number: u64, (session, root): (Session, Dir)) -> dafs_client::Result<Rc<Self>> {
+        let completions = session.completions()?;
+        Ok(Rc::new(Self { number, session, root, completions, used: Cell::new(number) }))
+    }
+
+    /// Moves its session along; whether anything may have come of it.
+    pub(crate) fn turn(&self) -> bool {
+        let more = self.completions.turn();
+        // Who waits was woken; nobody asks which it was.
+        let mut ended = false;
+        while self.completions.next().is_some() {
+            ended = true;
+        }
+        more || ended
+    }
+
+    /// It may be slept on; `false` where there is something to do first.
+    pub(crate) fn arm(&self) -> bool {
+        self.completions.arm().unwrap_or(false)
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.completions.as_fd()
+    }
+}
+
+impl Callers {
+    pub(crate) fn new(url: Url, for_all: bool, own: (Session, Dir)) -> dafs_client::Result<Self> {
+        let own = Caller::new(1, own)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
+            dafs_client::Error::Invalid(format!("cannot make a descriptor to wake by: {error}"))
+        })?;
+        Ok(Self {
+            url,
+            own: RefCell::new(own),
+            for_all,
+            others: RefCell::default(),
+            waiting: RefCell::default(),
+            next: Cell::new(2),
+            wake: Arc::new(wake),
+        })
+    }
+
+    pub(crate) fn wake_descriptor(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    /// The session of whoever runs the mount.
+    pub(crate) fn own(&self) -> Rc<Caller> {
+        Rc::clone(&self.own.borrow())
+    }
+
+    /// Every session there is.
+    pub(crate) fn all(&self) -> Vec<Rc<Caller>> {
+        let others = self.others.borrow();
+        std::iter::once(self.own()).chain(others.values().cloned()).collect()
+    }
+
+    /// The session that acts as whoever asks.
+    pub(crate) async fn of(&self, asks: &Header) -> Answer<Rc<Caller>> {
+        let own = self.own();
+        if !self.for_all || asks.uid == 0 {
+            return match own.completions.is_over() {
+                false => Ok(own),
+                true => self.connect_again().await,
+            };
+        }
+        let who = Who { uid: asks.uid, gid: asks.gid, groups: groups_of(asks.pid) };
+        loop {
+            let known = self.others.borrow().get(&who).cloned();
+            match known {
+                Some(caller) if !caller.completions.is_over() => {
+                    caller.used.set(self.number());
+                    return Ok(caller);
+                }
+                Some(_) => drop(self.others.borrow_mut().remove(&who)),
+                None => {}
+            }
+            if !self.is_first_to_wait(&who).await {
+                // Whoever was first has connected, or has failed: that is seen above.
+                continue;
+            }
+            let made = self.connect_as(&who).await;
+            let waited = self.waiting.borrow_mut().remove(&who).unwrap_or_default();
+            let made = made.inspect(|caller| drop(self.others.borrow_mut().insert(who, Rc::clone(caller))));
+            self.close_unused();
+            wake(waited);
+            return made;
+        }
+    }
+
+    /// Nobody else is connecting for this user. Where somebody is, waits for him and returns false.
+    async fn is_first_to_wait(&self, who: &Who) -> bool {
+        let receiver = {
+            let mut waiting = self.waiting.borrow_mut();
+            let Some(others) = waiting.get_mut(who) else {
+                waiting.insert(who.clone(), Vec::new());
+                return true;
+            };
+            let (sender, receiver) = oneshot::channel();
+            others.push(sender);
+            receiver
+        };
+        let _ = receiver.await;
+        false
+    }
+
+    async fn connect_as(&self, who: &Who) -> Answer<Rc<Caller>> {
+        let (session, url) = (self.own().session.clone(), self.url.clone());
+        let identity = Identity { uid: who.uid, gid: who.gid, groups: who.groups.clone() };
+        let made = self.on_a_thread(move || {
+            let session = session.connect_as(identity)?;
+            let root = open(&session, &url)?;
+            Ok((session, root))
+        });
+        self.made(made.await)
+    }
+
+    /// The session of whoever runs the mount has ended for good: the server was away for too long.
+    async fn connect_again(&self) -> Answer<Rc<Caller>> {
+        let who = Who { uid: 0, gid: 0, groups: Vec::new() };
+        if self.is_first_to_wait(&who).await {
+            let (session, url) = (self.own().session.clone(), self.url.clone());
+            let made = self.on_a_thread(move || {
+                let session = session.connect_again()?;
+                let root = open(&session, &url)?;
+                Ok((session, root))
+            });
+            let made = self.made(made.await);
+            let waited = self.waiting.borrow_mut().remove(&who).unwrap_or_default();
+            if let Ok(caller) = &made {
+                *self.own.borrow_mut() = Rc::clone(caller);
+            }
+            wake(waited);
+            return made;
+        }
+        match self.own() {
+            own if own.completions.is_over() => Err(Errno::IO),
+            own => Ok(own),
+        }
+    }
+
+    fn made(&self, made: Connected) -> Answer<Rc<Caller>> {
+        let failed = |error: dafs_client::Error| {
+            tracing::warn!("cannot open a session with the server: {error}");
+            match error {
+                // Nobody is told of an export that is not his.
+                dafs_client::Error::Status { .. } => Errno::ACCESS,
+                error => Errno::from(&error),
+            }
+        };
+        Caller::new(self.number(), made.map_err(failed)?).map_err(failed)
+    }
+
+    /// Runs something that blocks, without blocking.
+    async fn on_a_thread(&self, work: impl FnOnce() -> Connected + Send + 'static) -> Connected {
+        let (sender, receiver) = oneshot::channel();
+        let wake = Arc::clone(&self.wake);
+        let thread = std::thread::Builder::new().name("dafs-connect".into()).spawn(move || {
+            let _ = sender.send(work());
+            let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
+        });
+        let failed =
+            |cause: String| dafs_client::Error::Invalid(format!("cannot connect on a thread: {cause}"));
+        match thread {
+            Ok(_) => receiver.await.map_err(|_| failed("it ended early".into()))?,
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        number
+    }
+
+    /// Closes sessions that nobody uses, where there are too many.
+    fn close_unused(&self) {
+        let mut others = self.others.borrow_mut();
+        while others.len() > SESSIONS_MAX {
+            let unused = others.iter().filter(|(_, caller)| Rc::strong_count(caller) == 1);
+            let Some(oldest) = unused.min_by_key(|(_, caller)| caller.used.get()).map(|(who, _)| who.clone())
+            else {
+                return;
+            };
+            others.remove(&oldest);
+        }
+    }
+}
+
+/// Lets those go on that wait. One that has gone does not mind.
+fn wake(waiting: Vec<oneshot::Sender<()>>) {
+    for waits in waiting {
+        let _ = waits.send(());
+    }
+}
+
+/// The supplementary groups of a process; none of one that has ended, or is of another namespace.
+fn groups_of(pid: u32) -> Vec<u32> {
+    if pid == 0 {
+        return Vec::new();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    groups.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+}

@@ -1,0 +1,157 @@
+//! The one place that waits: for the kernel, for servers, and for threads that connect.
+//!
+//! One thread does all of it. A request becomes a task, a future that asks the server without blocking; its session wakes it when the
+//! answer is there. So a request that waits, for a lock or for a server that is away, keeps no other waiting.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use dafs_client::RegisteredBuf;
+use futures_util::stream::{FuturesUnordered, Stream};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::kernel::device::Received;
+use crate::kernel::request::Request;
+use crate::ops::serve;
+use crate::volume::Volume;
+
+/// Requests that are taken before those that have begun are looked at again.
+const TAKEN_MAX: usize = 32;
+
+/// While something is in flight, the answer is looked for so long before the thread sleeps: a server on this host answers sooner than a
+/// thread is woken.
+const SPIN_TIME: Duration = Duration::from_micros(20);
+
+/// What is being carried out.
+type Tasks = FuturesUnordered<Pin<Box<dyn Future<Output = ()>>>>;
+
+/// Serves a volume until it is unmounted.
+pub(crate) struct EventLoop {
+    volume: Rc<Volume>,
+    tasks: Tasks,
+    /// Takes the data of the next write.
+    spare: Option<RegisteredBuf>,
+    unmounted: bool,
+    /// Becomes readable when the mount is to be taken away.
+    stop: OwnedFd,
+}
+
+impl EventLoop {
+    pub(crate) fn new(volume: Rc<Volume>, stop: OwnedFd) -> Self {
+        Self { volume, tasks: Tasks::new(), spare: None, unmounted: false, stop }
+    }
+
+    /// Runs until the mount is gone and every request is answered. `unmount` is called when that is asked for.
+    pub(crate) fn run(mut self, mut unmount: impl FnMut()) -> std::io::Result<()> {
+        let mut idle_since = Instant::now();
+        while !(self.unmounted && self.tasks.is_empty()) {
+            let mut moved = self.take_requests()?;
+            moved |= self.turn();
+            if moved {
+                idle_since = Instant::now();
+                continue;
+            }
+            let is_awaited = !self.tasks.is_empty();
+            if is_awaited && idle_since.elapsed() < SPIN_TIME {
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.sleep()? {
+                unmount();
+            }
+            idle_since = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Begins requests that the kernel has; whether there were any.
+    fn take_requests(&mut self) -> std::io::Result<bool> {
+        let mut any = false;
+        for _ in 0..TAKEN_MAX {
+            if self.unmounted {
+                break;
+            }
+            let mut data = match self.spare.take() {
+                Some(data) => data,
+                None => self.volume.take_buffer().map_err(std::io::Error::other)?,
+            };
+            match self.volume.device.receive(&mut data)? {
+                Received::Nothing => {
+                    self.spare = Some(data);
+                    break;
+                }
+                Received::Unmounted => {
+                    self.unmounted = true;
+                    break;
+                }
+                Received::Request(header, request) => {
+                    any = true;
+                    let data = match request {
+                        Request::Write { .. } => Some(data),
+                        _ => {
+                            self.spare = Some(data);
+                            None
+                        }
+                    };
+                    self.tasks.push(Box::pin(serve(Rc::clone(&self.volume), header, request, data)));
+                    self.run_tasks();
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Moves sessions and tasks along; whether there may be more to do.
+    fn turn(&mut self) -> bool {
+        let mut moved = false;
+        for caller in self.volume.callers.all() {
+            moved |= caller.turn();
+        }
+        moved | self.run_tasks()
+    }
+
+    /// Lets those tasks go on that were woken; whether one has ended.
+    fn run_tasks(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut ended = false;
+        while let Poll::Ready(Some(())) = Pin::new(&mut self.tasks).poll_next(&mut context) {
+            ended = true;
+        }
+        ended
+    }
+
+    /// Sleeps until there is something to do; whether the mount is to be taken away.
+    fn sleep(&self) -> std::io::Result<bool> {
+        let callers = self.volume.callers.all();
+        if !callers.iter().all(|caller| caller.arm()) {
+            return Ok(false);
+        }
+        let mut descriptors = vec![
+            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(self.volume.callers.wake_descriptor(), PollFlags::IN),
+        ];
+        if !self.unmounted {
+            descriptors.push(PollFd::from_borrowed_fd(self.volume.device.as_fd(), PollFlags::IN));
+        }
+        descriptors.extend(
+            callers.iter().map(|caller| PollFd::from_borrowed_fd(caller.descriptor(), PollFlags::IN)),
+        );
+        match poll(&mut descriptors, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |at: usize| descriptors[at].revents().intersects(PollFlags::IN);
+        let (stop, woken) = (is_ready(0), is_ready(1));
+        let mut count = [0; 8];
+        if woken {
+            let _ = rustix::io::read(self.volume.callers.wake_descriptor(), &mut count);
+        }
+        if stop {
+            let _ = rustix::io::read(&self.stop, &mut count);
+        }
+        Ok(stop)
+    }
+}

@@ -1,0 +1,118 @@
+//! What programs have open: files and directories of the server, by the numbers that the kernel has for them.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+
+use dafs_client::{Dir, DirEntry, File};
+use slab::Slab;
+
+use crate::callers::Caller;
+use crate::kernel::errno::{Answer, Errno};
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub(crate) file: Rc<File>,
+    pub(crate) node: u64,
+    /// Who has it open: his session stays as long.
+    pub(crate) caller: Rc<Caller>,
+    /// It is open for writing.
+    pub(crate) writes: bool,
+    /// It was made without a name.
+    pub(crate) is_unnamed: bool,
+    /// Owners who have locked something through it. Whoever locked must give back through the same open file: it takes its locks again
+    /// after a restart of the server.
+    pub(crate) owners: RefCell<HashSet<u64>>,
+    /// The file opened for writing as well, for whoever locks exclusively through a descriptor that only reads.
+    pub(crate) writable: RefCell<Option<Rc<File>>>,
+}
+
+/// An open directory, and the entries that were fetched and not yet asked for.
+pub(crate) struct OpenDir {
+    pub(crate) dir: Dir,
+    pub(crate) node: u64,
+    pub(crate) ahead: RefCell<Ahead>,
+}
+
+/// Entries behind a place.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// The cookie that they follow.
+    pub(crate) after: u64,
+    pub(crate) entries: VecDeque<DirEntry>,
+    /// Nothing follows them.
+    pub(crate) end: bool,
+    /// They carry attributes.
+    pub(crate) with_attributes: bool,
+}
+
+/// All that is open.
+#[derive(Default)]
+pub(crate) struct Open {
+    files: RefCell<Slab<Rc<OpenFile>>>,
+    directories: RefCell<Slab<Rc<OpenDir>>>,
+    /// Open files of each node.
+    of_node: RefCell<HashMap<u64, Vec<u64>>>,
+}
+
+fn number(index: usize) -> u64 {
+    index as u64
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+impl Open {
+    pub(crate) fn add_file(&self, file: OpenFile) -> u64 {
+        let node = file.node;
+        let number = number(self.files.borrow_mut().insert(Rc::new(file)));
+        self.of_node.borrow_mut().entry(node).or_default().push(number);
+        number
+    }
+
+    pub(crate) fn file(&self, number: u64) -> Answer<Rc<OpenFile>> {
+        self.files.borrow().get(index(number)).cloned().ok_or(Errno::BAD_FILE)
+    }
+
+    /// Some open file of a node.
+    pub(crate) fn any_of(&self, node: u64) -> Option<Rc<OpenFile>> {
+        let number = *self.of_node.borrow().get(&node)?.last()?;
+        self.file(number).ok()
+    }
+
+    /// All open files of a node.
+    pub(crate) fn all_of(&self, node: u64) -> Vec<Rc<OpenFile>> {
+        let numbers = self.of_node.borrow().get(&node).cloned().unwrap_or_default();
+        numbers.into_iter().filter_map(|number| self.file(number).ok()).collect()
+    }
+
+    /// All open files.
+    pub(crate) fn all(&self) -> Vec<Rc<OpenFile>> {
+        self.files.borrow().iter().map(|(_, file)| Rc::clone(file)).collect()
+    }
+
+    pub(crate) fn remove_file(&self, number: u64) -> Option<Rc<OpenFile>> {
+        let file = self.files.borrow_mut().try_remove(index(number))?;
+        let mut of_node = self.of_node.borrow_mut();
+        if let Some(numbers) = of_node.get_mut(&file.node) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                of_node.remove(&file.node);
+            }
+        }
+        Some(file)
+    }
+
+    pub(crate) fn add_directory(&self, directory: OpenDir) -> u64 {
+        number(self.directories.borrow_mut().insert(Rc::new(directory)))
+    }
+
+    pub(crate) fn directory(&self, number: u64) -> Answer<Rc<OpenDir>> {
+        self.directories.borrow().get(index(number)).cloned().ok_or(Errno::BAD_FILE)
+    }
+
+    pub(crate) fn remove_directory(&self, number: u64) {
+        self.directories.borrow_mut().try_remove(index(number));
+    }
+}

@@ -1,0 +1,90 @@
+//! Mounts and unmounts.
+
+use std::io;
+use std::path::Path;
+
+use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
+
+use super::device::{DATA_SIZE_MAX, Device};
+
+/// What the kernel is told when it mounts.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// What is mounted, as mount(8) shows it.
+    pub(crate) source: String,
+    pub(crate) read_only: bool,
+    /// Other users may use the mount. The kernel checks permissions too then, since it keeps names that it has looked up for one of them.
+    pub(crate) for_all: bool,
+    /// The kernel gathers writes.
+    pub(crate) writeback: bool,
+}
+
+/// Takes part in the handshake and in nothing else.
+struct Handshake {
+    writeback: bool,
+}
+
+impl Filesystem for Handshake {
+    fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_POSIX_LOCKS
+            | InitFlags::FUSE_FLOCK_LOCKS
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_AUTO_INVAL_DATA
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        if self.writeback {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        let has = wanted & config.capabilities();
+        // Only what the kernel has is asked for.
+        let _ = config.add_capabilities(has);
+        let size = u32::try_from(DATA_SIZE_MAX).unwrap_or(u32::MAX);
+        let _ = config.set_max_write(size);
+        let _ = config.set_max_readahead(size);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        let _ = config.set_time_granularity(std::time::Duration::from_nanos(1));
+        Ok(())
+    }
+}
+
+/// The kernel reads ahead and writes back with at most so many requests at once.
+const BACKGROUND_MAX: u16 = 64;
+
+/// A mount. Dropping it unmounts.
+pub(crate) struct Mounted {
+    session: Session<Handshake>,
+}
+
+impl Mounted {
+    /// Mounts at a directory. Needs root, or `fusermount3`.
+    pub(crate) fn new(directory: &Path, terms: &Terms) -> io::Result<Self> {
+        let mut config = Config::default();
+        config.mount_options =
+            vec![MountOption::FSName(terms.source.clone()), MountOption::Subtype("dafs".into())];
+        if terms.read_only {
+            config.mount_options.push(MountOption::RO);
+        }
+        if terms.for_all {
+            config.acl = SessionACL::All;
+            config.mount_options.push(MountOption::DefaultPermissions);
+        }
+        let handshake = Handshake { writeback: terms.writeback };
+        Ok(Self { session: Session::new(handshake, directory, &config)? })
+    }
+
+    pub(crate) fn device(&self) -> io::Result<Device> {
+        use std::os::fd::AsFd;
+        Device::new(self.session.as_fd().try_clone_to_owned()?)
+    }
+
+    /// Takes the mount away; what is in use stays until its users are done.
+    pub(crate) fn unmount(&mut self) -> io::Result<()> {
+        self.session.unmount()
+    }
+}

@@ -1,0 +1,29 @@
+//! Mounts an export of a dafs server, so that every program can use it.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), dafs_mount::Error> {
+//! use dafs_client::{Config, Url};
+//! use dafs_mount::{Mount, Options};
+//! let url = Url::parse("dafs://localhost/data".as_ref())?;
+//! let mount = Mount::new(&url, "/mnt".as_ref(), &Config::default(), Options::default())?;
+//! mount.serve()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The rooms, from the top: [`event_loop`] waits, `ops` carries requests out, `volume` knows what is mounted, `callers` has the sessions,
+//! `nodes` and `files` what the kernel knows and has open, `kernel` its descriptor, requests and replies.
+#![deny(unsafe_code)]
+
+mod callers;
+mod event_loop;
+mod files;
+mod kernel;
+mod mount;
+mod nodes;
+mod ops;
+mod options;
+mod volume;
+
+pub use mount::{Error, Mount, Unmounter};
+pub use options::{Cache, Options};

@@ -1,0 +1,121 @@
+//! Data: read, written, copied, made durable.
+
+use dafs_client::{Error, RegisteredBuf, Stability, Status, Transferred};
+
+use crate::files::OpenFile;
+use crate::kernel::device::DATA_SIZE_MAX;
+use crate::kernel::errno::{Answer, Errno};
+use crate::kernel::reply::Fields;
+use crate::kernel::request::{CopyAsked, ReadAsked};
+use crate::volume::Volume;
+
+impl Volume {
+    pub(super) async fn read(&self, unique: u64, asked: &ReadAsked) {
+        let size = (asked.size as usize).min(DATA_SIZE_MAX);
+        let (open, mut buffer) = match (self.open.file(asked.file), self.take_buffer()) {
+            (Ok(open), Ok(buffer)) => (open, buffer),
+            (Err(error), _) => return self.device.fail(unique, error),
+            (_, Err(error)) => return self.device.fail(unique, error.into()),
+        };
+        let rest = buffer.split_off(size);
+        let Transferred { buffer, result } = open.file.submit_read_at(buffer, asked.offset).await;
+        match result {
+            Ok(count) => {
+                self.device.reply(unique, 0, &buffer[..count]);
+                self.give_back(joined(buffer, rest));
+            }
+            Err(error) => self.device.fail(unique, data_error(error)),
+        }
+    }
+
+    pub(super) async fn write(
+        &self,
+        unique: u64,
+        (file, offset, size, flags): (u64, u64, u32, u32),
+        mut data: RegisteredBuf,
+    ) {
+        let open = match self.open.file(file) {
+            Ok(open) => open,
+            Err(error) => return self.device.fail(unique, error),
+        };
+        let rest = data.split_off((size as usize).min(DATA_SIZE_MAX));
+        self.nodes.borrow_mut().changed_here(open.node);
+        let appends = flags & libc::O_APPEND.cast_unsigned() != 0 && !self.options.writeback;
+        let written = match appends {
+            true => self.append(&open, &data).await.map(|()| (size, data)),
+            false => {
+                let Transferred { buffer, result } = open.file.submit_write_at(data, offset).await;
+                result.map(|count| (u32::try_from(count).unwrap_or(size), buffer)).map_err(data_error)
+            }
+        };
+        match written {
+            Ok((count, data)) => {
+                self.device.reply(unique, 0, &Fields::new().u32(count).u32(0).into_bytes());
+                self.give_back(joined(data, rest));
+            }
+            Err(error) => self.device.fail(unique, error),
+        }
+    }
+
+    /// At the end of the file, wherever that is: the kernel's word for it is a guess.
+    async fn append(&self, open: &OpenFile, data: &[u8]) -> Answer<()> {
+        open.file.submit_append(data.to_vec()).await.map(drop).map_err(data_error)
+    }
+
+    /// A descriptor is closed: what it locked in the name of this owner is given back. Data was sent when it was written.
+    pub(super) async fn flush(&self, file: u64, owner: u64) -> Answer<()> {
+        let open = self.open.file(file)?;
+        self.unlock_all_of(open.node, owner).await;
+        Ok(())
+    }
+
+    pub(super) async fn sync(&self, file: u64, data_only: bool) -> Answer<()> {
+        let open = self.open.file(file)?;
+        match data_only {
+            true => open.file.submit_commit_range(0, 0, Stability::DataSync).await?,
+            false => open.file.submit_commit().await?,
+        }
+        Ok(())
+    }
+
+    /// All that is open is made durable.
+    pub(super) async fn sync_all(&self) -> Answer<()> {
+        for open in self.open.all() {
+            open.file.submit_commit().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn copy(&self, asked: &CopyAsked) -> Answer<Vec<u8>> {
+        let (source, target) = (self.open.file(asked.source)?, self.open.file(asked.target)?);
+        if source.caller.number != target.caller.number {
+            return Err(Errno::CROSS_DEVICE);
+        }
+        let len = asked.len.min(COPY_SIZE_MAX);
+        if len == 0 {
+            return Ok(Fields::new().u32(0).u32(0).into_bytes());
+        }
+        self.nodes.borrow_mut().changed_here(target.node);
+        let copied =
+            source.file.submit_copy_some(asked.source_offset, len, &target.file, asked.target_offset).await?;
+        let count = u32::try_from(copied.count).unwrap_or(u32::MAX);
+        Ok(Fields::new().u32(count).u32(0).into_bytes())
+    }
+}
+
+/// The kernel takes the number of bytes copied in 32 bits.
+const COPY_SIZE_MAX: u64 = 1 << 30;
+
+/// The whole of a buffer that a part was cut from.
+fn joined(mut first: RegisteredBuf, rest: RegisteredBuf) -> RegisteredBuf {
+    let _ = first.unsplit(rest);
+    first
+}
+
+/// A read or write that another's mandatory lock forbids has no word of its own in POSIX.
+fn data_error(error: Error) -> Errno {
+    match error {
+        Error::Status { status: Status::LOCKED, .. } => Errno::IO,
+        error => error.into(),
+    }
+}

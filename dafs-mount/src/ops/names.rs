@@ -1,0 +1,126 @@
+//! Names: looked up, made, removed, renamed.
+
+use dafs_client::{Attributes, Dir, Error, OpenOptions};
+
+use crate::kernel::errno::{Answer, Errno};
+use crate::kernel::reply::{ENTRY_SIZE, Fields};
+use crate::kernel::request::{Header, Name};
+use crate::volume::{Volume, path};
+
+/// Permission bits of a mode.
+pub(super) const PERMISSIONS: u32 = 0o7777;
+
+/// Flags of renameat2(2).
+const NO_REPLACE: u32 = 1;
+
+impl Volume {
+    /// The directory that a request is about, as whoever asks has it.
+    pub(super) async fn directory(&self, asks: &Header) -> Answer<Dir> {
+        let caller = self.callers.of(asks).await?;
+        self.handle(asks.node, &caller).await
+    }
+
+    /// The reply that tells of a file under a name.
+    pub(super) fn entry(&self, parent: u64, name: &[u8], attributes: &Attributes) -> Fields {
+        let node = self.nodes.borrow_mut().look_up(parent, name, attributes);
+        Fields::with_capacity(ENTRY_SIZE + 16).entry(
+            node,
+            attributes,
+            self.name_valid(),
+            self.attributes_valid(),
+        )
+    }
+
+    pub(super) async fn look_up(&self, asks: &Header, name: &Name) -> Answer<Vec<u8>> {
+        let directory = self.directory(asks).await?;
+        let attributes = directory.submit_symlink_metadata(path(name)).await?;
+        Ok(self.entry(asks.node, name, &attributes).into_bytes())
+    }
+
+    pub(super) async fn read_link(&self, asks: &Header) -> Answer<Vec<u8>> {
+        Ok(self.directory(asks).await?.submit_read_link("").await?)
+    }
+
+    pub(super) async fn symlink(&self, asks: &Header, name: &Name, target: &Name) -> Answer<Vec<u8>> {
+        let attributes = self.directory(asks).await?.submit_symlink(path(target), path(name)).await?;
+        Ok(self.entry(asks.node, name, &attributes).into_bytes())
+    }
+
+    pub(super) async fn make_directory(&self, asks: &Header, name: &Name, mode: u32) -> Answer<Vec<u8>> {
+        let directory = self.directory(asks).await?;
+        let attributes = directory.submit_create_dir(path(name), mode & PERMISSIONS).await?;
+        Ok(self.entry(asks.node, name, &attributes).into_bytes())
+    }
+
+    pub(super) async fn make_node(
+        &self,
+        asks: &Header,
+        name: &Name,
+        mode: u32,
+        _device: u32,
+    ) -> Answer<Vec<u8>> {
+        let kind = mode & libc::S_IFMT;
+        if kind != libc::S_IFREG && kind != 0 {
+            return Err(Errno(libc::EPERM));
+        }
+        let directory = self.directory(asks).await?;
+        let mut options = OpenOptions::new();
+        options.read(true).create_new(true).mode(mode & PERMISSIONS);
+        let made = directory.submit_open_with(path(name), &options).await?;
+        Ok(self.entry(asks.node, name, made.attributes_at_open()).into_bytes())
+    }
+
+    pub(super) async fn remove(&self, asks: &Header, name: &Name, is_directory: bool) -> Answer<()> {
+        let directory = self.directory(asks).await?;
+        match is_directory {
+            true => directory.submit_remove_dir(path(name)).await?,
+            false => directory.submit_remove_file(path(name)).await?,
+        }
+        Ok(())
+    }
+
+    pub(super) async fn rename(
+        &self,
+        asks: &Header,
+        from: &Name,
+        (target, to): (u64, &Name),
+        flags: u32,
+    ) -> Answer<()> {
+        if flags & !NO_REPLACE != 0 {
+            return Err(Errno::INVALID);
+        }
+        let caller = self.callers.of(asks).await?;
+        let source = self.handle(asks.node, &caller).await?;
+        let directory = self.handle(target, &caller).await?;
+        source.submit_rename(path(from), &directory, path(to), flags & NO_REPLACE == 0).await?;
+        self.nodes.borrow_mut().renamed((asks.node, from), (target, to));
+        Ok(())
+    }
+
+    pub(super) async fn link(&self, asks: &Header, of: u64, name: &Name) -> Answer<Vec<u8>> {
+        let caller = self.callers.of(asks).await?;
+        let directory = self.handle(asks.node, &caller).await?;
+        let unnamed = self
+            .open
+            .all_of(of)
+            .into_iter()
+            .find(|open| open.is_unnamed && open.caller.number == caller.number);
+        let linked = match unnamed {
+            Some(open) => open.file.submit_link_to(&directory, path(name), false).await,
+            None => {
+                let file = self.handle(of, &caller).await?;
+                file.submit_link("", &directory, path(name)).await
+            }
+        };
+        let attributes = linked?;
+        if !self.nodes.borrow().is(of, &attributes) {
+            return Err(Errno::STALE);
+        }
+        Ok(self.entry(asks.node, name, &attributes).into_bytes())
+    }
+}
+
+/// A name that is not there.
+pub(super) fn is_absent(error: &Error) -> bool {
+    error.is_not_found()
+}

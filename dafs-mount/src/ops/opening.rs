@@ -1,0 +1,149 @@
+//! Files: opened, created, released.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use dafs_client::{File, OpenOptions};
+
+use super::names::{PERMISSIONS, is_absent};
+use crate::callers::Caller;
+use crate::files::OpenFile;
+use crate::kernel::errno::{Answer, Errno};
+use crate::kernel::reply::{Fields, open};
+use crate::kernel::request::{Header, Name};
+use crate::options::Cache;
+use crate::volume::{Volume, path};
+
+/// Flags of open(2).
+#[derive(Clone, Copy, Debug)]
+struct OpenFlags(u32);
+
+impl OpenFlags {
+    fn has(self, flag: i32) -> bool {
+        self.0 & flag.cast_unsigned() != 0
+    }
+
+    fn reads(self) -> bool {
+        self.0 & libc::O_ACCMODE.cast_unsigned() != libc::O_WRONLY.cast_unsigned()
+    }
+
+    fn writes(self) -> bool {
+        self.0 & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned()
+    }
+}
+
+impl Volume {
+    /// How a file is opened for a program that opens it so.
+    fn how(&self, flags: OpenFlags) -> OpenOptions {
+        let mut options = OpenOptions::new();
+        // The kernel reads what it writes a part of, where it gathers writes.
+        let reads = flags.reads() || self.options.writeback;
+        options.read(reads).write(flags.writes()).no_follow(true);
+        options
+    }
+
+    pub(super) async fn open_file(&self, asks: &Header, flags: u32) -> Answer<Vec<u8>> {
+        let flags = OpenFlags(flags);
+        let caller = self.callers.of(asks).await?;
+        let file = self.open_node(asks.node, &caller, &self.how(flags)).await?;
+        Ok(self.opened(asks.node, &caller, file, flags, false).into_bytes())
+    }
+
+    /// Opens a node by the name that it was seen under last, so that what has been put in its place is noticed: the kernel then looks the
+    /// name up again. One without that name any more is opened by its handle.
+    async fn open_node(&self, node: u64, caller: &Rc<Caller>, how: &OpenOptions) -> Answer<File> {
+        let (parent, name) = self.parent(node, caller).await?;
+        let opened = parent.submit_open_with(path(&name), how).await;
+        let found = match opened {
+            Ok(file) if self.nodes.borrow().is(node, file.attributes_at_open()) => Some(file),
+            Ok(_) => None,
+            Err(error) if is_absent(&error) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(file) = found {
+            return Ok(file);
+        }
+        // Open by this program already: it is there, whatever its name.
+        if self.open.any_of(node).is_none() {
+            return Err(Errno::STALE);
+        }
+        let file = self.handle(node, caller).await?;
+        Ok(file.submit_open_with("", how).await?)
+    }
+
+    /// The reply that tells of an open file.
+    fn opened(
+        &self,
+        node: u64,
+        caller: &Rc<Caller>,
+        file: File,
+        flags: OpenFlags,
+        is_unnamed: bool,
+    ) -> Fields {
+        let change = file.attributes_at_open().change;
+        let unchanged = self.nodes.borrow_mut().opened(node, change);
+        // Appends go to the end that the server knows, and the kernel's guess of it would be cached.
+        let appends = flags.has(libc::O_APPEND) && !self.options.writeback;
+        let how = match self.options.cache {
+            Cache::None => open::DIRECT_IO,
+            _ if appends || flags.has(libc::O_DIRECT) => open::DIRECT_IO,
+            Cache::Lasting => open::KEEP_CACHE,
+            Cache::CloseToOpen if unchanged => open::KEEP_CACHE,
+            Cache::CloseToOpen => {
+                // Also the size, by which reads end.
+                self.device.invalidate(node, -1, 0);
+                0
+            }
+        };
+        let file = OpenFile {
+            file: Rc::new(file),
+            node,
+            caller: Rc::clone(caller),
+            writes: flags.writes(),
+            is_unnamed,
+            owners: RefCell::new(HashSet::new()),
+            writable: RefCell::new(None),
+        };
+        Fields::new().open(self.open.add_file(file), how)
+    }
+
+    pub(super) async fn create(&self, asks: &Header, name: &Name, flags: u32, mode: u32) -> Answer<Vec<u8>> {
+        let flags = OpenFlags(flags);
+        let caller = self.callers.of(asks).await?;
+        let directory = self.handle(asks.node, &caller).await?;
+        let mut how = self.how(flags);
+        how.mode(mode & PERMISSIONS);
+        match flags.has(libc::O_EXCL) {
+            true => how.create_new(true),
+            false => how.create(true),
+        };
+        how.truncate(flags.has(libc::O_TRUNC) && flags.writes());
+        let file = directory.submit_open_with(path(name), &how).await?;
+        let attributes = file.attributes_at_open().clone();
+        let mut entry = self.entry(asks.node, name, &attributes).into_bytes();
+        let node = self.nodes.borrow_mut().number_of(&attributes)?;
+        entry.extend(self.opened(node, &caller, file, flags, false).into_bytes());
+        Ok(entry)
+    }
+
+    /// A file without a name in a directory.
+    pub(super) async fn create_unnamed(&self, asks: &Header, mode: u32) -> Answer<Vec<u8>> {
+        let caller = self.callers.of(asks).await?;
+        let directory = self.handle(asks.node, &caller).await?;
+        let file = directory.submit_open_unnamed("", mode & PERMISSIONS).await?;
+        let attributes = file.attributes_at_open().clone();
+        let mut entry = self.entry(asks.node, b"", &attributes).into_bytes();
+        let node = self.nodes.borrow_mut().number_of(&attributes)?;
+        entry.extend(
+            self.opened(node, &caller, file, OpenFlags(libc::O_RDWR.cast_unsigned()), true).into_bytes(),
+        );
+        Ok(entry)
+    }
+
+    /// The last descriptor of an open file is gone.
+    pub(super) fn release(&self, file: u64) -> Answer<()> {
+        self.open.remove_file(file);
+        Ok(())
+    }
+}
