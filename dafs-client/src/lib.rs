@@ -74,8 +74,8 @@ pub use dafs_proto::view::{
 };
 pub use dafs_proto::wire::{
     AccessMode, AccessPattern, Attributes, Crossovers, DirEntry, Fence, FenceList, FenceMode, FileIdentity,
-    FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, Opcode, SetAttributes, SetTime, Sieve,
-    Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
+    FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, NodeKind, Opcode, SetAttributes, SetTime,
+    Sieve, Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
 pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};

@@ -4,9 +4,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, Attributes, CommitRequest, Fence, FenceChange, FenceList, FileKind, FsStatistics, MountReply,
-    NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, RemoveRequest, RenameRequest, SetAttributes,
-    Stability, TwoNames, Writer, XattrNames, XattrSetMode, decode_message_pack, encode_message_pack,
+    AccessMode, Attributes, CommitRequest, Fence, FenceChange, FenceList, FileKind, FsStatistics,
+    MknodRequest, MountReply, NameRequest, NodeKind, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX,
+    RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, Writer, XattrNames, XattrSetMode,
+    decode_message_pack, encode_message_pack,
 };
 
 use crate::api::file::File;
@@ -150,6 +151,20 @@ impl Dir {
         create_dir, submit_create_dir, create_dir_call,
         (&self, path: impl AsRef<Path>, mode: u32) -> Attributes {
             Ok(self.call(Opcode::Mkdir, name_request(path.as_ref(), false, mode)?, attributes))
+        }
+
+        /// Makes a FIFO, the name of a socket, or a device, with these permission bits, and returns its attributes. `device` is the number of
+        /// a device as [`Attributes::device`] has it, else 0. Devices need a client that acts as root. An export in memory has none of these:
+        /// the status is `NOT_SUPPORTED`.
+        make_node, submit_make_node, make_node_call,
+        (&self, path: impl AsRef<Path>, kind: NodeKind, mode: u32, device: u64) -> Attributes {
+            if mode > 0o7777 {
+                return Err(Error::Invalid(format!("mode {mode:#o}: permission bits are at most 0o7777")));
+            }
+            let request = MknodRequest { kind, mode, device };
+            let mut named = name_request(path.as_ref(), false, 0)?;
+            named.body = request.bytes().as_slice().into();
+            Ok(self.call(Opcode::Mknod, named, attributes))
         }
 
         /// Removes a file, or a symbolic link.

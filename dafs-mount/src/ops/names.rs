@@ -1,6 +1,6 @@
 //! Names: looked up, made, removed, renamed.
 
-use dafs_client::{Attributes, Dir, Error, OpenOptions};
+use dafs_client::{Attributes, Dir, Error, NodeKind, OpenOptions};
 
 use crate::kernel::errno::{Answer, Errno};
 use crate::kernel::reply::{ENTRY_SIZE, Fields};
@@ -57,13 +57,23 @@ impl Volume {
         asks: &Header,
         name: &Name,
         mode: u32,
-        _device: u32,
+        device: u32,
     ) -> Answer<Vec<u8>> {
-        let kind = mode & libc::S_IFMT;
-        if kind != libc::S_IFREG && kind != 0 {
-            return Err(Errno(libc::EPERM));
-        }
         let directory = self.directory(asks).await?;
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => None,
+            libc::S_IFIFO => Some(NodeKind::Fifo),
+            libc::S_IFSOCK => Some(NodeKind::Socket),
+            libc::S_IFCHR => Some(NodeKind::CharDevice),
+            libc::S_IFBLK => Some(NodeKind::BlockDevice),
+            _ => return Err(Errno::INVALID),
+        };
+        if let Some(kind) = kind {
+            let is_device = matches!(kind, NodeKind::CharDevice | NodeKind::BlockDevice);
+            let device = if is_device { u64::from(device) } else { 0 };
+            let attributes = directory.submit_make_node(path(name), kind, mode & PERMISSIONS, device).await?;
+            return Ok(self.entry(asks.node, name, &attributes).into_bytes());
+        }
         let mut options = OpenOptions::new();
         options.read(true).create_new(true).mode(mode & PERMISSIONS);
         let made = directory.submit_open_with(path(name), &options).await?;

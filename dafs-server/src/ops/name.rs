@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX, Reader,
-    RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags, VerifyRequest, WireError,
-    XATTR_VALUE_SIZE_MAX, XattrNames, XattrSetMode, decode_message_pack,
+    AccessMode, MknodRequest, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX,
+    Reader, RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags, VerifyRequest,
+    WireError, XATTR_VALUE_SIZE_MAX, XattrNames, XattrSetMode, decode_message_pack,
 };
 
 use super::Worker;
@@ -25,6 +25,10 @@ impl Worker {
             Opcode::Remove => {
                 let request = RemoveRequest::decode(body)?;
                 (FsOp::Remove { at: at(open.node, &payload)?, directory: request.directory }, After::Plain)
+            }
+            Opcode::Mknod => {
+                let MknodRequest { kind, mode, device } = MknodRequest::decode(body)?;
+                (FsOp::Mknod { at: at(open.node, &payload)?, kind, mode, device }, After::Attributes)
             }
             Opcode::Verify => {
                 let request = VerifyRequest::decode(body)?;

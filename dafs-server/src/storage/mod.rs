@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, OpenFlags, SeekWhat, SetAttributes,
-    Stability, Status, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, NodeKind, OpenFlags, SeekWhat,
+    SetAttributes, Stability, Status, XattrSetMode,
 };
 
 pub use backend::Capabilities;
@@ -286,6 +286,17 @@ pub enum FsOp {
         at: At,
         /// Permission bits.
         mode: u32,
+    },
+    /// [`FsReply::Attributes`] of the new node.
+    Mknod {
+        /// Its path.
+        at: At,
+        /// What it is.
+        kind: NodeKind,
+        /// Permission bits.
+        mode: u32,
+        /// Number of a device.
+        device: u64,
     },
     /// [`FsReply::Done`].
     Remove {
@@ -564,6 +575,7 @@ impl FsOp {
             | Self::Open { at, .. }
             | Self::Setattr { at, .. }
             | Self::Mkdir { at, .. }
+            | Self::Mknod { at, .. }
             | Self::Remove { at, .. }
             | Self::Symlink { at, .. }
             | Self::XattrWrite { at, .. }
@@ -616,6 +628,7 @@ impl FsOp {
             }
             Self::Setattr { at, .. }
             | Self::Mkdir { at, .. }
+            | Self::Mknod { at, .. }
             | Self::Remove { at, .. }
             | Self::Symlink { at, .. }
             | Self::XattrWrite { at, .. }

@@ -135,6 +135,54 @@ impl<'a> TwoNames<'a> {
     }
 }
 
+/// What a [`MknodRequest`] makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum NodeKind {
+    /// A FIFO.
+    Fifo = 0,
+    /// A unix socket's name.
+    Socket = 1,
+    /// A character device.
+    CharDevice = 2,
+    /// A block device.
+    BlockDevice = 3,
+}
+
+impl NodeKind {
+    fn from_value(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Fifo,
+            1 => Self::Socket,
+            2 => Self::CharDevice,
+            3 => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+field_by_number!(NodeKind, u32, |kind| kind as u32, NodeKind::from_value);
+
+body! {
+    /// Body of a mknod, 16 bytes; the payload is the path below the header's handle.
+    pub struct MknodRequest("mknod request") {
+        /// What is made.
+        pub kind: NodeKind = "kind of node",
+        /// Permission bits.
+        pub mode: u32 = "mode",
+        /// Number of a device, as [`super::Attributes::device`] has it; else 0.
+        pub device: u64 = "device",
+    }
+    check |request| check_mknod(request)
+}
+
+fn check_mknod(request: &MknodRequest) -> Result<(), WireError> {
+    if request.device != 0 && matches!(request.kind, NodeKind::Fifo | NodeKind::Socket) {
+        return Err(WireError::Invalid { what: "device of what is none", value: request.device });
+    }
+    check_mode(request.mode)
+}
+
 /// How an extended attribute is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XattrSetMode {

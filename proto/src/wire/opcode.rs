@@ -197,6 +197,8 @@ opcodes! {
     AccessCheck = 0x0037, Client, Inspect, Executed, Repeated, BASE, "check access to";
     /// Compares attributes with expected ones: fails where they differ, or where they do not.
     Verify = 0x0038, Client, Inspect, Executed, Repeated, BASE, "verify attributes of";
+    /// Makes a FIFO, a socket or a device.
+    Mknod = 0x0039, Client, Modify, Cached, InDoubt, BASE, "make";
     /// The value of an extended attribute.
     XattrRead = 0x0040, Client, Inspect, Executed, Repeated, BASE, "read an extended attribute of";
     /// Sets an extended attribute.

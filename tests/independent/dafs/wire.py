@@ -261,6 +261,7 @@ EAGER_TERMS = Layout(
 NAME_REQUEST = Layout(Field("follow", U32, BOOLEAN), Field("mode", U32, ZERO))
 ACCESS_REQUEST = Layout(Field("follow", U32, BOOLEAN), Field("mode", U32, MODES))
 MKDIR_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, MODES))
+MKNOD_REQUEST = Layout(Field("kind", U32, range(4)), Field("mode", U32, MODES), Field("device", U64))
 PLAIN_NAME_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, ZERO))
 XATTR_WRITE_REQUEST = Layout(Field("follow", U32, ZERO), Field("mode", U32, range(3)))
 VERIFY_REQUEST = Layout(
@@ -1090,6 +1091,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0036: Operation("Readlink", PLAIN_NAME_REQUEST, BYTES, NOTHING, BYTES),
     0x0037: Operation("AccessCheck", ACCESS_REQUEST, BYTES),
     0x0038: Operation("Verify", VERIFY_REQUEST, BYTES),
+    0x0039: Operation("Mknod", MKNOD_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0040: Operation("XattrRead", PLAIN_NAME_REQUEST, AttributeNames(False), NOTHING, BYTES),
     0x0041: Operation("XattrWrite", XATTR_WRITE_REQUEST, AttributeNames(True)),
     0x0042: Operation("XattrList", PLAIN_NAME_REQUEST, AttributeNames(False), NOTHING, BYTES),

@@ -371,7 +371,12 @@ impl HostileServer {
                 encode(ShareReply::HEAD_SIZE, &|out| ShareReply { ttl_ms: 5 }.encode(out));
                 reply.payload = vec![6; TOKEN_SIZE];
             }
-            Opcode::Getattr | Opcode::Setattr | Opcode::Mkdir | Opcode::Link | Opcode::Symlink => {
+            Opcode::Getattr
+            | Opcode::Setattr
+            | Opcode::Mkdir
+            | Opcode::Mknod
+            | Opcode::Link
+            | Opcode::Symlink => {
                 reply.payload = encode_message_pack(&attributes(false));
             }
             Opcode::Read => {

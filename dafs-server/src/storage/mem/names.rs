@@ -40,6 +40,7 @@ impl MemFs {
                 let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
                 self.attributes(ino)
             }
+            FsOp::Mknod { .. } => Err(Status::NOT_SUPPORTED),
             FsOp::Symlink { target, at } => {
                 self.parent(identity, &at, false)?;
                 match target.len() {

@@ -275,7 +275,7 @@ fn sets_ids(op: &FsOp) -> bool {
         FsOp::Open { flags, mode, .. } => {
             flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED) && mode & 0o2000 != 0
         }
-        FsOp::Mkdir { mode, .. } => mode & 0o6000 != 0,
+        FsOp::Mkdir { mode, .. } | FsOp::Mknod { mode, .. } => mode & 0o6000 != 0,
         // To set an access list is to set a mode.
         FsOp::XattrWrite { name, .. } => !name.starts_with(b"user."),
         _ => false,

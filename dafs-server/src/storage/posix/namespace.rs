@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dafs_proto::wire::{Attributes, FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
-use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
+use dafs_proto::wire::{Attributes, FileKind, NodeKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, Status};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 
 use super::super::credentials::Identities;
 use super::super::file_system::{Opened, Outcome};
@@ -64,6 +64,10 @@ pub(super) fn change(
             let (parent, name) = scope.parent(node, &at.path, true)?;
             make_directory(parent.as_fd(), name, mode & 0o7777).map(FsReply::Attributes)
         }
+        FsOp::Mknod { at, kind, mode, device } => {
+            let (parent, name) = scope.parent(node, &at.path, false)?;
+            make_node(parent.as_fd(), name, (*kind, mode & 0o7777, *device)).map(FsReply::Attributes)
+        }
         FsOp::Remove { at, directory } => {
             let (parent, name) = scope.parent(node, &at.path, *directory)?;
             let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -98,6 +102,21 @@ pub(super) fn change(
         }
         _ => Err(Status::INVALID),
     }
+}
+
+fn make_node(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    (kind, mode, device): (NodeKind, u32, u64),
+) -> Result<Attributes, Status> {
+    let kind = match kind {
+        NodeKind::Fifo => FileType::Fifo,
+        NodeKind::Socket => FileType::Socket,
+        NodeKind::CharDevice => FileType::CharacterDevice,
+        NodeKind::BlockDevice => FileType::BlockDevice,
+    };
+    retry(|| fs::mknodat(parent, name, kind, Mode::from_raw_mode(mode), device))?;
+    Ok(sys::statx(parent, name)?)
 }
 
 /// The kernel makes directories without set-user-id and set-group-id bits, but for the latter where it is inherited: they are set then.

@@ -59,9 +59,10 @@ pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
         || match op {
             FsOp::AccessCheck { at, .. } | FsOp::Readlink { at } => short(at),
             FsOp::Open { at, flags, .. } => !flags.contains(OpenFlags::TRUNCATE) && short(at),
-            FsOp::Setattr { at, .. } | FsOp::Mkdir { at, .. } | FsOp::Symlink { at, .. } => {
-                !busy && short(at)
-            }
+            FsOp::Setattr { at, .. }
+            | FsOp::Mkdir { at, .. }
+            | FsOp::Mknod { at, .. }
+            | FsOp::Symlink { at, .. } => !busy && short(at),
             FsOp::Link { from, to, .. } => !busy && short(from) && short(to),
             FsOp::Read { into: memory, .. } => !busy && little(memory),
             FsOp::Write { from: memory, .. } | FsOp::Append { from: memory, .. } => !busy && little(memory),

@@ -149,6 +149,7 @@ impl Worker {
             | Opcode::Getattr
             | Opcode::Setattr
             | Opcode::Mkdir
+            | Opcode::Mknod
             | Opcode::Remove
             | Opcode::Rename
             | Opcode::Link
