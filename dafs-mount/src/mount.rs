@@ -114,7 +114,9 @@ impl Mount {
                 tracing::warn!("cannot unmount {}: {error}", directory.display());
             }
         };
-        EventLoop::new(volume, stop).run(unmount).map_err(failed)
+        EventLoop::new(volume, stop).run(unmount).map_err(failed)?;
+        mounted.gone();
+        Ok(())
     }
 }
 

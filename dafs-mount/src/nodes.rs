@@ -30,7 +30,7 @@ impl Identity {
 }
 
 /// Where a node was seen last.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) parent: u64,
     pub(crate) name: Rc<[u8]>,
@@ -51,6 +51,7 @@ struct Node {
 pub(crate) struct Nodes {
     nodes: HashMap<u64, Node>,
     by_identity: HashMap<Identity, u64>,
+    by_place: HashMap<Place, u64>,
     next: u64,
 }
 
@@ -62,6 +63,7 @@ impl Nodes {
         Self {
             nodes: HashMap::from([(ROOT, node)]),
             by_identity: HashMap::from([(identity, ROOT)]),
+            by_place: HashMap::new(),
             next: ROOT + 1,
         }
     }
@@ -77,17 +79,34 @@ impl Nodes {
         if number == ROOT {
             return ROOT;
         }
-        let node = self.nodes.entry(number).or_insert_with(|| Node {
-            identity,
-            place: Place { parent, name: name.into() },
-            lookups: 0,
-            cached: None,
-        });
-        node.lookups += 1;
-        if node.place.parent != parent || *node.place.name != *name {
-            node.place = Place { parent, name: name.into() };
+        match self.nodes.get_mut(&number) {
+            Some(node) => {
+                node.lookups += 1;
+                if node.place.parent != parent || *node.place.name != *name {
+                    self.put(number, Place { parent, name: name.into() });
+                }
+            }
+            None => {
+                let place = Place { parent, name: name.into() };
+                self.by_place.insert(place.clone(), number);
+                self.nodes.insert(number, Node { identity, place, lookups: 1, cached: None });
+            }
         }
         number
+    }
+
+    /// A node is at another place now.
+    fn put(&mut self, number: u64, place: Place) {
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        let before = std::mem::replace(&mut node.place, place.clone());
+        self.leave(number, &before);
+        self.by_place.insert(place, number);
+    }
+
+    fn leave(&mut self, number: u64, place: &Place) {
+        if self.by_place.get(place) == Some(&number) {
+            self.by_place.remove(place);
+        }
     }
 
     /// The number of a file that the kernel knows.
@@ -102,9 +121,9 @@ impl Nodes {
         if node.lookups > 0 || number == ROOT {
             return false;
         }
-        let identity = node.identity;
-        self.nodes.remove(&number);
-        self.by_identity.remove(&identity);
+        let Some(node) = self.nodes.remove(&number) else { return false };
+        self.by_identity.remove(&node.identity);
+        self.leave(number, &node.place);
         true
     }
 
@@ -118,10 +137,9 @@ impl Nodes {
 
     /// What was at one place is at another now.
     pub(crate) fn renamed(&mut self, from: (u64, &[u8]), to: (u64, &Name)) {
-        for node in self.nodes.values_mut() {
-            if node.place.parent == from.0 && *node.place.name == *from.1 {
-                node.place = Place { parent: to.0, name: Rc::from(&**to.1) };
-            }
+        let from = Place { parent: from.0, name: from.1.into() };
+        if let Some(number) = self.by_place.get(&from).copied() {
+            self.put(number, Place { parent: to.0, name: Rc::from(&**to.1) });
         }
     }
 

@@ -83,6 +83,12 @@ impl Mounted {
         Device::new(self.session.as_fd().try_clone_to_owned()?)
     }
 
+    /// The mount is gone. The crate would unmount once more by the path, where another may be mounted by now; it has no other way to let
+    /// go, so the descriptor of the mount that is gone stays until the process ends.
+    pub(crate) fn gone(self) {
+        std::mem::forget(self);
+    }
+
     /// Takes the mount away; what is in use stays until its users are done.
     pub(crate) fn unmount(&mut self) -> io::Result<()> {
         self.session.unmount()
