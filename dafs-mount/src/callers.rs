@@ -30,6 +30,8 @@ pub(crate) struct Caller {
     pub(crate) root: Dir,
     completions: Completions,
     used: Cell<u64>,
+    /// It has ended, and whoever waited was told.
+    over: Cell<bool>,
 }
 
 /// What a thread that connects brings.
@@ -76,11 +78,22 @@ fn open(session: &Session, url: &Url) -> dafs_client::Result<Dir> {
 impl Caller {
     fn new(number: u64, (session, root): (Session, Dir)) -> dafs_client::Result<Rc<Self>> {
         let completions = session.completions()?;
-        Ok(Rc::new(Self { number, session, root, completions, used: Cell::new(number) }))
+        Ok(Rc::new(Self {
+            number,
+            session,
+            root,
+            completions,
+            used: Cell::new(number),
+            over: Cell::new(false),
+        }))
     }
 
     /// Moves its session along; whether anything may have come of it.
     pub(crate) fn turn(&self) -> bool {
+        // What was in flight when it ended has ended too, and is told once.
+        if self.completions.is_over() && self.over.replace(true) {
+            return false;
+        }
         let more = self.completions.turn();
         // Who waits was woken; nobody asks which it was.
         let mut ended = false;
@@ -88,6 +101,11 @@ impl Caller {
             ended = true;
         }
         more || ended
+    }
+
+    /// It has ended, and whoever waited was told: nothing will come of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get()
     }
 
     /// It may be slept on; `false` where there is something to do first.

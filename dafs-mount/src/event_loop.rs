@@ -125,7 +125,8 @@ impl EventLoop {
 
     /// Sleeps until there is something to do; whether the mount is to be taken away.
     fn sleep(&self) -> std::io::Result<bool> {
-        let callers = self.volume.callers.all();
+        let mut callers = self.volume.callers.all();
+        callers.retain(|caller| !caller.is_over());
         if !callers.iter().all(|caller| caller.arm()) {
             return Ok(false);
         }

@@ -25,5 +25,6 @@ mod ops;
 mod options;
 mod volume;
 
+pub use kernel::mounting::unmount;
 pub use mount::{Error, Mount, Unmounter};
 pub use options::{Cache, Options};

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::callers::{self, Callers};
 use crate::event_loop::EventLoop;
-use crate::kernel::mounting::{Mounted, Terms};
+use crate::kernel::mounting::{Mounted, Terms, unmount};
 use crate::options::Options;
 use crate::volume::Volume;
 
@@ -78,13 +78,18 @@ impl Mount {
             let cause = "only root may mount for other users".to_owned();
             return Err(Error::Mount { directory: directory.to_owned(), cause });
         }
+        if !directory.is_dir() {
+            let cause = match directory.exists() {
+                true => "it is not a directory".to_owned(),
+                false => "there is no directory of that name; make it first".to_owned(),
+            };
+            return Err(Error::Mount { directory: directory.to_owned(), cause });
+        }
         let own = callers::connect(url, config)?;
         let root = own.1.symlink_metadata("")?;
         let callers = Callers::new(url.clone(), options.allow_other, own)?;
-        let failed = |source: std::io::Error| Error::Mount {
-            directory: directory.to_owned(),
-            cause: reason(directory, &source),
-        };
+        let failed =
+            |source: std::io::Error| Error::Mount { directory: directory.to_owned(), cause: reason(&source) };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed(error.into()))?;
         let terms = Terms {
@@ -106,30 +111,33 @@ impl Mount {
 
     /// Serves programs until the mount is taken away and none uses it. Blocks.
     pub fn serve(self) -> Result<(), Error> {
-        let Self { mut mounted, volume, directory, stop } = self;
+        let Self { mounted, volume, directory, stop } = self;
         let failed = |source| Error::Device { directory: directory.clone(), source };
         let stop = stop.try_clone().map_err(failed)?;
-        let unmount = || {
-            if let Err(error) = mounted.unmount() {
+        let mut is_away = false;
+        let take_away = || {
+            // Who is impatient asks again.
+            if std::mem::replace(&mut is_away, true) {
+                return;
+            }
+            if let Err(error) = unmount(&directory, true) {
                 tracing::warn!("cannot unmount {}: {error}", directory.display());
             }
         };
-        EventLoop::new(volume, stop).run(unmount).map_err(failed)?;
+        EventLoop::new(volume, stop).run(take_away).map_err(failed)?;
         mounted.gone();
         Ok(())
     }
 }
 
 /// Why the kernel does not mount, in words.
-fn reason(directory: &Path, source: &std::io::Error) -> String {
-    if !directory.is_dir() {
-        return "there is no directory of that name; make it first".to_owned();
-    }
+fn reason(source: &std::io::Error) -> String {
     match source.kind() {
         std::io::ErrorKind::NotFound => {
             "fusermount3 is not installed, and only root mounts without it; install the package fuse3"
                 .to_owned()
         }
-        _ => source.to_string(),
+        // What fusermount3 says ends its line.
+        _ => source.to_string().trim().to_owned(),
     }
 }

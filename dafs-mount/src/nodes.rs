@@ -44,6 +44,8 @@ struct Node {
     lookups: u64,
     /// The change attribute when the kernel was last let keep what it has cached of the data.
     cached: Option<u64>,
+    /// The kernel was told that its name is another file's by now, and is to look it up again.
+    was_called_stale: bool,
 }
 
 /// All of them.
@@ -59,7 +61,7 @@ impl Nodes {
     pub(crate) fn new(root: &Attributes) -> Self {
         let identity = Identity::of(root);
         let place = Place { parent: ROOT, name: Rc::from(*b"") };
-        let node = Node { identity, place, lookups: 1, cached: None };
+        let node = Node { identity, place, lookups: 1, cached: None, was_called_stale: false };
         Self {
             nodes: HashMap::from([(ROOT, node)]),
             by_identity: HashMap::from([(identity, ROOT)]),
@@ -89,7 +91,10 @@ impl Nodes {
             None => {
                 let place = Place { parent, name: name.into() };
                 self.by_place.insert(place.clone(), number);
-                self.nodes.insert(number, Node { identity, place, lookups: 1, cached: None });
+                self.nodes.insert(
+                    number,
+                    Node { identity, place, lookups: 1, cached: None, was_called_stale: false },
+                );
             }
         }
         number
@@ -141,6 +146,14 @@ impl Nodes {
         if let Some(number) = self.by_place.get(&from).copied() {
             self.put(number, Place { parent: to.0, name: Rc::from(&**to.1) });
         }
+    }
+
+    /// Its name is another file's, or gone. The kernel is to look the name up again; where it asks for the same node once more, it means the
+    /// node and not the name: true.
+    pub(crate) fn is_meant(&mut self, number: u64) -> bool {
+        let Some(node) = self.nodes.get_mut(&number) else { return false };
+        node.was_called_stale = !node.was_called_stale;
+        !node.was_called_stale
     }
 
     /// The file is opened and has this change attribute: whether what the kernel has cached of its data is still true.

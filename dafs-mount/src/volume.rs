@@ -37,7 +37,14 @@ pub(crate) struct Volume {
     handles: RefCell<LruCache<(u64, u64), Dir>>,
     buffers: RefCell<Vec<RegisteredBuf>>,
     /// Requests that can be interrupted.
-    pub(crate) interrupts: RefCell<HashMap<u64, oneshot::Sender<()>>>,
+    interrupts: RefCell<HashMap<u64, Interruptible>>,
+}
+
+/// A request that can be interrupted.
+struct Interruptible {
+    tell: oneshot::Sender<()>,
+    /// Only while its server is away.
+    when_away: bool,
 }
 
 /// A name as the client library takes it.
@@ -72,6 +79,29 @@ impl Volume {
         let mut buffers = self.buffers.borrow_mut();
         if buffers.len() < BUFFERS_MAX && buffer.len() == DATA_SIZE_MAX {
             buffers.push(buffer);
+        }
+    }
+
+    /// A request may be told that whoever asks has been interrupted; `when_away`: while the server is away, and else it ends by itself.
+    pub(crate) fn interruptible(&self, unique: u64, when_away: bool) -> oneshot::Receiver<()> {
+        let (tell, told) = oneshot::channel();
+        self.interrupts.borrow_mut().insert(unique, Interruptible { tell, when_away });
+        told
+    }
+
+    /// It has ended.
+    pub(crate) fn not_interruptible(&self, unique: u64) {
+        self.interrupts.borrow_mut().remove(&unique);
+    }
+
+    /// Whoever asks has been interrupted.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        let mut interrupts = self.interrupts.borrow_mut();
+        let is_away = || !self.callers.own().session.is_connected();
+        if interrupts.get(&unique).is_some_and(|request| !request.when_away || is_away())
+            && let Some(request) = interrupts.remove(&unique)
+        {
+            let _ = request.tell.send(());
         }
     }
 

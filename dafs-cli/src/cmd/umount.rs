@@ -3,10 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, ExitCode};
-
-use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use std::process::ExitCode;
 
 use crate::flags::Umount;
 use crate::quote::quoted;
@@ -22,26 +19,12 @@ pub(crate) fn run(flags: &Umount) -> Result<ExitCode> {
     if !is_dafs(&mounts, &directory) {
         return Err(failed("no dafs export is mounted there; /proc/self/mountinfo lists what is mounted"));
     }
-    let how = if flags.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match unmount(&directory, how | UnmountFlags::NOFOLLOW) {
+    match dafs_mount::unmount(&directory, flags.lazy) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Errno::PERM) => by_helper(&directory, flags.lazy).map_err(|cause| failed(&cause)),
-        Err(Errno::BUSY) => Err(failed("programs use it; end them, or use --lazy to let them finish")),
-        Err(error) => Err(failed(&error.to_string())),
-    }
-}
-
-/// Lets fusermount3 do it, which may do so for users who mounted by it.
-fn by_helper(directory: &Path, lazy: bool) -> std::result::Result<ExitCode, String> {
-    let mut helper = Command::new("fusermount3");
-    helper.arg("-u").args(lazy.then_some("-z")).arg("--").arg(directory);
-    match helper.output() {
-        Ok(done) if done.status.success() => Ok(ExitCode::SUCCESS),
-        Ok(done) => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
-        Err(_) => {
-            Err("fusermount3 is not installed, and only root unmounts without it; install the package fuse3"
-                .into())
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            Err(failed("programs use it; end them, or use --lazy to let them finish"))
         }
+        Err(error) => Err(failed(&error.to_string())),
     }
 }
 

@@ -48,7 +48,7 @@ impl Device {
             let len = match readv(&self.descriptor, room) {
                 Ok(len) => len,
                 Err(SystemError::AGAIN) => return Ok(Received::Nothing),
-                Err(SystemError::NODEV) => return Ok(Received::Unmounted),
+                Err(SystemError::NODEV | SystemError::CONNABORTED) => return Ok(Received::Unmounted),
                 // A request was withdrawn before it was read.
                 Err(SystemError::INTR | SystemError::NOENT) => continue,
                 Err(error) => return Err(error.into()),

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
+use rustix::mount::UnmountFlags;
 
 use super::device::{DATA_SIZE_MAX, Device};
 
@@ -88,9 +90,30 @@ impl Mounted {
     pub(crate) fn gone(self) {
         std::mem::forget(self);
     }
+}
 
-    /// Takes the mount away; what is in use stays until its users are done.
-    pub(crate) fn unmount(&mut self) -> io::Result<()> {
-        self.session.unmount()
+/// Takes away what is mounted at a directory, by `fusermount3` where only that may. `lazily`: at once, and whoever uses it may finish; else
+/// it is an error that somebody does. Blocks.
+pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
+    let how = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(directory, how | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => unmount_by_helper(directory, lazily),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Users may take away what they have mounted by it.
+fn unmount_by_helper(directory: &Path, lazily: bool) -> io::Result<()> {
+    let mut helper = Command::new("fusermount3");
+    helper.arg("-u").args(lazily.then_some("-z")).arg("--").arg(directory);
+    let done = helper.output().map_err(|_| {
+        let cause =
+            "fusermount3 is not installed, and only root unmounts without it; install the package fuse3";
+        io::Error::new(io::ErrorKind::NotFound, cause)
+    })?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
     }
 }

@@ -3,14 +3,12 @@
 //! The server has ranges alone. A lock of flock is one of a byte behind the largest file, so that the two kinds never meet, as they do not
 //! on a local file system.
 
-use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use dafs_client::{Error, File, LockKind, LockOptions, OpenOptions, Status};
 use futures_channel::oneshot;
+use futures_util::future::{Either, select};
 
 use crate::files::OpenFile;
 use crate::kernel::errno::{Answer, Errno};
@@ -61,7 +59,12 @@ impl Volume {
         Ok(found(conflict.range.start.min(last), last, kind, process))
     }
 
-    pub(super) async fn lock(&self, unique: u64, asked: &LockAsked, waits: bool) -> Answer<()> {
+    /// Waits where it can be interrupted.
+    pub(super) async fn lock(
+        &self,
+        asked: &LockAsked,
+        mut interrupted: Option<oneshot::Receiver<()>>,
+    ) -> Answer<()> {
         let open = self.open.file(asked.file)?;
         let Some(kind) = asked.lock_kind() else {
             self.unlock(open.node, asked.range(), asked.owner).await;
@@ -71,12 +74,12 @@ impl Volume {
         open.owners.borrow_mut().insert(asked.owner);
         // It may change from one kind to the other, and be held through another open file of its owner.
         loop {
-            let done = match waits {
-                false => file.submit_try_lock_with(asked.range(), kind, asked.options()).await,
-                true => self.wait_for_lock(unique, &file, asked, kind).await?,
+            let done = match &mut interrupted {
+                None => file.submit_try_lock_with(asked.range(), kind, asked.options()).await,
+                Some(interrupted) => self.wait_for_lock(interrupted, &file, asked, kind).await?,
             };
             return match done {
-                Err(Error::TimedOut { .. }) if waits => continue,
+                Err(Error::TimedOut { .. }) if interrupted.is_some() => continue,
                 Err(Error::Status { status: Status::LOCKED, .. }) => Err(Errno(libc::EAGAIN)),
                 Err(Error::Status { status: Status::BAD_HANDLE, .. }) => Err(Errno::BAD_FILE),
                 done => Ok(done?),
@@ -87,31 +90,19 @@ impl Volume {
     /// Waits for a lock, and gives up when the kernel says that whoever asks has been interrupted.
     async fn wait_for_lock(
         &self,
-        unique: u64,
+        interrupted: &mut oneshot::Receiver<()>,
         file: &File,
         asked: &LockAsked,
         kind: LockKind,
     ) -> Answer<dafs_client::Result<()>> {
-        let (interrupt, mut interrupted) = oneshot::channel();
-        self.interrupts.borrow_mut().insert(unique, interrupt);
-        let mut pending = Some(file.submit_lock_with(asked.range(), kind, asked.options()));
-        let done = poll_fn(|context| {
-            let Some(waits) = pending.as_mut() else { return Poll::Pending };
-            if let Poll::Ready(done) = Pin::new(waits).poll(context) {
-                return Poll::Ready(Some(done));
-            }
-            Pin::new(&mut interrupted).poll(context).map(|_| None)
-        });
-        let done = done.await;
-        self.interrupts.borrow_mut().remove(&unique);
-        match (done, pending) {
-            (Some(done), _) => Ok(done),
+        let pending = file.submit_lock_with(asked.range(), kind, asked.options());
+        match select(pending, interrupted).await {
+            Either::Left((done, _)) => Ok(done),
             // It may have been granted meanwhile; what became of it decides.
-            (None, Some(waits)) => match waits.cancel() {
+            Either::Right((_, waits)) => match waits.cancel() {
                 Ok(()) => Ok(Ok(())),
                 Err(_) => Err(Errno::INTERRUPTED),
             },
-            (None, None) => Err(Errno::INTERRUPTED),
         }
     }
 
@@ -129,13 +120,6 @@ impl Volume {
         let file = Rc::new(file.map_err(|_| Errno::BAD_FILE)?);
         *open.writable.borrow_mut() = Some(Rc::clone(&file));
         Ok(file)
-    }
-
-    /// A request is to end early, if it can.
-    pub(super) fn interrupt(&self, unique: u64) {
-        if let Some(waits) = self.interrupts.borrow_mut().remove(&unique) {
-            let _ = waits.send(());
-        }
     }
 
     /// Gives back what an owner has locked of a file with fcntl, through whichever descriptor.

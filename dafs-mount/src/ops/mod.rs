@@ -12,6 +12,7 @@ mod xattrs;
 use std::rc::Rc;
 
 use dafs_client::RegisteredBuf;
+use futures_util::future::{Either, select};
 
 use crate::kernel::errno::Errno;
 use crate::kernel::request::{Header, Request};
@@ -20,6 +21,35 @@ use crate::volume::Volume;
 /// Carries out a request and replies to it. `data` is what a write brings.
 pub(crate) async fn serve(volume: Rc<Volume>, asks: Header, request: Request, data: Option<RegisteredBuf>) {
     let (volume, unique) = (&*volume, asks.unique);
+    if !only_looks(&request) {
+        return carry_out(volume, asks, request, data).await;
+    }
+    // While the server is away it may be given up: it changes nothing.
+    let interrupted = volume.interruptible(unique, true);
+    let carried_out = std::pin::pin!(carry_out(volume, asks, request, data));
+    if let Either::Right(_) = select(carried_out, interrupted).await {
+        volume.device.fail(unique, Errno::INTERRUPTED);
+    }
+    volume.not_interruptible(unique);
+}
+
+/// A request that changes nothing.
+fn only_looks(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Lookup { .. }
+            | Request::Getattr { .. }
+            | Request::Readlink
+            | Request::Statfs
+            | Request::Getxattr { .. }
+            | Request::Listxattr { .. }
+            | Request::Access { .. }
+            | Request::Read(_)
+    )
+}
+
+async fn carry_out(volume: &Volume, asks: Header, request: Request, data: Option<RegisteredBuf>) {
+    let unique = asks.unique;
     let device = &volume.device;
     match request {
         Request::Lookup { name } => device.answer(unique, volume.look_up(&asks, &name).await),
@@ -72,7 +102,11 @@ pub(crate) async fn serve(volume: Rc<Volume>, asks: Header, request: Request, da
         }
         Request::Fsyncdir { directory } => device.finish(unique, volume.sync_directory(directory).await),
         Request::TestLock(lock) => device.answer(unique, volume.test_lock(&lock).await),
-        Request::Lock { lock, waits } => device.finish(unique, volume.lock(unique, &lock, waits).await),
+        Request::Lock { lock, waits } => {
+            let interrupted = waits.then(|| volume.interruptible(unique, false));
+            device.finish(unique, volume.lock(&lock, interrupted).await);
+            volume.not_interruptible(unique);
+        }
         Request::Access { mask } => device.finish(unique, volume.access(&asks, mask).await),
         Request::Interrupt { unique } => volume.interrupt(unique),
         Request::Destroy => device.finish(unique, Ok(())),

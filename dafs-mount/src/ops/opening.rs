@@ -64,8 +64,7 @@ impl Volume {
         if let Some(file) = found {
             return Ok(file);
         }
-        // Open by this program already: it is there, whatever its name.
-        if self.open.any_of(node).is_none() {
+        if !self.nodes.borrow_mut().is_meant(node) {
             return Err(Errno::STALE);
         }
         let file = self.handle(node, caller).await?;

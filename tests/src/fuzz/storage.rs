@@ -221,6 +221,7 @@ fn node_of(op: &FsOp) -> NodeId {
         | FsOp::Getattr { at, .. }
         | FsOp::Setattr { at, .. }
         | FsOp::Mkdir { at, .. }
+        | FsOp::Mknod { at, .. }
         | FsOp::Remove { at, .. }
         | FsOp::Symlink { at, .. }
         | FsOp::Readlink { at }

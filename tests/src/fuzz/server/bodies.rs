@@ -4,9 +4,9 @@ use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
     FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind,
-    LockRequest, Method, NameRequest, Opcode, OpenFlags, OpenRequest, ReadRequest, ReaddirRequest,
-    RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve, Stability,
-    TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest,
+    LockRequest, Method, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags, OpenRequest, ReadRequest,
+    ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve,
+    Stability, TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest,
     ViewRequest, ViewSetRequest, WriteRequest, XattrNames, encode_datatype, encode_lists,
     encode_message_pack, encode_segments, lists_size,
 };
@@ -289,6 +289,12 @@ impl Peer {
                 let second_handle = self.handles.first().map_or(0, |handle| handle.0);
                 RenameRequest { second_handle, replace: input.byte().is_multiple_of(2) }.encode(&mut body);
                 (RenameRequest::HEAD_SIZE, two_names(input))
+            }
+            Opcode::Mknod => {
+                // No devices: the fuzzer may run as root.
+                let kind = if input.byte().is_multiple_of(2) { NodeKind::Fifo } else { NodeKind::Socket };
+                MknodRequest { kind, mode: input.number32() & 0o777, device: 0 }.encode(&mut body);
+                (MknodRequest::HEAD_SIZE, path(input))
             }
             Opcode::Remove => {
                 RemoveRequest { directory: input.byte().is_multiple_of(2) }.encode(&mut body);

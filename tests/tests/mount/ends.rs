@@ -1,0 +1,121 @@
+//! Servers that go and come, mounts that end, and what cannot be mounted.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use dafs_tests::harness::On;
+use dafs_tests::program::{Signal, signal};
+
+use crate::{World, dafs, succeeded};
+
+dafs_tests::on_sockets! {
+    #[ignore = "needs fuse"]
+    open_file_goes_on_after_the_server_was_restarted,
+    #[ignore = "needs fuse"]
+    mount_ends_with_a_signal_and_leaves_nothing,
+    #[ignore = "needs fuse"]
+    mount_that_was_killed_is_cleaned_up,
+    #[ignore = "needs fuse"]
+    what_cannot_be_mounted_is_said_with_its_reason,
+    #[ignore = "needs fuse"]
+    file_that_was_removed_is_never_another,
+}
+
+fn open_file_goes_on_after_the_server_was_restarted(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &[]);
+    fs::create_dir(mount.at("d")).unwrap();
+    fs::write(mount.at("d/f"), "before").unwrap();
+    let open = fs::File::options().read(true).write(true).open(mount.at("d/f")).unwrap();
+    open.sync_all().unwrap();
+    world.server.kill_and_start();
+    let mut buffer = [0; 6];
+    open.read_exact_at(&mut buffer, 0).unwrap();
+    assert_eq!(&buffer, b"before");
+    open.write_all_at(b"behind", 0).unwrap();
+    open.sync_all().unwrap();
+    assert_eq!(fs::read(world.behind("d/f")).unwrap(), b"behind");
+    fs::rename(mount.at("d"), mount.at("e")).unwrap();
+    assert_eq!(fs::read(mount.at("e/f")).unwrap(), b"behind");
+}
+
+fn mount_ends_with_a_signal_and_leaves_nothing(on: On) {
+    let world = World::start(on);
+    let directory = world.server.scratch().join("m");
+    fs::create_dir(&directory).unwrap();
+    let mut command = dafs();
+    command.args(["mount", "--foreground"]).arg(world.url()).arg(&directory);
+    let mut served = command.stderr(Stdio::piped()).spawn().unwrap();
+    fs::write(world.behind("f"), "x").unwrap();
+    while !directory.join("f").exists() {
+        assert!(served.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    // What is open is served until it is closed.
+    let open = fs::File::open(directory.join("f")).unwrap();
+    signal(served.id(), Signal::INT).unwrap();
+    while directory.join("f").exists() {
+        std::thread::yield_now();
+    }
+    let mut buffer = [0; 1];
+    open.read_exact_at(&mut buffer, 0).unwrap();
+    assert_eq!(&buffer, b"x");
+    drop(open);
+    let done = served.wait_with_output().unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn mount_that_was_killed_is_cleaned_up(on: On) {
+    let world = World::start(on);
+    let directory = world.server.scratch().join("m");
+    fs::create_dir(&directory).unwrap();
+    let mut served = dafs().args(["mount", "--foreground"]).arg(world.url()).arg(&directory).spawn().unwrap();
+    fs::write(world.behind("f"), "x").unwrap();
+    while !directory.join("f").exists() {
+        std::thread::yield_now();
+    }
+    served.kill().unwrap();
+    served.wait().unwrap();
+    assert_eq!(fs::read_dir(&directory).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    succeeded(&dafs().arg("umount").arg(&directory).output().unwrap());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+    let again = dafs().arg("umount").arg(&directory).output().unwrap();
+    assert!(!again.status.success());
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("no dafs export is mounted there"), "{said}");
+}
+
+fn what_cannot_be_mounted_is_said_with_its_reason(on: On) {
+    let world = World::start(on);
+    let refused = |url: &str, directory: &std::path::Path, words: &str| {
+        let done = dafs().arg("mount").arg(url).arg(directory).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(
+            !done.status.success() && said.starts_with("dafs: cannot ") && said.contains(words),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    };
+    let (scratch, url) = (world.server.scratch(), world.url());
+    refused(&url, &scratch.join("missing"), "no directory of that name");
+    fs::write(scratch.join("file"), "x").unwrap();
+    refused(&url, &scratch.join("file"), "not a directory");
+    refused(&url.replace("/data", "/other"), scratch, "no such export");
+    refused(world.server.url(), scratch, "names no export");
+    refused("dafs+tcp://127.0.0.1:1/data", scratch, "connection refused");
+}
+
+fn file_that_was_removed_is_never_another(on: On) {
+    let world = World::start(on);
+    let mount = world.mount("m", &["--name-time", "3600"]);
+    fs::write(mount.at("f"), "old").unwrap();
+    let open = fs::File::open(mount.at("f")).unwrap();
+    fs::remove_file(world.behind("f")).unwrap();
+    fs::write(world.behind("f"), "new").unwrap();
+    let mut buffer = [0; 3];
+    open.read_exact_at(&mut buffer, 0).unwrap();
+    assert_eq!(&buffer, b"old");
+    assert_eq!(open.metadata().unwrap().len(), 3);
+    assert_eq!(fs::read_to_string(mount.at("f")).unwrap(), "new");
+}

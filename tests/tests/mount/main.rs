@@ -1,0 +1,81 @@
+//! `dafs mount`, by what programs see of it: files and their attributes, what two mounts see of each other, locks, users, and servers that
+//! go and come.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
+#![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
+
+mod caching;
+mod ends;
+mod locks;
+mod names;
+mod random;
+mod users;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use dafs_tests::harness::On;
+use dafs_tests::program::{Program, beside_this_test};
+
+/// The command beside the tests.
+pub(crate) fn dafs() -> Command {
+    Command::new(beside_this_test("dafs", &["--package", "dafs-cli", "--bin", "dafs"], "dafs-cli/verbs"))
+}
+
+pub(crate) fn succeeded(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A server, and where its export is mounted.
+pub(crate) struct World {
+    pub(crate) server: Program,
+    pub(crate) on: On,
+    scratch: tempfile::TempDir,
+}
+
+/// A mount; taken away when it is dropped.
+pub(crate) struct Mount {
+    pub(crate) directory: PathBuf,
+}
+
+impl World {
+    pub(crate) fn start(on: On) -> Self {
+        Self::start_with(on, &[])
+    }
+
+    pub(crate) fn start_with(on: On, flags: &[&str]) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        Self { server: Program::start(on, flags), on, scratch }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        let colon = if matches!(self.on, On::Shm) { ":" } else { "" };
+        format!("{}{colon}/data", self.server.url())
+    }
+
+    /// Mounts the export at a directory of this name.
+    pub(crate) fn mount(&self, name: &str, flags: &[&str]) -> Mount {
+        let directory = self.scratch.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let done = dafs().arg("mount").args(flags).arg(self.url()).arg(&directory).output().unwrap();
+        succeeded(&done);
+        Mount { directory }
+    }
+
+    /// A file of the export, as the server's host has it.
+    pub(crate) fn behind(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.server.data().join(name)
+    }
+}
+
+impl Mount {
+    pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = dafs().args([OsStr::new("umount"), OsStr::new("--lazy")]).arg(&self.directory).output();
+    }
+}

@@ -1,0 +1,116 @@
+//! Random reads and writes of one file, through a mount and in memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use dafs_tests::harness::On;
+use dafs_tests::suite::bytes;
+use rustix::fs::FallocateFlags;
+
+use crate::World;
+
+dafs_tests::on_sockets! {
+    #[ignore = "needs fuse"]
+    random_operations_end_as_in_memory,
+    #[ignore = "needs fuse"]
+    random_operations_without_a_cache_end_as_in_memory,
+    #[ignore = "needs fuse"]
+    random_operations_on_gathered_writes_end_as_in_memory,
+}
+
+const OPERATIONS: u64 = 4_000;
+const SIZE_MAX: u64 = 300_000;
+
+fn random_operations_end_as_in_memory(on: On) {
+    run(on, &[]);
+}
+
+fn random_operations_without_a_cache_end_as_in_memory(on: On) {
+    run(on, &["--cache", "none"]);
+}
+
+fn random_operations_on_gathered_writes_end_as_in_memory(on: On) {
+    run(on, &["--writeback"]);
+}
+
+/// A sequence that a seed decides.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit.max(1)
+    }
+}
+
+fn run(on: On, flags: &[&str]) {
+    let world = World::start(on);
+    let mount = world.mount("m", flags);
+    let path = mount.at("f");
+    let mut open = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let mut model: Vec<u8> = Vec::new();
+    let mut random = Random(0x5eed);
+    for number in 0..OPERATIONS {
+        let (offset, len) =
+            (random.below(SIZE_MAX), random.below(if number % 5 == 0 { 70_000 } else { 5_000 }) + 1);
+        let (from, to) = (offset as usize, (offset + len) as usize);
+        match random.below(16) {
+            0..=4 => {
+                let data = bytes(number, len as usize);
+                open.write_all_at(&data, offset).unwrap();
+                model.resize(model.len().max(to), 0);
+                model[from..to].copy_from_slice(&data);
+            }
+            5 => {
+                open.set_len(offset).unwrap();
+                model.resize(from, 0);
+            }
+            6 => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&open, flags, offset, len).unwrap();
+                let end = to.min(model.len());
+                if from < end {
+                    model[from..end].fill(0);
+                }
+            }
+            7 => {
+                rustix::fs::fallocate(&open, FallocateFlags::empty(), offset, len).unwrap();
+                model.resize(model.len().max(to), 0);
+            }
+            8 => {
+                open.sync_all().unwrap();
+                open = File::options().read(true).write(true).open(&path).unwrap();
+            }
+            9 => {
+                let target = random.below(SIZE_MAX) + SIZE_MAX;
+                let (mut source_at, mut target_at) = (offset, target);
+                let copied = rustix::fs::copy_file_range(
+                    &open,
+                    Some(&mut source_at),
+                    &open,
+                    Some(&mut target_at),
+                    len as usize,
+                )
+                .unwrap();
+                assert_eq!(copied, to.min(model.len()).saturating_sub(from));
+                if copied > 0 {
+                    let copy = model[from..from + copied].to_vec();
+                    let (begin, end) = (target as usize, target as usize + copied);
+                    model.resize(model.len().max(end), 0);
+                    model[begin..end].copy_from_slice(&copy);
+                }
+            }
+            _ => {
+                let mut buffer = vec![0; len as usize];
+                let count = open.read_at(&mut buffer, offset).unwrap();
+                let end = to.min(model.len());
+                let wanted = if from < end { &model[from..end] } else { &[] };
+                assert!(buffer[..count] == *wanted, "operation {number}: {len} bytes at {offset}");
+            }
+        }
+        assert_eq!(open.metadata().unwrap().len(), model.len() as u64, "operation {number}");
+    }
+    open.sync_all().unwrap();
+    assert!(std::fs::read(&path).unwrap() == model);
+    assert!(std::fs::read(world.behind("f")).unwrap() == model);
+}

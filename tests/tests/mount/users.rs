@@ -1,0 +1,82 @@
+//! Who may do what through a mount.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use dafs_tests::harness::On;
+
+use crate::{World, dafs};
+
+dafs_tests::on_sockets! {
+    #[ignore = "needs fuse"]
+    each_user_acts_as_himself_through_root_s_mount,
+    #[ignore = "needs fuse"]
+    directory_that_one_user_may_search_is_closed_to_another,
+}
+
+const USERS: [u32; 2] = [4321, 4322];
+
+/// Runs a shell command as a user; whether it succeeded.
+fn as_user(user: u32, script: &str, directory: &Path) -> bool {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).current_dir(directory).uid(user).gid(user);
+    shell.output().unwrap().status.success()
+}
+
+/// Users reach what the harness keeps for root alone.
+fn open_way(to: &Path) {
+    for above in to.ancestors().filter(|above| above.starts_with("/tmp/") || above.starts_with("/dev/shm/")) {
+        if let Ok(found) = fs::metadata(above) {
+            let _ = fs::set_permissions(above, fs::Permissions::from_mode(found.mode() | 0o111));
+        }
+    }
+}
+
+fn each_user_acts_as_himself_through_root_s_mount(on: On) {
+    let world = World::start(on);
+    open_way(&world.server.data());
+    fs::set_permissions(world.behind(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let mount = world.mount("m", &[]);
+    open_way(&mount.directory);
+    let root = &mount.directory;
+    for user in USERS {
+        assert!(as_user(user, &format!("umask 027; echo mine > {user}; mkdir d{user}"), root));
+        let found = fs::metadata(world.behind(user.to_string())).unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (user, user, 0o640));
+    }
+    let [one, other] = USERS;
+    assert!(as_user(one, &format!("cat {one}"), root));
+    assert!(!as_user(other, &format!("cat {one}"), root));
+    assert!(!as_user(other, &format!("echo > d{one}/x"), root));
+    assert!(!as_user(other, &format!("chmod 777 {one}"), root));
+    assert!(as_user(one, &format!("chmod 644 {one}"), root));
+    assert!(as_user(other, &format!("cat {one}"), root));
+    assert!(!as_user(one, &format!("chown {other} {one}"), root));
+    chown(mount.at(one.to_string()), Some(other), Some(other)).unwrap();
+    assert!(as_user(other, &format!("echo more >> {one}"), root));
+}
+
+fn directory_that_one_user_may_search_is_closed_to_another(on: On) {
+    let world = World::start(on);
+    open_way(&world.server.data());
+    fs::set_permissions(world.behind(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let mount = world.mount("m", &["--name-time", "3600", "--attribute-time", "3600"]);
+    open_way(&mount.directory);
+    let [one, other] = USERS;
+    assert!(as_user(
+        one,
+        "mkdir -m 700 own && echo secret > own/f && chmod 666 own/f && cat own/f",
+        &mount.directory
+    ));
+    // The kernel knows the names by now.
+    assert!(!as_user(other, "cat own/f", &mount.directory));
+    assert!(!as_user(other, "stat own/f", &mount.directory));
+    assert!(!as_user(other, "ls own", &mount.directory));
+    assert!(as_user(one, "chmod 755 own", &mount.directory));
+    assert!(as_user(other, "cat own/f", &mount.directory));
+    let user = dafs().args(["umount"]).arg(&mount.directory).uid(other).gid(other).output().unwrap();
+    assert!(!user.status.success(), "only root takes root's mount away");
+}
