@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use crate::mount_flags::{Mount, Umount};
+
 /// List, copy and change files on a dafs server.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version, after_help = HELP, subcommand_required = true, arg_required_else_help = true)]
@@ -27,7 +29,11 @@ impl Cli {
                 false => arg,
             }
         });
-        let words = command.try_get_matches_from_mut(std::env::args_os());
+        let given = crate::mount_helper::words().unwrap_or_else(|refused| {
+            eprintln!("dafs: {refused}");
+            std::process::exit(2)
+        });
+        let words = command.try_get_matches_from_mut(given);
         let cli = words.and_then(|words| Self::from_arg_matches(&words));
         cli.unwrap_or_else(|error| {
             let error = error.format(&mut command);
@@ -431,75 +437,6 @@ Examples:
   dafs lock --repair dafs://localhost/data/lock ./look-after-the-money";
 
 #[derive(Args, Debug)]
-#[command(after_help = MOUNT_HELP)]
-pub(crate) struct Mount {
-    /// Stay in the foreground until the mount is taken away; Ctrl-C takes it away
-    #[arg(short, long)]
-    pub(crate) foreground: bool,
-    /// Keep data, names and attributes in the kernel's cache
-    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
-    pub(crate) cache: Cache,
-    /// With --cache close-to-open, believe names for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
-    pub(crate) name_time: Duration,
-    /// With --cache close-to-open, believe attributes for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
-    pub(crate) attribute_time: Duration,
-    /// Allow no changes
-    #[arg(short, long)]
-    pub(crate) read_only: bool,
-    /// Let only root use the mount, when root mounts. By default every user may, as himself
-    #[arg(long)]
-    pub(crate) private: bool,
-    /// Let the kernel gather writes: faster for small ones, and two clients must not write one file at the same time
-    #[arg(long, conflicts_with = "read_only")]
-    pub(crate) writeback: bool,
-    /// Where the parent of a daemon waits to hear that it has mounted
-    #[arg(long, hide = true)]
-    pub(crate) daemon: bool,
-    /// Export, or a directory in it
-    #[arg(value_name = "URL")]
-    pub(crate) url: OsString,
-    /// Directory to mount at
-    #[arg(value_name = "DIRECTORY")]
-    pub(crate) directory: PathBuf,
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum Cache {
-    /// Nothing: each read asks the server
-    None,
-    /// Until somebody has changed a file: what another client closed is seen at the next open
-    #[default]
-    CloseToOpen,
-    /// For an hour: for data that nobody changes
-    Lasting,
-}
-
-const MOUNT_HELP: &str = "\
-dafs mount returns when the export is mounted, and a process in the background serves it. Mounted by root, every user may use \
-it, and the server decides what each may do. Mounted by another user, only that user may; fusermount3 must be installed (package fuse3).
-
-If the server goes down, programs wait for it, 60 s unless --timeout says otherwise; then calls fail with EIO. Written data is durable \
-after fsync.
-
-Examples:
-  dafs mount dafs://localhost/data /mnt/data
-  dafs mount --read-only --cache lasting dafs://server/datasets/imagenet ~/imagenet
-  dafs umount /mnt/data";
-
-#[derive(Args, Debug)]
-#[command(after_help = "Example: dafs umount /mnt/data")]
-pub(crate) struct Umount {
-    /// Take it away now, and let programs that use it finish
-    #[arg(short, long)]
-    pub(crate) lazy: bool,
-    /// Mounted directory
-    #[arg(value_name = "DIRECTORY")]
-    pub(crate) directory: PathBuf,
-}
-
-#[derive(Args, Debug)]
 #[command(after_help = FENCE_HELP)]
 pub(crate) struct Fence {
     #[command(subcommand)]
@@ -564,11 +501,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| !time.is_zero())
         .ok_or_else(|| format!("{text:?} is not a time; give seconds above 0, such as 2.5"))
-}
-
-fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("{text:?} is not a time; give seconds, such as 0 or 2.5"))
 }
 
 fn jobs(text: &str) -> Result<u16, String> {

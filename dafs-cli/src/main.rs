@@ -11,6 +11,8 @@ mod flags;
 mod folder;
 mod format;
 mod local_time;
+mod mount_flags;
+mod mount_helper;
 mod output;
 mod quote;
 mod remote;

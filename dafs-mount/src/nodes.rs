@@ -148,8 +148,8 @@ impl Nodes {
         }
     }
 
-    /// Its name is another file's, or gone. The kernel is to look the name up again; where it asks for the same node once more, it means the
-    /// node and not the name: true.
+    /// Its name is another file's, or gone. The kernel is to look the name up again; where it asks for the same node once more, it means
+    /// the node and not the name: true.
     pub(crate) fn is_meant(&mut self, number: u64) -> bool {
         let Some(node) = self.nodes.get_mut(&number) else { return false };
         node.was_called_stale = !node.was_called_stale;

@@ -7,7 +7,7 @@ use dafs_mount::{Error, Options, Unmounter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::config::Settings;
-use crate::flags::{Cache, Mount};
+use crate::mount_flags::{Cache, Mount};
 use crate::remote::parse_path;
 use crate::report::{Failure, Result};
 
@@ -67,7 +67,11 @@ fn start_daemon() -> Result<ExitCode> {
     };
     let program = std::env::current_exe().map_err(failed)?;
     let mut daemon = Command::new(program);
-    daemon.args(std::env::args_os().skip(1)).arg("--daemon");
+    // Flags stand before the places.
+    let words = crate::mount_helper::words().map_err(Failure::usage)?;
+    let (command, rest) =
+        words[1..].split_at(words[1..].iter().position(|word| word == "mount").map_or(0, |at| at + 1));
+    daemon.args(command).arg("--daemon").args(rest);
     daemon.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut daemon = daemon.spawn().map_err(failed)?;
     let mut said = String::new();

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::flags::Umount;
+use crate::mount_flags::Umount;
 use crate::quote::quoted;
 use crate::report::{Failure, Result};
 

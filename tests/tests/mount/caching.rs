@@ -24,6 +24,7 @@ dafs_tests::on_sockets! {
     writes_that_the_kernel_gathers_are_there_after_fsync,
 }
 
+// [MOUNT-1]
 fn what_one_closed_another_sees_when_it_opens(on: On) {
     let world = World::start(on);
     let (a, b) = (world.mount("a", &[]), world.mount("b", &[]));
@@ -42,6 +43,7 @@ fn what_one_closed_another_sees_when_it_opens(on: On) {
     }
 }
 
+// [MOUNT-2]
 fn name_that_was_given_to_another_file_opens_that(on: On) {
     let world = World::start(on);
     let flags = ["--name-time", "3600", "--attribute-time", "3600"];
@@ -54,6 +56,7 @@ fn name_that_was_given_to_another_file_opens_that(on: On) {
     }
 }
 
+// [MOUNT-3]
 fn without_a_cache_each_read_asks(on: On) {
     let world = World::start(on);
     let (a, b) = (world.mount("a", &["--cache", "none"]), world.mount("b", &[]));
@@ -70,6 +73,7 @@ fn without_a_cache_each_read_asks(on: On) {
     assert!(!a.at("f").exists() && a.at("g").exists());
 }
 
+// [MOUNT-4]
 fn file_that_nobody_changed_is_read_once(on: On) {
     let world = World::start(on);
     let mount = world.mount("m", &[]);
@@ -87,6 +91,7 @@ fn file_that_nobody_changed_is_read_once(on: On) {
     assert_eq!(fs::read(mount.at("f")).unwrap(), vec![8; 1 << 20]);
 }
 
+// [MOUNT-5]
 fn appends_of_two_mounts_never_overlap(on: On) {
     const LINES: usize = 400;
     let world = World::start(on);
@@ -112,6 +117,7 @@ fn appends_of_two_mounts_never_overlap(on: On) {
     }
 }
 
+// [MOUNT-6]
 fn writes_that_the_kernel_gathers_are_there_after_fsync(on: On) {
     let world = World::start(on);
     let mount = world.mount("m", &["--writeback"]);

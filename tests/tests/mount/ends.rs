@@ -40,6 +40,7 @@ fn open_file_goes_on_after_the_server_was_restarted(on: On) {
     assert_eq!(fs::read(mount.at("e/f")).unwrap(), b"behind");
 }
 
+// [MOUNT-12]
 fn mount_ends_with_a_signal_and_leaves_nothing(on: On) {
     let world = World::start(on);
     let directory = world.server.scratch().join("m");
@@ -106,6 +107,7 @@ fn what_cannot_be_mounted_is_said_with_its_reason(on: On) {
     refused("dafs+tcp://127.0.0.1:1/data", scratch, "connection refused");
 }
 
+// [MOUNT-11]
 fn file_that_was_removed_is_never_another(on: On) {
     let world = World::start(on);
     let mount = world.mount("m", &["--name-time", "3600"]);

@@ -21,6 +21,7 @@ dafs_tests::on_sockets! {
     lock_of_a_mount_keeps_other_clients_out,
 }
 
+// [MOUNT-7]
 fn flock_excludes_across_mounts_and_ends_with_its_descriptor(on: On) {
     let world = World::start(on);
     let (a, b) = (world.mount("a", &[]), world.mount("b", &[]));
@@ -60,6 +61,7 @@ fn fcntl_excludes_across_mounts_and_not_flock(on: On) {
     fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
 }
 
+// [MOUNT-8]
 fn wait_for_a_lock_ends_with_a_signal_and_with_the_lock(on: On) {
     let world = World::start(on);
     let (a, b) = (world.mount("a", &[]), world.mount("b", &[]));
@@ -87,6 +89,7 @@ fn wait_for_a_lock_ends_with_a_signal_and_with_the_lock(on: On) {
     assert_eq!(String::from_utf8_lossy(&done.stdout), "got it\n");
 }
 
+// [MOUNT-7]
 fn lock_of_a_mount_keeps_other_clients_out(on: On) {
     let world = World::start(on);
     let mount = world.mount("m", &[]);

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use dafs_client::{Identity, NodeKind, Status};
 use dafs_tests::harness::On;
 
 use crate::{World, dafs};
@@ -15,9 +16,12 @@ dafs_tests::on_sockets! {
     each_user_acts_as_himself_through_root_s_mount,
     #[ignore = "needs fuse"]
     directory_that_one_user_may_search_is_closed_to_another,
+    #[ignore = "needs fuse"]
+    session_of_another_user_acts_as_that_user,
 }
 
-const USERS: [u32; 2] = [4321, 4322];
+/// The users daemon and bin, whose groups have their numbers: over TCP the server asks for the groups of a user of its host.
+const USERS: [u32; 2] = [1, 2];
 
 /// Runs a shell command as a user; whether it succeeded.
 fn as_user(user: u32, script: &str, directory: &Path) -> bool {
@@ -35,6 +39,7 @@ fn open_way(to: &Path) {
     }
 }
 
+// [MOUNT-9]
 fn each_user_acts_as_himself_through_root_s_mount(on: On) {
     let world = World::start(on);
     open_way(&world.server.data());
@@ -59,6 +64,7 @@ fn each_user_acts_as_himself_through_root_s_mount(on: On) {
     assert!(as_user(other, &format!("echo more >> {one}"), root));
 }
 
+// [MOUNT-10]
 fn directory_that_one_user_may_search_is_closed_to_another(on: On) {
     let world = World::start(on);
     open_way(&world.server.data());
@@ -79,4 +85,28 @@ fn directory_that_one_user_may_search_is_closed_to_another(on: On) {
     assert!(as_user(other, "cat own/f", &mount.directory));
     let user = dafs().args(["umount"]).arg(&mount.directory).uid(other).gid(other).output().unwrap();
     assert!(!user.status.success(), "only root takes root's mount away");
+}
+
+// [STOR-182] [STOR-183]
+fn session_of_another_user_acts_as_that_user(on: On) {
+    let world = World::start(on);
+    open_way(&world.server.data());
+    fs::set_permissions(world.behind(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let [user, _] = USERS;
+    let own = world.server.session();
+    let session = own.connect_as(Identity { uid: user, gid: user, groups: Vec::new() }).unwrap();
+    let export = session.mount("data").unwrap();
+    let made = export.make_node("fifo", NodeKind::Fifo, 0o600, 0).unwrap();
+    assert_eq!((made.uid, made.mode), (user, 0o600));
+    let refused = export.make_node("null", NodeKind::CharDevice, 0o666, 0x103).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::PERMISSION));
+    let root = own.mount("data").unwrap();
+    assert_eq!(root.make_node("null", NodeKind::CharDevice, 0o666, 0x103).unwrap().device, 0x103);
+    let memory = own.mount("mem").unwrap();
+    let refused = memory.make_node("fifo", NodeKind::Fifo, 0o600, 0).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::NOT_SUPPORTED));
+    // It goes on as that user when it connects again.
+    let again = session.connect_again().unwrap();
+    let made = again.mount("data").unwrap().create_dir("d", 0o700).unwrap();
+    assert_eq!(made.uid, user);
 }
