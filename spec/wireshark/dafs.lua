@@ -231,6 +231,11 @@ local SPEC = {
         },
         [0x0037] = { "AccessCheck", request = { body = "name request", payload = "path" }, reply = {} },
         [0x0038] = { "Verify", request = { body = "verify request", payload = "path" }, reply = {} },
+        [0x0039] = {
+            "Mknod",
+            request = { body = "mknod request", payload = "path" },
+            reply = { payload = "Attributes" },
+        },
         [0x0040] = {
             "XattrRead",
             request = { body = "name request", payload = "attribute names" },
@@ -691,6 +696,18 @@ local SPEC = {
         ["name request"] = {
             { 0, 4, "follow", min = 0, max = 1, about = "follow a symbolic link at the end of the path" },
             { 4, 4, "mode", min = 0, max = 4095, about = "see below" },
+        },
+        ["mknod request"] = {
+            {
+                0,
+                4,
+                "kind",
+                min = 0,
+                max = 3,
+                about = "0 FIFO, 1 socket, 2 character device, 3 block device",
+            },
+            { 4, 4, "mode", min = 0, max = 4095, about = "permission bits" },
+            { 8, 8, "device", about = "number of the device, as in Attributes" },
         },
         ["path and attributes"] = { { 0, 2, "path length", max = 4096 } },
         ["two names"] = { { 0, 2, "length of the first", max = 4096 } },

@@ -102,6 +102,8 @@ pub(crate) const CHECKS: &[Check] = &[
             "--package",
             "dafs-server",
             "--package",
+            "dafs-mount",
+            "--package",
             "dafs-cli",
         ]],
         environment: &[],

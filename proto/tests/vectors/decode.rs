@@ -6,8 +6,8 @@ use dafs_proto::wire::{
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
     CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics, Header,
     Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply,
-    LockTurn, Method, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply, ReadRequest,
-    ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
+    LockTurn, Method, MknodRequest, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply,
+    ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
     SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest,
     VIEW_DESCRIPTION_SIZE_MAX, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError,
     WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_datatype,
@@ -103,6 +103,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Opcode::Open => Ok(OpenRequest::decode(body).map(drop)?),
         Opcode::Verify => Ok(VerifyRequest::decode(body).map(drop)?),
         Opcode::Remove => Ok(RemoveRequest::decode(body).map(drop)?),
+        Opcode::Mknod => Ok(MknodRequest::decode(body).map(drop)?),
         Opcode::Setattr => {
             NameRequest::decode_for(opcode, body)?;
             let mut reader = Reader::new(payload);
@@ -206,6 +207,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Getattr
         | Opcode::Setattr
         | Opcode::Mkdir
+        | Opcode::Mknod
         | Opcode::Link
         | Opcode::Symlink => message_pack::<Attributes>(body, payload),
         Opcode::Readlink | Opcode::XattrRead | Opcode::XattrList => none("body", body),

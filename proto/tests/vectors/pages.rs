@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use dafs_proto::wire::{
     AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
     CopyRequest, EagerBufferTerms, Explanation, HEADER_SIZE, HintRequest, ListReadReply, ListRequest,
-    LockRequest, LockTestReply, LockTurn, NameRequest, Opcode, OpenRequest, ReadReply, ReadRequest,
-    ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest, ShareReply,
-    ShareRequest, Status, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest,
-    WriteReply, WriteRequest,
+    LockRequest, LockTestReply, LockTurn, MknodRequest, NameRequest, Opcode, OpenRequest, ReadReply,
+    ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
+    ShareReply, ShareRequest, Status, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest,
+    ViewSetRequest, WriteReply, WriteRequest,
 };
 
 use crate::vector;
@@ -121,6 +121,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("lock-test-reply", LockTestReply::HEAD_SIZE),
         ("lock-turn", LockTurn::HEAD_SIZE),
         ("remove-request", RemoveRequest::HEAD_SIZE),
+        ("mknod-request", MknodRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),
         ("notice", HEADER_SIZE + 4),
         ("description-of-a-view", HEADER_SIZE + 8),
