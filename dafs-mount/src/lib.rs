@@ -4,7 +4,7 @@
 //! # fn main() -> Result<(), dafs_mount::Error> {
 //! use dafs_client::{Config, Url};
 //! use dafs_mount::{Mount, Options};
-//! let url = Url::parse("dafs://localhost/data".as_ref())?;
+//! let url = Url::parse("dafs://localhost/data".as_ref()).map_err(dafs_client::Error::from)?;
 //! let mount = Mount::new(&url, "/mnt".as_ref(), &Config::default(), Options::default())?;
 //! mount.serve()?;
 //! # Ok(())
