@@ -8,6 +8,7 @@ use dafs_client::{Dir, DirEntry, File};
 use slab::Slab;
 
 use crate::callers::Caller;
+use crate::held::Held;
 use crate::kernel::errno::{Answer, Errno};
 
 /// An open file.
@@ -23,6 +24,8 @@ pub(crate) struct OpenFile {
     /// Owners who have locked something through it. Whoever locked must give back through the same open file: it takes its locks again
     /// after a restart of the server.
     pub(crate) owners: RefCell<HashSet<u64>>,
+    /// What was written through it and is not durable yet.
+    pub(crate) held: RefCell<Held>,
     /// The file opened for writing as well, for whoever locks exclusively through a descriptor that only reads.
     pub(crate) writable: RefCell<Option<Rc<File>>>,
 }
@@ -53,7 +56,13 @@ pub(crate) struct Open {
     directories: RefCell<Slab<Rc<OpenDir>>>,
     /// Open files of each node.
     of_node: RefCell<HashMap<u64, Vec<u64>>>,
+    /// Files that no program has open any more, with what is not durable yet: whoever asks for that later, by another descriptor, is to
+    /// learn what became of it.
+    lingering: RefCell<VecDeque<Rc<OpenFile>>>,
 }
+
+/// Files that linger, at most. Of those before nobody learns.
+const LINGERING_MAX: usize = 1024;
 
 fn number(index: usize) -> u64 {
     index as u64
@@ -87,13 +96,17 @@ impl Open {
         numbers.into_iter().filter_map(|number| self.file(number).ok()).collect()
     }
 
-    /// All open files.
-    pub(crate) fn all(&self) -> Vec<Rc<OpenFile>> {
-        self.files.borrow().iter().map(|(_, file)| Rc::clone(file)).collect()
-    }
-
+    /// The kernel has no number for it any more. The file stays where something of it is not durable; what is too much is returned.
     pub(crate) fn remove_file(&self, number: u64) -> Option<Rc<OpenFile>> {
         let file = self.files.borrow_mut().try_remove(index(number))?;
+        let too_much = match file.held.borrow().any {
+            false => None,
+            true => {
+                let mut lingering = self.lingering.borrow_mut();
+                lingering.push_back(Rc::clone(&file));
+                if lingering.len() > LINGERING_MAX { lingering.pop_front() } else { None }
+            }
+        };
         let mut of_node = self.of_node.borrow_mut();
         if let Some(numbers) = of_node.get_mut(&file.node) {
             numbers.retain(|other| *other != number);
@@ -101,7 +114,33 @@ impl Open {
                 of_node.remove(&file.node);
             }
         }
-        Some(file)
+        too_much
+    }
+
+    /// Files of a node, or of all, of which something is not durable.
+    pub(crate) fn not_durable(&self, node: Option<u64>) -> Vec<Rc<OpenFile>> {
+        let is_wanted =
+            |file: &&Rc<OpenFile>| node.is_none_or(|node| file.node == node) && file.held.borrow().any;
+        let lingering = self.lingering.borrow();
+        lingering
+            .iter()
+            .chain(self.files.borrow().iter().map(|(_, file)| file))
+            .filter(is_wanted)
+            .cloned()
+            .collect()
+    }
+
+    /// Those that linger and are durable need not.
+    pub(crate) fn let_go(&self) {
+        self.lingering.borrow_mut().retain(|file| file.held.borrow().any);
+    }
+
+    /// A node is forgotten: nobody can ask of it.
+    pub(crate) fn forget(&self, node: u64) -> Vec<Rc<OpenFile>> {
+        let mut lingering = self.lingering.borrow_mut();
+        let (gone, stay) = lingering.drain(..).partition(|file| file.node == node);
+        *lingering = stay;
+        Vec::from(gone)
     }
 
     pub(crate) fn add_directory(&self, directory: OpenDir) -> u64 {

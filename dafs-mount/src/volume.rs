@@ -15,6 +15,7 @@ use lru::LruCache;
 
 use crate::callers::{Caller, Callers};
 use crate::files::Open;
+use crate::held::Budget;
 use crate::kernel::device::{DATA_SIZE_MAX, Device};
 use crate::kernel::errno::{Answer, Errno};
 use crate::nodes::{Nodes, ROOT};
@@ -33,6 +34,8 @@ pub(crate) struct Volume {
     pub(crate) options: Options,
     pub(crate) nodes: RefCell<Nodes>,
     pub(crate) open: Open,
+    /// Room for copies of what is not durable.
+    pub(crate) copies: Budget,
     /// Handles of nodes, by session and node.
     handles: RefCell<LruCache<(u64, u64), Dir>>,
     buffers: RefCell<Vec<RegisteredBuf>>,
@@ -60,6 +63,7 @@ impl Volume {
             options,
             nodes: RefCell::new(Nodes::new(root)),
             open: Open::default(),
+            copies: Budget::default(),
             handles: RefCell::new(LruCache::new(HANDLES_MAX)),
             buffers: RefCell::default(),
             interrupts: RefCell::default(),
@@ -215,6 +219,9 @@ impl Volume {
                 let callers = self.callers.all();
                 let mut handles = self.handles.borrow_mut();
                 callers.iter().for_each(|caller| drop(handles.pop(&(caller.number, *node))));
+                for file in self.open.forget(*node) {
+                    file.held.borrow_mut().release(&self.copies);
+                }
             }
         }
     }

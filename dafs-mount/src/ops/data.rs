@@ -1,5 +1,7 @@
 //! Data: read, written, copied, made durable.
 
+use std::rc::Rc;
+
 use dafs_client::{Error, RegisteredBuf, Stability, Status, Transferred};
 
 use crate::files::OpenFile;
@@ -42,14 +44,15 @@ impl Volume {
         self.nodes.borrow_mut().changed_here(open.node);
         let appends = flags & libc::O_APPEND.cast_unsigned() != 0 && !self.options.writeback;
         let written = match appends {
-            true => self.append(&open, &data).await.map(|()| (size, data)),
+            true => self.append(&open, &data).await.map(|at| (at, size, data)),
             false => {
                 let Transferred { buffer, result } = open.file.submit_write_at(data, offset).await;
-                result.map(|count| (u32::try_from(count).unwrap_or(size), buffer)).map_err(data_error)
+                result.map(|count| (offset, u32::try_from(count).unwrap_or(size), buffer)).map_err(data_error)
             }
         };
         match written {
-            Ok((count, data)) => {
+            Ok((at, count, data)) => {
+                open.held.borrow_mut().keep(&self.copies, at, &data[..count as usize]);
                 self.device.reply(unique, 0, &Fields::new().u32(count).u32(0).into_bytes());
                 self.give_back(joined(data, rest));
             }
@@ -58,8 +61,8 @@ impl Volume {
     }
 
     /// At the end of the file, wherever that is: the kernel's word for it is a guess.
-    async fn append(&self, open: &OpenFile, data: &[u8]) -> Answer<()> {
-        open.file.submit_append(data.to_vec()).await.map(drop).map_err(data_error)
+    async fn append(&self, open: &OpenFile, data: &[u8]) -> Answer<u64> {
+        open.file.submit_append(data.to_vec()).await.map_err(data_error)
     }
 
     /// A descriptor is closed: what it locked in the name of this owner is given back. Data was sent when it was written.
@@ -71,17 +74,59 @@ impl Volume {
 
     pub(super) async fn sync(&self, file: u64, data_only: bool) -> Answer<()> {
         let open = self.open.file(file)?;
-        match data_only {
-            true => open.file.submit_commit_range(0, 0, Stability::DataSync).await?,
-            false => open.file.submit_commit().await?,
-        }
-        Ok(())
+        // Also what was written through other descriptors, some of them closed by now.
+        let mut files = self.open.not_durable(Some(open.node));
+        files.retain(|other| !Rc::ptr_eq(other, &open));
+        files.push(open);
+        self.make_durable(&files, data_only).await
     }
 
-    /// All that is open is made durable.
+    /// All that was written is made durable.
     pub(super) async fn sync_all(&self) -> Answer<()> {
-        for open in self.open.all() {
-            open.file.submit_commit().await?;
+        self.make_durable(&self.open.not_durable(None), false).await
+    }
+
+    async fn make_durable(&self, files: &[Rc<OpenFile>], data_only: bool) -> Answer<()> {
+        let mut done = Ok(());
+        for open in files {
+            done = done.and(self.commit(open, data_only).await);
+        }
+        self.open.let_go();
+        done
+    }
+
+    /// Makes what was written through an open file durable. What a restart of the server has lost is written once more.
+    async fn commit(&self, open: &OpenFile, data_only: bool) -> Answer<()> {
+        let commit = || match data_only {
+            true => open.file.submit_commit_range(0, 0, Stability::DataSync),
+            false => open.file.submit_commit(),
+        };
+        // What is written meanwhile is for the next one.
+        let mut held = open.held.take();
+        let done = match commit().await {
+            Err(Error::WritesLost { ranges, attributes: false, .. }) => match held.of(&ranges) {
+                Some(again) => self.write_again(open, again).await.and(commit().await.map_err(Errno::from)),
+                None => Err(Errno::IO),
+            },
+            Err(error @ (Error::Connection { .. } | Error::TimedOut { .. })) => {
+                // It may still become durable.
+                held.join(open.held.take());
+                *open.held.borrow_mut() = held;
+                return Err(error.into());
+            }
+            done => done.map_err(Errno::from),
+        };
+        held.release(&self.copies);
+        done
+    }
+
+    async fn write_again(&self, open: &OpenFile, writes: Vec<(u64, Vec<u8>)>) -> Answer<()> {
+        for (offset, data) in writes {
+            let len = data.len();
+            let Transferred { result, .. } = open.file.submit_write_at(data, offset).await;
+            if result.map_err(data_error)? < len {
+                return Err(Errno(libc::ENOSPC));
+            }
         }
         Ok(())
     }
@@ -96,6 +141,7 @@ impl Volume {
             return Ok(Fields::new().u32(0).u32(0).into_bytes());
         }
         self.nodes.borrow_mut().changed_here(target.node);
+        target.held.borrow_mut().give_up(&self.copies);
         let copied =
             source.file.submit_copy_some(asked.source_offset, len, &target.file, asked.target_offset).await?;
         let count = u32::try_from(copied.count).unwrap_or(u32::MAX);

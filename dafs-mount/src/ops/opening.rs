@@ -102,6 +102,7 @@ impl Volume {
             writes: flags.writes(),
             is_unnamed,
             owners: RefCell::new(HashSet::new()),
+            held: RefCell::default(),
             writable: RefCell::new(None),
         };
         Fields::new().open(self.open.add_file(file), how)
@@ -142,7 +143,9 @@ impl Volume {
 
     /// The last descriptor of an open file is gone.
     pub(super) fn release(&self, file: u64) -> Answer<()> {
-        self.open.remove_file(file);
+        if let Some(too_much) = self.open.remove_file(file) {
+            too_much.held.borrow_mut().release(&self.copies);
+        }
         Ok(())
     }
 }

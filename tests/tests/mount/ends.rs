@@ -13,6 +13,10 @@ dafs_tests::on_sockets! {
     #[ignore = "needs fuse"]
     open_file_goes_on_after_the_server_was_restarted,
     #[ignore = "needs fuse"]
+    data_that_a_restart_may_have_lost_is_written_again,
+    #[ignore = "needs fuse"]
+    data_without_a_copy_that_a_restart_may_have_lost_is_an_error,
+    #[ignore = "needs fuse"]
     mount_ends_with_a_signal_and_leaves_nothing,
     #[ignore = "needs fuse"]
     mount_that_was_killed_is_cleaned_up,
@@ -38,6 +42,37 @@ fn open_file_goes_on_after_the_server_was_restarted(on: On) {
     assert_eq!(fs::read(world.behind("d/f")).unwrap(), b"behind");
     fs::rename(mount.at("d"), mount.at("e")).unwrap();
     assert_eq!(fs::read(mount.at("e/f")).unwrap(), b"behind");
+}
+
+// [MOUNT-6] [MOUNT-13]
+fn data_that_a_restart_may_have_lost_is_written_again(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &[]);
+    fs::write(mount.at("f"), "first").unwrap();
+    let open = fs::File::options().read(true).write(true).open(mount.at("f")).unwrap();
+    open.write_all_at(b"later", 100).unwrap();
+    open.write_all_at(b"LA", 100).unwrap();
+    world.server.kill_and_start();
+    // As if the machine had been restarted: what was not durable is gone.
+    fs::write(world.behind("f"), "").unwrap();
+    open.sync_all().unwrap();
+    let mut wanted = b"first".to_vec();
+    wanted.resize(100, 0);
+    wanted.extend(b"LAter");
+    assert_eq!(fs::read(world.behind("f")).unwrap(), wanted, "also what another descriptor wrote");
+}
+
+// [MOUNT-6]
+fn data_without_a_copy_that_a_restart_may_have_lost_is_an_error(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &[]);
+    let open = fs::File::create(mount.at("f")).unwrap();
+    open.write_all_at(&vec![1; 33 << 20], 0).unwrap();
+    world.server.kill_and_start();
+    assert_eq!(open.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    // It was told; what is written now is durable again.
+    open.write_all_at(b"new", 0).unwrap();
+    open.sync_all().unwrap();
 }
 
 // [MOUNT-12]
