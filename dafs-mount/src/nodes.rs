@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use dafs_client::{Attributes, FileKind};
 
@@ -46,6 +47,8 @@ struct Node {
     cached: Option<u64>,
     /// The kernel was told that its name is another file's by now, and is to look it up again.
     was_called_stale: bool,
+    /// Whether it has a default access control list, and how long that is believed.
+    default_list: Option<(bool, Instant)>,
 }
 
 /// All of them.
@@ -61,7 +64,8 @@ impl Nodes {
     pub(crate) fn new(root: &Attributes) -> Self {
         let identity = Identity::of(root);
         let place = Place { parent: ROOT, name: Rc::from(*b"") };
-        let node = Node { identity, place, lookups: 1, cached: None, was_called_stale: false };
+        let node =
+            Node { identity, place, lookups: 1, cached: None, was_called_stale: false, default_list: None };
         Self {
             nodes: HashMap::from([(ROOT, node)]),
             by_identity: HashMap::from([(identity, ROOT)]),
@@ -93,7 +97,14 @@ impl Nodes {
                 self.by_place.insert(place.clone(), number);
                 self.nodes.insert(
                     number,
-                    Node { identity, place, lookups: 1, cached: None, was_called_stale: false },
+                    Node {
+                        identity,
+                        place,
+                        lookups: 1,
+                        cached: None,
+                        was_called_stale: false,
+                        default_list: None,
+                    },
                 );
             }
         }
@@ -154,6 +165,26 @@ impl Nodes {
         let Some(node) = self.nodes.get_mut(&number) else { return false };
         node.was_called_stale = !node.was_called_stale;
         !node.was_called_stale
+    }
+
+    /// Whether a directory has a default access control list; `None` where that must be asked.
+    pub(crate) fn has_default_list(&self, number: u64) -> Option<bool> {
+        let (has, until) = self.nodes.get(&number)?.default_list?;
+        (Instant::now() < until).then_some(has)
+    }
+
+    /// The server has said so; it is believed for so long.
+    pub(crate) fn note_default_list(&mut self, number: u64, has: bool, valid: Duration) {
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.default_list = Some((has, Instant::now() + valid));
+        }
+    }
+
+    /// It was perhaps changed from here.
+    pub(crate) fn forget_default_list(&mut self, number: u64) {
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.default_list = None;
+        }
     }
 
     /// The file is opened and has this change attribute: whether what the kernel has cached of its data is still true.

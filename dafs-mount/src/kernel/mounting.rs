@@ -33,6 +33,7 @@ impl Filesystem for Handshake {
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
+            | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS

@@ -81,6 +81,13 @@ pub(crate) struct AttributesAsked {
     pub(crate) mtime: Option<Option<(i64, u32)>>,
 }
 
+/// The mode of what is made, and the umask of whoever makes it. A directory's default access control list takes the umask's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode {
+    pub(crate) asked: u32,
+    pub(crate) umask: u32,
+}
+
 /// A read, of data or of a directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAsked {
@@ -119,12 +126,12 @@ pub(crate) enum Request {
     },
     Mknod {
         name: Name,
-        mode: u32,
+        mode: Mode,
         device: u32,
     },
     Mkdir {
         name: Name,
-        mode: u32,
+        mode: Mode,
     },
     Unlink {
         name: Name,
@@ -148,10 +155,10 @@ pub(crate) enum Request {
     Create {
         name: Name,
         flags: u32,
-        mode: u32,
+        mode: Mode,
     },
     Tmpfile {
-        mode: u32,
+        mode: Mode,
     },
     Read(ReadAsked),
     Write {
@@ -292,13 +299,12 @@ impl Request {
             5 => Self::Readlink,
             6 => Self::Symlink { name: from.name()?, target: from.name()? },
             8 => {
-                let (mode, device) = (from.u32()?, from.u32()?);
-                from.skip(8)?;
-                Self::Mknod { name: from.name()?, mode, device }
+                let (asked, device, umask) = (from.u32()?, from.u32()?, from.u32()?);
+                from.skip(4)?;
+                Self::Mknod { name: from.name()?, mode: Mode { asked, umask }, device }
             }
             9 => {
-                let mode = from.u32()?;
-                from.skip(4)?;
+                let mode = Mode { asked: from.u32()?, umask: from.u32()? };
                 Self::Mkdir { name: from.name()?, mode }
             }
             10 => Self::Unlink { name: from.name()? },
@@ -343,9 +349,9 @@ impl Request {
             33 => Self::Lock { lock: lock(&mut from)?, waits: true },
             34 => Self::Access { mask: from.u32()? },
             35 => {
-                let (flags, mode) = (from.u32()?, from.u32()?);
-                from.skip(8)?;
-                Self::Create { name: from.name()?, flags, mode }
+                let (flags, asked, umask) = (from.u32()?, from.u32()?, from.u32()?);
+                from.skip(4)?;
+                Self::Create { name: from.name()?, flags, mode: Mode { asked, umask } }
             }
             opcode::INTERRUPT => Self::Interrupt { unique: from.u64()? },
             opcode::DESTROY => Self::Destroy,
@@ -377,7 +383,7 @@ impl Request {
             50 => Self::Syncfs,
             51 => {
                 from.skip(4)?;
-                Self::Tmpfile { mode: from.u32()? }
+                Self::Tmpfile { mode: Mode { asked: from.u32()?, umask: from.u32()? } }
             }
             _ => Self::Unknown,
         })

@@ -4,11 +4,14 @@ use dafs_client::{Attributes, Dir, Error, NodeKind, OpenOptions};
 
 use crate::kernel::errno::{Answer, Errno};
 use crate::kernel::reply::{ENTRY_SIZE, Fields};
-use crate::kernel::request::{Header, Name};
+use crate::kernel::request::{Header, Mode, Name};
 use crate::volume::{Volume, path};
 
 /// Permission bits of a mode.
 pub(super) const PERMISSIONS: u32 = 0o7777;
+
+/// What files that are made in a directory may begin with.
+const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 /// Flags of renameat2(2).
 const NO_REPLACE: u32 = 1;
@@ -46,9 +49,10 @@ impl Volume {
         Ok(self.entry(asks.node, name, &attributes).into_bytes())
     }
 
-    pub(super) async fn make_directory(&self, asks: &Header, name: &Name, mode: u32) -> Answer<Vec<u8>> {
+    pub(super) async fn make_directory(&self, asks: &Header, name: &Name, mode: Mode) -> Answer<Vec<u8>> {
         let directory = self.directory(asks).await?;
-        let attributes = directory.submit_create_dir(path(name), mode & PERMISSIONS).await?;
+        let mode = self.masked(asks.node, &directory, mode).await;
+        let attributes = directory.submit_create_dir(path(name), mode).await?;
         Ok(self.entry(asks.node, name, &attributes).into_bytes())
     }
 
@@ -56,11 +60,13 @@ impl Volume {
         &self,
         asks: &Header,
         name: &Name,
-        mode: u32,
+        mode: Mode,
         device: u32,
     ) -> Answer<Vec<u8>> {
         let directory = self.directory(asks).await?;
-        let kind = match mode & libc::S_IFMT {
+        let kind = mode.asked & libc::S_IFMT;
+        let mode = self.masked(asks.node, &directory, mode).await;
+        let kind = match kind {
             libc::S_IFREG | 0 => None,
             libc::S_IFIFO => Some(NodeKind::Fifo),
             libc::S_IFSOCK => Some(NodeKind::Socket),
@@ -71,13 +77,32 @@ impl Volume {
         if let Some(kind) = kind {
             let is_device = matches!(kind, NodeKind::CharDevice | NodeKind::BlockDevice);
             let device = if is_device { u64::from(device) } else { 0 };
-            let attributes = directory.submit_make_node(path(name), kind, mode & PERMISSIONS, device).await?;
+            let attributes = directory.submit_make_node(path(name), kind, mode, device).await?;
             return Ok(self.entry(asks.node, name, &attributes).into_bytes());
         }
         let mut options = OpenOptions::new();
-        options.read(true).create_new(true).mode(mode & PERMISSIONS);
+        options.read(true).create_new(true).mode(mode);
         let made = directory.submit_open_with(path(name), &options).await?;
         Ok(self.entry(asks.node, name, made.attributes_at_open()).into_bytes())
+    }
+
+    /// The permission bits of what is made in a directory: less the umask, unless the directory has a default access control list, which
+    /// the server heeds.
+    pub(super) async fn masked(&self, node: u64, directory: &Dir, mode: Mode) -> u32 {
+        let asked = mode.asked & PERMISSIONS;
+        if asked & mode.umask == 0 {
+            return asked;
+        }
+        let known = self.nodes.borrow().has_default_list(node);
+        let has = match known {
+            Some(has) => has,
+            None => {
+                let has = directory.submit_xattr("", DEFAULT_LIST).await.is_ok();
+                self.nodes.borrow_mut().note_default_list(node, has, self.attributes_valid());
+                has
+            }
+        };
+        if has { asked } else { asked & !mode.umask }
     }
 
     pub(super) async fn remove(&self, asks: &Header, name: &Name, is_directory: bool) -> Answer<()> {

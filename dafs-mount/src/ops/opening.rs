@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use dafs_client::{File, OpenOptions};
 
-use super::names::{PERMISSIONS, is_absent};
+use super::names::is_absent;
 use crate::callers::Caller;
 use crate::files::OpenFile;
 use crate::kernel::errno::{Answer, Errno};
 use crate::kernel::reply::{Fields, open};
-use crate::kernel::request::{Header, Name};
+use crate::kernel::request::{Header, Mode, Name};
 use crate::options::Cache;
 use crate::volume::{Volume, path};
 
@@ -108,12 +108,12 @@ impl Volume {
         Fields::new().open(self.open.add_file(file), how)
     }
 
-    pub(super) async fn create(&self, asks: &Header, name: &Name, flags: u32, mode: u32) -> Answer<Vec<u8>> {
+    pub(super) async fn create(&self, asks: &Header, name: &Name, flags: u32, mode: Mode) -> Answer<Vec<u8>> {
         let flags = OpenFlags(flags);
         let caller = self.callers.of(asks).await?;
         let directory = self.handle(asks.node, &caller).await?;
         let mut how = self.how(flags);
-        how.mode(mode & PERMISSIONS);
+        how.mode(self.masked(asks.node, &directory, mode).await);
         match flags.has(libc::O_EXCL) {
             true => how.create_new(true),
             false => how.create(true),
@@ -128,10 +128,11 @@ impl Volume {
     }
 
     /// A file without a name in a directory.
-    pub(super) async fn create_unnamed(&self, asks: &Header, mode: u32) -> Answer<Vec<u8>> {
+    pub(super) async fn create_unnamed(&self, asks: &Header, mode: Mode) -> Answer<Vec<u8>> {
         let caller = self.callers.of(asks).await?;
         let directory = self.handle(asks.node, &caller).await?;
-        let file = directory.submit_open_unnamed("", mode & PERMISSIONS).await?;
+        let mode = self.masked(asks.node, &directory, mode).await;
+        let file = directory.submit_open_unnamed("", mode).await?;
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, b"", &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;

@@ -34,11 +34,15 @@ impl Volume {
             REPLACE => XattrSetMode::Replace,
             _ => XattrSetMode::Any,
         };
-        Ok(self.directory(asks).await?.submit_set_xattr("", text(name)?, value, mode).await?)
+        self.directory(asks).await?.submit_set_xattr("", text(name)?, value, mode).await?;
+        self.nodes.borrow_mut().forget_default_list(asks.node);
+        Ok(())
     }
 
     pub(super) async fn remove_xattr(&self, asks: &Header, name: &Name) -> Answer<()> {
-        Ok(self.directory(asks).await?.submit_remove_xattr("", text(name)?).await?)
+        self.directory(asks).await?.submit_remove_xattr("", text(name)?).await?;
+        self.nodes.borrow_mut().forget_default_list(asks.node);
+        Ok(())
     }
 }
 

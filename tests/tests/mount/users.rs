@@ -18,6 +18,8 @@ dafs_tests::on_sockets! {
     directory_that_one_user_may_search_is_closed_to_another,
     #[ignore = "needs fuse"]
     session_of_another_user_acts_as_that_user,
+    #[ignore = "needs fuse"]
+    default_access_list_takes_the_place_of_the_umask,
 }
 
 /// The users daemon and bin, whose groups have their numbers: over TCP the server asks for the groups of a user of its host.
@@ -109,4 +111,39 @@ fn session_of_another_user_acts_as_that_user(on: On) {
     let again = session.connect_again().unwrap();
     let made = again.mount("data").unwrap().create_dir("d", 0o700).unwrap();
     assert_eq!(made.uid, user);
+}
+
+fn default_access_list_takes_the_place_of_the_umask(on: On) {
+    let world = World::start(on);
+    let mount = world.mount("m", &[]);
+    let made = |name: &str| {
+        let script = format!("umask 077; echo > {name}/f; mkdir {name}/d; mkfifo {name}/p");
+        assert!(
+            Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(&mount.directory)
+                .status()
+                .unwrap()
+                .success()
+        );
+        ["f", "d", "p"]
+            .map(|file| fs::symlink_metadata(world.behind(name).join(file)).unwrap().mode() & 0o777)
+    };
+    fs::create_dir(mount.at("plain")).unwrap();
+    assert_eq!(made("plain"), [0o600, 0o700, 0o600]);
+    fs::create_dir(mount.at("shared")).unwrap();
+    // Version 2; owner rwx, group rwx, others r-x, as in `linux/posix_acl_xattr.h`.
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights) in [(0x01u16, 7u16), (0x04, 7), (0x20, 5)] {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(u32::MAX.to_le_bytes());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    match rustix::fs::setxattr(mount.at("shared"), "system.posix_acl_default", &list, flags) {
+        // A file system without access control lists has none to take that place.
+        Err(rustix::io::Errno::OPNOTSUPP) => return,
+        done => done.unwrap(),
+    }
+    assert_eq!(made("shared"), [0o664, 0o775, 0o664]);
 }
