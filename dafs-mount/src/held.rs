@@ -92,8 +92,11 @@ mod tests {
         let (budget, mut held) = (Budget::default(), Held::default());
         held.keep(&budget, 10, b"abcdef");
         held.keep(&budget, 14, b"XYZ");
-        assert_eq!(held.of(&[12..15]), Some(vec![(12, b"cde".to_vec()), (14, b"X".to_vec())]));
-        assert_eq!(held.of(&[12..18]), None, "of the last byte there is no copy");
+        assert_eq!(
+            held.of(std::slice::from_ref(&(12..15))),
+            Some(vec![(12, b"cde".to_vec()), (14, b"X".to_vec())])
+        );
+        assert_eq!(held.of(std::slice::from_ref(&(12..18))), None, "of the last byte there is no copy");
         assert_eq!(budget.0.get(), 9);
         held.release(&budget);
         assert_eq!(budget.0.get(), 0);
@@ -104,12 +107,12 @@ mod tests {
         let (budget, mut held, mut other) = (Budget::default(), Held::default(), Held::default());
         let half = vec![0; SIZE_MAX / 2 + 1];
         held.keep(&budget, 0, &half);
-        assert!(held.of(&[0..5]).is_some());
+        assert!(held.of(std::slice::from_ref(&(0..5))).is_some());
         other.keep(&budget, 0, &half);
-        assert!(other.of(&[0..5]).is_none() && other.any);
+        assert!(other.of(std::slice::from_ref(&(0..5))).is_none() && other.any);
         assert_eq!(budget.0.get(), half.len());
         held.keep(&budget, 0, &half);
-        assert!(held.of(&[0..5]).is_none());
+        assert!(held.of(std::slice::from_ref(&(0..5))).is_none());
         assert_eq!(budget.0.get(), 0);
     }
 }

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The rooms, from the top: [`event_loop`] waits, `ops` carries requests out, `volume` knows what is mounted, `callers` has the sessions,
-//! `nodes` and `files` what the kernel knows and has open, `held` copies of what is not durable, `kernel` its descriptor, requests and replies.
+//! `nodes` and `files` what the kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor, its requests and
+//! their replies.
 #![deny(unsafe_code)]
 
 mod callers;

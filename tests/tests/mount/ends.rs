@@ -15,7 +15,7 @@ dafs_tests::on_sockets! {
     #[ignore = "needs fuse"]
     data_that_a_restart_may_have_lost_is_written_again,
     #[ignore = "needs fuse"]
-    data_without_a_copy_that_a_restart_may_have_lost_is_an_error,
+    lost_data_without_a_copy_is_an_error,
     #[ignore = "needs fuse"]
     mount_ends_with_a_signal_and_leaves_nothing,
     #[ignore = "needs fuse"]
@@ -63,7 +63,7 @@ fn data_that_a_restart_may_have_lost_is_written_again(on: On) {
 }
 
 // [MOUNT-6]
-fn data_without_a_copy_that_a_restart_may_have_lost_is_an_error(on: On) {
+fn lost_data_without_a_copy_is_an_error(on: On) {
     let mut world = World::start(on);
     let mount = world.mount("m", &[]);
     let open = fs::File::create(mount.at("f")).unwrap();
