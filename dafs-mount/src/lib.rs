@@ -11,7 +11,7 @@
 //! # }
 //! ```
 //!
-//! The rooms, from the top: [`event_loop`] waits, `ops` carries requests out, `volume` knows what is mounted, `callers` has the sessions,
+//! The rooms, from the top: `event_loop` waits, `ops` carries requests out, `volume` knows what is mounted, `callers` has the sessions,
 //! `nodes` and `files` what the kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor, its requests and
 //! their replies.
 #![deny(unsafe_code)]
