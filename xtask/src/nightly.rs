@@ -18,6 +18,7 @@ const TOO_LONG: &[&str] = &[
     "view::tests::lists_that_are_regular_take_no_memory_for_each_entry",
     "wire::batch::tests::batch_at_and_past_each_limit_is_read_and_refused",
     "wire::opcode::tests::specification_has_a_row_of_each_opcode",
+    "wire::view::tests::description_with_a_changed_byte_is_refused_or_another",
 ];
 /// Crates whose unit tests run with sanitizers.
 const SANITIZED: &[&str] = &["dafs-client", "dafs-server"];
