@@ -138,6 +138,9 @@ impl Open {
     /// A node is forgotten: nobody can ask of it.
     pub(crate) fn forget(&self, node: u64) -> Vec<Rc<OpenFile>> {
         let mut lingering = self.lingering.borrow_mut();
+        if lingering.iter().all(|file| file.node != node) {
+            return Vec::new();
+        }
         let (gone, stay) = lingering.drain(..).partition(|file| file.node == node);
         *lingering = stay;
         Vec::from(gone)

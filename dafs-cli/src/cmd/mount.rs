@@ -1,13 +1,16 @@
 //! `dafs mount`.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use dafs_mount::{Error, Options, Unmounter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::cmd::umount::mounted_at;
 use crate::config::Settings;
 use crate::mount_flags::{Cache, Mount};
+use crate::quote::quoted;
 use crate::remote::parse_path;
 use crate::report::{Failure, Result};
 
@@ -16,6 +19,13 @@ const MOUNTED: &str = "mounted\n";
 
 pub(crate) fn run(flags: &Mount, settings: &Settings) -> Result<ExitCode> {
     let (url, _) = parse_path(&flags.url)?;
+    if let Some(directory) = mounted_at(&flags.directory) {
+        let cause = "a dafs export is mounted there already; take it away first with dafs umount";
+        return Err(Failure::text(format!(
+            "cannot mount at {}: {cause}",
+            quoted(directory.as_os_str().as_bytes())
+        )));
+    }
     if !flags.foreground && !flags.daemon {
         return start_daemon();
     }

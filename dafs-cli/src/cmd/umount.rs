@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::mount_flags::Umount;
@@ -10,15 +10,12 @@ use crate::quote::quoted;
 use crate::report::{Failure, Result};
 
 pub(crate) fn run(flags: &Umount) -> Result<ExitCode> {
-    let directory = std::path::absolute(&flags.directory).unwrap_or_else(|_| flags.directory.clone());
     let failed = |cause: &str| {
         Failure::text(format!("cannot unmount {}: {cause}", quoted(flags.directory.as_os_str().as_bytes())))
     };
-    // Nothing of the mount itself is looked at: its server may be away.
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    if !is_dafs(&mounts, &directory) {
+    let Some(directory) = mounted_at(&flags.directory) else {
         return Err(failed("no dafs export is mounted there; /proc/self/mountinfo lists what is mounted"));
-    }
+    };
     match dafs_mount::unmount(&directory, flags.lazy) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -26,6 +23,18 @@ pub(crate) fn run(flags: &Umount) -> Result<ExitCode> {
         }
         Err(error) => Err(failed(&error.to_string())),
     }
+}
+
+/// The mount point of a dafs export that a user means by a path. Nothing of the mount itself is looked at: its server may be away.
+pub(crate) fn mounted_at(path: &Path) -> Option<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let absolute = std::path::absolute(path).ok()?;
+    let absolute: PathBuf = absolute.components().collect();
+    // The kernel's list has no links.
+    let name = absolute.file_name().unwrap_or_default();
+    let resolved =
+        absolute.parent().and_then(|parent| parent.canonicalize().ok()).map(|parent| parent.join(name));
+    [Some(absolute), resolved].into_iter().flatten().find(|candidate| is_dafs(&mounts, candidate))
 }
 
 /// A directory is the mount point of a dafs export, by the kernel's list of mounts.

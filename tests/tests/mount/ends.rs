@@ -140,6 +140,10 @@ fn what_cannot_be_mounted_is_said_with_its_reason(on: On) {
     refused(&url.replace("/data", "/other"), scratch, "no such export");
     refused(world.server.url(), scratch, "names no export");
     refused("dafs+tcp://127.0.0.1:1/data", scratch, "connection refused");
+    let mount = world.mount("m", &[]);
+    refused(&url, &mount.directory, "mounted there already");
+    std::os::unix::fs::symlink(mount.directory.parent().unwrap(), scratch.join("link")).unwrap();
+    refused(&url, &scratch.join("link/m"), "mounted there already");
 }
 
 // [MOUNT-11]
