@@ -91,6 +91,7 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
         Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
         Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
         Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
+        Benchmark::Crossover { time, .. } => serde_json::json!({ "time": time }),
         _ => Value::Null,
     };
     let uses = uses(benchmark);
@@ -173,7 +174,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
     };
     let lists = Uses { queue_depth: Nothing, method: Many, registered: Many, segments: Many, ..own };
     match benchmark {
-        Benchmark::Latency(_) | Benchmark::Crossover(_) => Uses { queue_depth: Nothing, ..all },
+        Benchmark::Latency(_) | Benchmark::Crossover { .. } => Uses { queue_depth: Nothing, ..all },
         Benchmark::Bandwidth(_) | Benchmark::Iops(_) => all,
         Benchmark::Overlap(_) => {
             // A mount has no call that begins a transfer and returns.

@@ -72,12 +72,22 @@ pub enum Benchmark {
     Iops(Options),
     /// Compare inline and direct transfers, by size, direction and registration.
     ///
-    /// The table shows the size from which direct is faster beside the threshold that the server exported.
-    Crossover(Options),
+    /// The table shows between which sizes direct becomes faster, beside the threshold that the server exported. Each size is measured
+    /// --repeats times. Sizes near the crossing are then repeated until it is certain or --time is over. A size counts as a win where the
+    /// methods differ by more than the spread of their rounds.
+    Crossover {
+        /// Repeat sizes near the crossings for as long as the run has not taken this many seconds, 0 to 86400.
+        #[arg(long, default_value_t = 110.0, value_parser = parse_time, value_name = "SECONDS")]
+        time: f64,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure bandwidth while the client computes between submission and completion.
     ///
     /// The horizontal axis is the CPU fraction T/(T + Tio), where T is the computation added to each operation and
     /// Tio the time of the operation without it. One operation is in flight. Perfect overlap keeps the bandwidth up to a fraction of 0.5.
+    /// Each row stands beside the slower of transfer and computation, each measured alone in the same rounds.
     Overlap(Options),
     /// Move memory in pieces to and from a contiguous range of the file, by each method.
     ///
@@ -288,10 +298,10 @@ pub struct Options {
     /// Policy for waiting, at both ends [default: adaptive over shm; event and busy for latency over tcp, else adaptive].
     #[arg(long)]
     pub poll: Option<Poll>,
-    /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for mpi and views].
+    /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for crossover, mpi and views].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
     pub repeats: Option<u32>,
-    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for mpi and views].
+    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for crossover, mpi and views].
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     pub seconds: Option<f64>,
     /// Also measure these other systems, if they are installed.
@@ -521,6 +531,15 @@ fn parse_sessions(text: &str) -> Result<usize, String> {
     match text.trim().parse() {
         Ok(count) if (1..=SESSIONS_MAX).contains(&count) => Ok(count),
         _ => Err(format!("sessions go from 1 to {SESSIONS_MAX}")),
+    }
+}
+
+fn parse_time(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "seconds are a number such as 110".to_owned())?;
+    if (0.0..=86_400.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("the time goes from 0 to 86400".to_owned())
     }
 }
 

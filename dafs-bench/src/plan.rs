@@ -1,6 +1,6 @@
 //! The command line with its defaults filled in: what a benchmark is to run.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -53,6 +53,12 @@ pub struct Plan {
     pub sessions: usize,
     /// Rounds.
     pub repeats: u32,
+    /// What is repeated beyond them, for `crossover`, is repeated before this.
+    #[serde(skip)]
+    pub until: Option<Instant>,
+    /// Directories that the benchmark runs on, one after the other, from this one on.
+    #[serde(skip)]
+    pub directories: usize,
     /// Length of one measurement.
     #[serde(rename = "seconds", serialize_with = "seconds")]
     pub budget: Budget,
@@ -91,12 +97,18 @@ impl Plan {
                     ..Defaults::default()
                 },
             ),
-            Benchmark::Crossover(options) => {
+            Benchmark::Crossover { options, .. } => {
                 let sizes = (8..=20).map(|log2| 1 << log2).collect();
                 (
                     "crossover",
                     options,
-                    Defaults { sizes, methods: vec![Inline, Direct, Auto], ..Defaults::default() },
+                    Defaults {
+                        sizes,
+                        methods: vec![Inline, Direct, Auto],
+                        repeats: 3,
+                        seconds: 0.02,
+                        ..Defaults::default()
+                    },
                 )
             }
             Benchmark::Overlap(options) => (
@@ -221,6 +233,8 @@ impl Plan {
             segments: options.segments.unwrap_or(SEGMENTS),
             sessions: 1,
             repeats: options.repeats.unwrap_or(defaults.repeats),
+            until: None,
+            directories: 1,
             budget: Budget {
                 duration: Duration::from_secs_f64(options.seconds.unwrap_or(defaults.seconds)),
                 ops_min: 20,

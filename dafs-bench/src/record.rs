@@ -149,6 +149,9 @@ pub struct Row {
     /// The greatest of them.
     #[serde(serialize_with = "rounded")]
     pub ratio_max: Option<f64>,
+    /// Rounds that these are medians over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<usize>,
     /// The rounds are further apart than [`SPREAD_MAX`], also when measured again: something else ran meanwhile.
     #[serde(skip_serializing_if = "is_false")]
     pub disturbed: bool,
@@ -262,9 +265,15 @@ pub struct Crossing {
     pub op: Op,
     /// Whether the client's memory was registered beforehand.
     pub registered: bool,
-    /// The measured crossing; `None` when Direct never won at the sizes run.
+    /// The last size at which Inline is faster by more than the spread of the rounds; `None` where it is at no size.
+    pub inline_until_bytes: Option<u64>,
+    /// The first size after it at which Direct is; `None` where it never is.
+    pub direct_from_bytes: Option<u64>,
+    /// Inline cannot carry `direct_from_bytes`.
+    pub inline_ends: bool,
+    /// Where the curves cross; `None` where they do not, or are one within their spread between the two sizes above.
     pub measured_bytes: Option<u64>,
-    /// The threshold that the server exported to the session.
+    /// The threshold that the server exported to the session: the size from which the client uses Direct.
     pub exported_bytes: Option<u64>,
 }
 
@@ -346,8 +355,10 @@ pub struct Panel {
     pub y: Axis,
     /// Curves.
     pub curves: Vec<Curve>,
-    /// Vertical lines.
+    /// Vertical lines and intervals.
     pub marks: Vec<Mark>,
+    /// Words below the title, a line each.
+    pub remarks: Vec<String>,
 }
 
 /// An axis and how it is divided.
@@ -383,13 +394,15 @@ pub struct Curve {
     pub reference: bool,
 }
 
-/// One vertical line.
+/// One vertical line, or an interval along the horizontal axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
     /// Name in the legend.
     pub name: String,
     /// Where on the horizontal axis.
     pub x: f64,
+    /// Where the interval ends that begins at `x`.
+    pub to: Option<f64>,
     /// Dashed rather than solid.
     pub dashed: bool,
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -27,11 +28,15 @@ use crate::{interrupt, rdma, sys, workload};
 
 /// Runs what `cli` asks for and reports it. Children and files are gone when it returns, however it returns.
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
+    let start = Instant::now();
     interrupt::install()?;
     raise_open_files_limit();
     let options = cli.benchmark.options();
     let pins = Pins::choose(options.pin)?;
-    let plan = Plan { same_cpu: pins.same_cpu(), ..Plan::of(&cli.benchmark) };
+    let mut plan = Plan { same_cpu: pins.same_cpu(), ..Plan::of(&cli.benchmark) };
+    if let Benchmark::Crossover { time, .. } = &cli.benchmark {
+        plan.until = Some(start + Duration::from_secs_f64(*time));
+    }
     check_outputs(&cli.benchmark, options)?;
     check_options(&cli.benchmark, plan.benchmark, options)?;
     let verbs = plan.needs_rdma_device().then(|| rdma::device_address(options.verbs_address)).transpose()?;
@@ -47,7 +52,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let options_used = settings(&cli.benchmark, &plan)?;
     let mut outcome =
         Outcome { benchmark: plan.benchmark.to_owned(), options: options_used, ..Outcome::default() };
-    for directory in &directories {
+    for (index, directory) in directories.iter().enumerate() {
+        plan.directories = directories.len() - index;
         progress.doing("writing the file");
         let file = directory.path().join(DATA_FILE);
         write_data(&file)?;
@@ -102,7 +108,7 @@ fn room(benchmark: &Benchmark, plan: &Plan) -> Room {
 impl Benchmark {
     /// It times what a server does with a file, which is another path on a disk's file system than in memory.
     fn times_the_path_of_a_file(&self) -> bool {
-        matches!(self, Self::Latency(_) | Self::Bandwidth(_) | Self::Iops(_) | Self::Crossover(_))
+        matches!(self, Self::Latency(_) | Self::Bandwidth(_) | Self::Iops(_) | Self::Crossover { .. })
     }
 
     /// It has one file in memory and one on a disk.
@@ -113,7 +119,7 @@ impl Benchmark {
     fn has_plot(&self) -> bool {
         matches!(
             self,
-            Self::Crossover(_)
+            Self::Crossover { .. }
                 | Self::Overlap(_)
                 | Self::Noncontiguous(_)
                 | Self::Listio(_)
@@ -132,7 +138,7 @@ impl Benchmark {
             Self::Latency(options)
             | Self::Bandwidth(options)
             | Self::Iops(options)
-            | Self::Crossover(options)
+            | Self::Crossover { options, .. }
             | Self::Overlap(options)
             | Self::Noncontiguous(options)
             | Self::Listio(options)

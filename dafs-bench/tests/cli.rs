@@ -31,6 +31,9 @@ fn limits_on_standard_output_are_json_with_a_row_for_each_limit() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["benchmark"], "limits");
     assert!(document["machine"]["cores"].as_u64().unwrap() >= 1);
+    assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(document["command"][1], "limits");
+    assert_eq!(document["options"]["repeats"], 1);
     let rows = document["rows"].as_array().unwrap();
     for limit in [
         "ring",

@@ -10,6 +10,10 @@ use crate::record::{Crossing, Outcome, Row};
 #[derive(Serialize)]
 struct Document<'a> {
     benchmark: &'a str,
+    /// Of this program.
+    version: &'a str,
+    /// The command line.
+    command: Vec<String>,
     machine: &'a Machine,
     options: &'a serde_json::Value,
     rows: &'a [Row],
@@ -23,6 +27,8 @@ struct Document<'a> {
 pub fn write(outcome: &Outcome, machine: &Machine, mut to: impl Write) -> std::io::Result<()> {
     let document = Document {
         benchmark: &outcome.benchmark,
+        version: env!("CARGO_PKG_VERSION"),
+        command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
         machine,
         options: &outcome.options,
         rows: &outcome.rows,
@@ -55,12 +61,18 @@ mod tests {
             method: Some(Method::Inline),
             registered: Some(true),
             ratio: Some(1.23456),
+            rounds: Some(7),
             limit_unit: Some(Unit::MibPerS),
             ..Row::default()
         };
         let notes = vec!["a word".to_owned()];
         let outcome = Outcome { benchmark: "latency".into(), rows: vec![row], notes, ..Outcome::default() };
         let value = written(&outcome);
+        let mut document: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        document.sort_unstable();
+        assert_eq!(document, ["benchmark", "command", "machine", "notes", "options", "rows", "version"]);
+        assert_eq!(value["version"], env!("CARGO_PKG_VERSION"));
+        assert!(value["command"].as_array().is_some_and(|words| !words.is_empty()));
         let mut keys: Vec<&str> = value["rows"][0].as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected = [
             "transport",
@@ -79,6 +91,7 @@ mod tests {
             "ratio",
             "ratio_min",
             "ratio_max",
+            "rounds",
         ];
         keys.sort_unstable();
         expected.sort_unstable();
@@ -98,6 +111,9 @@ mod tests {
             case: None,
             op: Op::Write,
             registered: false,
+            inline_until_bytes: Some(2048),
+            direct_from_bytes: None,
+            inline_ends: false,
             measured_bytes: None,
             exported_bytes: Some(4096),
         };

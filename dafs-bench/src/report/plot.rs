@@ -17,7 +17,15 @@ use crate::report::{figure, size};
 const PANEL: (u32, u32) = (560, 400);
 const TITLE_HEIGHT: u32 = 44;
 const LEGEND_LINE_HEIGHT: u32 = 22;
-const LEGEND_COLUMN_WIDTH: u32 = 270;
+const LEGEND_COLUMNS_MAX: u32 = 4;
+/// Left of the names in the legend: a margin and a piece of the curve.
+const LEGEND_LINE_WIDTH: u32 = 38;
+const LEGEND_MARGIN: u32 = 24;
+const REMARK_HEIGHT: u32 = 17;
+const TITLE_FONT: u32 = 22;
+const PANEL_FONT: u32 = 17;
+const LEGEND_FONT: u32 = 13;
+const REMARK_FONT: u32 = 12;
 
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
@@ -56,15 +64,18 @@ type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 fn draw(chart: &Chart, text: &mut String) -> Drawn<()> {
     let columns = chart.columns.clamp(1, chart.panels.len().max(1));
     let rows = chart.panels.len().div_ceil(columns).max(1);
-    let width = PANEL.0 * u32::try_from(columns)?;
     let legend = Legend::of(chart);
+    // One column of the legend and the title, in its smallest font, have room however few panels there are.
+    let width = PANEL.0 * u32::try_from(columns)?;
+    let width = width.max(legend.column_width() + LEGEND_MARGIN);
     let legend_height = legend.height(width);
     let height = TITLE_HEIGHT + PANEL.1 * u32::try_from(rows)? + legend_height;
     let root = SVGBackend::with_string(text, (width, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let (title_area, rest) = root.split_vertically(TITLE_HEIGHT);
-    let centre =
-        TextStyle::from(("sans-serif", 22).into_font()).color(&INK).pos(Pos::new(HPos::Center, VPos::Center));
+    let centre = TextStyle::from(("sans-serif", fitting(&chart.title, TITLE_FONT, width)).into_font())
+        .color(&INK)
+        .pos(Pos::new(HPos::Center, VPos::Center));
     title_area.draw_text(
         &chart.title,
         &centre,
@@ -82,15 +93,40 @@ fn draw(chart: &Chart, text: &mut String) -> Drawn<()> {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
+/// A bound of the width of `text`: few characters of a font without serifs are wider, in the mean of a line.
+fn text_width(text: &str, font: u32) -> u32 {
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX).saturating_mul(font).saturating_mul(3) / 5
+}
+
+/// The size of a font, at most `font`, in which `text` is no wider than `width` and a margin.
+fn fitting(text: &str, font: u32, width: u32) -> u32 {
+    let room = width.saturating_sub(LEGEND_MARGIN);
+    (1..=font).rev().find(|&font| text_width(text, font) <= room).unwrap_or(1)
+}
+
 fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
+    let width = area.dim_in_pixel().0;
+    let (area, words) = area.split_vertically(PANEL.1 - REMARK_HEIGHT * u32::try_from(panel.remarks.len())?);
+    // All in one size, that of the longest.
+    let fonts = panel.remarks.iter().map(|remark| fitting(remark, REMARK_FONT, width));
+    let font = fonts.min().unwrap_or(REMARK_FONT);
+    for (line, remark) in (0..).zip(&panel.remarks) {
+        let style = TextStyle::from(("sans-serif", font).into_font()).color(&INK);
+        let style = style.pos(Pos::new(HPos::Center, VPos::Center));
+        let y = i32::try_from(REMARK_HEIGHT)? * line + i32::try_from(REMARK_HEIGHT / 2)?;
+        words.draw_text(remark, &style, (i32::try_from(width / 2)?, y))?;
+    }
     let points = || panel.curves.iter().flat_map(|curve| curve.points.iter());
-    let marks = || panel.marks.iter().map(|mark| mark.x);
+    let marks = || panel.marks.iter().flat_map(|mark| [Some(mark.x), mark.to]).flatten();
     let x = Divided::of(&panel.x, points().map(|point| point.0).chain(marks()));
     let y = Divided::of(&panel.y, points().map(|point| point.1));
     let (x_low, x_high) = (x.low, x.high);
     let (y_low, y_high) = (y.low, y.high);
-    let mut axes = ChartBuilder::on(area)
-        .caption(&panel.title, ("sans-serif", 17).into_font().color(&INK))
+    let mut axes = ChartBuilder::on(&area)
+        .caption(
+            &panel.title,
+            ("sans-serif", fitting(&panel.title, PANEL_FONT, width)).into_font().color(&INK),
+        )
         .margin(10)
         .margin_right(22)
         .x_label_area_size(44)
@@ -107,16 +143,33 @@ fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
         .x_label_formatter(&|at| label(panel.x.scale, *at))
         .y_label_formatter(&|at| label(panel.y.scale, *at))
         .draw()?;
+    // Intervals stand one above the other, at the lower edge.
+    let mut heights = [0.03, 0.07, 0.11, 0.15].iter().cycle().map(|part| match panel.y.scale {
+        Scale::Log | Scale::LogBytes => y_low * (y_high / y_low).powf(*part),
+        Scale::Linear | Scale::Names(_) => y_low + (y_high - y_low) * part,
+    });
     for mark in &panel.marks {
         let at = mark.x.clamp(x_low, x_high);
-        let (style, dash) = legend.look(&mark.name);
-        draw_line(&mut axes, &[(at, y_low), (at, y_high)], style.stroke_width(1), dash)?;
+        let (style, dash, _) = legend.look(&mark.name);
+        match mark.to {
+            None => draw_line(&mut axes, &[(at, y_low), (at, y_high)], style.stroke_width(1), dash)?,
+            Some(to) => {
+                let (to, y) = (to.clamp(x_low, x_high), heights.next().unwrap_or(y_low));
+                draw_line(&mut axes, &[(at, y), (to, y)], style.stroke_width(3), dash)?;
+                let ends = [at, to].map(|x| {
+                    EmptyElement::at((x, y)) + PathElement::new(vec![(0, -6), (0, 6)], style.stroke_width(2))
+                });
+                axes.draw_series(ends)?;
+            }
+        }
     }
     for curve in &panel.curves {
-        let (style, dash) = legend.look(&curve.name);
+        let (style, dash, marker) = legend.look(&curve.name);
         draw_line(&mut axes, &curve.points, style.stroke_width(if curve.reference { 1 } else { 2 }), dash)?;
         if !curve.reference {
-            axes.draw_series(curve.points.iter().map(|point| Circle::new(*point, 3, style.filled())))?;
+            let marked =
+                |point: &(f64, f64)| EmptyElement::at(*point) + Polygon::new(marker.to_vec(), style.filled());
+            axes.draw_series(curve.points.iter().map(marked))?;
         }
     }
     Ok(())
@@ -246,6 +299,37 @@ impl Ranged for Divided {
     }
 }
 
+/// The corners of a shape, in pixels around a point.
+type Marker = &'static [(i32, i32)];
+
+/// Shapes that tell the curves apart without their colours, one for each colour.
+const MARKERS: [Marker; COLOURS.len()] = [
+    // Disc, square, triangles, diamond, cross.
+    &[(-1, -4), (1, -4), (4, -1), (4, 1), (1, 4), (-1, 4), (-4, 1), (-4, -1)],
+    &[(-4, -4), (4, -4), (4, 4), (-4, 4)],
+    &[(0, -5), (5, 4), (-5, 4)],
+    &[(0, 5), (5, -4), (-5, -4)],
+    &[(0, -6), (4, 0), (0, 6), (-4, 0)],
+    &[
+        (-1, -5),
+        (1, -5),
+        (1, -1),
+        (5, -1),
+        (5, 1),
+        (1, 1),
+        (1, 5),
+        (-1, 5),
+        (-1, 1),
+        (-5, 1),
+        (-5, -1),
+        (-1, -1),
+    ],
+];
+
+const MARK_COLOURS: [RGBColor; 2] = [INK, RGBColor(0x99, 0x55, 0xbb)];
+/// Dashes of marks: each colour has a line for one kind and one for the other, unlike those of all other colours.
+const MARK_DASHES: [[Option<(u32, u32)>; 2]; 2] = [[None, Some((5, 4))], [Some((14, 3)), Some((2, 3))]];
+
 /// Colour and dashes of a curve by its number: solid in each colour, then dashed.
 fn look_of(number: usize) -> (RGBColor, Option<(u32, u32)>) {
     let colour = COLOURS[number % COLOURS.len()];
@@ -265,6 +349,7 @@ struct Entry {
     colour: RGBColor,
     dash: Option<(u32, u32)>,
     points: bool,
+    marker: Marker,
 }
 
 impl Legend {
@@ -286,10 +371,11 @@ impl Legend {
                     colour,
                     dash,
                     points: !curve.reference,
+                    marker: MARKERS[taken.saturating_sub(1) % MARKERS.len()],
                 });
             }
         }
-        let mut mark_colours = [INK, RGBColor(0x99, 0x55, 0xbb)].iter().cycle().copied();
+        let mut mark_colours = MARK_COLOURS.iter().cycle().copied();
         for mark in chart.panels.iter().flat_map(|panel| &panel.marks) {
             if legend.entries.iter().any(|entry| entry.name == mark.name) {
                 continue;
@@ -302,20 +388,30 @@ impl Legend {
                 Some(colour) => colour,
                 None => mark_colours.next().unwrap_or(INK),
             };
-            let dash = mark.dashed.then_some((5, 4));
-            legend.entries.push(Entry { name: mark.name.clone(), colour, dash, points: false });
+            let of_colour = MARK_COLOURS.iter().position(|of_marks| *of_marks == colour).unwrap_or(0);
+            let dash = MARK_DASHES[of_colour][usize::from(mark.dashed)];
+            let name = mark.name.clone();
+            legend.entries.push(Entry { name, colour, dash, points: false, marker: MARKERS[0] });
         }
         legend
     }
 
-    /// Colour, and the lengths of dashes and gaps.
-    fn look(&self, name: &str) -> (ShapeStyle, Option<(u32, u32)>) {
+    /// Colour, the lengths of dashes and gaps, and what stands at the points.
+    fn look(&self, name: &str) -> (ShapeStyle, Option<(u32, u32)>, Marker) {
         let entry = self.entries.iter().find(|entry| entry.name == name);
-        (ShapeStyle::from(&entry.map_or(INK, |entry| entry.colour)), entry.and_then(|entry| entry.dash))
+        let colour = entry.map_or(INK, |entry| entry.colour);
+        let marker = entry.map_or(MARKERS[0], |entry| entry.marker);
+        (ShapeStyle::from(&colour), entry.and_then(|entry| entry.dash), marker)
+    }
+
+    /// Room for the longest name.
+    fn column_width(&self) -> u32 {
+        let names = self.entries.iter().map(|entry| text_width(&entry.name, LEGEND_FONT));
+        LEGEND_LINE_WIDTH + names.max().unwrap_or(0) + LEGEND_MARGIN
     }
 
     fn columns(&self, width: u32) -> usize {
-        (width / LEGEND_COLUMN_WIDTH).clamp(1, 4) as usize
+        (width.saturating_sub(LEGEND_MARGIN) / self.column_width()).clamp(1, LEGEND_COLUMNS_MAX) as usize
     }
 
     fn height(&self, width: u32) -> u32 {
@@ -326,12 +422,13 @@ impl Legend {
     fn draw(&self, area: &Area<'_>, width: u32) -> Drawn<()> {
         let columns = self.columns(width);
         let lines = self.entries.len().div_ceil(columns).max(1);
-        let left = TextStyle::from(("sans-serif", 13).into_font())
+        let left = TextStyle::from(("sans-serif", LEGEND_FONT).into_font())
             .color(&INK)
             .pos(Pos::new(HPos::Left, VPos::Center));
         for (index, entry) in self.entries.iter().enumerate() {
             // Column by column, as a legend is read.
-            let x = i32::try_from(index / lines)? * i32::try_from(LEGEND_COLUMN_WIDTH)? + 78;
+            let x = i32::try_from(index / lines)? * i32::try_from(self.column_width())?
+                + i32::try_from(LEGEND_MARGIN)?;
             let y = i32::try_from(index % lines)? * i32::try_from(LEGEND_LINE_HEIGHT)? + 12;
             let style = ShapeStyle::from(&entry.colour).stroke_width(if entry.points { 2 } else { 1 });
             let line = [(x, y), (x + 30, y)];
@@ -340,9 +437,11 @@ impl Legend {
                 None => area.draw(&PathElement::new(line, style))?,
             }
             if entry.points {
-                area.draw(&Circle::new((x + 15, y), 3, style.filled()))?;
+                area.draw(
+                    &(EmptyElement::at((x + 15, y)) + Polygon::new(entry.marker.to_vec(), style.filled())),
+                )?;
             }
-            area.draw_text(&entry.name, &left, (x + 38, y))?;
+            area.draw_text(&entry.name, &left, (x + i32::try_from(LEGEND_LINE_WIDTH)?, y))?;
         }
         Ok(())
     }
@@ -359,7 +458,8 @@ mod tests {
             x: Axis { label: "size".into(), scale: Scale::LogBytes },
             y: Axis { label: "latency (µs)".into(), scale },
             curves: vec![Curve { name: "inline".into(), points, reference: false }],
-            marks: vec![Mark { name: "measured".into(), x: 4096.0, dashed: false }],
+            marks: vec![Mark { name: "measured".into(), x: 4096.0, to: None, dashed: false }],
+            remarks: vec!["between 2 KiB and 4 KiB".into()],
         }
     }
 
@@ -368,7 +468,15 @@ mod tests {
         let panel = panel(vec![(256.0, 1.0), (65536.0, 20.0)], Scale::Log);
         let chart = Chart { title: "Crossover & more".into(), panels: vec![panel], columns: 2 };
         let svg = render(&chart).unwrap();
-        for text in ["Crossover &amp; more", "tcp, read", "latency (µs)", "inline", "measured", "4 KiB"] {
+        for text in [
+            "Crossover &amp; more",
+            "tcp, read",
+            "latency (µs)",
+            "inline",
+            "measured",
+            "between 2 KiB and",
+            "4 KiB",
+        ] {
             assert!(svg.contains(text), "{text} is missing");
         }
         assert!(svg.trim_end().ends_with("</svg>"));
@@ -388,5 +496,72 @@ mod tests {
     fn chart_with_zero_and_infinite_values_on_log_axis_is_drawn() {
         let panel = panel(vec![(0.0, 0.0), (f64::NAN, f64::INFINITY), (64.0, 2.0)], Scale::Log);
         assert!(render(&Chart { title: String::new(), panels: vec![panel], columns: 1 }).is_ok());
+    }
+
+    /// What stands in quotes after ` NAME=` in an element of SVG.
+    fn attribute<'a>(element: &'a str, name: &str) -> &'a str {
+        let (_, rest) = element.split_once(&format!(" {name}=\"")).unwrap();
+        rest.split_once('"').unwrap().0
+    }
+
+    #[test]
+    fn text_of_any_length_stays_within_the_picture() {
+        let long = "client-initiated, ordinary memory, and a name that goes on for quite a while";
+        for (columns, count) in [(1, 1), (1, 4), (2, 2), (2, 9)] {
+            let mut panel = panel(vec![(256.0, 1.0), (1e6, 20.0)], Scale::Log);
+            panel.title = long.repeat(2);
+            panel.remarks = vec![long.repeat(2), long.to_owned()];
+            let names = (0..count).map(|number| format!("{number} {long}"));
+            panel.curves =
+                names.map(|name| Curve { name, points: vec![(256.0, 1.0)], reference: false }).collect();
+            let panels = vec![panel; columns];
+            let svg = render(&Chart { title: long.repeat(2), panels, columns }).unwrap();
+            let width: f64 = attribute(svg.lines().next().unwrap(), "width").parse().unwrap();
+            let height: f64 = attribute(svg.lines().next().unwrap(), "height").parse().unwrap();
+            let mut seen = 0;
+            for element in svg.split("<text").skip(1).filter(|element| !element.contains("transform")) {
+                let (head, rest) = element.split_once('>').unwrap();
+                let text = rest.split_once("</text>").unwrap().0.trim();
+                let number = |name| attribute(head, name).parse::<f64>().unwrap();
+                // The mean width of a character is a little over half of its height.
+                let wide = text.chars().count() as f64 * number("font-size") * 0.6;
+                let before = match attribute(head, "text-anchor") {
+                    "middle" => wide / 2.0,
+                    "end" => wide,
+                    _ => 0.0,
+                };
+                let left = number("x") - before;
+                assert!(left >= 0.0 && left + wide <= width, "{text}: {left} to {} of {width}", left + wide);
+                assert!((0.0..=height).contains(&number("y")), "{text}");
+                seen += 1;
+            }
+            assert!(seen > count + columns, "{seen}");
+        }
+    }
+
+    #[test]
+    fn interval_is_drawn_from_end_to_end() {
+        let lines = |to| {
+            let mut panel = panel(vec![(256.0, 1.0), (65536.0, 20.0)], Scale::Log);
+            panel.marks[0].to = to;
+            let chart = Chart { title: String::new(), panels: vec![panel], columns: 1 };
+            render(&chart).unwrap().matches("<polyline").count()
+        };
+        // A bar and two ends in place of a line.
+        assert_eq!(lines(Some(16_384.0)), lines(None) + 2);
+    }
+
+    #[test]
+    fn curves_and_marks_differ_without_their_colours() {
+        let mut looks: Vec<_> = (0..MARKERS.len() * 2)
+            .map(|number| (MARKERS[number % MARKERS.len()], look_of(number).1))
+            .collect();
+        looks.sort_unstable();
+        looks.dedup();
+        assert_eq!(looks.len(), MARKERS.len() * 2);
+        let mut dashes = MARK_DASHES.concat();
+        dashes.sort_unstable();
+        dashes.dedup();
+        assert_eq!(dashes.len(), 4);
     }
 }

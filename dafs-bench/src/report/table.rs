@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::machine::Machine;
 use crate::record::{MpiRow, Outcome, Row};
-use crate::report::{figure, size};
+use crate::report::{crossing as faster, figure, size, threshold};
 
 /// Draws `outcome` as text that ends with a newline.
 pub fn render(outcome: &Outcome, machine: &Machine) -> String {
@@ -22,20 +22,20 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
     );
     text.push_str(&grid(&columns(&outcome.rows), &outcome.rows.iter().map(cells).collect::<Vec<_>>()));
     if let Some(crossings) = &outcome.crossings {
-        let bytes = |value: Option<u64>| value.map_or_else(|| "never".to_owned(), size);
         let rows = crossings.iter().map(|crossing| {
             vec![
                 crossing.transport.clone(),
                 crossing.case.unwrap_or("-").to_owned(),
                 crossing.op.to_string(),
                 yes_no(Some(crossing.registered)),
-                bytes(crossing.measured_bytes),
-                bytes(crossing.exported_bytes),
+                faster(crossing),
+                crossing.measured_bytes.map_or_else(|| "-".to_owned(), size),
+                threshold(crossing.exported_bytes),
             ]
         });
-        text.push_str("\nDirect pays from\n");
+        text.push_str("\nDirect beside inline\n");
         let has_case = crossings.iter().any(|crossing| crossing.case.is_some());
-        let titles = ["transport", "case", "op", "registered", "measured", "exported"];
+        let titles = ["transport", "case", "op", "registered", "is faster", "crossing", "is used"];
         let titles = titles.map(|title| (title, title != "case" || has_case));
         text.push_str(&grid(&titles, &rows.collect::<Vec<_>>()));
     }
@@ -46,7 +46,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 39] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 40] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
@@ -88,8 +88,15 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 39] {
         ("added us", any(|row| row.added_us.is_some())),
         ("ratio", any(|row| row.ratio.is_some())),
         ("spread", any(|row| row.ratio_min.is_some())),
+        ("rounds", rounds_differ(rows)),
         ("disturbed", any(|row| row.disturbed)),
     ]
+}
+
+/// Some cases were repeated, and others not.
+fn rounds_differ(rows: &[Row]) -> bool {
+    let first = rows.first().and_then(|row| row.rounds);
+    rows.iter().any(|row| row.rounds != first)
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -142,6 +149,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.ratio_min
             .zip(row.ratio_max)
             .map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
+        row.rounds.map_or_else(|| "-".to_owned(), |rounds| rounds.to_string()),
         if row.disturbed { "disturbed".to_owned() } else { String::new() },
     ]
 }
@@ -238,6 +246,7 @@ mod tests {
                 "added us",
                 "ratio",
                 "spread",
+                "rounds",
                 "disturbed",
             ]
         );

@@ -28,7 +28,6 @@ pub(super) fn run(bench: &mut Bench<'_>, library: &Path) -> anyhow::Result<()> {
     let sizes = bench.plan.sizes.clone();
     let loads: Vec<(Op, usize)> =
         bench.plan.ops.iter().flat_map(|op| sizes.iter().map(|size| (*op, *size))).collect();
-    bench.progress.expect((bench.plan.repeats as usize + 1) * loads.len());
     let mut all: Vec<Rounds> = vec![Rounds::default(); loads.len()];
     for round in 0..=bench.plan.repeats {
         for ((op, size), rounds) in loads.iter().zip(&mut all) {

@@ -1,30 +1,39 @@
 //! Inline against Direct, by size: where Direct starts to pay.
 
+use std::time::Instant;
+
+use crate::limit::Limit;
+use crate::load::Load;
 use crate::plan::Plan;
-use crate::record::{Axis, Chart, Crossing, Curve, Mark, Method, Op, Panel, Row, Scale, Unit};
+use crate::record::{Axis, Chart, Crossing, Curve, Mark, Method, Op, Panel, Row, SPREAD_MAX, Scale, Unit};
+use crate::report;
 use crate::subject::Subject;
-use crate::workload::Bench;
+use crate::workload::crossing::{self, Compared};
+use crate::workload::{Bench, Round, worst_spread};
 
 /// What a panel has curves of.
 const METHODS: [Method; 6] =
     [Method::Inline, Method::Direct, Method::Auto, Method::Eager, Method::ClientInitiated, Method::Hybrid];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    let plan = bench.plan;
+    let subjects = plan.transports.len() + plan.peers.len() + plan.mounts.len();
+    let mut parts_left = subjects * plan.ops.len() * plan.directories;
+    bench.progress.announce(parts_left * plan.sizes.len(), parts_left, plan.until);
     let mut crossings = Vec::new();
     let mut panels = Vec::new();
     bench.each_subject(
         |plan, _| vec![plan.poll()],
         |bench, subject| {
             for &op in &bench.plan.ops {
+                let share = bench.plan.until.map(|until| share(Instant::now(), until, parts_left));
+                let points = measure(bench, subject, op, share)?;
+                parts_left = parts_left.saturating_sub(1);
+                let found = crossings_of(subject, op, bench.plan, &points);
                 let mut rows = Vec::new();
-                for &bytes in &bench.plan.sizes {
-                    let limit = bench.latency_limit(subject, bytes);
-                    let load = bench.load(op, bytes, 1);
-                    // All in the same rounds, for it is their difference that counts.
-                    let loads = bench.variants(&load);
-                    rows.extend(bench.compare(subject, limit, Unit::Us, &loads)?);
+                for point in points {
+                    rows.extend(bench.rows(subject, point.limit, Unit::Us, &point.loads, &point.rounds));
                 }
-                let found = crossings_of(subject, op, bench.plan, &rows);
                 panels.push(panel(subject, op, &rows, &found));
                 crossings.extend(found);
             }
@@ -37,23 +46,108 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// All that was measured at one size.
+struct Point {
+    bytes: usize,
+    limit: Limit,
+    loads: Vec<Load>,
+    rounds: Vec<Vec<Round>>,
+}
+
+/// When a part ends that begins at `now`, where as many as `parts` have until `until`: what one leaves is for the others.
+fn share(now: Instant, until: Instant, parts: usize) -> Instant {
+    let parts = u32::try_from(parts).unwrap_or(u32::MAX).max(1);
+    now + until.saturating_duration_since(now) / parts
+}
+
+/// A pass over all sizes. Then, until `end`, those that were disturbed once more, and those near a crossing again and again.
+fn measure(
+    bench: &mut Bench<'_>,
+    subject: &mut dyn Subject,
+    op: Op,
+    end: Option<Instant>,
+) -> anyhow::Result<Vec<Point>> {
+    let mut points = Vec::new();
+    for &bytes in &bench.plan.sizes {
+        let start = Instant::now();
+        let limit = bench.latency_limit(subject, bytes);
+        let load = bench.load(op, bytes, 1);
+        // All in the same rounds, for it is their difference that counts.
+        let loads = bench.variants(&load);
+        let loads = bench.ready(subject, &loads)?;
+        if !loads.is_empty() {
+            let rounds = bench.rounds(subject, limit, Unit::Us, &loads)?;
+            points.push(Point { bytes, limit, loads, rounds });
+        }
+        bench.progress.pass(start.elapsed());
+    }
+    let time_left = || end.is_some_and(|end| Instant::now() < end);
+    for point in &mut points {
+        if worst_spread(&point.rounds) > SPREAD_MAX && time_left() {
+            let again = bench.rounds(subject, point.limit, Unit::Us, &point.loads)?;
+            if worst_spread(&again) < worst_spread(&point.rounds) {
+                point.rounds = again;
+            }
+        }
+    }
+    let memories = if can_cross(subject, bench.plan) { &bench.plan.registered[..] } else { &[] };
+    while time_left() {
+        let near = |&registered: &bool| crossing::near(&compared(&points, registered));
+        let mut near: Vec<usize> = memories.iter().flat_map(near).collect();
+        near.sort_unstable();
+        near.dedup();
+        if near.is_empty() {
+            break;
+        }
+        for index in near {
+            let Point { limit, loads, rounds, .. } = &mut points[index];
+            bench.one_round(subject, *limit, Unit::Us, loads, rounds)?;
+            if !time_left() {
+                break;
+            }
+        }
+    }
+    bench.progress.part();
+    Ok(points)
+}
+
+/// Whether both methods are measured.
+fn can_cross(subject: &dyn Subject, plan: &Plan) -> bool {
+    subject.has_methods() && [Method::Inline, Method::Direct].iter().all(|both| plan.methods.contains(both))
+}
+
+/// The two methods at each size of which there is anything with this memory.
+fn compared(points: &[Point], registered: bool) -> Vec<Compared> {
+    let times = |point: &Point, method| -> Vec<f64> {
+        let loads = point.loads.iter().zip(&point.rounds);
+        let rounds = loads.filter(|(load, _)| load.method == method && load.registered == registered);
+        rounds.flat_map(|(_, rounds)| rounds.iter().filter_map(|round| round.p50_us)).collect()
+    };
+    let one = |point: &Point| {
+        let (inline, direct) = (times(point, Method::Inline), times(point, Method::Direct));
+        Compared::of(point.bytes as u64, &inline, &direct)
+    };
+    points.iter().map(one).collect()
+}
+
 /// Where the two methods cross, if both were measured.
-fn crossings_of(subject: &dyn Subject, op: Op, plan: &Plan, rows: &[Row]) -> Vec<Crossing> {
-    if !subject.has_methods()
-        || ![Method::Inline, Method::Direct].iter().all(|both| plan.methods.contains(both))
-    {
+fn crossings_of(subject: &dyn Subject, op: Op, plan: &Plan, points: &[Point]) -> Vec<Crossing> {
+    if !can_cross(subject, plan) {
         return Vec::new();
     }
-    let one = |&registered: &bool| Crossing {
-        transport: subject.transport().to_owned(),
-        case: None,
-        op,
-        registered,
-        measured_bytes: crossing(
-            &times(rows, Method::Inline, Some(registered)),
-            &times(rows, Method::Direct, Some(registered)),
-        ),
-        exported_bytes: subject.exported_threshold(op, registered),
+    let one = |&registered: &bool| {
+        let found = crossing::crossing(&compared(points, registered));
+        Crossing {
+            transport: subject.transport().to_owned(),
+            case: None,
+            op,
+            registered,
+            inline_until_bytes: found.inline_until,
+            direct_from_bytes: found.direct_from,
+            inline_ends: found.inline_ends,
+            measured_bytes: found.exact,
+            exported_bytes: subject.exported_threshold(op, registered),
+        }
     };
     plan.registered.iter().map(one).collect()
 }
@@ -62,31 +156,6 @@ fn crossings_of(subject: &dyn Subject, op: Op, plan: &Plan, rows: &[Row]) -> Vec
 fn times(rows: &[Row], method: Method, registered: Option<bool>) -> Vec<(f64, f64)> {
     let rows = rows.iter().filter(|row| row.method == Some(method) && row.registered == registered);
     rows.filter_map(|row| Some((row.bytes as f64, row.p50_us?))).collect()
-}
-
-/// The size from which `direct` stays at or below `inline`. Between two sizes measured it is interpolated, both axes
-/// logarithmic. Past the largest size that Inline can carry, Direct wins by default. `None` when Direct never wins.
-fn crossing(inline: &[(f64, f64)], direct: &[(f64, f64)]) -> Option<u64> {
-    let inline_us = |bytes: f64| inline.iter().find(|(size, _)| *size == bytes).map(|(_, us)| *us);
-    // How much Direct is ahead, as a logarithm; infinitely where Inline cannot go.
-    let lead =
-        |(bytes, us): &(f64, f64)| inline_us(*bytes).map_or(f64::INFINITY, |inline| (inline / us).ln());
-    let leads: Vec<(f64, f64)> = direct.iter().map(|point| (point.0, lead(point))).collect();
-    let first = leads.iter().rposition(|(_, lead)| *lead < 0.0).map_or(0, |last_behind| last_behind + 1);
-    let (bytes, ahead) = *leads.get(first)?;
-    let exact = match first.checked_sub(1).map(|before| leads[before]) {
-        Some((before, behind)) if ahead.is_finite() => {
-            let part = -behind / (ahead - behind);
-            before * (bytes / before).powf(part)
-        }
-        _ => bytes,
-    };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between two sizes that are usize"
-    )]
-    Some(exact.round() as u64)
 }
 
 fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) -> Panel {
@@ -110,15 +179,25 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
     curves.push(Curve { name: "raw limit".to_owned(), points: floor, reference: true });
     curves.retain(|curve| !curve.points.is_empty());
     let mut marks = Vec::new();
+    let mut remarks = Vec::new();
     for crossing in crossings {
-        let mut mark = |bytes: Option<u64>, kind: &str, dashed| {
-            if let Some(bytes) = bytes {
-                let name = format!("{kind} crossing, {}", memory(crossing.registered));
-                marks.push(Mark { name, x: bytes as f64, dashed });
-            }
+        let memory = memory(crossing.registered);
+        let mut mark = |kind: &str, x: Option<u64>, to: Option<u64>, dashed| {
+            let to = to.map(|bytes| bytes as f64);
+            marks.extend(x.map(|x| Mark {
+                name: format!("{kind} crossing, {memory}"),
+                x: x as f64,
+                to,
+                dashed,
+            }));
         };
-        mark(crossing.measured_bytes, "measured", false);
-        mark(crossing.exported_bytes, "exported", true);
+        mark("measured", crossing.measured_bytes, None, false);
+        if crossing.direct_from_bytes.is_some() {
+            mark("measured", crossing.inline_until_bytes, crossing.direct_from_bytes, false);
+        }
+        mark("exported", crossing.exported_bytes, None, true);
+        let (faster, used) = (report::crossing(crossing), report::threshold(crossing.exported_bytes));
+        remarks.push(format!("{memory}: direct is faster: {faster}; is used: {used}"));
     }
     Panel {
         title: format!("{}, {op}", subject.transport()),
@@ -126,6 +205,7 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
         y: Axis { label: "median latency (µs)".to_owned(), scale: Scale::Log },
         curves,
         marks,
+        remarks,
     }
 }
 
@@ -169,38 +249,45 @@ mod tests {
         for (methods, crossings) in [("direct,auto", 0), ("inline", 0), ("inline,direct", 1)] {
             let arguments = ["dafs-bench", "crossover", "--registered", "yes", "--method", methods];
             let plan = Plan::of(&crate::cli::Cli::parse_from(arguments).benchmark);
-            assert_eq!(crossings_of(&Both, Op::Read, &plan, &rows).len(), crossings, "{methods}");
+            assert_eq!(crossings_of(&Both, Op::Read, &plan, &[]).len(), crossings, "{methods}");
         }
         let curves = panel(&Both, Op::Read, &rows, &[]).curves;
         assert_eq!(curves.iter().filter(|curve| !curve.reference).count(), METHODS.len());
     }
 
     #[test]
-    fn crossing_between_sizes_is_interpolated() {
-        let inline = [(1024.0, 1.0), (4096.0, 4.0)];
-        let direct = [(1024.0, 2.0), (4096.0, 2.0)];
-        assert_eq!(crossing(&inline, &direct), Some(2048));
+    fn part_has_its_share_of_the_time_that_is_left() {
+        let now = Instant::now();
+        let second = std::time::Duration::from_secs(1);
+        assert_eq!(share(now, now + 8 * second, 4), now + 2 * second);
+        assert_eq!(share(now, now + 8 * second, 0), now + 8 * second);
+        assert_eq!(share(now + second, now, 4), now + second);
     }
 
     #[test]
-    fn crossing_is_after_the_last_size_where_direct_is_behind() {
-        let inline = [(1.0, 1.0), (2.0, 3.0), (4.0, 1.0), (8.0, 4.0)];
-        let direct = [(1.0, 2.0), (2.0, 2.0), (4.0, 2.0), (8.0, 2.0)];
-        assert_eq!(crossing(&inline, &direct), Some(6));
-    }
-
-    #[test]
-    fn crossing_is_the_smallest_size_when_direct_always_wins() {
-        assert_eq!(crossing(&[(4.0, 2.0), (8.0, 2.0)], &[(4.0, 1.0), (8.0, 1.0)]), Some(4));
-    }
-
-    #[test]
-    fn crossing_is_none_when_direct_never_wins() {
-        assert_eq!(crossing(&[(4.0, 1.0), (8.0, 1.0)], &[(4.0, 2.0), (8.0, 2.0)]), None);
-    }
-
-    #[test]
-    fn crossing_is_where_inline_ends_when_it_wins_until_there() {
-        assert_eq!(crossing(&[(4.0, 1.0)], &[(4.0, 2.0), (8.0, 2.0)]), Some(8));
+    fn picture_says_in_words_and_draws_only_what_is_certain() {
+        let crossing = |measured_bytes, direct_from_bytes, exported_bytes| Crossing {
+            transport: "shm".into(),
+            case: None,
+            op: Op::Read,
+            registered: true,
+            inline_until_bytes: Some(4096),
+            direct_from_bytes,
+            inline_ends: false,
+            measured_bytes,
+            exported_bytes,
+        };
+        let drawn = panel(&Both, Op::Read, &[], &[crossing(None, None, None)]);
+        assert!(drawn.marks.is_empty());
+        assert_eq!(drawn.remarks, ["registered: direct is faster: never; is used: never"]);
+        let drawn = panel(&Both, Op::Read, &[], &[crossing(None, Some(16_384), Some(16_385))]);
+        let marks: Vec<_> = drawn.marks.iter().map(|mark| (mark.x, mark.to, mark.dashed)).collect();
+        assert_eq!(marks, [(4096.0, Some(16_384.0), false), (16_385.0, None, true)]);
+        assert_eq!(
+            drawn.remarks,
+            ["registered: direct is faster: between 4 KiB and 16 KiB; is used: above 16 KiB"]
+        );
+        let drawn = panel(&Both, Op::Read, &[], &[crossing(Some(5000), Some(8192), None)]);
+        assert_eq!(drawn.marks.iter().map(|mark| mark.to).collect::<Vec<_>>(), [None, Some(8192.0)]);
     }
 }

@@ -54,7 +54,6 @@ fn compare(
     let load = bench.load(Op::Read, bytes, 1);
     let subject = if on_disk { &mut bulk.disk } else { &mut bulk.memory };
     let other = Mover::of(subject, outstanding)?;
-    bench.progress.expect(bench.plan.repeats as usize);
     bench.run_subject(subject, &load, bench.plan.budget)?;
     let mut rounds = Vec::new();
     for _ in 0..bench.plan.repeats {
@@ -176,7 +175,6 @@ fn share(
     members: &mut [Member],
     bytes: usize,
 ) -> anyhow::Result<[Row; 2]> {
-    bench.progress.expect(bench.plan.repeats as usize);
     let mut rounds = Vec::new();
     for _ in 0..bench.plan.repeats {
         interrupt::check()?;

@@ -9,7 +9,6 @@ use crate::workload::Bench;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let cases = cases(bench);
-    bench.progress.expect(cases.len());
     for (limit, unit, load) in cases {
         interrupt::check()?;
         bench.progress.doing(format!("{} {} bytes", limit.name(load.op), load.bytes));

@@ -60,7 +60,6 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 /// All cases in alternation.
 fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> anyhow::Result<()> {
     let mut rounds: Vec<Vec<[f64; 2]>> = vec![Vec::new(); CASES.len()];
-    bench.progress.expect((bench.plan.repeats as usize + 1) * CASES.len());
     for round in 0..=bench.plan.repeats {
         for (case, times) in CASES.iter().zip(&mut rounds) {
             interrupt::check()?;
@@ -167,7 +166,6 @@ pub(super) fn steps(
 fn held(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> anyhow::Result<()> {
     let (_, other) = &links[1];
     let mut count = 0;
-    bench.progress.expect(HELD.len());
     for more in HELD {
         bench.progress.doing(format!("{more} ranges are held"));
         while count < more {
@@ -218,6 +216,7 @@ fn panel(transport: &str, rows: &[Row]) -> Panel {
         y: Axis { label: "one step (µs)".to_owned(), scale: Scale::Log },
         curves: std::iter::once(curve).chain(CASES.iter().map(level)).collect(),
         marks: Vec::new(),
+        remarks: Vec::new(),
     }
 }
 

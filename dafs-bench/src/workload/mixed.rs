@@ -44,7 +44,6 @@ fn compare(
     let budget = bench.plan.budget;
     let on_disk = bench.load(Op::Read, bytes, queue_depth);
     let in_cache = Load { queue_depth: 1, ..on_disk };
-    bench.progress.expect(bench.plan.repeats as usize);
     bench.run_subject(pair.cached.as_mut(), &in_cache, budget)?;
     let mut rounds = Vec::new();
     for _ in 0..bench.plan.repeats {

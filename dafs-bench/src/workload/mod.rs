@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod binding;
+mod crossing;
 mod crossover;
 mod fairness;
 mod idle;
@@ -55,8 +56,6 @@ pub struct Bench<'a> {
     subjects: &'a mut dyn Subjects,
     samples: Samples,
     outcome: Outcome,
-    /// Most that any limit of a rate can be, for another reason than the machine: of each round, so that its spread is that of the ratio.
-    limit_max: Option<f64>,
 }
 
 /// Runs `benchmark`.
@@ -73,12 +72,12 @@ pub fn run(
     if plan.direct_io {
         evicting(true, file)?()?;
     }
-    let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome, limit_max: None };
+    let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome };
     match benchmark {
         Benchmark::Latency(_) => latency::run(&mut bench)?,
         Benchmark::Bandwidth(_) => bandwidth::run(&mut bench, Unit::MibPerS)?,
         Benchmark::Iops(_) => bandwidth::run(&mut bench, Unit::OpsPerS)?,
-        Benchmark::Crossover(_) => crossover::run(&mut bench)?,
+        Benchmark::Crossover { .. } => crossover::run(&mut bench)?,
         Benchmark::Overlap(_) => overlap::run(&mut bench)?,
         Benchmark::Noncontiguous(_) => noncontiguous::run(&mut bench, false)?,
         Benchmark::Listio(_) => noncontiguous::run(&mut bench, true)?,
@@ -168,6 +167,26 @@ impl Bench<'_> {
         unit: Unit,
         loads: &[Load],
     ) -> anyhow::Result<Vec<Row>> {
+        let loads = self.ready(subject, loads)?;
+        if loads.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut rounds = self.rounds(subject, limit, unit, &loads)?;
+        for _ in 0..AGAIN_MAX {
+            if worst_spread(&rounds) <= SPREAD_MAX {
+                break;
+            }
+            // Something else ran meanwhile: all of it once more, for the loads are compared with each other.
+            let again = self.rounds(subject, limit, unit, &loads)?;
+            if worst_spread(&again) < worst_spread(&rounds) {
+                rounds = again;
+            }
+        }
+        Ok(self.rows(subject, limit, unit, &loads, &rounds))
+    }
+
+    /// Those of `loads` that the subject supports, warmed up.
+    fn ready(&mut self, subject: &mut dyn Subject, loads: &[Load]) -> anyhow::Result<Vec<Load>> {
         for load in loads {
             let note = subject.refusal(load).filter(|note| !self.outcome.notes.contains(note));
             self.outcome.notes.extend(note);
@@ -177,37 +196,33 @@ impl Bench<'_> {
             // A peer has one way only.
             loads.truncate(1);
         }
-        if loads.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.progress.expect(self.plan.repeats as usize * (loads.len() + 1));
         let warm_up = Budget { duration: self.plan.budget.duration / 10, ..self.plan.budget };
         for load in &loads {
             self.run_subject(subject, load, warm_up)?;
         }
-        let mut rounds = self.rounds(subject, limit, unit, &loads)?;
-        for _ in 0..AGAIN_MAX {
-            if worst_spread(&rounds) <= SPREAD_MAX {
-                break;
-            }
-            // Something else ran meanwhile: all of it once more, for the loads are compared with each other.
-            self.progress.expect(self.plan.repeats as usize * (loads.len() + 1));
-            let again = self.rounds(subject, limit, unit, &loads)?;
-            if worst_spread(&again) < worst_spread(&rounds) {
-                rounds = again;
-            }
-        }
-        let rows = loads.iter().zip(&rounds).map(|(load, rounds)| row(subject, load, limit, unit, rounds));
+        Ok(loads)
+    }
+
+    /// Adds and returns a row for each load.
+    fn rows(
+        &mut self,
+        subject: &dyn Subject,
+        limit: Limit,
+        unit: Unit,
+        loads: &[Load],
+        rounds: &[Vec<Round>],
+    ) -> Vec<Row> {
+        let rows = loads.iter().zip(rounds).map(|(load, rounds)| row(subject, load, limit, unit, rounds));
         let mut rows: Vec<Row> = rows.collect();
         if self.plan.direct_io && subject.has_methods() {
             let with_data = rows.iter_mut().filter(|row| row.op != Some(Op::Ping));
             with_data.for_each(|row| row.cache = Some(self.plan.cache()));
         }
         self.outcome.rows.extend_from_slice(&rows);
-        Ok(rows)
+        rows
     }
 
-    /// All rounds of these loads, of each load by itself.
+    /// As many rounds of these loads as the plan has, of each load by itself.
     fn rounds(
         &mut self,
         subject: &mut dyn Subject,
@@ -217,15 +232,29 @@ impl Bench<'_> {
     ) -> anyhow::Result<Vec<Vec<Round>>> {
         let mut rounds = vec![Vec::new(); loads.len()];
         for _ in 0..self.plan.repeats {
-            let measured = self.run_limit(subject, limit, unit, &loads[0])?;
-            let limit_value = self.limit_max.map_or(measured, |most| measured.min(most));
-            for (load, rounds) in loads.iter().zip(&mut rounds) {
-                let work = self.run_subject(subject, load, self.plan.budget)?;
-                rounds.push(self.round(work, load, unit, limit_value)?);
-                self.progress.step();
-            }
+            self.one_round(subject, limit, unit, loads, &mut rounds)?;
         }
         Ok(rounds)
+    }
+
+    /// Adds a round of each load to its `rounds`.
+    fn one_round(
+        &mut self,
+        subject: &mut dyn Subject,
+        limit: Limit,
+        unit: Unit,
+        loads: &[Load],
+        rounds: &mut [Vec<Round>],
+    ) -> anyhow::Result<()> {
+        let limit_value = self.run_limit(subject, limit, unit, &loads[0])?;
+        // Another load is the first in each round: what comes after the limit, or after another load, favours none.
+        let first = rounds[0].len() % loads.len();
+        for index in (first..loads.len()).chain(0..first) {
+            let work = self.run_subject(subject, &loads[index], self.plan.budget)?;
+            rounds[index].push(self.round(work, &loads[index], unit, limit_value)?);
+            self.progress.step();
+        }
+        Ok(())
     }
 
     fn run_limit(
@@ -410,6 +439,7 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
         ratio_min: rounds.iter().map(|round| round.ratio).reduce(f64::min),
         ratio_max: rounds.iter().map(|round| round.ratio).reduce(f64::max),
         limit_unit: Some(unit),
+        rounds: Some(rounds.len()),
         ..Row::default()
     }
 }

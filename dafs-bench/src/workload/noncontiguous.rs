@@ -72,7 +72,6 @@ fn compare(
     let possible = METHODS.into_iter().filter(|m| shape.scattered_file || *m != Method::Batch);
     let methods = chosen(&bench.plan.methods, possible.collect())?;
     let locals = if shape.scattered_file { locals(bench, shape) } else { &[] };
-    bench.progress.expect(bench.plan.repeats as usize * (methods.len() + 1));
     let mut times: Vec<Vec<[f64; 2]>> = vec![Vec::new(); methods.len()];
     let mut limits: Vec<Vec<f64>> = Vec::new();
     for round in 0..=bench.plan.repeats {
@@ -292,6 +291,7 @@ fn panel(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Panel {
         y: Axis { label: "bandwidth (MiB/s)".to_owned(), scale: Scale::Log },
         curves,
         marks: Vec::new(),
+        remarks: Vec::new(),
     }
 }
 

@@ -100,7 +100,6 @@ fn compare(bench: &mut Bench<'_>, bulk: &Bulk, case: Case) -> anyhow::Result<Vec
     let Case { op, bytes, queue_depth, .. } = case;
     let total = case.total - case.total % bytes as u64;
     let (disk, memory) = (Mover::of(&bulk.disk, queue_depth)?, Mover::of(&bulk.memory, queue_depth)?);
-    bench.progress.expect(bench.plan.repeats as usize);
     bench.pins.be_client();
     memory.move_all(op, bytes, queue_depth, total / 8)?;
     let mut rounds = Vec::new();
@@ -175,6 +174,7 @@ fn draw(transport: &str, found: &[(Case, Vec<Round>)]) -> Vec<Panel> {
                 y: Axis { label: "bandwidth (MiB/s)".to_owned(), scale: Scale::Linear },
                 curves: Vec::new(),
                 marks: Vec::new(),
+                remarks: Vec::new(),
             });
             panels.len() - 1
         });

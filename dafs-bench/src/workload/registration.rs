@@ -183,6 +183,7 @@ fn cache(bench: &mut Bench<'_>, dafs: &Dafs, transport: &str, bytes: usize) -> a
         y: Axis { label: "bandwidth beside registered memory".to_owned(), scale: Scale::Linear },
         curves,
         marks: Vec::new(),
+        remarks: Vec::new(),
     })
 }
 
@@ -235,7 +236,6 @@ fn hit_and_miss(bench: &mut Bench<'_>, dafs: &Dafs, transport: &str, bytes: usiz
 
 /// Runs the cases in turn, round by round, as often as the plan says.
 fn alternate(bench: &mut Bench<'_>, bytes: usize, cases: &mut [Case<'_>]) -> anyhow::Result<Vec<Figures>> {
-    bench.progress.expect(bench.plan.repeats as usize * cases.len());
     let mut rounds = vec![Vec::new(); cases.len()];
     let before: Vec<_> = cases.iter().map(|case| case.session.registration_counters()).collect();
     let mut ops = vec![0u64; cases.len()];

@@ -83,7 +83,6 @@ fn compare(
     let plans =
         Plan::of(pieces.op, pieces.sparsity).iter().filter(|(_, plan)| has_ring || *plan != Plan::IoUring);
     let plans: Vec<_> = plans.collect();
-    bench.progress.expect(bench.plan.repeats as usize + 1);
     let mut clear = evicting(pieces.direct_io, bench.file)?;
     let mut rounds: Vec<Vec<f64>> = Vec::new();
     for round in 0..=bench.plan.repeats {
@@ -265,6 +264,7 @@ fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) 
         y: Axis { label: "one list, us".to_owned(), scale: Scale::Linear },
         curves: methods.map(curve).collect(),
         marks: Vec::new(),
+        remarks: Vec::new(),
     }
 }
 

@@ -64,7 +64,14 @@ impl Draft {
         let (Some(x), Some(y)) = point else { return };
         let place = self.panels.iter().position(|panel| panel.title == title).unwrap_or_else(|| {
             let (x, y) = (self.x.clone(), self.y.clone());
-            self.panels.push(Panel { title, x, y, curves: Vec::new(), marks: Vec::new() });
+            self.panels.push(Panel {
+                title,
+                x,
+                y,
+                curves: Vec::new(),
+                marks: Vec::new(),
+                remarks: Vec::new(),
+            });
             self.panels.len() - 1
         });
         let curves = &mut self.panels[place].curves;

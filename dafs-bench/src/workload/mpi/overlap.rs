@@ -41,7 +41,6 @@ pub(super) fn run(single: &mut Single<'_, '_, '_>, sizes: Option<&[usize]>) -> a
     let repeats = single.bench.plan.repeats as usize;
     for &bytes in sizes.unwrap_or(&SIZES) {
         for op in single.bench.plan.ops.clone() {
-            single.bench.progress.expect(repeats * actors.len());
             let load = Load { op, bytes, random: false, reuse: 100, fresh: 0 };
             let mut rounds: Vec<Vec<Round>> = actors.iter().map(|_| Vec::new()).collect();
             for _ in 0..repeats {

@@ -199,7 +199,6 @@ fn measure(
     let written = array.syncs.iter().map(|sync| Kind { op: Op::Write, sync: *sync, cold: false });
     let kinds: Vec<Kind> = written.chain(reads(bench.plan.cold)).collect();
     let repeats = bench.plan.repeats as usize;
-    bench.progress.expect(repeats * entries.len());
     let mut rounds = vec![vec![Vec::new(); kinds.len()]; entries.len()];
     for _ in 0..repeats {
         for (entry, rounds) in entries.iter().zip(&mut rounds) {
