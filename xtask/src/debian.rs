@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 const DIRECTORY: &str = "target/debian-root";
 /// The user in it, beside root. `tests/tests/cli/pages.rs` has the name too.
 const USER: &str = "user";
+/// What programs need beside the C library that were built with the feature verbs.
+const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// Bound on its download, seconds.
 const TIME_MAX: &str = "480";
 
@@ -34,11 +36,24 @@ fn make(release: &str, place: &Path) -> Result<()> {
         }
     }
     let mut debootstrap = Command::new("timeout");
-    debootstrap.args(["--kill-after=5", TIME_MAX, "debootstrap", "--variant=minbase", release]).arg(&new);
+    debootstrap.args(["--kill-after=5", TIME_MAX, "debootstrap", "--variant=minbase"]);
+    let libraries = packages_of(&LIBRARIES);
+    debootstrap.args((!libraries.is_empty()).then(|| format!("--include={}", libraries.join(","))));
+    debootstrap.arg(release).arg(&new);
     said(&mut debootstrap).with_context(|| format!("cannot download Debian {release}"))?;
     said(Command::new("chroot").arg(&new).args(["useradd", "--create-home", USER]))
         .context("cannot add a user to it")?;
     fs::rename(&new, place).with_context(|| format!("cannot make {}", place.display()))
+}
+
+/// The packages that these files of this machine belong to. One that is not here is needed by no program that was built here.
+fn packages_of(files: &[&str]) -> Vec<String> {
+    let packages = files.iter().filter_map(|file| {
+        let found = Command::new("dpkg-query").args(["--search", &format!("*/{file}")]).output().ok()?;
+        let told = String::from_utf8_lossy(&found.stdout).into_owned();
+        told.lines().next()?.split([':', ',']).next().map(str::to_owned)
+    });
+    packages.collect()
 }
 
 /// The code name of a Debian, such as `bookworm`.

@@ -42,6 +42,10 @@ pub(crate) fn ask(session: &Session) {
 /// Names, attributes, links and directories.
 pub(crate) fn change_names(export: &Export) {
     export.create_dir("d", 0o755).unwrap();
+    // An export in memory refuses it, which is an answer too.
+    if export.make_node("p", dafs_client::NodeKind::Fifo, 0o600, 0).is_ok() {
+        export.remove_file("p").unwrap();
+    }
     export.create("d/f").unwrap().write_all_at(b"content", 0).unwrap();
     export.symlink("f", "d/s").unwrap();
     assert_eq!(export.read_link("d/s").unwrap(), b"f");

@@ -79,12 +79,14 @@ fn open_flags_that_contradict_each_other_are_refused_by_the_library(on: On) {
     let harness = Harness::start(on);
     let root = harness.session().mount("data").unwrap();
     assert_invalid(root.open_with("f", &OpenOptions::new()), "for nothing");
-    assert_invalid(root.open_with("f", OpenOptions::new().read(true).create(true)), "made and not written");
     assert_invalid(root.open_with("f", OpenOptions::new().read(true).truncate(true)), "cut and not written");
     let mut both = OpenOptions::new();
     assert_invalid(root.open_with("f", both.append(true).truncate(true)), "appended to and cut");
     assert_invalid(root.open_with("f", write_create().mode(0o10000)), "a mode of too many bits");
     assert!(root.read_dir("", false).unwrap().next().is_none(), "nothing was made");
+    // One that is made may be read alone, as by open(2).
+    let made = root.open_with("f", OpenOptions::new().read(true).create_new(true).mode(0o444)).unwrap();
+    assert_eq!(made.read_at(&mut [0; 4], 0).unwrap(), 0);
 }
 
 fn directories_are_made_and_removed_when_empty(on: On) {

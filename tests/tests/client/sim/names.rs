@@ -31,7 +31,7 @@ fn paths_and_options_that_cannot_be_are_refused_before_anything_is_sent() {
     }
     for options in [
         OpenOptions::new(),
-        OpenOptions::new().read(true).create(true).clone(),
+        OpenOptions::new().read(true).truncate(true).clone(),
         OpenOptions::new().append(true).truncate(true).clone(),
         OpenOptions::new().write(true).mode(0o10000).clone(),
     ] {
