@@ -9,6 +9,23 @@ use dafs_tests::sim::{PORT, ScriptedWorld};
 
 use crate::{Clock, Config, Result, Session};
 
+/// Runs the test of this name once more, in a process of its own; `true` in that process, where it is to go on. A fork takes hold of all
+/// sessions of its process, and other tests count on having theirs for themselves.
+pub(crate) fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "DAFS_TEST_IS_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("the path of the tests");
+    let mut again = std::process::Command::new(program);
+    again.args(["--exact", test, "--include-ignored", "--nocapture"]).env(ALONE, "");
+    let output = again.output().expect("a process");
+    let said =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
 /// Above it a request names memory instead of carrying data.
 pub(crate) const INLINE_MAX: u32 = 16 * 1024;
 /// See [`ScriptedWorld`], whose own sessions are of another copy of this library.

@@ -131,11 +131,14 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::testing::World;
+    use crate::testing::{World, is_alone};
 
     // [CLI-43]
     #[test]
     fn list_of_sessions_is_free_in_a_child() {
+        if !is_alone("driver::fork::tests::list_of_sessions_is_free_in_a_child") {
+            return;
+        }
         let world = World::new(1);
         let _session = world.session();
         let is_over = std::sync::atomic::AtomicBool::new(false);
@@ -165,6 +168,9 @@ mod tests {
     // [CLI-43]
     #[test]
     fn child_forked_beside_a_library_thread_is_refused_without_hanging() {
+        if !is_alone("driver::fork::tests::child_forked_beside_a_library_thread_is_refused_without_hanging") {
+            return;
+        }
         let world = World::new(1);
         let session = world.session();
         let read = session.submit_ping();
