@@ -154,8 +154,7 @@ impl Dir {
         }
 
         /// Makes a FIFO, the name of a socket, or a device, with these permission bits, and returns its attributes. `device` is the number
-        /// of a device as [`Attributes::device`] has it, else 0. Devices need a client that acts as root. An export in memory has none of
-        /// these: the status is `NOT_SUPPORTED`.
+        /// of a device as [`Attributes::device`] has it, else 0. Devices need a client that acts as root.
         make_node, submit_make_node, make_node_call,
         (&self, path: impl AsRef<Path>, kind: NodeKind, mode: u32, device: u64) -> Attributes {
             if mode > 0o7777 {

@@ -16,7 +16,7 @@ use dafs_proto::wire::{
     BatchNotice, BatchOperation, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
     CopyRequest, EagerBufferTerms, Explanation, FenceList, FsStatistics, HEADER_SIZE, Header, Hello,
     HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn,
-    MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
+    MknodRequest, MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
     RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
     ShareRequest, Statistics, Token, TwoNames, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest,
     ViewSetRequest, Welcome, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
@@ -60,7 +60,7 @@ macro_rules! bodies {
 
 // Inputs of the corpus begin with a number in this list.
 bodies! {
-    OpenRequest, NameRequest, RemoveRequest, ReaddirRequest, ReaddirReply, AllocateRequest, SeekRequest, SeekReply,
+    OpenRequest, MknodRequest, NameRequest, RemoveRequest, ReaddirRequest, ReaddirReply, AllocateRequest, SeekRequest, SeekReply,
     HintRequest, RenameRequest, ReadRequest, ReadReply, WriteRequest, WriteReply, CommitRequest, CommitReply,
     ListRequest, ListReadReply, BatchRequest, BatchReply, BatchNotice, ShareRequest, ShareReply, ViewSetRequest,
     ViewDropRequest, ViewRequest, Explanation, LockRequest, UnlockRequest, LockTestReply, LockTurn, CopyRequest,

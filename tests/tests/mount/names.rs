@@ -27,7 +27,6 @@ dafs_tests::on_sockets! {
     file_that_only_reads_can_be_created,
 }
 
-// [STOR-182]
 fn tree_that_is_made_is_there_on_the_server(on: On) {
     let world = World::start(on);
     let mount = world.mount("m", &[]);

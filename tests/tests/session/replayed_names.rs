@@ -2,8 +2,8 @@
 
 use dafs_client::{Export, XattrSetMode};
 use dafs_proto::wire::{
-    Class, FileHandle, Flags, HEADER_SIZE, Header, NameRequest, Opcode, OpenFlags, OpenRequest,
-    RemoveRequest, RenameRequest, Resume, ShareRequest, Status, TwoNames, XattrNames,
+    Class, FileHandle, Flags, HEADER_SIZE, Header, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags,
+    OpenRequest, RemoveRequest, RenameRequest, Resume, ShareRequest, Status, TwoNames, XattrNames,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
@@ -65,7 +65,7 @@ fn prepare(root: &Export) {
     for name in ["f", "gone"] {
         drop(root.create(name).unwrap());
     }
-    for name in ["made", "moved", "linked", "link"] {
+    for name in ["made", "moved", "linked", "link", "fifo"] {
         let _ = root.remove_file(name);
     }
     let _ = root.remove_dir("directory");
@@ -80,6 +80,9 @@ fn cases(raw: &mut Raw, export: &str, root: FileHandle, file: FileHandle) -> Vec
     let rename = body_of::<{ RenameRequest::HEAD_SIZE - HEADER_SIZE }>(|body| {
         RenameRequest { second_handle: root.0, replace: false }.encode(body);
     });
+    let fifo = body_of::<{ MknodRequest::HEAD_SIZE - HEADER_SIZE }>(|body| {
+        MknodRequest { kind: NodeKind::Fifo, mode: 0o600, device: 0 }.encode(body);
+    });
     let open = body_of::<{ OpenRequest::HEAD_SIZE - HEADER_SIZE }>(|body| {
         OpenRequest { flags: BOTH | OpenFlags::CREATE, mode: 0o644 }.encode(body);
     });
@@ -92,6 +95,7 @@ fn cases(raw: &mut Raw, export: &str, root: FileHandle, file: FileHandle) -> Vec
         (Opcode::Mkdir, root, name_body(0o755), b"directory".into(), |root| {
             root.remove_dir("directory").unwrap()
         }),
+        (Opcode::Mknod, root, fifo, b"fifo".into(), |root| root.remove_file("fifo").unwrap()),
         (Opcode::Remove, root, remove, b"gone".into(), |root| drop(root.create("gone").unwrap())),
         (Opcode::Rename, root, rename.clone(), two_names(b"gone", b"moved"), |root| {
             root.rename("moved", root, "gone", false).unwrap();

@@ -367,7 +367,7 @@ impl MemFs {
             match inode.content {
                 Content::File(data) => data.clear(&mut self.space),
                 Content::Symlink(target) => self.space.give(target.len() as u64),
-                Content::Directory(_) => {}
+                Content::Directory(_) | Content::Special(..) => {}
             }
         }
     }
@@ -403,7 +403,7 @@ impl MemFs {
                 match &mut self.tree.inode_mut(ino)?.content {
                     Content::File(data) => data.commit(),
                     Content::Directory(_) => {}
-                    Content::Symlink(_) => return Err(Status::BAD_HANDLE),
+                    Content::Symlink(_) | Content::Special(..) => return Err(Status::BAD_HANDLE),
                 }
                 Ok(FsReply::Done)
             }

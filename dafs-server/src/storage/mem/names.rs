@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dafs_proto::wire::{FileKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
+use dafs_proto::wire::{FileKind, NodeKind, OpenFlags, PATH_SIZE_MAX, SetAttributes, SetTime, Status};
 
 use super::super::paths::{check_open_flags, split_last};
 use super::super::{Admission, At, FsOp, FsReply, FsResult, Identity, admit};
@@ -40,7 +40,16 @@ impl MemFs {
                 let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
                 self.attributes(ino)
             }
-            FsOp::Mknod { .. } => Err(Status::NOT_SUPPORTED),
+            FsOp::Mknod { at, kind, mode, device } => {
+                let (parent, name) = self.free_name(identity, &at, false)?;
+                let is_device = matches!(kind, NodeKind::CharDevice | NodeKind::BlockDevice);
+                if is_device && identity.uid != 0 {
+                    return Err(Status::PERMISSION);
+                }
+                let content = Content::Special(kind, device);
+                let ino = self.make(identity, parent, &name, content, mode & 0o7777)?;
+                self.attributes(ino)
+            }
             FsOp::Symlink { target, at } => {
                 self.parent(identity, &at, false)?;
                 match target.len() {
@@ -258,7 +267,9 @@ impl MemFs {
                 return Err(Status::IS_DIRECTORY);
             }
             FileKind::File if flags.contains(OpenFlags::DIRECTORY) => return Err(Status::NOT_DIRECTORY),
-            _ => {}
+            FileKind::File | FileKind::Directory => {}
+            _ if flags.contains(OpenFlags::DIRECTORY) => return Err(Status::NOT_DIRECTORY),
+            _ => return Err(Status::NOT_SUPPORTED),
         }
         if flags.intersects(OpenFlags::READ | OpenFlags::DIRECTORY) {
             inode.check(identity, May::Read)?;
@@ -327,7 +338,9 @@ impl MemFs {
         match &self.tree.inode(ino)?.content {
             Content::Directory(_) if !directory => return Err(Status::IS_DIRECTORY),
             Content::Directory(content) if !content.names.is_empty() => return Err(Status::NOT_EMPTY),
-            Content::File(_) | Content::Symlink(_) if directory => return Err(Status::NOT_DIRECTORY),
+            Content::File(_) | Content::Symlink(_) | Content::Special(..) if directory => {
+                return Err(Status::NOT_DIRECTORY);
+            }
             _ => {}
         }
         self.unlink(parent, &name, ino)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dafs_proto::wire::{AccessMode, Attributes, FileKind, NAME_SIZE_MAX, Status, Timestamp};
+use dafs_proto::wire::{AccessMode, Attributes, FileKind, NAME_SIZE_MAX, NodeKind, Status, Timestamp};
 use smallvec::SmallVec;
 
 use super::super::Identity;
@@ -39,6 +39,8 @@ pub(super) enum Content {
     File(FileData),
     Directory(Directory),
     Symlink(Vec<u8>),
+    /// A FIFO, a socket or a device, with its number.
+    Special(NodeKind, u64),
 }
 
 /// Names, and the order in which they came: the cookie of a listing.
@@ -138,6 +140,10 @@ impl Inode {
             Content::File(_) => FileKind::File,
             Content::Directory(_) => FileKind::Directory,
             Content::Symlink(_) => FileKind::Symlink,
+            Content::Special(NodeKind::Fifo, _) => FileKind::Fifo,
+            Content::Special(NodeKind::Socket, _) => FileKind::Socket,
+            Content::Special(NodeKind::CharDevice, _) => FileKind::CharDevice,
+            Content::Special(NodeKind::BlockDevice, _) => FileKind::BlockDevice,
         }
     }
 
@@ -146,6 +152,11 @@ impl Inode {
             Content::File(data) => (data.size(), data.allocated()),
             Content::Directory(directory) => (directory.names.len() as u64, 0),
             Content::Symlink(target) => (target.len() as u64, 0),
+            Content::Special(..) => (0, 0),
+        };
+        let device = match &self.content {
+            Content::Special(_, device) => *device,
+            Content::File(_) | Content::Directory(_) | Content::Symlink(_) => 0,
         };
         Attributes {
             kind: self.kind(),
@@ -160,7 +171,7 @@ impl Inode {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
-            device: 0,
+            device,
             generation: fs.instance,
             change: self.change,
         }

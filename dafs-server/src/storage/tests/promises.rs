@@ -318,6 +318,30 @@ fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
     }
 }
 
+// [STOR-4] [STOR-48]
+#[test]
+fn fifo_that_a_client_makes_is_listed_linked_and_removed() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        let make = |f: &Fixture, name: &str| FsOp::Mknod {
+            at: f.at(name),
+            kind: NodeKind::Fifo,
+            mode: 0o640,
+            device: 0,
+        };
+        let op = make(&f, "pipe");
+        let Ok(FsReply::Attributes(made)) = f.run(op) else { panic!("{kind:?}") };
+        assert_eq!((made.kind, made.mode, made.size, made.device), (FileKind::Fifo, 0o640, 0, 0), "{kind:?}");
+        let op = make(&f, "pipe");
+        assert_eq!(f.run(op).unwrap_err(), Status::EXISTS, "{kind:?}");
+        assert_eq!(f.open("pipe", OpenFlags::READ), Err(Status::NOT_SUPPORTED), "{kind:?}");
+        assert_eq!(f.stat("pipe").unwrap(), made, "{kind:?}");
+        assert_eq!(f.remove("pipe", true), Err(Status::NOT_DIRECTORY), "{kind:?}");
+        f.remove("pipe", false).unwrap();
+        assert_eq!(f.stat("pipe").unwrap_err(), Status::NOT_FOUND, "{kind:?}");
+    }
+}
+
 // [STOR-25]
 #[test]
 fn names_of_an_export_in_memory_take_space_until_they_are_gone() {
