@@ -174,11 +174,10 @@ impl Callers {
                 // Whoever was first has connected, or has failed: that is seen above.
                 continue;
             }
+            let _first = First { callers: self, who: who.clone() };
             let made = self.connect_as(&who).await;
-            let waited = self.waiting.borrow_mut().remove(&who).unwrap_or_default();
             let made = made.inspect(|caller| drop(self.others.borrow_mut().insert(who, Rc::clone(caller))));
             self.close_unused();
-            wake(waited);
             return made;
         }
     }
@@ -214,6 +213,7 @@ impl Callers {
     async fn connect_again(&self) -> Answer<Rc<Caller>> {
         let who = Who { uid: 0, gid: 0, groups: Vec::new() };
         if self.is_first_to_wait(&who).await {
+            let _first = First { callers: self, who };
             let (session, url) = (self.own().session.clone(), self.url.clone());
             let made = self.on_a_thread(move || {
                 let session = session.connect_again()?;
@@ -221,11 +221,9 @@ impl Callers {
                 Ok((session, root))
             });
             let made = self.made(made.await);
-            let waited = self.waiting.borrow_mut().remove(&who).unwrap_or_default();
             if let Ok(caller) = &made {
                 *self.own.borrow_mut() = Rc::clone(caller);
             }
-            wake(waited);
             return made;
         }
         match self.own() {
@@ -282,10 +280,16 @@ impl Callers {
     }
 }
 
-/// Lets those go on that wait. One that has gone does not mind.
-fn wake(waiting: Vec<oneshot::Sender<()>>) {
-    for waits in waiting {
-        let _ = waits.send(());
+/// Whoever connects for a user. When he has done so, has failed, or was interrupted, those who wait go on.
+struct First<'a> {
+    callers: &'a Callers,
+    who: Who,
+}
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        // Without a sender a receiver waits no more.
+        self.callers.waiting.borrow_mut().remove(&self.who);
     }
 }
 
