@@ -193,6 +193,8 @@ fn command_that_starts_with_its_signals_blocked_ends_by_them() {
     command.arg(format!("echo runs > {}; exec cat", fifo.display())).stdin(Stdio::piped());
     let mut child = block(&mut command, &[libc::SIGTERM, libc::SIGINT]).spawn().unwrap();
     assert_eq!(fs::read_to_string(&fifo).unwrap(), "runs\n");
+    // Waiting closes the child's input, at whose end `cat` would end too, and with success.
+    let _input = child.stdin.take();
     signal(child.id(), Signal::TERM).unwrap();
     assert!(!child.wait().unwrap().success());
 }
