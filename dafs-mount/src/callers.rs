@@ -15,6 +15,7 @@ use dafs_client::{Completions, Config, Dir, Identity, Session, Url};
 use futures_channel::oneshot;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::first::OnceAtATime;
 use crate::kernel::errno::{Answer, Errno};
 use crate::kernel::request::Header;
 
@@ -44,8 +45,8 @@ pub(crate) struct Callers {
     /// Others have sessions of their own.
     for_all: bool,
     others: RefCell<HashMap<Who, Rc<Caller>>>,
-    /// Who waits for a session that is being made.
-    waiting: RefCell<HashMap<Who, Vec<oneshot::Sender<()>>>>,
+    /// For whom a session is being made.
+    connecting: OnceAtATime<Who>,
     next: Cell<u64>,
     /// Becomes readable when a thread has connected.
     wake: Arc<OwnedFd>,
@@ -129,7 +130,7 @@ impl Callers {
             own: RefCell::new(own),
             for_all,
             others: RefCell::default(),
-            waiting: RefCell::default(),
+            connecting: OnceAtATime::default(),
             next: Cell::new(2),
             wake: Arc::new(wake),
         })
@@ -170,32 +171,15 @@ impl Callers {
                 Some(_) => drop(self.others.borrow_mut().remove(&who)),
                 None => {}
             }
-            if !self.is_first_to_wait(&who).await {
+            let Some(_first) = self.connecting.first(&who).await else {
                 // Whoever was first has connected, or has failed: that is seen above.
                 continue;
-            }
-            let _first = First { callers: self, who: who.clone() };
+            };
             let made = self.connect_as(&who).await;
             let made = made.inspect(|caller| drop(self.others.borrow_mut().insert(who, Rc::clone(caller))));
             self.close_unused();
             return made;
         }
-    }
-
-    /// Nobody else is connecting for this user. Where somebody is, waits for him and returns false.
-    async fn is_first_to_wait(&self, who: &Who) -> bool {
-        let receiver = {
-            let mut waiting = self.waiting.borrow_mut();
-            let Some(others) = waiting.get_mut(who) else {
-                waiting.insert(who.clone(), Vec::new());
-                return true;
-            };
-            let (sender, receiver) = oneshot::channel();
-            others.push(sender);
-            receiver
-        };
-        let _ = receiver.await;
-        false
     }
 
     async fn connect_as(&self, who: &Who) -> Answer<Rc<Caller>> {
@@ -212,8 +196,7 @@ impl Callers {
     /// The session of whoever runs the mount has ended for good: the server was away for too long.
     async fn connect_again(&self) -> Answer<Rc<Caller>> {
         let who = Who { uid: 0, gid: 0, groups: Vec::new() };
-        if self.is_first_to_wait(&who).await {
-            let _first = First { callers: self, who };
+        if let Some(_first) = self.connecting.first(&who).await {
             let (session, url) = (self.own().session.clone(), self.url.clone());
             let made = self.on_a_thread(move || {
                 let session = session.connect_again()?;
@@ -277,19 +260,6 @@ impl Callers {
             };
             others.remove(&oldest);
         }
-    }
-}
-
-/// Whoever connects for a user. When he has done so, has failed, or was interrupted, those who wait go on.
-struct First<'a> {
-    callers: &'a Callers,
-    who: Who,
-}
-
-impl Drop for First<'_> {
-    fn drop(&mut self) {
-        // Without a sender a receiver waits no more.
-        self.callers.waiting.borrow_mut().remove(&self.who);
     }
 }
 

@@ -12,13 +12,14 @@
 //! ```
 //!
 //! The rooms, from the top: `event_loop` waits, `ops` carries requests out, `volume` knows what is mounted, `callers` has the sessions,
-//! `nodes` and `files` what the kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor, its requests and
-//! their replies.
+//! `first` lets one connect while others wait, `nodes` and `files` have what the kernel knows and has open, `held` copies of what is not
+//! durable, `kernel` the descriptor, its requests and their replies.
 #![deny(unsafe_code)]
 
 mod callers;
 mod event_loop;
 mod files;
+mod first;
 mod held;
 mod kernel;
 mod mount;
