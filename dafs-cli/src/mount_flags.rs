@@ -30,6 +30,9 @@ pub(crate) struct Mount {
     /// Let the kernel gather writes: faster for small ones, and two clients must not write one file at the same time
     #[arg(long, conflicts_with = "read_only")]
     pub(crate) writeback: bool,
+    /// Read and write files through the server, also where a server on this host hands them over (its export option local_open)
+    #[arg(long)]
+    pub(crate) no_passthrough: bool,
     /// Where the parent of a daemon waits to hear that it has mounted
     #[arg(long, hide = true)]
     pub(crate) daemon: bool,

@@ -32,8 +32,12 @@ const IGNORED: [&str; 20] = [
 ];
 
 /// Flags of `dafs mount` that options turn on.
-const SWITCHES: [(&str, &str); 3] =
-    [("ro", "--read-only"), ("private", "--private"), ("writeback", "--writeback")];
+const SWITCHES: [(&str, &str); 4] = [
+    ("ro", "--read-only"),
+    ("private", "--private"),
+    ("writeback", "--writeback"),
+    ("no_passthrough", "--no-passthrough"),
+];
 
 /// Flags of `dafs mount` that options give a value.
 const VALUES: [(&str, &str); 5] = [

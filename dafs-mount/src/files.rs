@@ -19,6 +19,8 @@ pub(crate) struct OpenFile {
     pub(crate) caller: Rc<Caller>,
     /// It is open for writing.
     pub(crate) writes: bool,
+    /// The kernel reads and writes it itself.
+    pub(crate) is_local: bool,
     /// It was made without a name.
     pub(crate) is_unnamed: bool,
     /// Owners who have locked something through it. Whoever locked must give back through the same open file: it takes its locks again
@@ -97,8 +99,9 @@ impl Open {
     }
 
     /// The kernel has no number for it any more. The file stays where something of it is not durable; what is too much is returned.
-    pub(crate) fn remove_file(&self, number: u64) -> Option<Rc<OpenFile>> {
+    pub(crate) fn remove_file(&self, number: u64, gone: impl FnOnce(&OpenFile)) -> Option<Rc<OpenFile>> {
         let file = self.files.borrow_mut().try_remove(index(number))?;
+        gone(&file);
         let too_much = match file.held.borrow().any {
             false => None,
             true => {

@@ -11,9 +11,9 @@
 //! # }
 //! ```
 //!
-//! The rooms, from the top: `event_loop` waits, `ops` carries requests out, `volume` knows what is mounted, `callers` has the sessions,
-//! `first` lets one connect while others wait, `nodes` and `files` have what the kernel knows and has open, `held` copies of what is not
-//! durable, `kernel` the descriptor, its requests and their replies.
+//! The rooms, from the top: `event_loop` waits, `ops` carries requests out, `local` has what the kernel reads and writes itself, `volume`
+//! knows what is mounted, `callers` has the sessions, `first` lets one do something while others wait, `nodes` and `files` have what the
+//! kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor, its requests and their replies.
 #![deny(unsafe_code)]
 
 mod callers;
@@ -22,6 +22,7 @@ mod files;
 mod first;
 mod held;
 mod kernel;
+mod local;
 mod mount;
 mod nodes;
 mod ops;

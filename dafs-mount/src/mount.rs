@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::callers::{self, Callers};
 use crate::event_loop::EventLoop;
+use crate::kernel::backing;
 use crate::kernel::mounting::{Mounted, Terms, unmount};
 use crate::options::Options;
 use crate::volume::Volume;
@@ -97,10 +98,13 @@ impl Mount {
             read_only: options.read_only,
             for_all: options.allow_other,
             writeback: options.writeback,
+            // With gathered writes the kernel has data of its own.
+            local: options.local && !options.writeback && rustix::process::geteuid().is_root(),
         };
         let mounted = Mounted::new(directory, &terms).map_err(failed)?;
         let device = mounted.device().map_err(failed)?;
-        let volume = Rc::new(Volume::new(device, callers, options, &root));
+        let is_local = mounted.is_local();
+        let volume = Rc::new(Volume::new(device, callers, options, &root, is_local));
         Ok(Self { mounted, volume, directory: directory.to_owned(), stop: Arc::new(stop) })
     }
 
@@ -124,6 +128,14 @@ impl Mount {
                 tracing::warn!("cannot unmount {}: {error}", directory.display());
             }
         };
+        if volume.local.is_on()
+            && let Err(error) = backing::hold_back()
+        {
+            tracing::warn!(
+                "cannot give privileges up: {error}; files are read and written through the server"
+            );
+            volume.local.turn_off();
+        }
         EventLoop::new(volume, stop).run(take_away).map_err(failed)?;
         mounted.gone();
         Ok(())

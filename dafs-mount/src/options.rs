@@ -30,6 +30,8 @@ pub struct Options {
     pub allow_other: bool,
     /// The kernel gathers writes and sends them later.
     pub writeback: bool,
+    /// The kernel reads and writes files itself that a server on this host hands over. Needs root.
+    pub local: bool,
 }
 
 impl Default for Options {
@@ -42,6 +44,7 @@ impl Default for Options {
             read_only: false,
             allow_other: false,
             writeback: false,
+            local: true,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::files::Open;
 use crate::held::Budget;
 use crate::kernel::device::{DATA_SIZE_MAX, Device};
 use crate::kernel::errno::{Answer, Errno};
+use crate::local::Local;
 use crate::nodes::{Nodes, ROOT};
 use crate::options::{Cache, Options};
 
@@ -34,6 +35,8 @@ pub(crate) struct Volume {
     pub(crate) options: Options,
     pub(crate) nodes: RefCell<Nodes>,
     pub(crate) open: Open,
+    /// What the kernel reads and writes itself.
+    pub(crate) local: Local,
     /// Room for copies of what is not durable.
     pub(crate) copies: Budget,
     /// Handles of nodes, by session and node.
@@ -56,13 +59,20 @@ pub(crate) fn path(name: &[u8]) -> &Path {
 }
 
 impl Volume {
-    pub(crate) fn new(device: Device, callers: Callers, options: Options, root: &Attributes) -> Self {
+    pub(crate) fn new(
+        device: Device,
+        callers: Callers,
+        options: Options,
+        root: &Attributes,
+        is_local: bool,
+    ) -> Self {
         Self {
             device,
             callers,
             options,
             nodes: RefCell::new(Nodes::new(root)),
             open: Open::default(),
+            local: Local::new(is_local),
             copies: Budget::default(),
             handles: RefCell::new(LruCache::new(HANDLES_MAX)),
             buffers: RefCell::default(),

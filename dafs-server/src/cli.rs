@@ -279,6 +279,7 @@ Clients find it as dafs://HOST/NAME. Options, after commas:
   no_root_squash            a remote client that claims to be root acts as root, not as nobody
   direct_io                 bypass the page cache (O_DIRECT)
   local_locks               locks also conflict with those of this host's processes (fcntl)
+  local_open                root on this host may open files past the server: dafs mount reads and writes them itself
   owner=UID:GID             memory only: owner of its root directory [default: the server's user]
   mode=OCTAL                memory only: mode of its root directory [default: 755; 1777 if privileged]
 

@@ -269,6 +269,8 @@ pub struct ExportConfig {
     pub direct_io: bool,
     /// Locks of clients and of the host's processes keep each other out.
     pub local_locks: bool,
+    /// Root on this host gets descriptors of files that it opens.
+    pub local_open: bool,
     /// Whose the root of an export in memory is at its start.
     pub root: MemoryRoot,
 }
@@ -286,6 +288,7 @@ impl ExportConfig {
             no_root_squash: false,
             direct_io: false,
             local_locks: false,
+            local_open: false,
             root: MemoryRoot::default(),
         }
     }

@@ -30,6 +30,7 @@ local SPEC = {
             "EXPLAIN",
             about = "a client may set EXPLAIN in ReadList, WriteList, ReadView and WriteView (lists.md)",
         },
+        { 0x400, "LOCAL_FILES", about = "a client may send HandOver; the server may send Recall (local.md)" },
     },
     methods = { [0] = "inline", [1] = "direct", [2] = "eager", [3] = "client-initiated" },
     stabilities = { [0] = "unstable", [1] = "data-sync", [2] = "file-sync" },
@@ -155,6 +156,7 @@ local SPEC = {
             reply = { body = "share reply", payload = "token" },
         },
         [0x0017] = { "OpenToken", request = { payload = "token" }, reply = { payload = "Attributes" } },
+        [0x0018] = { "HandOver", request = {}, reply = {} },
         [0x0020] = {
             "Read",
             request = { body = "read request", payload = "ranges when more than one" },
@@ -276,6 +278,7 @@ local SPEC = {
         [0x8002] = { "CreditTarget", request = {} },
         [0x8003] = { "BatchDone", request = { body = "batch notice", payload = "noticed results" } },
         [0x8004] = { "LockTurn", request = { body = "lock turn" } },
+        [0x8005] = { "Recall", request = { body = "recall" } },
     },
     layouts = {
         header = {
@@ -856,6 +859,7 @@ local SPEC = {
             { 16, 8, "length", about = "its bytes; 0: all that follow" },
             { 24, 8, "owner", about = "the client's name for whoever waits" },
         },
+        recall = { { 0, 8, "handle", about = "the open file whose descriptor is wanted back" } },
     },
     nodes = {
         [0] = { "bytes", fields = { { 16, 8, "length", about = "bytes side by side" } }, entries = {} },

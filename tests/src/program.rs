@@ -56,6 +56,11 @@ impl Program {
 
     /// As [`Program::start`], with at most so many open files.
     pub fn start_limited(on: On, flags: &[&str], open_files_max: Option<u32>) -> Self {
+        Self::start_exporting(on, "", flags, open_files_max)
+    }
+
+    /// As [`Program::start_limited`], with these options behind the export `data`.
+    pub fn start_exporting(on: On, options: &str, flags: &[&str], open_files_max: Option<u32>) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let data = directory.path().join("data");
         std::fs::create_dir(&data).expect("the export's directory");
@@ -69,7 +74,7 @@ impl Program {
                 shell
             }
         };
-        let data = format!("data={}", data.display());
+        let data = format!("data={}{options}", data.display());
         command.args(["--export", &data, "--export", "mem=mem:1G"]);
         if key_for(&listener).is_some() {
             command.arg("--key-file").arg(key_file(directory.path()));

@@ -44,6 +44,7 @@ pub(crate) fn run(flags: &Mount, settings: &Settings) -> Result<ExitCode> {
         read_only: flags.read_only,
         allow_other: rustix::process::geteuid().is_root() && !flags.private,
         writeback: flags.writeback,
+        local: !flags.no_passthrough,
     };
     // A shell's directory may go while the mount stays.
     let directory = std::path::absolute(&flags.directory)

@@ -26,13 +26,14 @@ pub(crate) mod uncontended;
 mod waiting;
 pub(crate) mod watch;
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult, Weak};
 use std::time::Duration;
 
 use dafs_proto::transport::util::Home;
 use dafs_proto::transport::{Domain, TransportError};
-use dafs_proto::wire::Opcode;
+use dafs_proto::wire::{FileHandle, Opcode};
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
@@ -198,6 +199,12 @@ impl SharedSession {
         let node = Arc::new(Node::new(parts, entry.key(), Arc::clone(&self.closings)));
         entry.insert(Arc::downgrade(&node));
         Some(node)
+    }
+
+    /// Takes the descriptor that the server has passed for a handle; nothing more is expected for it.
+    pub(crate) fn take_passed(&self, handle: FileHandle) -> Option<OwnedFd> {
+        let mut core = self.lock();
+        core.endpoint.as_mut()?.descriptors()?.take(handle.0)
     }
 
     /// Keeps a view, which new sessions describe again from now on; false where the session that knows it is gone.
@@ -635,7 +642,7 @@ mod tests {
             path: b"f".to_vec(),
             reopen: Reopen::Lookup { follow: true },
             identity: FileIdentity { file_id: 1, generation: 1 },
-            handle: dafs_proto::wire::FileHandle(1),
+            handle: FileHandle(1),
             epoch,
         };
         let epoch = shared.lock().epoch;

@@ -24,6 +24,11 @@ impl Outlet for Box<dyn Endpoint> {
         fill: impl FnOnce(Span<'_>),
     ) -> Result<(), PostError> {
         let room = self.reserve(payload_len)?;
+        if let Some(key) = draft.descriptor_key()
+            && let Some(descriptors) = self.descriptors()
+        {
+            descriptors.expect(key);
+        }
         fill(if payload_len == 0 { Span::EMPTY } else { self.slot_payload(&room) });
         counts_as_sent((**self).send(room, draft.head(payload_len), payload_len))
     }

@@ -202,7 +202,10 @@ impl Steps<'_> {
         let wanted = &lost.node.identity;
         if identity.is_same(wanted) {
             return match self.lock_again(handle, &lost.locks)? {
-                Status::OK => Ok(Ok(handle)),
+                Status::OK => {
+                    self.hand_over_again(handle, &lost.node)?;
+                    Ok(Ok(handle))
+                }
                 status => {
                     self.call(Opcode::Close, handle, &[], &[])?;
                     Ok(Err(StaleCause::Locks(status)))
@@ -213,6 +216,30 @@ impl Steps<'_> {
         let is_known = identity.generation != 0 && wanted.generation != 0;
         let other = !is_known && identity.file_id == wanted.file_id;
         Ok(Err(if other { StaleCause::Unnamed } else { StaleCause::Replaced }))
+    }
+
+    /// The program goes on with a descriptor that another session was given: this one is to know of it.
+    fn hand_over_again(&mut self, handle: FileHandle, node: &Node) -> Result<(), Error> {
+        if !node.is_handed_over() {
+            return Ok(());
+        }
+        if let Some(descriptors) = self.caller.endpoint.descriptors() {
+            descriptors.expect(handle.0);
+        }
+        let status = self.call(Opcode::HandOver, handle, &[], &[])?.header.status;
+        if let Some(descriptors) = self.caller.endpoint.descriptors() {
+            drop(descriptors.take(handle.0));
+        }
+        if status != Status::OK {
+            let path = String::from_utf8_lossy(&node.path);
+            tracing::warn!(
+                export = node.export,
+                ?path,
+                "the server does not hand a file over again: {status}"
+            );
+        }
+        node.handed_over_again(status == Status::OK);
+        Ok(())
     }
 
     /// Takes the locks of a node again. Without one of them what its program does next would be wrong.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use dafs_proto::session::{ClientSession, Moment, SessionFault};
 use dafs_proto::transport::{Domain, Head, PostError, Span, TransportError};
 use dafs_proto::wire::{
-    BatchNotice, FileHandle, Flags, Header, LockTurn, NoticeKind, Opcode, Slot, Status, ViewDropRequest,
+    BatchNotice, FileHandle, Flags, Header, LockTurn, NoticeKind, Opcode, Recall, Slot, Status,
+    ViewDropRequest,
 };
 use slab::Slab;
 
@@ -395,6 +396,7 @@ impl Core {
             Opcode::CreditTarget => self.session.on_credit_target(header.credits),
             Opcode::BatchDone => self.on_batch_notice(body, payload)?,
             Opcode::LockTurn => self.on_lock_turn(&LockTurn::decode(body)?),
+            Opcode::Recall => self.on_recall(&Recall::decode(body)?),
             Opcode::Notice => {
                 let kind = dafs_proto::wire::Reader::new(body).u32("notice")?;
                 match NoticeKind::from_value(kind) {
@@ -411,6 +413,15 @@ impl Core {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A descriptor is wanted back. One whose file was closed meanwhile has come back.
+    fn on_recall(&mut self, recall: &Recall) {
+        let mut nodes = self.nodes.iter().filter_map(|(_, node)| node.upgrade());
+        let is_it = |node: &Arc<Node>| node.is_open_in(self.epoch) && node.handle().0 == recall.handle;
+        if let Some(node) = nodes.find(is_it) {
+            node.recall();
+        }
     }
 
     /// Operations of a batch have ended. A notice of a request that is over says nothing new.

@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dafs_proto::wire::{FileHandle, FileIdentity, OpenFlags, Status, Verifier};
@@ -51,6 +51,10 @@ pub(crate) struct Node {
     handle: AtomicU64,
     epoch: AtomicU64,
     stale: OnceLock<StaleCause>,
+    /// The server wants its descriptor back.
+    recalled: AtomicBool,
+    /// The program has a descriptor from the server.
+    handed_over: AtomicBool,
     // Place in the core's list.
     index: usize,
     closings: Arc<Closings>,
@@ -80,6 +84,8 @@ impl Node {
             handle: AtomicU64::new(parts.handle.0),
             epoch: AtomicU64::new(parts.epoch),
             stale: OnceLock::new(),
+            recalled: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
             index,
             closings,
         }
@@ -93,6 +99,29 @@ impl Node {
     #[inline]
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.get().is_some()
+    }
+
+    /// The server wants the descriptor back that it has handed over of this.
+    pub(crate) fn recall(&self) {
+        self.recalled.store(true, Ordering::Relaxed);
+    }
+
+    /// The program has got a descriptor.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Relaxed)
+    }
+
+    /// Another session was asked for it again. One that refuses wants it back.
+    pub(crate) fn handed_over_again(&self, is_known: bool) {
+        self.recalled.store(!is_known, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.recalled.load(Ordering::Relaxed)
     }
 
     /// Its handle is one of this session: it has it open, even where its file is of no use any more.

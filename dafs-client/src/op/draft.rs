@@ -3,7 +3,7 @@
 use dafs_proto::transport::{
     HEAD_SIZE_MAX, LocalSegments, OpToken, PostError, Posted, RemoteRange, Span, TransportError,
 };
-use dafs_proto::wire::{HEADER_SIZE, Header};
+use dafs_proto::wire::{HEADER_SIZE, Header, Opcode};
 
 /// Room for a request's head, which is too large to be moved about.
 pub(crate) type HeadRoom = [u8; HEAD_SIZE_MAX];
@@ -79,6 +79,12 @@ impl<'a> Draft<'a> {
             room[..body.len()].copy_from_slice(body);
             HEADER_SIZE + body.len()
         })
+    }
+
+    /// Under which key a descriptor may come with its reply.
+    #[inline]
+    pub(crate) fn descriptor_key(&self) -> Option<u64> {
+        (self.header.opcode == Opcode::HandOver).then_some(self.header.handle.0)
     }
 
     /// The complete head, of a request with so much payload.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno as SystemError, readv, writev};
 
+use super::backing::Backing;
 use super::errno::{Answer, Errno};
 use super::reply::HEADER_SIZE as REPLY_HEADER_SIZE;
 use super::request::{HEADER_SIZE, Header, Request, WRITE_HEAD_SIZE};
@@ -115,6 +116,11 @@ impl Device {
             Ok(_) | Err(SystemError::NOENT | SystemError::NODEV) => {}
             Err(error) => tracing::warn!("cannot answer request {unique} of the kernel: {error}"),
         }
+    }
+
+    /// Gives the kernel a file that it reads and writes itself.
+    pub(crate) fn give(&self, file: &OwnedFd) -> std::io::Result<Backing> {
+        Backing::new(self.as_fd(), file.as_fd())
     }
 
     /// Tells the kernel that what it has cached of a node is not true any more: of its attributes, and of its data from `offset` on where

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
 use rustix::mount::UnmountFlags;
@@ -19,11 +21,16 @@ pub(crate) struct Terms {
     pub(crate) for_all: bool,
     /// The kernel gathers writes.
     pub(crate) writeback: bool,
+    /// The kernel is given files that it reads and writes itself, where it can.
+    pub(crate) local: bool,
 }
 
 /// Takes part in the handshake and in nothing else.
 struct Handshake {
     writeback: bool,
+    local: bool,
+    /// The kernel can be given files.
+    is_local: Arc<AtomicBool>,
 }
 
 impl Filesystem for Handshake {
@@ -44,6 +51,11 @@ impl Filesystem for Handshake {
         if self.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
+        if self.local && config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH) {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+            // Files of an ordinary file system, and none that is stacked on another.
+            self.is_local.store(config.set_max_stack_depth(1).is_ok(), Ordering::Relaxed);
+        }
         let has = wanted & config.capabilities();
         // Only what the kernel has is asked for.
         let _ = config.add_capabilities(has);
@@ -62,6 +74,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// A mount. Dropping it unmounts.
 pub(crate) struct Mounted {
     session: Session<Handshake>,
+    is_local: Arc<AtomicBool>,
 }
 
 impl Mounted {
@@ -77,8 +90,15 @@ impl Mounted {
             config.acl = SessionACL::All;
             config.mount_options.push(MountOption::DefaultPermissions);
         }
-        let handshake = Handshake { writeback: terms.writeback };
-        Ok(Self { session: Session::new(handshake, directory, &config)? })
+        let is_local = Arc::new(AtomicBool::new(false));
+        let handshake =
+            Handshake { writeback: terms.writeback, local: terms.local, is_local: Arc::clone(&is_local) };
+        Ok(Self { session: Session::new(handshake, directory, &config)?, is_local })
+    }
+
+    /// The kernel can be given files that it reads and writes itself.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local.load(Ordering::Relaxed)
     }
 
     pub(crate) fn device(&self) -> io::Result<Device> {

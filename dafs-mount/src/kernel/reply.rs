@@ -22,6 +22,8 @@ pub(crate) mod open {
     pub(crate) const DIRECT_IO: u32 = 1;
     /// What the kernel has cached of the file is still true.
     pub(crate) const KEEP_CACHE: u32 = 2;
+    /// The kernel reads and writes a file that it was given, which the reply names.
+    pub(crate) const PASSTHROUGH: u32 = 128;
     /// The kernel caches the listing of the directory.
     pub(crate) const CACHE_DIR: u32 = 8;
 }
@@ -99,8 +101,8 @@ impl Fields {
     }
 
     /// An open file, of the kernel's own descriptor where `backing` is not 0.
-    pub(crate) fn open(self, file: u64, flags: u32) -> Self {
-        self.u64(file).u32(flags).u32(0)
+    pub(crate) fn open(self, file: u64, flags: u32, backing: i32) -> Self {
+        self.u64(file).u32(flags).u32(backing.cast_unsigned())
     }
 
     pub(crate) fn statistics(self, of: &FsStatistics) -> Self {

@@ -26,7 +26,7 @@ impl Volume {
             Cache::Lasting => open::KEEP_CACHE | open::CACHE_DIR,
             Cache::CloseToOpen | Cache::None => 0,
         };
-        Ok(Fields::new().open(self.open.add_directory(opened), flags).into_bytes())
+        Ok(Fields::new().open(self.open.add_directory(opened), flags, 0).into_bytes())
     }
 
     pub(super) async fn read_directory(&self, asked: &ReadAsked, with_attributes: bool) -> Answer<Vec<u8>> {

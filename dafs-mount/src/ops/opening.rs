@@ -47,7 +47,7 @@ impl Volume {
         let flags = OpenFlags(flags);
         let caller = self.callers.of(asks).await?;
         let file = self.open_node(asks.node, &caller, &self.how(flags)).await?;
-        Ok(self.opened(asks.node, &caller, file, flags, false).into_bytes())
+        Ok(self.opened(asks.node, &caller, file, flags, false).await.into_bytes())
     }
 
     /// Opens a node by the name that it was seen under last, so that what has been put in its place is noticed: the kernel then looks the
@@ -72,7 +72,7 @@ impl Volume {
     }
 
     /// The reply that tells of an open file.
-    fn opened(
+    async fn opened(
         &self,
         node: u64,
         caller: &Rc<Caller>,
@@ -80,11 +80,18 @@ impl Volume {
         flags: OpenFlags,
         is_unnamed: bool,
     ) -> Fields {
+        let way = self.way_to_open(node, is_unnamed).await;
         let change = file.attributes_at_open().change;
         let unchanged = self.nodes.borrow_mut().opened(node, change);
         // Appends go to the end that the server knows, and the kernel's guess of it would be cached.
         let appends = flags.has(libc::O_APPEND) && !self.options.writeback;
         let how = match self.options.cache {
+            _ if way.local.is_some() => {
+                // The kernel does not tell of what it writes.
+                self.nodes.borrow_mut().changed_here(node);
+                let recalled = way.local.as_ref().is_some_and(|local| local.is_recalled());
+                open::PASSTHROUGH | if recalled { open::DIRECT_IO } else { 0 }
+            }
             Cache::None => open::DIRECT_IO,
             _ if appends || flags.has(libc::O_DIRECT) => open::DIRECT_IO,
             Cache::Lasting => open::KEEP_CACHE,
@@ -100,12 +107,14 @@ impl Volume {
             node,
             caller: Rc::clone(caller),
             writes: flags.writes(),
+            is_local: way.local.is_some(),
             is_unnamed,
             owners: RefCell::new(HashSet::new()),
             held: RefCell::default(),
             writable: RefCell::new(None),
         };
-        Fields::new().open(self.open.add_file(file), how)
+        let backing = way.local.as_ref().map_or(0, |local| local.number());
+        Fields::new().open(self.open.add_file(file), how, backing)
     }
 
     pub(super) async fn create(&self, asks: &Header, name: &Name, flags: u32, mode: Mode) -> Answer<Vec<u8>> {
@@ -123,7 +132,7 @@ impl Volume {
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, name, &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;
-        entry.extend(self.opened(node, &caller, file, flags, false).into_bytes());
+        entry.extend(self.opened(node, &caller, file, flags, false).await.into_bytes());
         Ok(entry)
     }
 
@@ -136,15 +145,19 @@ impl Volume {
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, b"", &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;
-        entry.extend(
-            self.opened(node, &caller, file, OpenFlags(libc::O_RDWR.cast_unsigned()), true).into_bytes(),
-        );
+        let flags = OpenFlags(libc::O_RDWR.cast_unsigned());
+        entry.extend(self.opened(node, &caller, file, flags, true).await.into_bytes());
         Ok(entry)
     }
 
     /// The last descriptor of an open file is gone.
     pub(super) fn release(&self, file: u64) -> Answer<()> {
-        if let Some(too_much) = self.open.remove_file(file) {
+        let gone = |file: &OpenFile| {
+            if file.is_local {
+                self.local.release(file.node);
+            }
+        };
+        if let Some(too_much) = self.open.remove_file(file, gone) {
             too_much.held.borrow_mut().release(&self.copies);
         }
         Ok(())

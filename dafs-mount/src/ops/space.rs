@@ -4,16 +4,32 @@ use crate::kernel::errno::{Answer, Errno};
 use crate::kernel::reply::Fields;
 use crate::volume::Volume;
 
+/// Modes of fallocate(2) that are carried out, and what they are made of.
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE.cast_unsigned();
+const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
+const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
+const ZERO_INSIDE: u32 = ZERO | KEEP_SIZE;
+
 impl Volume {
+    /// What moves data behind the range is refused, as by most file systems.
     pub(super) async fn allocate(&self, file: u64, (offset, len): (u64, u64), mode: u32) -> Answer<()> {
-        const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
         let open = self.open.file(file)?;
-        self.nodes.borrow_mut().changed_here(open.node);
-        match mode {
-            0 => Ok(open.file.submit_allocate(offset, len).await?),
-            PUNCH => Ok(open.file.submit_punch_hole(offset, len).await?),
-            _ => Err(Errno::NOT_SUPPORTED),
+        if !matches!(mode, 0 | KEEP_SIZE | PUNCH | ZERO | ZERO_INSIDE) {
+            return Err(Errno::NOT_SUPPORTED);
         }
+        self.nodes.borrow_mut().changed_here(open.node);
+        let keeps_size = matches!(mode, KEEP_SIZE | ZERO_INSIDE);
+        // The server reserves nothing behind the end.
+        if keeps_size && offset.saturating_add(len) > open.file.submit_metadata().await?.size {
+            return Err(Errno::NOT_SUPPORTED);
+        }
+        if matches!(mode, PUNCH | ZERO | ZERO_INSIDE) {
+            open.file.submit_punch_hole(offset, len).await?;
+        }
+        if mode != PUNCH {
+            open.file.submit_allocate(offset, len).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn seek(&self, file: u64, offset: u64, whence: u32) -> Answer<Vec<u8>> {

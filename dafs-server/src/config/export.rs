@@ -41,6 +41,9 @@ pub struct ExportTable {
     /// Locks and those of the host's processes keep each other out.
     #[serde(default)]
     pub local_locks: bool,
+    /// Root on this host gets descriptors of files that it opens.
+    #[serde(default)]
+    pub local_open: bool,
     /// `UID:GID` of the root of an export in memory.
     pub owner: Option<String>,
     /// Permission bits of the root of an export in memory, octal.
@@ -92,6 +95,7 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
             ("ro", None) => table.ro = true,
             ("direct_io" | "direct", None) => table.direct_io = true,
             ("local_locks", None) => table.local_locks = true,
+            ("local_open", None) => table.local_open = true,
             ("clients", Some(value)) => table.clients.extend(list(value)),
             ("keys", Some(value)) => table.keys.extend(list(value)),
             ("map", Some(value)) => table.map = Some(value.to_owned()),
@@ -103,7 +107,7 @@ pub(super) fn parse_flag(text: &OsStr) -> Result<ExportTable, ConfigError> {
                 return Err(wrong(
                     &format!("unknown option \"{option}\""),
                     "the options are ro, clients=…, keys=…, map=client, squash=UID:GID, squash=server, no_root_squash, \
-                     direct_io and local_locks, and of memory owner=UID:GID and mode=OCTAL; \
+                     direct_io, local_locks and local_open, and of memory owner=UID:GID and mode=OCTAL; \
                      export a directory with a comma in its name from a file: --config FILE with [[export]] name = … and path = …",
                 ));
             }
@@ -153,6 +157,12 @@ pub(super) fn check(
             "leave the option out",
         ));
     }
+    if table.local_open && !can.is_seen_by_host {
+        return Err(wrong(&format!("local_open: {kind} has no descriptors"), "leave the option out"));
+    }
+    if table.local_open && table.direct_io {
+        return Err(wrong("both direct_io and local_open are given", "give one of them"));
+    }
     if table.keys.iter().any(String::is_empty) {
         return Err(wrong("keys: a name is empty", "write keys=NAME[;NAME...], or leave it out"));
     }
@@ -180,6 +190,7 @@ pub(super) fn check(
         no_root_squash: table.no_root_squash,
         direct_io: table.direct_io,
         local_locks: table.local_locks,
+        local_open: table.local_open,
         root,
     })
 }

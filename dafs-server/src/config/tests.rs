@@ -289,6 +289,7 @@ fn export_flag_of_every_form_is_read() {
         ("d=DATA", base.clone()),
         ("d=DATA,ro", ExportConfig { read_only: true, ..base.clone() }),
         ("d=DATA,direct_io", ExportConfig { direct_io: true, ..base.clone() }),
+        ("d=DATA,local_open", ExportConfig { local_open: true, ..base.clone() }),
         ("d=DATA,local_locks", ExportConfig { local_locks: true, ..base.clone() }),
         (
             "d=DATA,squash=5:6",

@@ -5,6 +5,7 @@ mod copy;
 mod eager;
 mod file;
 mod list;
+pub(crate) mod local;
 mod lock;
 mod name;
 mod read;
@@ -62,6 +63,7 @@ impl Worker {
     pub(crate) fn finish(&mut self, call: &Call, after: After, result: FsResult) {
         let reply = match result {
             Ok(reply) => reply,
+            Err(Status::SHARE_DENIED) if self.recalls_for_open(call, &after) => return,
             Err(status) => {
                 self.release_held(&after);
                 return self.reply_status(call, status);
@@ -75,7 +77,7 @@ impl Worker {
             (After::Verify(request), FsReply::Attributes(attributes)) => {
                 self.reply_status(call, request.outcome(&attributes));
             }
-            (After::Node { like, reserved }, FsReply::Node(node, attributes)) => {
+            (After::Node { like, reserved, .. }, FsReply::Node(node, attributes)) => {
                 let open = OpenHandle { node, ..like };
                 self.reply_handle(call, open, reserved, &encode_message_pack(&attributes));
             }

@@ -9,6 +9,8 @@ use dafs_proto::wire::{
 };
 
 use super::Worker;
+use super::local::Recalled;
+use crate::shared::handed::Scope;
 use crate::storage::{At, FsOp, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
@@ -41,7 +43,7 @@ impl Worker {
             }
             _ => name_op(call.header.opcode, &open, body, &payload, reply_max)?,
         };
-        if let After::Node { like, reserved } = &mut after {
+        if let After::Node { like, reserved, .. } = &mut after {
             *reserved = Some(self.reserve_handle(call, like)?);
         }
         self.start(call, op, after)
@@ -94,8 +96,20 @@ impl Worker {
             share: Some(Arc::clone(&share)),
             ..open.clone()
         };
+        let denies = flags.intersects(OpenFlags::DENY_READ | OpenFlags::DENY_WRITE);
+        let denies = denies.then(|| Box::new((body.to_vec(), path.clone())));
         let (at, mode) = (at(open.node, &path)?, request.mode);
-        Ok((FsOp::Open { at, flags, mode, admission: Some(share) }, After::Node { like, reserved: None }))
+        let after = After::Node { like, reserved: None, denies };
+        Ok((FsOp::Open { at, flags, mode, admission: Some(share) }, after))
+    }
+
+    /// An open with a deny mode is refused, perhaps since a client has a descriptor of its file: then that is called back, and the open
+    /// waits.
+    pub(super) fn recalls_for_open(&mut self, call: &Call, after: &After) -> bool {
+        let After::Node { like, denies: Some(denies), .. } = after else { return false };
+        let Some(file) = like.share.as_ref().and_then(|share| share.refused()) else { return false };
+        let recalled = Recalled { body: &denies.0, payload: &denies.1, refused: Status::SHARE_DENIED };
+        self.call_back(call, Scope::File { file, but: None }, &recalled).is_none()
     }
 
     fn two_names_op(
@@ -141,7 +155,8 @@ fn name_op(
                 share: None,
                 ..open.clone()
             };
-            (FsOp::Lookup { at: at(node, payload)?, follow }, After::Node { like, reserved: None })
+            let after = After::Node { like, reserved: None, denies: None };
+            (FsOp::Lookup { at: at(node, payload)?, follow }, after)
         }
         Opcode::Getattr => (FsOp::Getattr { at: at(node, payload)?, follow }, After::Attributes),
         Opcode::AccessCheck => {

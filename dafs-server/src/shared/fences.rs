@@ -77,7 +77,8 @@ impl Checked {
             || self.ranges.iter().any(|range| range.contains(&peer))
     }
 
-    fn holds_off(&self, subject: &Subject<'_>) -> bool {
+    /// It fences this client off.
+    pub(super) fn holds_off(&self, subject: &Subject<'_>) -> bool {
         match self.list.mode {
             FenceMode::Deny => self.names(subject),
             FenceMode::Allow => !self.names(subject),

@@ -1,10 +1,11 @@
 //! State of the process, shared by all workers: settings, exports, budgets, permissions, fences, the directory of sessions, tokens, deny
-//! modes, and the mail between workers. All of it is immutable, or small and behind its own lock. It waits for nobody, reads no clock and
-//! knows no worker from inside. Imports `access`, `config` and `storage`'s words.
+//! modes, files that were handed over, and the mail between workers. All of it is immutable, or small and behind its own lock. It waits for
+//! nobody, reads no clock and knows no worker from inside. Imports `access`, `config` and `storage`'s words.
 
 pub(crate) mod budget;
 mod directory;
 mod fences;
+pub(crate) mod handed;
 pub(crate) mod locks;
 pub mod mail;
 mod rules;
@@ -26,6 +27,7 @@ use dafs_proto::wire::Statistics;
 use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
 pub(crate) use self::fences::{Checked, Fences, Subject};
+use self::handed::Handed;
 use self::locks::{LockLimits, Locks};
 use self::mail::{Inbox, Mail};
 pub use self::rules::Reloaded;
@@ -53,6 +55,7 @@ pub struct ServerState {
     pub(crate) directory: Directory,
     pub(crate) budgets: Budgets,
     pub(crate) shares: Arc<Shares>,
+    pub(crate) handed: Arc<Handed>,
     tokens: Mutex<TokenTable>,
     pub(crate) locks: Arc<Locks>,
     store: Option<Arc<Store>>,
@@ -106,6 +109,7 @@ impl ServerState {
             settings,
             epoch,
             shares: Arc::default(),
+            handed: Arc::default(),
             tokens: Mutex::default(),
             desks: std::iter::repeat_with(Desk::default).take(workers.max(1)).collect(),
             longest_turn: AtomicU64::new(0),

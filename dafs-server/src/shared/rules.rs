@@ -73,17 +73,18 @@ impl CurrentRules {
 /// The rules of an export as far as they can be followed without a restart. Storage was opened for the old export, and whom a mount lets
 /// in depends on what storage serves.
 fn follow(old: &ExportConfig, new: &ExportConfig, needs_restart: &mut Vec<String>) -> ExportConfig {
-    let served =
-        |export: &ExportConfig| (export.kind.clone(), export.direct_io, export.local_locks, export.root);
+    let served = |export: &ExportConfig| {
+        (export.kind.clone(), export.direct_io, (export.local_locks, export.local_open), export.root)
+    };
     if served(new) != served(old) {
         needs_restart.push(format!("export \"{}\": what it serves, and how", old.name));
     }
     if old.read_only && !new.read_only {
         needs_restart.push(format!("export \"{}\": the removal of `ro`", old.name));
     }
-    let (kind, direct_io, local_locks, root) = served(old);
+    let (kind, direct_io, (local_locks, local_open), root) = served(old);
     let read_only = old.read_only || new.read_only;
-    ExportConfig { kind, direct_io, local_locks, root, read_only, ..new.clone() }
+    ExportConfig { kind, direct_io, local_locks, local_open, root, read_only, ..new.clone() }
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub(crate) struct Share {
     shares: Arc<Shares>,
     flags: OpenFlags,
     held: Mutex<Option<FileKey>>,
+    /// The file that others had open in its way, when it was refused last.
+    refused: Mutex<Option<LockKey>>,
     /// Where it cuts the file: the locks that may keep this session from that.
     cuts: Option<(Arc<Locks>, SessionId)>,
 }
@@ -44,7 +46,13 @@ impl Shares {
         flags: OpenFlags,
         cuts: Option<(Arc<Locks>, SessionId)>,
     ) -> Arc<Share> {
-        Arc::new(Share { shares: Arc::clone(self), flags, held: Mutex::default(), cuts })
+        Arc::new(Share {
+            shares: Arc::clone(self),
+            flags,
+            held: Mutex::default(),
+            refused: Mutex::default(),
+            cuts,
+        })
     }
 
     fn add(&self, file: FileKey, flags: OpenFlags) -> Result<(), Status> {
@@ -75,6 +83,24 @@ impl Shares {
 }
 
 impl Share {
+    /// The open is of this file.
+    pub(crate) fn admit_file(&self, key: LockKey) -> Result<(), Status> {
+        let file = (key.fs, key.file, key.generation);
+        let mut held = lock(&self.held);
+        if *held == Some(file) {
+            return Ok(());
+        }
+        self.release(&mut held);
+        self.shares.add(file, self.flags).inspect_err(|_| *lock(&self.refused) = Some(key))?;
+        *held = Some(file);
+        Ok(())
+    }
+
+    /// The file that others had open in its way, when it was refused last.
+    pub(crate) fn refused(&self) -> Option<LockKey> {
+        *lock(&self.refused)
+    }
+
     fn release(&self, held: &mut Option<FileKey>) {
         if let Some(file) = held.take() {
             self.shares.remove(file, self.flags);
@@ -85,22 +111,13 @@ impl Share {
 impl Admission for Share {
     /// Asked again when an open is tried again, perhaps of another file then.
     fn admit(&self, file: &Attributes) -> Result<(), Status> {
-        if let Some((locks, session)) = self.cuts.as_ref().filter(|(locks, _)| locks.are_mandatory()) {
-            let key = LockKey { fs: file.fs_id, file: file.file_id, generation: file.generation };
-            if locks.with(|table| table.keeps_out(key, std::slice::from_ref(&(0..u64::MAX)), *session, true))
-            {
-                return Err(Status::LOCKED);
-            }
+        let key = LockKey { fs: file.fs_id, file: file.file_id, generation: file.generation };
+        if let Some((locks, session)) = self.cuts.as_ref().filter(|(locks, _)| locks.are_mandatory())
+            && locks.with(|table| table.keeps_out(key, std::slice::from_ref(&(0..u64::MAX)), *session, true))
+        {
+            return Err(Status::LOCKED);
         }
-        let file = (file.fs_id, file.file_id, file.generation);
-        let mut held = lock(&self.held);
-        if *held == Some(file) {
-            return Ok(());
-        }
-        self.release(&mut held);
-        self.shares.add(file, self.flags)?;
-        *held = Some(file);
-        Ok(())
+        self.admit_file(key)
     }
 }
 

@@ -18,7 +18,8 @@ use super::kinds::ExportConfig;
 use super::pool::{Pool, Ran, Wake, Work};
 use super::uring::Ring;
 use super::{
-    ExportId, FsOp, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError, Storage, Submitted, Traits,
+    ExportId, FsOp, FsResult, HandedFile, Identity, LocalLocks, LockKey, NodeId, NowError, Storage,
+    Submitted, Traits,
 };
 
 /// What carries out reads and writes that must wait: `--storage-engine`.
@@ -458,6 +459,10 @@ impl Storage for Exports {
     ) -> Result<Option<usize>, NowError> {
         let files = files_for(&mut self.exports, node, true).map_err(NowError::Failed)?;
         files.sieve_now(node, offset, window, change)
+    }
+
+    fn hand_over(&self, node: NodeId) -> Result<HandedFile, Status> {
+        self.files(node.export).ok_or(Status::BAD_HANDLE)?.hand_over(node)
     }
 
     fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {

@@ -8,7 +8,7 @@ use dafs_proto::transport::{LocalSegments, Span};
 use dafs_proto::wire::{Attributes, Status};
 
 use super::fair::FaultDomain;
-use super::{FsOp, FsReply, FsResult, Identity, LocalLocks, LockKey, NodeId, NowError};
+use super::{FsOp, FsReply, FsResult, HandedFile, Identity, LocalLocks, LockKey, NodeId, NowError};
 
 /// Something open in an export, for whoever holds it, on any thread: a file stays open while one of these or a node of it is left.
 pub type SharedFile = Arc<dyn Any + Send + Sync>;
@@ -102,6 +102,11 @@ pub(super) trait FileSystem: Send {
 
     /// See [`super::Storage::local_locks`].
     fn local_locks(&self, _node: NodeId) -> Result<Box<dyn LocalLocks>, Status> {
+        Err(Status::NOT_SUPPORTED)
+    }
+
+    /// See [`super::Storage::hand_over`].
+    fn hand_over(&self, _node: NodeId) -> Result<HandedFile, Status> {
         Err(Status::NOT_SUPPORTED)
     }
 

@@ -25,7 +25,7 @@ mod tests;
 mod uring;
 pub(crate) mod work;
 
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
@@ -438,6 +438,15 @@ pub struct LockKey {
     pub generation: u64,
 }
 
+/// A descriptor for a client on this host.
+#[derive(Debug)]
+pub struct HandedFile {
+    /// With a position and flags of its own.
+    pub file: OwnedFd,
+    /// It is open for writing too.
+    pub writes: bool,
+}
+
 /// All exports and what is open in them. One thread drives it; nothing in it blocks.
 pub trait Storage: Send {
     /// The export of this name.
@@ -512,6 +521,15 @@ pub trait Storage: Send {
     /// # Errors
     /// [`Status::NOT_SUPPORTED`] in memory, and where asking may wait for other hosts.
     fn local_locks(&self, node: NodeId) -> Result<Box<dyn LocalLocks>, Status>;
+
+    /// A descriptor of the file of a node, for a client on this host: open for reading and writing, or for reading where its file system
+    /// is mounted read-only. From then on nobody rewrites a window of the file.
+    ///
+    /// # Errors
+    /// [`Status::NOT_SUPPORTED`] for what is no file, in memory, and where asking may wait for other hosts.
+    fn hand_over(&self, _node: NodeId) -> Result<HandedFile, Status> {
+        Err(Status::NOT_SUPPORTED)
+    }
 
     /// A node of what was shared in this export. It may do what the shared one might.
     fn adopt(&mut self, export: ExportId, file: &SharedFile) -> Result<NodeId, Status>;

@@ -60,7 +60,9 @@ pub use memory::{
     Access, BorrowedMemory, HeapMemory, Memory, MemoryRef, Region, RegionKey, RegionOwner, RemoteRange,
     SharedFd, Span, part_of,
 };
-pub use optional::{FaultsLate, Gathers, Looks, OwnMemory, RdmaLists, Receives, Stream, Traffic};
+pub use optional::{
+    Descriptors, FaultsLate, Gathers, Looks, OwnMemory, RdmaLists, Receives, Stream, Traffic,
+};
 
 /// The largest head of a message, bytes. A head is a message header and its fixed-layout body.
 pub const HEAD_SIZE_MAX: usize = 112;
@@ -517,6 +519,11 @@ pub trait Endpoint: Send {
 
     /// What has arrived can be looked for at less cost than a receive.
     fn looks(&mut self) -> Option<&mut dyn Looks> {
+        None
+    }
+
+    /// Descriptors of files can be passed to the peer, which is on this host.
+    fn descriptors(&mut self) -> Option<&mut dyn Descriptors> {
         None
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The methods of `impl dyn Endpoint` do what a caller wants either way, with the ability or without it.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::{
@@ -91,6 +92,18 @@ pub trait Looks {
     fn gives_way(&self) -> bool {
         false
     }
+}
+
+/// Descriptors are passed from the side that accepted to the one that connected: [`Endpoint::descriptors`].
+pub trait Descriptors {
+    /// Passes a descriptor under this key, ahead of the messages that are sent after it. `Full` where that would have to wait.
+    fn pass(&mut self, key: u64, descriptor: BorrowedFd<'_>) -> Result<(), PostError>;
+
+    /// One is asked for under this key: the peer may pass it. One that nobody has asked for ends the connection.
+    fn expect(&mut self, key: u64);
+
+    /// Takes what was passed under this key; nothing more is expected under it.
+    fn take(&mut self, key: u64) -> Option<OwnedFd>;
 }
 
 /// Everything goes through a stream of the kernel, in calls of this side: [`Endpoint::stream`].

@@ -14,6 +14,7 @@ mod eager;
 mod fence;
 mod header;
 mod list;
+mod local;
 mod lock;
 mod message_pack;
 mod namespace;
@@ -46,6 +47,7 @@ pub use list::{
     EXTENT_SIZE, Explanation, LIST_MAX, ListError, ListFlags, ListReadReply, ListRequest, Lists, ShortLists,
     Sieve, decode_lists, encode_lists, lists_size,
 };
+pub use local::Recall;
 pub use lock::{LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, LockTurn, UnlockRequest};
 pub use message_pack::{decode_message_pack, encode_message_pack};
 pub use namespace::{

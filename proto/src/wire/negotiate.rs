@@ -37,6 +37,8 @@ bitflags::bitflags! {
         const VIEWS = 0x100;
         /// Replies to lists say how they were moved, when asked.
         const EXPLAIN = 0x200;
+        /// A server on the client's host hands over descriptors of files.
+        const LOCAL_FILES = 0x400;
     }
 }
 

@@ -149,6 +149,8 @@ opcodes! {
     Share = 0x0016, Client, Handle, Cached, InDoubt, TOKENS, "share";
     /// Opens the file that a token names.
     OpenToken = 0x0017, Client, Handle, Cached, InDoubt, TOKENS, "open";
+    /// Asks a server on this host for the descriptor of an open file.
+    HandOver = 0x0018, Client, Inspect, Executed, Repeated, LOCAL_FILES, "get the descriptor of";
     /// Reads file data.
     Read = 0x0020, Client, Inspect, Executed, Repeated, BASE, "read";
     /// Writes file data.
@@ -231,6 +233,8 @@ opcodes! {
     BatchDone = 0x8003, Server, Callback, Executed, Repeated, CALLBACKS, "take a callback";
     /// From the server: a lock that was waited for is to be asked for again.
     LockTurn = 0x8004, Server, Callback, Executed, Repeated, CALLBACKS, "take a callback";
+    /// From the server: a file that was handed over is to be given back.
+    Recall = 0x8005, Server, Callback, Executed, Repeated, LOCAL_FILES, "take a callback";
 }
 
 impl Opcode {

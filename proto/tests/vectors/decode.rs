@@ -7,8 +7,8 @@ use dafs_proto::wire::{
     CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics, Header,
     Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply,
     LockTurn, Method, MknodRequest, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply,
-    ReadRequest, ReaddirReply, ReaddirRequest, Reader, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
-    SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest,
+    ReadRequest, ReaddirReply, ReaddirRequest, Reader, Recall, RemoveRequest, RenameRequest, SeekReply,
+    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest,
     VIEW_DESCRIPTION_SIZE_MAX, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError,
     WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_datatype,
     decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
@@ -82,6 +82,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::Statistics
         | Opcode::Exports
         | Opcode::Close
+        | Opcode::HandOver
         | Opcode::FenceRead
         | Opcode::CreditTarget => nothing(body, payload),
         Opcode::Hello => message_pack::<Hello>(body, payload),
@@ -164,6 +165,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             assert!(payload.len() <= 512, "words of a notice");
             Ok(reader.finish("notice")?)
         }
+        Opcode::Recall => alone(Recall::decode(body).map(drop), payload),
         Opcode::LockTurn => alone(LockTurn::decode(body).map(drop), payload),
         Opcode::BatchDone => {
             let notice = BatchNotice::decode(body)?;
@@ -178,6 +180,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         Opcode::Null
         | Opcode::Bye
         | Opcode::Close
+        | Opcode::HandOver
         | Opcode::Truncate
         | Opcode::Allocate
         | Opcode::Punch
@@ -242,7 +245,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             ReaddirReply::decode(body)?;
             Ok(decode_dir_entries(payload).map(drop)?)
         }
-        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone | Opcode::LockTurn => {
+        Opcode::Notice | Opcode::CreditTarget | Opcode::BatchDone | Opcode::LockTurn | Opcode::Recall => {
             panic!("{opcode:?} is not replied to")
         }
     }

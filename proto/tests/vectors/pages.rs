@@ -6,7 +6,7 @@ use dafs_proto::wire::{
     AllocateRequest, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest, CopyReply,
     CopyRequest, EagerBufferTerms, Explanation, HEADER_SIZE, HintRequest, ListReadReply, ListRequest,
     LockRequest, LockTestReply, LockTurn, MknodRequest, NameRequest, Opcode, OpenRequest, ReadReply,
-    ReadRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
+    ReadRequest, ReaddirReply, ReaddirRequest, Recall, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
     ShareReply, ShareRequest, Status, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest,
     ViewSetRequest, WriteReply, WriteRequest,
 };
@@ -120,6 +120,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("unlock-request", UnlockRequest::HEAD_SIZE),
         ("lock-test-reply", LockTestReply::HEAD_SIZE),
         ("lock-turn", LockTurn::HEAD_SIZE),
+        ("recall", Recall::HEAD_SIZE),
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("mknod-request", MknodRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),

@@ -69,7 +69,8 @@ pub(crate) fn introduction() -> ClientIntroduction {
         uid: 1000,
         gid: 100,
         groups: vec![100, 27],
-        features: Features::all(),
+        // Over TCP there are no files to hand over.
+        features: Features::all() - Features::LOCAL_FILES,
         slots: 4,
         key: Some(key()),
         resume: None,

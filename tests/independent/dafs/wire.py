@@ -24,9 +24,9 @@ NAME_MAX = 256
 # Flags of the header.
 REPLY, CHAIN_FORWARD, CHAIN_BACK, SAVE_HANDLE, CALLBACK, REPLAY = 1, 2, 4, 8, 16, 32
 # Features.
-CHAINS, CALLBACKS, RESUME, EAGER_BUFFERS, LISTS, BATCHES, TOKENS, LOCKS, VIEWS, EXPLAINS = (
-    1 << bit for bit in range(10))
-FEATURES_ALL = 0x3FF
+CHAINS, CALLBACKS, RESUME, EAGER_BUFFERS, LISTS, BATCHES, TOKENS, LOCKS, VIEWS, EXPLAINS, LOCAL_FILES = (
+    1 << bit for bit in range(11))
+FEATURES_ALL = 0x7FF
 # Methods and stabilities.
 INLINE, DIRECT, EAGER, CLIENT_INITIATED = range(4)
 UNSTABLE, DATA_SYNC, FILE_SYNC = range(3)
@@ -253,6 +253,7 @@ UNLOCK_REQUEST = Layout(Field("offset", U64), Field("length", U64), Field("owner
 LOCK_TEST_REPLY = Layout(
     Field("conflicts", U32, BOOLEAN), Field("kind", U32, range(4)), Field("offset", U64), Field("length", U64),
     Field("owner", U64), Field("client_id", "16s"))
+RECALL = Layout(Field("handle", U64))
 LOCK_TURN = Layout(Field("handle", U64), Field("offset", U64), Field("length", U64), Field("owner", U64))
 SHARE_REQUEST = Layout(Field("rights", U32, range(4)), Field("ttl_ms", U32))
 SHARE_REPLY = Layout(Field("ttl_ms", U32), Field("-", U32))
@@ -1067,6 +1068,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0015: Operation("Setattr", NAME_REQUEST, PathAndAttributes(), NOTHING, _ATTRIBUTES),
     0x0016: Operation("Share", SHARE_REQUEST, Empty(), SHARE_REPLY, Token()),
     0x0017: Operation("OpenToken", NOTHING, Token(), NOTHING, _ATTRIBUTES),
+    0x0018: Operation("HandOver"),
     0x0020: Operation("Read", READ_REQUEST, Transfer(False), READ_REPLY, BYTES),
     0x0021: Operation("Write", WRITE_REQUEST, Transfer(True), WRITE_REPLY),
     0x0022: Operation("Append", WRITE_REQUEST, Transfer(True), WRITE_REPLY),
@@ -1108,6 +1110,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x8002: Operation("CreditTarget"),
     0x8003: Operation("BatchDone", BATCH_NOTICE, NoticedResults()),
     0x8004: Operation("LockTurn", LOCK_TURN),
+    0x8005: Operation("Recall", RECALL),
 }
 OPCODES = {operation.name: opcode for opcode, operation in OPERATIONS.items()}
 CALLBACK_BIT = 0x8000

@@ -18,9 +18,9 @@ use dafs_proto::wire::{
     Attributes, AuthenticateReply, BATCH_RESULT_SIZE, BatchNotice, BatchReply, BatchRequest, BatchResult,
     CommitReply, DirEntry, Features, FenceList, FileHandle, FileKind, FsStatistics, HEAD_SIZE_MAX,
     HEADER_SIZE, Header, LimitsReply, ListReadReply, ListRequest, LockTurn, Method, MountReply, Opcode,
-    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, SeekReply, SessionId, ShareReply, Statistics,
-    Status, TOKEN_SIZE, Thresholds, Timestamp, Verifier, ViewRequest, Welcome, WriteReply, WriteRequest,
-    encode_dir_entry, encode_message_pack,
+    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Recall, SeekReply, SessionId, ShareReply,
+    Statistics, Status, TOKEN_SIZE, Thresholds, Timestamp, Verifier, ViewRequest, Welcome, WriteReply,
+    WriteRequest, encode_dir_entry, encode_message_pack,
 };
 use dafs_server::access::Keyring;
 
@@ -294,10 +294,12 @@ impl HostileServer {
 
     fn callback(&mut self, peer: &mut Peer) {
         let (opcode, credits, skip, mut body) = self.choose(|input| {
-            let opcode = [Opcode::Notice, Opcode::CreditTarget, Opcode::LockTurn, Opcode::BatchDone];
-            let opcode = opcode[input.below(4)];
+            let opcode =
+                [Opcode::Notice, Opcode::CreditTarget, Opcode::LockTurn, Opcode::BatchDone, Opcode::Recall];
+            let opcode = opcode[input.below(5)];
             let size = match opcode {
                 Opcode::LockTurn => LockTurn::HEAD_SIZE,
+                Opcode::Recall => Recall::HEAD_SIZE,
                 Opcode::BatchDone => BatchNotice::HEAD_SIZE,
                 _ => HEADER_SIZE,
             };

@@ -17,7 +17,7 @@ use dafs_proto::wire::{
     CopyRequest, EagerBufferTerms, Explanation, FenceList, FsStatistics, HEADER_SIZE, Header, Hello,
     HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply, LockTurn,
     MknodRequest, MountReply, NameRequest, OpenRequest, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest,
-    RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
+    Recall, RemoveRequest, RenameRequest, SEGMENTS_MAX, SeekReply, SeekRequest, SetAttributes, ShareReply,
     ShareRequest, Statistics, Token, TwoNames, UnlockRequest, VerifyRequest, ViewDropRequest, ViewRequest,
     ViewSetRequest, Welcome, WireError, WriteReply, WriteRequest, XattrNames, decode_batch,
     decode_batch_results, decode_datatype, decode_dir_entries, decode_lists, decode_message_pack,
@@ -64,7 +64,7 @@ bodies! {
     HintRequest, RenameRequest, ReadRequest, ReadReply, WriteRequest, WriteReply, CommitRequest, CommitReply,
     ListRequest, ListReadReply, BatchRequest, BatchReply, BatchNotice, ShareRequest, ShareReply, ViewSetRequest,
     ViewDropRequest, ViewRequest, Explanation, LockRequest, UnlockRequest, LockTestReply, LockTurn, CopyRequest,
-    CopyReply, VerifyRequest, EagerBufferTerms,
+    CopyReply, VerifyRequest, EagerBufferTerms, Recall,
 }
 
 fn round_trip<T>(body: &[u8], decoded: Result<T, WireError>, encode: impl FnOnce(&T, &mut [u8])) {

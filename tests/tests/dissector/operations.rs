@@ -106,6 +106,8 @@ pub(crate) fn change_space(file: &File) {
     file.seek_data(0).unwrap();
     file.seek_hole(0).unwrap();
     file.hint(0, 0, AccessPattern::Sequential).unwrap();
+    // Over TCP nothing is handed over.
+    file.hand_over().unwrap_err();
     let end = file.metadata().unwrap().size;
     file.lock(5..10, LockKind::Exclusive).unwrap();
     assert_eq!(file.test_lock(0..u64::MAX, LockKind::Shared).unwrap(), None);

@@ -24,6 +24,17 @@ dafs_tests::on_sockets! {
     writes_that_the_kernel_gathers_are_there_after_fsync,
 }
 
+crate::on_passthrough! {
+    #[ignore = "needs fuse"]
+    what_one_closed_another_sees_when_it_opens,
+    #[ignore = "needs fuse"]
+    name_that_was_given_to_another_file_opens_that,
+    #[ignore = "needs fuse"]
+    without_a_cache_each_read_asks,
+    #[ignore = "needs fuse"]
+    appends_of_two_mounts_never_overlap,
+}
+
 // [MOUNT-1]
 fn what_one_closed_another_sees_when_it_opens(on: On) {
     let world = World::start(on);

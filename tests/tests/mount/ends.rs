@@ -26,6 +26,13 @@ dafs_tests::on_sockets! {
     file_that_was_removed_is_never_another,
 }
 
+crate::on_passthrough! {
+    #[ignore = "needs fuse"]
+    open_file_goes_on_after_the_server_was_restarted,
+    #[ignore = "needs fuse"]
+    file_that_was_removed_is_never_another,
+}
+
 fn open_file_goes_on_after_the_server_was_restarted(on: On) {
     let mut world = World::start(on);
     let mount = world.mount("m", &[]);

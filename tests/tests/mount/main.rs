@@ -5,17 +5,49 @@
 
 mod caching;
 mod ends;
+mod local;
 mod locks;
 mod names;
 mod random;
 mod users;
 
+use std::cell::Cell;
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use dafs_tests::harness::On;
 use dafs_tests::program::{Program, beside_this_test};
+
+/// Runs tests over shared memory, on an export whose files the kernel reads and writes itself.
+macro_rules! on_passthrough {
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
+        mod shm_passthrough {
+            $(#[test] $(#[$attribute])* fn $name() {
+                $crate::with_passthrough(|| super::$name(dafs_tests::harness::On::Shm));
+            })*
+        }
+    };
+}
+pub(crate) use on_passthrough;
+
+thread_local! {
+    static PASSES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Servers that a test starts hand files over.
+pub(crate) fn with_passthrough(test: impl FnOnce()) {
+    struct Restored;
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            PASSES.set(false);
+        }
+    }
+    PASSES.set(true);
+    let _restored = Restored;
+    test();
+}
 
 /// The command beside the tests.
 pub(crate) fn dafs() -> Command {
@@ -45,7 +77,8 @@ impl World {
 
     pub(crate) fn start_with(on: On, flags: &[&str]) -> Self {
         let scratch = tempfile::tempdir().unwrap();
-        Self { server: Program::start(on, flags), on, scratch }
+        let options = if PASSES.get() { ",local_open" } else { "" };
+        Self { server: Program::start_exporting(on, options, flags, None), on, scratch }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -60,6 +93,20 @@ impl World {
         let done = dafs().arg("mount").args(flags).arg(self.url()).arg(&directory).output().unwrap();
         succeeded(&done);
         Mount { directory }
+    }
+
+    /// Lets users reach what the harness keeps for root alone, and make files in the export.
+    pub(crate) fn open_way(&self) {
+        for to in [&*self.server.data(), self.scratch.path()] {
+            let ours = |above: &&Path| above.starts_with("/tmp/") || above.starts_with("/dev/shm/");
+            for above in to.ancestors().filter(ours) {
+                if let Ok(found) = std::fs::metadata(above) {
+                    let mode = found.permissions().mode() | 0o111;
+                    let _ = std::fs::set_permissions(above, std::fs::Permissions::from_mode(mode));
+                }
+            }
+        }
+        std::fs::set_permissions(self.server.data(), std::fs::Permissions::from_mode(0o777)).unwrap();
     }
 
     /// A file of the export, as the server's host has it.

@@ -1,4 +1,5 @@
-//! Random reads and writes of one file, through a mount and in memory.
+//! Random operations on one file, through a mount and in memory, as fsx does them.
+#![allow(unsafe_code, reason = "files are mapped too")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use dafs_tests::harness::On;
 use dafs_tests::suite::bytes;
 use rustix::fs::FallocateFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::World;
 
@@ -18,7 +20,15 @@ dafs_tests::on_sockets! {
     random_operations_on_gathered_writes_end_as_in_memory,
 }
 
-const OPERATIONS: u64 = 4_000;
+crate::on_passthrough! {
+    #[ignore = "needs fuse"]
+    random_operations_end_as_in_memory,
+    #[ignore = "needs fuse"]
+    random_operations_without_a_cache_end_as_in_memory,
+}
+
+/// As many as fsx is run with by hand, in a tenth of the time.
+const OPERATIONS: u64 = 20_000;
 const SIZE_MAX: u64 = 300_000;
 
 fn random_operations_end_as_in_memory(on: On) {
@@ -43,6 +53,42 @@ impl Random {
     }
 }
 
+/// A file that is mapped whole, shared.
+struct Mapped {
+    address: *mut u8,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(file: &File, len: usize) -> Self {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses an address that nobody uses.
+        let address = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
+        Self { address: address.unwrap().cast(), len }
+    }
+
+    fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(at + len <= self.len);
+        let mut found = vec![0; len];
+        // SAFETY: the range is mapped, and inside the file: nobody else changes or cuts it.
+        unsafe { self.address.add(at).copy_to_nonoverlapping(found.as_mut_ptr(), len) };
+        found
+    }
+
+    fn write(&self, at: usize, data: &[u8]) {
+        assert!(at + data.len() <= self.len);
+        // SAFETY: as above.
+        unsafe { self.address.add(at).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it is mapped, and nobody uses it any more.
+        unsafe { munmap(self.address.cast(), self.len) }.unwrap();
+    }
+}
+
 fn run(on: On, flags: &[&str]) {
     let world = World::start(on);
     let mount = world.mount("m", flags);
@@ -54,7 +100,7 @@ fn run(on: On, flags: &[&str]) {
         let (offset, len) =
             (random.below(SIZE_MAX), random.below(if number % 5 == 0 { 70_000 } else { 5_000 }) + 1);
         let (from, to) = (offset as usize, (offset + len) as usize);
-        match random.below(16) {
+        match random.below(20) {
             0..=4 => {
                 let data = bytes(number, len as usize);
                 open.write_all_at(&data, offset).unwrap();
@@ -98,6 +144,30 @@ fn run(on: On, flags: &[&str]) {
                     let (begin, end) = (target as usize, target as usize + copied);
                     model.resize(model.len().max(end), 0);
                     model[begin..end].copy_from_slice(&copy);
+                }
+            }
+            10 => {
+                let flags = FallocateFlags::ZERO_RANGE;
+                rustix::fs::fallocate(&open, flags, offset, len).unwrap();
+                model.resize(model.len().max(to), 0);
+                model[from..to].fill(0);
+            }
+            11 => {
+                let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+                match rustix::fs::fallocate(&open, flags, offset, len) {
+                    Ok(()) => model[from..to].fill(0),
+                    // Nothing is reserved behind the end.
+                    Err(error) => assert!(error == rustix::io::Errno::OPNOTSUPP && to > model.len()),
+                }
+            }
+            12 | 13 if from < model.len() => {
+                let to = to.min(model.len());
+                let map = Mapped::new(&open, model.len());
+                assert!(map.read(from, to - from) == model[from..to], "operation {number}: mapped");
+                if number % 2 == 0 {
+                    let data = bytes(number, to - from);
+                    map.write(from, &data);
+                    model[from..to].copy_from_slice(&data);
                 }
             }
             _ => {

@@ -9,6 +9,7 @@ mod cuts;
 mod drain;
 mod ending;
 mod features;
+mod handed;
 mod life;
 mod load;
 mod nonblocking;

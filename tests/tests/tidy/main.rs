@@ -72,6 +72,7 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-client/src/memory/registration/tests.rs",
     "dafs-client/src/memory/registration/watch.rs",
     "dafs-client/src/memory/registration/watch/tests.rs",
+    "dafs-mount/src/kernel/backing.rs",
     "dafs-server/src/calibrate/file.rs",
     "dafs-server/src/storage/posix/data.rs",
     "dafs-server/src/storage/credentials.rs",
@@ -120,6 +121,7 @@ const UNSAFE_FILES: &[&str] = &[
     "tests/tests/files/policy.rs",
     "tests/tests/files/registration.rs",
     "tests/tests/files/unreadable.rs",
+    "tests/tests/mount/random.rs",
     "tests/tests/session/ending.rs",
     "xtask/src/probe.rs",
 ];

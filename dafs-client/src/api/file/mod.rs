@@ -3,6 +3,7 @@
 pub(crate) mod copy;
 pub(crate) mod durable;
 pub(crate) mod list;
+pub(crate) mod local;
 pub(crate) mod raw;
 pub(crate) mod stream;
 pub(crate) mod submit;

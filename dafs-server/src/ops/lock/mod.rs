@@ -3,6 +3,8 @@
 mod kept;
 mod turns;
 
+pub(super) use self::turns::CALLBACKS_MAX;
+
 use dafs_proto::transport::OpToken;
 use dafs_proto::wire::{
     LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, Opcode, Status, UnlockRequest,
@@ -10,7 +12,9 @@ use dafs_proto::wire::{
 
 use self::turns::is_notified;
 use super::Worker;
+use super::local::Recalled;
 use crate::shared::WorkerId;
+use crate::shared::handed::Scope;
 use crate::shared::locks::{Claim, Freed, Held, Lasting, LockTable, Outcome, Owner, Told, WaiterId, Waiting};
 use crate::shared::mail::Mail;
 use crate::storage::{LockKey, NodeId};
@@ -73,6 +77,14 @@ impl Worker {
         }
         if self.waits_to_be_known(call, request) {
             return Ok(Known::Waits);
+        }
+        let mut _recalling = None;
+        if request.flags.contains(LockFlags::MANDATORY) {
+            // Whoever has a descriptor would read and write past it.
+            let scope = Scope::File { file, but: Some(held.owner.session) };
+            let recalled = Recalled { body: &request.bytes(), payload: &[], refused: Status::BUSY };
+            let Some(recalling) = self.call_back(call, scope, &recalled) else { return Ok(Known::Waits) };
+            _recalling = Some(recalling);
         }
         self.lock_or_wait(call, &Asked { node, file, request, held, awaits }).map(|()| Known::Yes)
     }

@@ -17,7 +17,7 @@ use crate::worker::flight::answer::Served;
 use crate::worker::ids::SessionKey;
 
 /// Callbacks to a session that has sent nothing since: half of the receives that clients post for them.
-const CALLBACKS_MAX: u8 = 8;
+pub(in crate::ops) const CALLBACKS_MAX: u8 = 8;
 
 impl Worker {
     /// Locks, or answers that it waits. Whoever asks again keeps his place.

@@ -96,6 +96,7 @@ impl Worker {
             self.free_some_locks();
         }
         self.forget_operations(key, &session);
+        self.look_after_recalls();
         self.buffers.end_session(key);
         self.operations.wake(Wakeup::Buffer);
         self.publish();

@@ -120,7 +120,10 @@ impl Worker {
             let subject = session.or_else(|| operation.former.as_ref().map(|former| former.subject()));
             let is_idle = matches!(
                 operation.state,
-                WaitsFor::FenceDrain { .. } | WaitsFor::Lock { .. } | WaitsFor::Chain { .. }
+                WaitsFor::FenceDrain { .. }
+                    | WaitsFor::Lock { .. }
+                    | WaitsFor::Recall { .. }
+                    | WaitsFor::Chain { .. }
             );
             !(is_idle || operation.state.is_answered())
                 && subject.is_none_or(|subject| self.shared.fences.holds_off(export, &subject))

@@ -13,7 +13,9 @@ use dafs_proto::wire::{
 
 use self::ending::End;
 use super::Worker;
+use crate::ops::local::Recalled;
 use crate::shared::Checked;
+use crate::shared::handed::Scope;
 use crate::storage::{At, FsOp};
 use crate::worker::flight::Call;
 use crate::worker::flight::after::After;
@@ -145,6 +147,7 @@ impl Worker {
             self.let_go_of_handle(call.session, &open);
         }
         self.reply_status(call, Status::OK);
+        self.look_after_recalls();
         Ok(())
     }
 
@@ -194,7 +197,12 @@ impl Worker {
         }
         let (before, list) = (change.before, change.into_list());
         let (mode, entries) = (list.mode, list.len());
-        self.shared.fences.set(export, Checked::new(list)?, before)?;
+        let list = Checked::new(list)?;
+        // Whoever is fenced off would go on past the server.
+        let scope = Scope::Fence { export, list: Box::new(list.clone()) };
+        let recalled = Recalled { body: &[], payload, refused: Status::BUSY };
+        let Some(_recalling) = self.call_back(call, scope, &recalled) else { return Ok(()) };
+        self.shared.fences.set(export, list, before)?;
         let name = &self.shared.settings.exports[export].name;
         tracing::info!(export = %name, ?mode, entries, "fence list replaced");
         self.wait_for_drain(call, export);

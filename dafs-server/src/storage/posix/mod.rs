@@ -38,7 +38,7 @@ use super::fair::FaultDomain;
 use super::file_system::{Attempt, FileSystem, Job, Outcome, RingOp, Run, SharedFile};
 use super::nodes::NodeTable;
 use super::pool::try_lock;
-use super::{ExportId, FsOp, FsReply, Identity, LocalLocks, LockKey, NodeId, NowError, Traits};
+use super::{ExportId, FsOp, FsReply, HandedFile, Identity, LocalLocks, LockKey, NodeId, NowError, Traits};
 use busy::{FileKey, Held};
 use class::{Classes, FsClass};
 use data::Throttle;
@@ -474,6 +474,23 @@ impl FileSystem for PosixExport {
         }
         self.shared.identities.act_as_itself()?;
         Ok(Box::new(FileLocks::open(node)?))
+    }
+
+    fn hand_over(&self, id: NodeId) -> Result<HandedFile, Status> {
+        let node = self.nodes.get(id).ok_or(Status::BAD_HANDLE)?;
+        if node.kind != FileKind::File || !node.opened || node.fault_domain().is_some() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        if let Some(gate) = &node.gate {
+            // Writers come that pass no gate. A window that was begun is waited for.
+            gate.leave_to_others();
+            gate.wait_for_window();
+        }
+        self.shared.identities.act_as_itself()?;
+        let flags = rustix::fs::fstatvfs(node.buffered_fd()).map_err(Status::from)?.f_flag;
+        let writes = !flags.contains(rustix::fs::StatVfsMountFlags::RDONLY);
+        let wish = if writes { rustix::fs::OFlags::RDWR } else { rustix::fs::OFlags::RDONLY };
+        Ok(HandedFile { file: sys::reopen(node.buffered_fd(), wish)?, writes })
     }
 
     fn adopt(&mut self, file: &SharedFile) -> Result<NodeId, Status> {

@@ -16,7 +16,8 @@ use super::local_locks::FileLocks;
 
 /// Somebody rewrites a window, or waits for the writers there are: no others begin.
 const REWRITING: u32 = 1 << 31;
-/// The file is locked for the host's processes. Nobody rewrites a window: the lock that this takes would be in the way of those.
+/// The file is locked for the host's processes, or written by them. Nobody rewrites a window: the lock that this takes would be in the way
+/// of those.
 const SHOWN: u32 = 1 << 30;
 /// Who rewrites a window is alone: he waits for no writer. One that finds him there is among [`WRITERS`] for a moment.
 const ALONE: u32 = 1 << 29;
@@ -118,6 +119,11 @@ impl WriteGate {
     pub(super) fn show_locks(&self) {
         self.state.fetch_or(SHOWN, Ordering::AcqRel);
         *lock(&self.file) = Windows::Closed;
+    }
+
+    /// Others than this process write the file from now on, as long as somebody has it open: nobody rewrites a window of it any more.
+    pub(super) fn leave_to_others(&self) {
+        self.show_locks();
     }
 
     /// That is so.

@@ -17,7 +17,12 @@ pub(crate) enum After {
     /// A comparison with the attributes.
     Verify(VerifyRequest),
     /// A new handle; attributes in the payload. The node is not known yet, but there is room for it.
-    Node { like: OpenHandle, reserved: Option<Reserved> },
+    Node {
+        like: OpenHandle,
+        reserved: Option<Reserved>,
+        /// The request, body and payload, of one with a deny mode: others may have to give the file back first.
+        denies: Option<Box<(Vec<u8>, Vec<u8>)>>,
+    },
     /// A new handle of a node that is open and held for it; attributes in the payload.
     Held { open: OpenHandle },
     /// The root of an export.

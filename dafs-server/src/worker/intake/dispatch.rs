@@ -134,6 +134,7 @@ impl Worker {
             Opcode::EagerBuffers => self.lend_eager_buffers(call, body, payload),
             Opcode::ViewSet => self.set_view(call, body, payload),
             Opcode::ViewDrop => self.drop_view(call, body, payload),
+            Opcode::HandOver => self.hand_over(call, body, payload),
             Opcode::Share => self.share(call, body, payload),
             Opcode::OpenToken => self.open_token(call, body, payload),
             Opcode::Readdir => self.readdir(call, body, payload),
@@ -167,7 +168,8 @@ impl Worker {
             | Opcode::Notice
             | Opcode::CreditTarget
             | Opcode::BatchDone
-            | Opcode::LockTurn => Err(Problem::Fault(SessionFault::Misplaced {
+            | Opcode::LockTurn
+            | Opcode::Recall => Err(Problem::Fault(SessionFault::Misplaced {
                 opcode: call.header.opcode,
                 place: "in a session",
             })),

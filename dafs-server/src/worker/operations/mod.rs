@@ -14,6 +14,7 @@ use dafs_proto::wire::{FileHandle, Header, LockRequest, Method, Status, Verifier
 use slab::Slab;
 
 use crate::shared::Subject;
+use crate::shared::handed::Recalling;
 use crate::shared::locks::WaiterId;
 use crate::storage::{FsResult, LockKey, Storage};
 use crate::worker::buffers::{Buffer, Owner};
@@ -104,6 +105,8 @@ pub(crate) enum WaitsFor {
     FenceDrain { export: usize, others: usize, kept: Option<Status> },
     /// A lock that others hold, under this number in the table of locks.
     Lock { file: LockKey, waiter: WaiterId, request: LockRequest },
+    /// Files that clients have descriptors of; then it begins. `until` then, and else it is refused.
+    Recall { recalling: Recalling, body: Vec<u8>, payload: Vec<u8>, until: Moment, refused: Status },
     /// The store; then this is done.
     LocksKept(AfterKept),
     /// Answered; RDMA still holds its buffers.
@@ -454,7 +457,7 @@ impl Operations {
         let locks = self.waiting.iter().filter(|(_, other)| matches!(other.state, WaitsFor::Lock { .. }));
         let waiting: HashSet<_> = locks.filter_map(|(_, lock)| chain_of(&lock.call)).collect();
         self.waiting.iter().any(|(_, operation)| match operation.state {
-            WaitsFor::Lock { .. } => false,
+            WaitsFor::Lock { .. } | WaitsFor::Recall { .. } => false,
             WaitsFor::Chain { .. } => chain_of(&operation.call).is_none_or(|chain| !waiting.contains(&chain)),
             _ => true,
         })

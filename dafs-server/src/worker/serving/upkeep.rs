@@ -64,6 +64,7 @@ impl Worker {
         self.look_at_local_locks();
         self.look_after_lock_turns();
         self.look_after_kept_locks();
+        self.look_after_recalls();
         let active = self.sessions.iter().filter(|(_, session)| session.is_active(now)).count();
         let active = self.shared.count_active(self.id, u32::try_from(active).unwrap_or(u32::MAX));
         self.sessions.set_active(active);
@@ -210,6 +211,7 @@ impl Worker {
             let is_held = matches!(
                 state,
                 WaitsFor::Lock { .. }
+                    | WaitsFor::Recall { .. }
                     | WaitsFor::LocksKept(_)
                     | WaitsFor::FenceDrain { .. }
                     | WaitsFor::Chain { .. }

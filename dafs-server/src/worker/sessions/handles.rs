@@ -1,5 +1,6 @@
 //! Handles: a session's names for what it has open.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use dafs_proto::budget::Charge;
@@ -7,6 +8,7 @@ use dafs_proto::wire::{FileHandle, OpenFlags, Status};
 
 use crate::access::MountRights;
 use crate::config::Config;
+use crate::shared::handed::HandedOver;
 use crate::shared::shares::Share;
 use crate::storage::{NodeId, Places};
 
@@ -50,6 +52,8 @@ pub struct HandleTable {
     leaving: Vec<Leaving>,
     /// Everybody who holds a place for a handle that is not open yet has one of these beside the table.
     places: Arc<()>,
+    /// Of these the client has descriptors.
+    handed: HashMap<FileHandle, HandedOver>,
 }
 
 /// What an open is given before storage is asked, so that nothing refuses it once it has made or cut a file. Given back when dropped.
@@ -101,7 +105,18 @@ impl HandleTable {
     /// Forgets a handle.
     pub fn remove(&mut self, handle: FileHandle) -> Result<OpenHandle, Status> {
         let [index, generation] = split(handle);
+        self.take_back(handle);
         self.open.remove(index, generation).ok_or(Status::BAD_HANDLE)
+    }
+
+    /// The client has a descriptor of what the handle names, until the handle is closed.
+    pub(crate) fn hand(&mut self, handle: FileHandle, handed: HandedOver) {
+        self.handed.insert(handle, handed);
+    }
+
+    /// It counts as handed over no more.
+    pub(crate) fn take_back(&mut self, handle: FileHandle) -> Option<HandedOver> {
+        if self.handed.is_empty() { None } else { self.handed.remove(&handle) }
     }
 
     /// What the handle of an operation in flight names, also when it was closed meanwhile.

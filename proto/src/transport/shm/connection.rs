@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::super::util::lock;
-use super::super::{MemoryRef, PeerCredentials};
+use super::super::{MemoryRef, PeerCredentials, PostError};
 use super::closing::PeerSocket;
 use super::cma::Process;
 use super::handshake::Message;
@@ -116,21 +116,36 @@ impl Connection {
         !self.has_waiting()
     }
 
+    /// Sends a message with a descriptor of this process, unless that would have to wait.
+    pub(super) fn pass(&self, message: &Message, descriptor: BorrowedFd<'_>) -> Result<(), PostError> {
+        let outbox = lock(&self.outbox);
+        if !outbox.is_empty() {
+            return Err(PostError::Full);
+        }
+        match sock::send(self.socket.as_fd(), &message.encode(), &[descriptor]) {
+            Ok(()) => {
+                self.count_sent(1);
+                Ok(())
+            }
+            Err(error) if is_for_later(&error) => Err(PostError::Full),
+            // The peer is gone, which the endpoint sees for itself.
+            Err(_) => Err(PostError::Closed),
+        }
+    }
+
+    /// Called under the outbox's lock: the count is written by this process only.
+    fn count_sent(&self, sent: u32) {
+        let count = self.segment.word(self.layout.control_sent(self.side));
+        count.store(count.load(Ordering::Relaxed).wrapping_add(sent), Ordering::Release);
+    }
+
     fn send_from(&self, outbox: &mut VecDeque<Announcement>) {
         let mut sent = 0;
         while let Some(next) = outbox.front() {
             let fd = next.memory.as_ref().and_then(shared_file);
             match sock::send(self.socket.as_fd(), &next.message.encode(), fd.as_slice()) {
                 Ok(()) => sent += 1,
-                // No room or memory, or too many descriptors under way: later.
-                Err(error)
-                    if matches!(
-                        error.raw_os_error(),
-                        Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS | libc::ENOBUFS | libc::ENOMEM)
-                    ) =>
-                {
-                    break;
-                }
+                Err(error) if is_for_later(&error) => break,
                 Err(error) => {
                     // The peer is gone, which the endpoint sees for itself.
                     tracing::debug!(%error, "shm: a region was not announced");
@@ -140,9 +155,7 @@ impl Connection {
         }
         self.waiting.store(outbox.len().max(usize::from(self.has_lost())), Ordering::Release);
         if sent > 0 {
-            // Written under the outbox's lock by this process only.
-            let count = self.segment.word(self.layout.control_sent(self.side));
-            count.store(count.load(Ordering::Relaxed).wrapping_add(sent), Ordering::Release);
+            self.count_sent(sent);
         }
     }
 
@@ -203,4 +216,12 @@ impl Connection {
     pub(super) fn event_fds(&self) -> super::super::EventFds {
         [self.bell_in.as_raw_fd(), self.socket.as_raw_fd()].into_iter().collect()
     }
+}
+
+/// The socket has no room or memory now, or too many descriptors are under way.
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EAGAIN | libc::EINTR | libc::ETOOMANYREFS | libc::ENOBUFS | libc::ENOMEM)
+    )
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,15 +11,16 @@ use crate::budget::Owner;
 
 use super::super::util::check_message;
 use super::super::{
-    Access, Capabilities, Completion, Domain, Endpoint, EventFds, Interrupt, LocalSegments, Looks, Memory,
-    MemoryRef, OpToken, OwnMemory, PostError, Posted, PostedList, RdmaLists, Reach, Received, Region,
-    RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
+    Access, Capabilities, Completion, Descriptors, Domain, Endpoint, EventFds, Interrupt, LocalSegments,
+    Looks, Memory, MemoryRef, OpToken, OwnMemory, PostError, Posted, PostedList, RdmaLists, Reach, Received,
+    Region, RegionError, RemoteRange, SendSlot, Span, TransportError, WaitPolicy,
 };
 use super::cma::Way;
 use super::connection::{Connection, PLACE_OF_BELL};
 use super::entry::{KIND_MESSAGE, Payload, ring_terms};
 use super::handshake::{MESSAGE_SIZE, Message, malformed};
 use super::map::{MappedMemory, is_sealable};
+use super::passed::Passed;
 use super::registry::Registry;
 use super::remote::{Counted, RemoteRegions, Resolved};
 use super::ring::{Arrival, RecvRing, SendRing};
@@ -69,6 +70,7 @@ pub struct ShmEndpoint {
     pub(super) remote: RemoteRegions,
     pub(super) capabilities: Capabilities,
     pub(super) completions: VecDeque<Completion>,
+    pub(super) passed: Passed,
     pub(super) counters: Counters,
     pub(super) send_ring: SendRing,
     pub(super) recv_ring: RecvRing,
@@ -128,6 +130,7 @@ impl ShmEndpoint {
             recv_entries: connection.layout.entry(connection.side.peer(), 0),
             remote: RemoteRegions::new(registry.limits().clone(), Owner::User(connection.peer.uid)),
             completions: VecDeque::new(),
+            passed: Passed::default(),
             counters: Counters::default(),
             connection,
             registry,
@@ -189,8 +192,18 @@ impl ShmEndpoint {
         let claimed = self.connection.peer_control_sent();
         for _ in 0..messages_max {
             match self.connection.receive(&mut bytes) {
-                Ok(Incoming::Message { len, fds, cut }) => {
+                Ok(Incoming::Message { len, mut fds, cut }) => {
                     self.control_seen = self.control_seen.wrapping_add(1);
+                    if let Ok(Message::Descriptor { key }) = Message::decode(&bytes, len) {
+                        let arrived = self.passed.arrive(key, &mut fds, cut);
+                        if !fds.is_empty() {
+                            self.remote.close(fds);
+                        }
+                        if let Err(fault) = arrived {
+                            return self.fail(fault);
+                        }
+                        continue;
+                    }
                     if !fds.iter().all(|file| is_sealable(file.as_fd())) {
                         self.remote.close(fds);
                         return self.fail(malformed("seals of a region's memory file", 0, 1));
@@ -562,6 +575,10 @@ impl Endpoint for ShmEndpoint {
         Some(self)
     }
 
+    fn descriptors(&mut self) -> Option<&mut dyn Descriptors> {
+        Some(self)
+    }
+
     #[inline]
     fn looks(&mut self) -> Option<&mut dyn Looks> {
         Some(self)
@@ -599,6 +616,25 @@ impl OwnMemory for ShmEndpoint {
             self.announces = true;
             self.registry.attach(Arc::clone(&self.connection));
         }
+    }
+}
+
+impl Descriptors for ShmEndpoint {
+    fn pass(&mut self, key: u64, descriptor: BorrowedFd<'_>) -> Result<(), PostError> {
+        self.check_order()?;
+        self.connection.pass(&Message::Descriptor { key }, descriptor)
+    }
+
+    fn expect(&mut self, key: u64) {
+        self.passed.expect(key);
+    }
+
+    fn take(&mut self, key: u64) -> Option<OwnedFd> {
+        // It comes before the message that tells of it, by another way.
+        if !self.passed.has(key) && self.is_open() {
+            self.drain_control(CONTROL_BEFORE_VERDICT);
+        }
+        self.passed.take(key)
     }
 }
 

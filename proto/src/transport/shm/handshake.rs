@@ -5,6 +5,7 @@
 //! server → client   Welcome   what holds in both directions, what was probed, a nonce; the segment and the doorbells
 //! client → server   Ready     what was probed
 //! either way        Register  a region in a memory file, with the file · Unregister
+//! server → client   Descriptor  of an open file, with it
 //! ```
 
 use super::super::{Access, ConnectParams, PeerFault};
@@ -54,6 +55,8 @@ pub(super) enum Message {
     Register { key: u64, offset: u64, len: u64, access: Access },
     /// It is gone.
     Unregister { key: u64 },
+    /// The descriptor of an open file comes with it.
+    Descriptor { key: u64 },
 }
 
 impl Message {
@@ -84,6 +87,7 @@ impl Message {
                 [halves(4, access.bits().into()), key, offset, len, 0, 0, 0, 0]
             }
             Self::Unregister { key } => [halves(5, 0), key, 0, 0, 0, 0, 0, 0],
+            Self::Descriptor { key } => [halves(6, 0), key, 0, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; MESSAGE_SIZE];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -126,7 +130,8 @@ impl Message {
                 Ok(Self::Register { key, offset, len, access })
             }
             (5, [_, key, ..]) => Ok(Self::Unregister { key }),
-            _ => Err(malformed("kind of a socket message", kind.into(), 5)),
+            (6, [_, key, ..]) => Ok(Self::Descriptor { key }),
+            _ => Err(malformed("kind of a socket message", kind.into(), 6)),
         }
     }
 }
@@ -213,6 +218,7 @@ mod tests {
             Message::Ready { cma: true },
             Message::Register { key: 1, offset: 2, len: 3, access: Access::REMOTE_WRITE },
             Message::Unregister { key: 9 },
+            Message::Descriptor { key: 9 },
         ]
     }
 

@@ -17,6 +17,7 @@ mod handshake;
 mod layout;
 mod listener;
 mod map;
+mod passed;
 mod rdma;
 mod registry;
 mod remote;

@@ -18,7 +18,7 @@ use super::*;
 use crate::budget::Owner;
 
 const VECTORS: &str = include_str!("../../../../../spec/vectors/shm.txt");
-const SOCKET: [&str; 5] = ["hello", "welcome", "ready", "register", "unregister"];
+const SOCKET: [&str; 6] = ["hello", "welcome", "ready", "register", "unregister", "descriptor"];
 const ENTRIES: [&str; 3] = ["message", "embedded message", "immediate"];
 const RECORDS: [&str; 1] = ["region record"];
 
@@ -48,6 +48,7 @@ fn kind_of(message: &Message) -> &'static str {
         Message::Ready { .. } => "ready",
         Message::Register { .. } => "register",
         Message::Unregister { .. } => "unregister",
+        Message::Descriptor { .. } => "descriptor",
     }
 }
 
