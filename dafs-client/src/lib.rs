@@ -77,7 +77,7 @@ pub use dafs_proto::wire::{
     FileKind, FsStatistics, GatherSwitches, LimitsReply, LockKind, NodeKind, Opcode, SetAttributes, SetTime,
     Sieve, Stability, Statistics, Status, Thresholds, Timestamp, Token, XattrSetMode,
 };
-pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_some, wait_some_with};
+pub use driver::pending::{Pending, Transferred, wait_all, wait_any, wait_ended, wait_some, wait_some_with};
 pub use error::{Error, Result, StaleCause};
 pub use memory::registration::{
     RegistrationConfig, RegistrationCost, RegistrationCounters, RegistrationPolicy,

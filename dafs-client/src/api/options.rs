@@ -84,8 +84,34 @@ impl OpenOptions {
         stability: Stability;
     }
 
-    pub(crate) fn mode_bits(&self) -> u32 {
+    /// Whether they would create a file that is not there.
+    pub fn creates(&self) -> bool {
+        self.create || self.create_new
+    }
+
+    /// Whether the file must not be there.
+    pub fn creates_only(&self) -> bool {
+        self.create_new
+    }
+
+    /// Whether they truncate a file that is there.
+    pub fn truncates(&self) -> bool {
+        self.truncate && !self.create_new
+    }
+
+    /// Whether they let data be written.
+    pub fn writes(&self) -> bool {
+        self.write || self.append
+    }
+
+    /// Permission bits of a file that is created.
+    pub fn mode_bits(&self) -> u32 {
         self.mode
+    }
+
+    /// Whether they can be: the error says which do not go together.
+    pub fn check(&self) -> Result<()> {
+        self.flags().map(drop)
     }
 
     pub(crate) fn appends(&self) -> bool {
@@ -93,7 +119,7 @@ impl OpenOptions {
     }
 
     pub(crate) fn flags(&self) -> Result<OpenFlags> {
-        let writes = self.write || self.append;
+        let writes = self.writes();
         if !self.read && !writes {
             return Err(Error::Invalid("a file is opened for reading, writing or both".into()));
         }

@@ -377,9 +377,29 @@ pub fn wait_some_with<T>(pendings: &mut Vec<Pending<T>>, hints: &BatchHints) -> 
     pendings.extract_if(.., |pending| pending.is_done()).map(Pending::wait).collect()
 }
 
-/// Waits for all operations and returns their results in order. Blocks.
+/// Waits for all operations, which may be of several sessions, and returns their results in order. Blocks.
 pub fn wait_all<T>(pendings: impl IntoIterator<Item = Pending<T>>) -> Vec<T> {
+    let mut pendings: Vec<_> = pendings.into_iter().collect();
+    wait_ended(&mut pendings);
     pendings.into_iter().map(Pending::wait).collect()
+}
+
+/// Waits until all operations have ended, which may be of several sessions, and collects none. Blocks.
+pub fn wait_ended<T>(pendings: &mut [Pending<T>]) {
+    if !owners_of(pendings).1 {
+        // They end in some order: whoever waits for one moves all along.
+        for pending in pendings {
+            if let Progress::Op { owner, index, .. } = &pending.state {
+                drop(owner.shared.wait_until(owner.shared.lock(), |core| core.has_ended(*index)));
+            }
+        }
+        return;
+    }
+    // While one session was waited for, the peers of the others would stall.
+    let sessions = Sessions::of(pendings);
+    while pendings.iter_mut().filter_map(|pending| (!pending.test()).then_some(())).count() > 0 {
+        sessions.wait(None);
+    }
 }
 
 /// The end of a nonblocking transfer. The buffer comes back whatever became of it.

@@ -1,0 +1,177 @@
+//! Making striped files, and removing pieces.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dafs_client::{
+    Dir, Error as ClientError, File as PlainFile, OpenOptions, Pending, SetAttributes, Status, XattrSetMode,
+    wait_all,
+};
+
+use crate::data_server::Connection;
+use crate::error::{Error, Result};
+use crate::file::piece::Piece;
+use crate::file::{File, Kind};
+use crate::layout::{LAYOUT_XATTR, Layout, PIECE_XATTR, STRIPED_BIT, StripeId, Striping};
+use crate::volume::{Volume, parent_of, parsed, without_creation};
+
+/// How a file begins that the server's file system cannot make without a name.
+const PREFIX: &str = ".dafs-new-";
+
+/// Makes a striped file that is not there yet: first its pieces, then the file without a name, then the name. Whatever ends before that
+/// leaves no file, and pieces at most, which `dafs stripe check` finds.
+pub(super) fn create(
+    volume: &Volume,
+    path: &Path,
+    options: &OpenOptions,
+    striping: &Striping,
+) -> Result<File> {
+    let mut layout = choose(volume, striping)?;
+    let mode = options.mode_bits() & 0o777;
+    // Attributes are set, and pieces opened, by who may read and write.
+    let mode_first = mode | 0o600;
+    let made = make_pieces(volume, &layout, path, mode_first)
+        .and_then(|()| name(volume, &mut layout, path, mode_first));
+    if let Err(error) = made {
+        remove_pieces(volume, &layout);
+        return Err(error);
+    }
+    // Opened by its name, it is found again after a restart of the server.
+    let file = volume.inner.root.open_with(path, &without_creation(options))?;
+    let found = parsed(&file.xattr(LAYOUT_XATTR)?, path, file.attributes_at_open())?;
+    let striped = volume.striped(found, file, path, options)?;
+    if mode != mode_first {
+        striped.pieces.iter().try_for_each(|piece| piece.file().map(drop))?;
+        striped.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })?;
+    }
+    Ok(File { kind: Kind::Striped(Arc::new(striped)) })
+}
+
+/// Which servers, and in which order.
+fn choose(volume: &Volume, striping: &Striping) -> Result<Layout> {
+    let rows = volume.servers()?;
+    if rows.is_empty() {
+        return Err(Error::Servers("there is none: `dafs stripe add` adds a server".to_owned()));
+    }
+    let factor = striping.factor.unwrap_or(rows.len().min(crate::FACTOR_MAX));
+    if factor > rows.len() {
+        let len = rows.len();
+        return Err(Error::Invalid(format!("{factor} servers for one file, and the export has {len}")));
+    }
+    let id = StripeId::random()?;
+    let first = match striping.first {
+        Some(first) if first < rows.len() => first,
+        Some(first) => {
+            return Err(Error::Invalid(format!("no server {first}: the export has {}", rows.len())));
+        }
+        None => usize::from(id.0[15]) % rows.len(),
+    };
+    let servers = rows.iter().cycle().skip(first).take(factor).map(|row| row.name.clone()).collect();
+    Ok(Layout { id, file_id: 0, unit: striping.unit, servers })
+}
+
+type Submitted<T> = Pending<std::result::Result<T, ClientError>>;
+
+/// Makes all pieces, at once.
+fn make_pieces(volume: &Volume, layout: &Layout, path: &Path, mode: u32) -> Result<()> {
+    let table = volume.table()?;
+    let path = path.display().to_string();
+    let piece = |index: usize| {
+        let place = table.position(&layout.servers[index]);
+        let server = place.map(|place| volume.server(&table.rows[place]));
+        Piece::new(layout, index, &path, server, OpenOptions::new().read(true))
+    };
+    let pieces: Vec<Piece> = (0..layout.servers.len()).map(piece).collect();
+    let connections: Vec<Arc<Connection>> = pieces.iter().map(Piece::connection).collect::<Result<_>>()?;
+    let places = || connections.iter().zip(0..);
+    let options = OpenOptions::new().write(true).read(true).create_new(true).mode(mode).clone();
+    let made = wait_all(places().map(|(connection, index)| -> Submitted<PlainFile> {
+        connection.pieces.submit_open_with(layout.piece_name(index), &options)
+    }));
+    let files: Vec<PlainFile> = named(&pieces, made)?;
+    let marked = wait_all(places().map(|(connection, index)| -> Submitted<()> {
+        let (name, mark) = (layout.piece_name(index), layout.piece_mark(index));
+        connection.pieces.submit_set_xattr(name, PIECE_XATTR, mark.as_bytes(), XattrSetMode::Create)
+    }));
+    named(&pieces, marked)?;
+    named(&pieces, wait_all(files.iter().map(PlainFile::submit_commit)))?;
+    Ok(())
+}
+
+fn named<T>(pieces: &[Piece], results: Vec<std::result::Result<T, ClientError>>) -> Result<Vec<T>> {
+    pieces
+        .iter()
+        .zip(results)
+        .map(|(piece, result)| result.map_err(|error| piece.failed_with(error)))
+        .collect()
+}
+
+/// Makes the file, whole, under its name.
+fn name(volume: &Volume, layout: &mut Layout, path: &Path, mode: u32) -> Result<()> {
+    let root = &volume.inner.root;
+    match root.open_unnamed(parent_of(path), mode) {
+        Ok(file) => {
+            describe(&file, layout, mode)?;
+            file.link_to(root, path, false)?;
+            Ok(file.commit()?)
+        }
+        Err(error) if error.status() == Some(Status::NOT_SUPPORTED) => {
+            rename_into_place(root, layout, path, mode)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn describe(file: &PlainFile, layout: &mut Layout, mode: u32) -> Result<()> {
+    layout.file_id = file.attributes_at_open().file_id;
+    file.set_xattr(LAYOUT_XATTR, layout.encode().as_bytes(), XattrSetMode::Create)?;
+    file.set_attributes(&SetAttributes { mode: Some(mode | STRIPED_BIT), ..SetAttributes::default() })?;
+    Ok(file.commit()?)
+}
+
+/// For file systems that know no files without a name.
+fn rename_into_place(root: &Dir, layout: &mut Layout, path: &Path, mode: u32) -> Result<()> {
+    let own: PathBuf = parent_of(path).join(format!("{PREFIX}{}", layout.id));
+    let file = root.open_with(&own, OpenOptions::new().read(true).write(true).create_new(true).mode(mode))?;
+    let placed = describe(&file, layout, mode).and_then(|()| Ok(root.rename(&own, root, path, false)?));
+    if placed.is_err() {
+        let _ = root.remove_file(&own);
+    }
+    placed
+}
+
+/// Removes what there is of the pieces of a file. What cannot be removed stays, and is told.
+pub(super) fn remove_pieces(volume: &Volume, layout: &Layout) {
+    let Ok(table) = volume.table() else { return };
+    let mut pendings = Vec::new();
+    for (index, name) in layout.servers.iter().enumerate() {
+        let left = |cause: &dyn std::fmt::Display| {
+            tracing::warn!(
+                "cannot remove piece {} on server {name}: {cause}; `dafs stripe check` finds it",
+                layout.piece_name(index)
+            );
+        };
+        let Some(place) = table.position(name) else {
+            left(&"the servers file does not name it");
+            continue;
+        };
+        match volume.server(&table.rows[place]).connection() {
+            Ok(connection) => {
+                let removed = connection.pieces.submit_remove_file(layout.piece_name(index));
+                pendings.push(removed.map(move |removed| (index, removed)));
+            }
+            Err(failure) => left(&failure.cause()),
+        }
+    }
+    for (index, removed) in wait_all(pendings) {
+        match removed {
+            Err(error) if !error.is_not_found() => tracing::warn!(
+                "cannot remove piece {} on server {}: {}; `dafs stripe check` finds it",
+                layout.piece_name(index),
+                layout.servers[index],
+                error.cause()
+            ),
+            _ => {}
+        }
+    }
+}
