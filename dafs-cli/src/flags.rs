@@ -8,6 +8,7 @@ use clap::builder::Resettable;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::mount_flags::{Mount, Umount};
+use crate::stripe_flags::{CopyStriping, Stripe};
 
 /// List, copy and change files on a dafs server.
 #[derive(Debug, Parser)]
@@ -134,6 +135,8 @@ pub(crate) enum Command {
     Fence(Fence),
     /// Run a program while a file is locked
     Lock(Lock),
+    /// Lay files over several servers
+    Stripe(Stripe),
     /// Mount an export, so that every program can use it
     Mount(Mount),
     /// Take a mount away
@@ -249,6 +252,8 @@ pub(crate) struct Cp {
     /// Do not wait until the data is durable; a crash of the server may lose it
     #[arg(long)]
     pub(crate) no_sync: bool,
+    #[command(flatten)]
+    pub(crate) striping: CopyStriping,
     /// Copy this many files at the same time, 1 to 64
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = jobs)]
     pub(crate) jobs: u16,
@@ -522,7 +527,7 @@ fn client_id(text: &str) -> Result<[u8; 16], String> {
 }
 
 /// `4096`, `4K`, `1M`.
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write bytes, or a number with K, M, G or T, such as 64K");
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),

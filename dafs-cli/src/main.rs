@@ -18,6 +18,7 @@ mod quote;
 mod remote;
 mod report;
 mod signals;
+mod stripe_flags;
 
 use std::process::ExitCode;
 

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use dafs_client::{Config, Error, Export, Session, Url};
 use dafs_proto::address::Scheme;
+use dafs_stripe::Volume;
 
 use crate::report::{Failure, Failures, Result, lock};
 
@@ -15,7 +16,7 @@ use crate::report::{Failure, Failures, Result, lock};
 pub(crate) struct Remotes {
     config: Config,
     open: Mutex<Vec<(Url, Session)>>,
-    mounted: Mutex<Vec<(Url, Export)>>,
+    mounted: Mutex<Vec<(Url, Export, Volume)>>,
 }
 
 /// A path in an export.
@@ -23,6 +24,8 @@ pub(crate) struct Remotes {
 pub(crate) struct Target {
     pub(crate) session: Session,
     pub(crate) export: Export,
+    /// The same, where its files may be striped.
+    pub(crate) volume: Volume,
     /// Below the export.
     pub(crate) path: PathBuf,
     /// Of the export alone.
@@ -53,16 +56,18 @@ impl Remotes {
         let session = self.session(&url)?;
         let base = Url { path: Vec::new(), ..url.clone() };
         let mut mounted = lock(&self.mounted);
-        let known = mounted.iter().find(|(known, _)| *known == base).map(|(_, export)| export.clone());
-        let export = match known {
-            Some(export) => export,
+        let known = mounted.iter().find(|(known, ..)| *known == base);
+        let (export, volume) = match known.map(|(_, export, volume)| (export.clone(), volume.clone())) {
+            Some(known) => known,
             None => {
                 let export = session.mount(&name).map_err(|error| Failure::at("mount", &base, &error))?;
-                mounted.push((base.clone(), export.clone()));
-                export
+                let volume = Volume::new(&export, &self.config);
+                mounted.push((base.clone(), export.clone(), volume.clone()));
+                (export, volume)
             }
         };
-        Ok(Target { session, export, path: PathBuf::from(OsString::from_vec(url.path)), base })
+        let path = PathBuf::from(OsString::from_vec(url.path));
+        Ok(Target { session, export, volume, path, base })
     }
 
     /// Does something with what each of the URLs names. What fails is reported, and the rest is done, except that of servers which cannot
@@ -138,6 +143,14 @@ impl Target {
     /// `cannot <action> '<URL>': …`.
     pub(crate) fn failed(&self, action: &str, error: &Error) -> Failure {
         Failure::at(action, &self.url(), error)
+    }
+
+    /// As [`Target::failed`], of a file that may be striped.
+    pub(crate) fn failed_striped(&self, action: &str, error: &dafs_stripe::Error) -> Failure {
+        match error {
+            dafs_stripe::Error::Client(error) => self.failed(action, error),
+            error => Failure::text(format!("cannot {action} '{}': {error}", self.url())),
+        }
     }
 
     /// As [`Target::failed`], for another path of the export.

@@ -41,4 +41,4 @@ pub use file::view::View;
 pub use geometry::{FACTOR_MAX, UNIT_MIN};
 pub use layout::{Layout, Striping};
 pub use servers::{SERVERS_FILE, ServerRow};
-pub use volume::Volume;
+pub use volume::{Doomed, Volume};

@@ -98,8 +98,13 @@ impl Volume {
 
     /// Opens what has the name. What would truncate a striped file does so with its pieces.
     fn open_as_it_is(&self, path: &Path, options: &OpenOptions) -> Result<File> {
-        let file = self.inner.root.open_with(path, options)?;
-        let attributes = file.attributes_at_open().clone();
+        self.adopt(self.inner.root.open_with(path, options)?, path, options)
+    }
+
+    /// A file of this export that was opened with these options by other means, as what it is: striped or not. `path` is for messages.
+    /// Blocks where it may be striped.
+    pub fn adopt(&self, file: PlainFile, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
+        let (path, attributes) = (path.as_ref(), file.attributes_at_open().clone());
         if !self.may_be_striped(&attributes)? {
             return Ok(File::plain(file));
         }
@@ -116,8 +121,17 @@ impl Volume {
         Ok(file)
     }
 
-    /// Metadata files are empty, and programs that cannot stripe know them by a mode bit.
-    fn may_be_striped(&self, attributes: &Attributes) -> Result<bool> {
+    /// Lays a file of this export over servers that is open to read and write, and has no data yet. `path` is for messages. Where this fails
+    /// the file is as it was.
+    pub fn stripe(&self, file: PlainFile, path: impl AsRef<Path>, striping: &Striping) -> Result<File> {
+        let options = OpenOptions::new().read(true).write(true).clone();
+        let striped = creating::stripe(self, file, path.as_ref(), &options, striping)?;
+        Ok(File { kind: Kind::Striped(Arc::new(striped)) })
+    }
+
+    /// Whether a file with these attributes may be striped; else it is certainly not. Metadata files are empty, and programs that cannot
+    /// stripe know them by a mode bit.
+    pub fn may_be_striped(&self, attributes: &Attributes) -> Result<bool> {
         let looks_so = attributes.size == 0 || attributes.mode & STRIPED_BIT != 0;
         Ok(attributes.kind == FileKind::File && looks_so && !self.table()?.rows.is_empty())
     }
@@ -136,7 +150,8 @@ impl Volume {
             let server = table.position(name).map(|place| self.server(&table.rows[place]));
             Piece::new(&layout, index, &path, server, &options)
         });
-        Ok(Striped { geometry: layout.geometry(), pieces: pieces.collect(), metadata_file: file, layout })
+        let geometry = layout.geometry();
+        Ok(Striped { geometry, pieces: pieces.collect(), metadata_file: Arc::new(file), layout })
     }
 
     fn server(&self, row: &ServerRow) -> Arc<DataServer> {
@@ -184,16 +199,22 @@ impl Volume {
             true => self.inner.root.metadata(path)?,
             false => self.inner.root.symlink_metadata(path)?,
         };
-        self.whole_attributes(path, attributes)
+        self.whole_attributes(&self.inner.root, path, attributes)
     }
 
-    /// What the metadata server says of a path, made to be what the whole file has.
-    pub fn whole_attributes(&self, path: impl AsRef<Path>, attributes: Attributes) -> Result<Attributes> {
-        let path = path.as_ref();
+    /// What the metadata server says of a name in a directory, made to be what the whole file has.
+    pub fn whole_attributes(
+        &self,
+        dir: &Dir,
+        name: impl AsRef<Path>,
+        attributes: Attributes,
+    ) -> Result<Attributes> {
+        let name = name.as_ref();
         if !self.may_be_striped(&attributes)? {
             return Ok(attributes);
         }
-        match self.open_as_it_is(path, OpenOptions::new().read(true).no_follow(true))?.kind {
+        let options = OpenOptions::new().read(true).clone();
+        match self.adopt(dir.open_with(name, &options)?, name, &options)?.kind {
             Kind::Plain(_) => Ok(attributes),
             Kind::Striped(striped) => striped.metadata(),
         }
@@ -210,32 +231,46 @@ impl Volume {
 
     /// Removes a file, or a symbolic link; its pieces too, where that was its last name.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let doomed = self.doomed(path)?;
-        self.inner.root.remove_file(path)?;
-        self.remove_pieces_of(doomed);
+        let (root, path) = (&self.inner.root, path.as_ref());
+        let doomed = self.doomed(root, path)?;
+        root.remove_file(path)?;
+        doomed.into_iter().for_each(Doomed::settle);
         Ok(())
     }
 
     /// Renames `from` to `to`; `replace` replaces an existing `to`, whose pieces go with it.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, replace: bool) -> Result<()> {
         let (root, to) = (&self.inner.root, to.as_ref());
-        let doomed = if replace { self.doomed(to)? } else { None };
+        let doomed = if replace { self.doomed(root, to)? } else { None };
         root.rename(from, root, to, replace)?;
-        self.remove_pieces_of(doomed);
+        doomed.into_iter().for_each(Doomed::settle);
         Ok(())
     }
 
-    /// A striped file whose name goes, held so that what becomes of it is seen.
-    fn doomed(&self, path: &Path) -> Result<Option<(Dir, Layout)>> {
-        let (node, attributes) = match self.inner.root.lookup(path, false) {
+    /// As [`Volume::doomed`], of an open file; `None` where it is not striped.
+    pub fn doomed_of(&self, file: &File) -> Option<Doomed> {
+        let Kind::Striped(striped) = &file.kind else { return None };
+        let (file, layout) = (Arc::clone(&striped.metadata_file), striped.layout.clone());
+        Some(Doomed { volume: self.clone(), node: Node::File(file), layout })
+    }
+
+    /// The striped file that has a name in a directory; `None` where none has it. It is asked for before the name goes, by other means than
+    /// this library's, and settled afterwards.
+    pub fn doomed(&self, dir: &Dir, name: impl AsRef<Path>) -> Result<Option<Doomed>> {
+        let name = name.as_ref();
+        if self.table()?.rows.is_empty() {
+            return Ok(None);
+        }
+        let (node, attributes) = match dir.lookup(name, false) {
             Ok(found) => found,
-            // What it is called for says so too.
+            // What the name is used for says so too.
             Err(ClientError::Status { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        match self.layout_of(&node, path, &attributes) {
-            Ok(layout) => Ok(layout.map(|layout| (node, layout))),
+        match self.layout_of(&node, name, &attributes) {
+            Ok(layout) => {
+                Ok(layout.map(|layout| Doomed { volume: self.clone(), node: Node::Looked(node), layout }))
+            }
             Err(error @ Error::Layout { .. }) => {
                 tracing::warn!("{error}; its pieces stay");
                 Ok(None)
@@ -243,7 +278,7 @@ impl Volume {
             Err(Error::Client(error @ ClientError::Status { .. })) => {
                 tracing::warn!(
                     "cannot read the layout of {}: {}; its pieces stay",
-                    path.display(),
+                    name.display(),
                     error.cause()
                 );
                 Ok(None)
@@ -251,11 +286,28 @@ impl Volume {
             Err(error) => Err(error),
         }
     }
+}
 
-    /// Removes the pieces of a file that has no name any more. What cannot be removed stays, for `dafs stripe check`.
-    fn remove_pieces_of(&self, doomed: Option<(Dir, Layout)>) {
-        let Some((node, layout)) = doomed else { return };
-        match node.metadata("") {
+/// A striped file whose name goes, held so that what becomes of it is seen.
+pub struct Doomed {
+    volume: Volume,
+    node: Node,
+    layout: Layout,
+}
+
+enum Node {
+    Looked(Dir),
+    File(Arc<PlainFile>),
+}
+
+impl Doomed {
+    /// Its name is gone: removes its pieces, where it has no other. What cannot be removed stays, for [`Volume::check`], and is logged.
+    pub fn settle(self) {
+        let found = match &self.node {
+            Node::Looked(node) => node.metadata(""),
+            Node::File(file) => file.metadata(),
+        };
+        match found {
             Ok(attributes) if attributes.links > 0 => return,
             Ok(_) => {}
             Err(ClientError::Status { status: Status::STALE | Status::NOT_FOUND, .. }) => {}
@@ -264,7 +316,7 @@ impl Volume {
                 return;
             }
         }
-        creating::remove_pieces(self, &layout);
+        creating::remove_pieces(&self.volume, &self.layout);
     }
 }
 

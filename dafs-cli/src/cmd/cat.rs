@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::slice::from_ref;
 
-use dafs_client::{Extent, FileKind, Pending, RegisteredBuf, Status, Transferred};
+use dafs_client::{Extent, File, FileKind, OpenOptions, Pending, RegisteredBuf, Status, Transferred};
 
 use crate::flags::Cat;
 use crate::output::Output;
@@ -32,6 +32,50 @@ fn write(flags: &Cat, target: &Target, out: &mut Output) -> Result<()> {
             }
             _ => target.failed("open", &error),
         })?;
+    let striped = target.volume.may_be_striped(file.attributes_at_open());
+    if striped.map_err(|error| target.failed_striped("open", &error))? {
+        return write_striped(flags, target, file, out);
+    }
+    write_plain(flags, target, &file, out)
+}
+
+/// As [`write_plain`], of what may lie over several servers.
+fn write_striped(flags: &Cat, target: &Target, file: File, out: &mut Output) -> Result<()> {
+    let options = OpenOptions::new().read(true).clone();
+    let file = target.volume.adopt(file, &target.path, &options);
+    let file = file.map_err(|error| target.failed_striped("open", &error))?;
+    let end = flags
+        .length
+        .map_or(u64::MAX, |length| flags.offset.saturating_add(length))
+        .min(i64::MAX.unsigned_abs());
+    let mut offset = flags.offset;
+    let mut reading = VecDeque::new();
+    loop {
+        while offset < end && (reading.len() as u64) < DEPTH {
+            let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(CHUNK_SIZE);
+            reading.push_back((offset, file.submit_read_at(vec![0; len], offset)));
+            offset += len as u64;
+        }
+        let Some((begin, pending)) = reading.pop_front() else { return Ok(()) };
+        let (mut buffer, count) = pending.wait();
+        let mut count = count.map_err(|error| target.failed_striped("read", &error))?;
+        while count < buffer.len() {
+            // The end of the file, or what keeps from going on.
+            let more = file.read_at(&mut buffer[count..], begin + count as u64);
+            match more.map_err(|error| target.failed_striped("read", &error)) {
+                Ok(0) => return out.bytes(&buffer[..count]),
+                Ok(more) => count += more,
+                Err(failure) => {
+                    out.bytes(&buffer[..count])?;
+                    return Err(failure);
+                }
+            }
+        }
+        out.bytes(&buffer)?;
+    }
+}
+
+fn write_plain(flags: &Cat, target: &Target, file: &File, out: &mut Output) -> Result<()> {
     let failed = |error| target.failed("read", &error);
     let known = file.attributes_at_open().size;
     let end = flags.length.map_or(u64::MAX, |length| flags.offset.saturating_add(length));

@@ -93,6 +93,9 @@ impl Listing<'_> {
         if attributes.kind == FileKind::Directory && !self.flags.directory {
             return self.directories(target);
         }
+        let root = target.export.root();
+        let attributes =
+            self.whole(target, root, Path::new(""), target.path.as_os_str().as_bytes(), attributes);
         let name = match target.path.as_os_str().is_empty() {
             true => b"/".to_vec(),
             false => target.path.as_os_str().as_bytes().to_vec(),
@@ -187,6 +190,8 @@ impl Listing<'_> {
                 kept += name.as_os_str().len() + size_of::<PathBuf>();
                 below.push(name.to_owned());
             }
+            let attributes =
+                attributes.map(|attributes| self.whole(target, &dir, path, &entry.name, attributes));
             let row = self.row((&dir, &url), entry.name, attributes);
             match self.flags.unsorted {
                 true => self.write_row(&row, STREAM_WIDTHS)?,
@@ -198,6 +203,23 @@ impl Listing<'_> {
         }
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         self.rows(rows)
+    }
+
+    /// The attributes of all of a file that lies over several servers; where they cannot be had, those that its name has.
+    fn whole(
+        &self,
+        target: &Target,
+        dir: &Dir,
+        path: &Path,
+        name: &[u8],
+        attributes: Attributes,
+    ) -> Attributes {
+        let name = Path::new(OsStr::from_bytes(name));
+        target.volume.whole_attributes(dir, name, attributes.clone()).unwrap_or_else(|error| {
+            let at = target.at(join(path, name));
+            self.failures.report(&at.failed_striped("look at", &error));
+            attributes
+        })
     }
 
     fn heading(&mut self, target: &Target, path: &Path) -> Result<()> {

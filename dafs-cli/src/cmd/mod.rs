@@ -15,6 +15,7 @@ mod pages;
 mod query;
 mod rm;
 mod stat;
+mod stripe;
 mod umount;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ pub(crate) fn run(command: &Command, mut settings: Settings) -> Result<ExitCode>
         Command::Stats(flags) => query::stats(flags, &remotes),
         Command::Fence(flags) => fence::run(flags, &remotes),
         Command::Lock(flags) => lock::run(flags, &remotes),
+        Command::Stripe(flags) => stripe::run(flags, &remotes),
         Command::Mount(_) => unreachable!("it has no session of the command's"),
         Command::Umount(flags) => umount::run(flags),
         Command::Dissector => dissector::run(),

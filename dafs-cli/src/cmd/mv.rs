@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use dafs_client::{Error, FileKind, Status};
+use dafs_stripe::Doomed;
 
 use crate::flags::Mv;
 use crate::remote::{
@@ -93,8 +94,15 @@ fn rename(flags: &Mv, from: &Target, to: &Target) -> Result<()> {
         let gone = matches!(from.export.symlink_metadata(&from.path), Err(error) if error.is_not_found());
         gone && to.export.symlink_metadata(&to.path).is_ok()
     };
+    // What lies over other servers of a file that is replaced goes with it.
+    let replaced = if flags.no_clobber { Ok(None) } else { to.volume.doomed(&to.export, &to.path) };
+    let replaced = replaced.map_err(|error| to.failed_striped("replace", &error))?;
     match sure(rename(), || if is_done() { Ok(()) } else { rename() }) {
-        Ok(()) => remove_second_name(from, to),
+        Ok(()) => {
+            let removed = remove_second_name(from, to);
+            replaced.into_iter().for_each(Doomed::settle);
+            removed
+        }
         Err(error) if error.status() == Some(Status::CROSS_DEVICE) => Err(not_moved(
             from,
             to,

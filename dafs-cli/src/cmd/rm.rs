@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use dafs_client::{Attributes, Dir, Error, FileKind, Pending, ReadDir, Status};
 
+use dafs_stripe::Doomed;
+
 use crate::flags::Rm;
 use crate::folder::{Folder, Held};
 use crate::remote::{
@@ -101,6 +103,11 @@ impl Remover<'_> {
             return Err(Failure::text(format!("cannot remove '{}/': not a directory", target.url())));
         }
         if attributes.kind != FileKind::Directory {
+            let doomed = target.volume.may_be_striped(&attributes).and_then(|may_be| match may_be {
+                true => target.volume.doomed(&target.export, &target.path),
+                false => Ok(None),
+            });
+            let doomed = doomed.map_err(|error| target.failed_striped("remove", &error))?;
             let remove = || target.export.remove_file(&target.path);
             let mut goes_missing = self.flags.force;
             let removed = sure(remove(), || {
@@ -110,7 +117,7 @@ impl Remover<'_> {
             });
             return match removed {
                 Err(error) if error.is_not_found() && goes_missing => Ok(()),
-                result => result.map_err(failed),
+                result => result.map_err(failed).inspect(|()| doomed.into_iter().for_each(Doomed::settle)),
             };
         }
         // It may be what a link leads to.
@@ -253,7 +260,14 @@ impl Remover<'_> {
             let Some(name) = entry_name(&entry.name) else { continue };
             match dir.entry_metadata(&entry) {
                 Ok(attributes) if attributes.kind == FileKind::Directory => below.push(name.to_owned()),
-                Ok(_) => removing.push((name.to_owned(), dir.submit_remove_file(name))),
+                Ok(attributes) => {
+                    let doomed = self.doomed(target, dir, folder, name, &attributes)?;
+                    removing.push((name.to_owned(), dir.submit_remove_file(name)));
+                    if doomed.is_some() {
+                        self.collect(target, folder, std::mem::take(&mut removing), again)?;
+                    }
+                    doomed.into_iter().for_each(Doomed::settle);
+                }
                 Err(error) if error.is_not_found() => {}
                 Err(error) => self.failed(target, "look at", &folder.path_of(name), &error)?,
             }
@@ -266,6 +280,26 @@ impl Remover<'_> {
             }
         }
         self.collect(target, folder, removing, again)
+    }
+
+    /// What lies over several servers of a file that is about to go.
+    fn doomed(
+        &self,
+        target: &Target,
+        dir: &Dir,
+        folder: &Folder<Dir>,
+        name: &Path,
+        attributes: &Attributes,
+    ) -> Result<Option<Doomed>> {
+        let doomed = target.volume.may_be_striped(attributes).and_then(|may_be| match may_be {
+            true => target.volume.doomed(dir, name),
+            false => Ok(None),
+        });
+        doomed.or_else(|error| {
+            let at = target.at(join(&target.path, &folder.path_of(name)));
+            self.failures.report(&at.failed_striped("look at", &error));
+            Ok(None)
+        })
     }
 
     fn collect(

@@ -26,6 +26,8 @@ fn show(flags: &Stat, target: &Target, out: &mut Output, owners: &mut Owners) ->
         false => target.export.symlink_metadata(&target.path),
     };
     let attributes = found.map_err(|error| target.failed("look at", &error))?;
+    let whole = target.volume.whole_attributes(target.export.root(), &target.path, attributes);
+    let attributes = whole.map_err(|error| target.failed_striped("look at", &error))?;
     let points_to = match attributes.kind {
         FileKind::Symlink => Some(
             target

@@ -47,7 +47,7 @@ impl File {
     }
 
     /// The file on the metadata server: all of it where the file is not striped. Its locks and extended attributes are those of the file.
-    pub fn metadata_file(&self) -> &PlainFile {
+    pub fn metadata_file(&self) -> &Arc<PlainFile> {
         match &self.kind {
             Kind::Plain(file) => file,
             Kind::Striped(striped) => &striped.metadata_file,

@@ -13,7 +13,7 @@ use crate::layout::{Layout, STRIPED_BIT};
 pub(crate) struct Striped {
     pub(crate) layout: Layout,
     pub(crate) geometry: Geometry,
-    pub(crate) metadata_file: File,
+    pub(crate) metadata_file: Arc<File>,
     pub(crate) pieces: Vec<Piece>,
 }
 

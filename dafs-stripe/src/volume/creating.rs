@@ -1,6 +1,6 @@
 //! Making striped files, and removing pieces.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use dafs_client::{
@@ -11,40 +11,88 @@ use dafs_client::{
 use crate::data_server::Connection;
 use crate::error::{Error, Result};
 use crate::file::piece::Piece;
+use crate::file::striped::Striped;
 use crate::file::{File, Kind};
 use crate::layout::{LAYOUT_XATTR, Layout, PIECE_XATTR, STRIPED_BIT, StripeId, Striping};
-use crate::volume::{Volume, parent_of, parsed, without_creation};
+use crate::volume::{Volume, parent_of, without_creation};
 
 /// How a file begins that the server's file system cannot make without a name.
 const PREFIX: &str = ".dafs-new-";
 
-/// Makes a striped file that is not there yet: first its pieces, then the file without a name, then the name. Whatever ends before that
-/// leaves no file, and pieces at most, which `dafs stripe check` finds.
+/// Makes a striped file that is not there yet: without a name, then its pieces, then the name. Whatever ends before that leaves no file, and
+/// pieces at most, which `dafs stripe check` finds.
 pub(super) fn create(
     volume: &Volume,
     path: &Path,
     options: &OpenOptions,
     striping: &Striping,
 ) -> Result<File> {
-    let mut layout = choose(volume, striping)?;
+    let root = &volume.inner.root;
     let mode = options.mode_bits() & 0o777;
-    // Attributes are set, and pieces opened, by who may read and write.
-    let mode_first = mode | 0o600;
-    let made = make_pieces(volume, &layout, path, mode_first)
-        .and_then(|()| name(volume, &mut layout, path, mode_first));
-    if let Err(error) = made {
-        remove_pieces(volume, &layout);
-        return Err(error);
-    }
+    let (file, own) = match root.open_unnamed(parent_of(path), mode | OWN_MODE) {
+        Ok(file) => (file, None),
+        Err(error) if error.status() == Some(Status::NOT_SUPPORTED) => {
+            let own = parent_of(path).join(format!("{PREFIX}{}", StripeId::random()?));
+            let new =
+                OpenOptions::new().read(true).write(true).create_new(true).mode(mode | OWN_MODE).clone();
+            (root.open_with(&own, &new)?, Some(own))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let made = stripe(volume, file, path, options, striping).and_then(|striped| {
+        match place(root, &striped, own.as_deref(), path) {
+            Ok(()) => Ok(striped),
+            Err(error) => {
+                remove_pieces(volume, &striped.layout);
+                Err(error)
+            }
+        }
+    });
+    let striped = made.inspect_err(|_| own.iter().for_each(|own| drop(root.remove_file(own))))?;
     // Opened by its name, it is found again after a restart of the server.
-    let file = volume.inner.root.open_with(path, &without_creation(options))?;
-    let found = parsed(&file.xattr(LAYOUT_XATTR)?, path, file.attributes_at_open())?;
-    let striped = volume.striped(found, file, path, options)?;
-    if mode != mode_first {
+    let file = root.open_with(path, &without_creation(options))?;
+    let striped = volume.striped(striped.layout, file, path, options)?;
+    if mode | OWN_MODE != mode {
+        // What the mode forbids, who creates the file may do all the same.
         striped.pieces.iter().try_for_each(|piece| piece.file().map(drop))?;
         striped.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })?;
     }
     Ok(File { kind: Kind::Striped(Arc::new(striped)) })
+}
+
+/// What who makes a file must be allowed meanwhile.
+const OWN_MODE: u32 = 0o600;
+
+/// Gives it its name, which nothing has.
+fn place(root: &Dir, striped: &Striped, own: Option<&Path>, path: &Path) -> Result<()> {
+    match own {
+        Some(own) => Ok(root.rename(own, root, path, false)?),
+        None => {
+            striped.metadata_file.link_to(root, path, false)?;
+            Ok(striped.metadata_file.commit()?)
+        }
+    }
+}
+
+/// Lays a file over servers that has no data yet: makes its pieces, and writes its layout down.
+pub(super) fn stripe(
+    volume: &Volume,
+    file: PlainFile,
+    path: &Path,
+    options: &OpenOptions,
+    striping: &Striping,
+) -> Result<Striped> {
+    striping.check()?;
+    let attributes = file.metadata()?;
+    let mode = attributes.mode & 0o777 | OWN_MODE;
+    let mut layout = choose(volume, striping)?;
+    layout.file_id = attributes.file_id;
+    let made = make_pieces(volume, &layout, path, mode).and_then(|()| describe(&file, &layout, mode));
+    if let Err(error) = made {
+        remove_pieces(volume, &layout);
+        return Err(error);
+    }
+    volume.striped(layout, file, path, options)
 }
 
 /// Which servers, and in which order.
@@ -106,38 +154,10 @@ fn named<T>(pieces: &[Piece], results: Vec<std::result::Result<T, ClientError>>)
         .collect()
 }
 
-/// Makes the file, whole, under its name.
-fn name(volume: &Volume, layout: &mut Layout, path: &Path, mode: u32) -> Result<()> {
-    let root = &volume.inner.root;
-    match root.open_unnamed(parent_of(path), mode) {
-        Ok(file) => {
-            describe(&file, layout, mode)?;
-            file.link_to(root, path, false)?;
-            Ok(file.commit()?)
-        }
-        Err(error) if error.status() == Some(Status::NOT_SUPPORTED) => {
-            rename_into_place(root, layout, path, mode)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn describe(file: &PlainFile, layout: &mut Layout, mode: u32) -> Result<()> {
-    layout.file_id = file.attributes_at_open().file_id;
+fn describe(file: &PlainFile, layout: &Layout, mode: u32) -> Result<()> {
     file.set_xattr(LAYOUT_XATTR, layout.encode().as_bytes(), XattrSetMode::Create)?;
     file.set_attributes(&SetAttributes { mode: Some(mode | STRIPED_BIT), ..SetAttributes::default() })?;
     Ok(file.commit()?)
-}
-
-/// For file systems that know no files without a name.
-fn rename_into_place(root: &Dir, layout: &mut Layout, path: &Path, mode: u32) -> Result<()> {
-    let own: PathBuf = parent_of(path).join(format!("{PREFIX}{}", layout.id));
-    let file = root.open_with(&own, OpenOptions::new().read(true).write(true).create_new(true).mode(mode))?;
-    let placed = describe(&file, layout, mode).and_then(|()| Ok(root.rename(&own, root, path, false)?));
-    if placed.is_err() {
-        let _ = root.remove_file(&own);
-    }
-    placed
 }
 
 /// Removes what there is of the pieces of a file. What cannot be removed stays, and is told.

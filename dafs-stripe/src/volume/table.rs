@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_client::{
-    Error as ClientError, FileKind, OpenOptions, Session, SetAttributes, Status, Url, XattrSetMode,
+    Dir, Error as ClientError, FileKind, OpenOptions, Session, SetAttributes, Status, Url, XattrSetMode,
 };
 
 use crate::data_server::{os_path, pieces_path, read_identity};
@@ -132,8 +132,16 @@ impl Volume {
 
     /// How files are striped that are created in a directory; `None` where they are not.
     pub fn striping(&self, directory: impl AsRef<Path>) -> Result<Option<Striping>> {
+        self.striping_in(&self.inner.root, directory)
+    }
+
+    /// As [`Volume::striping`], of a directory below another. Where the export has no servers it asks nothing.
+    pub fn striping_in(&self, dir: &Dir, directory: impl AsRef<Path>) -> Result<Option<Striping>> {
         let directory = directory.as_ref();
-        match self.inner.root.xattr(directory, STRIPING_XATTR) {
+        if self.table()?.rows.is_empty() {
+            return Ok(None);
+        }
+        match dir.xattr(directory, STRIPING_XATTR) {
             Ok(value) => Striping::parse(&value).map(Some).ok_or_else(|| Error::Layout {
                 path: directory.display().to_string(),
                 cause: "its attribute user.dafs.striping is not as version 1 has it; set it again".to_owned(),

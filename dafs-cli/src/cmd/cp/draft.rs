@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 
 use dafs_client::{FileKind, Pending};
 use dafs_proto::wire::SessionId;
+use dafs_stripe::Doomed;
 
 use super::at::At;
 use super::item::{Item, Roots};
 use super::meta::{Cause, Later, Meta};
 use super::names::{Above, Names};
+use super::open_file::OpenFile;
+use super::tree_root::TreeRoot;
 use crate::report::lock;
 use crate::signals::Patience;
 
@@ -58,6 +61,8 @@ pub(super) struct Draft {
     shown: String,
     /// The session in which it began.
     session: Option<SessionId>,
+    /// What lies on other servers of the file that has the temporary name.
+    pieces: Option<Doomed>,
     is_gone: bool,
     /// It may come to be yet: that it is not there now says nothing.
     is_in_doubt: bool,
@@ -177,7 +182,18 @@ impl Draft {
         state.open.insert(number, (own.clone(), shown.clone()));
         drop(state);
         let (session, target) = (roots.destination.session(), target.name);
-        Ok(Self { roots, number, own, target, above, shown, session, is_gone: false, is_in_doubt: false })
+        Ok(Self {
+            roots,
+            number,
+            own,
+            target,
+            above,
+            shown,
+            session,
+            pieces: None,
+            is_gone: false,
+            is_in_doubt: false,
+        })
     }
 
     /// The temporary name.
@@ -185,13 +201,31 @@ impl Draft {
         &self.own
     }
 
+    /// The file that has the name is this one: where it lies on other servers too, that goes with the name.
+    pub(super) fn with_pieces(mut self, file: &OpenFile) -> Self {
+        if let (OpenFile::Striped(file), TreeRoot::Remote(target)) = (file, &self.roots.destination) {
+            self.pieces = target.volume.doomed_of(file);
+        }
+        self
+    }
+
     /// Begins to give the copy its name, in the place of whatever has it.
-    pub(super) fn begin_place(self) -> Later<()> {
+    pub(super) fn begin_place(mut self) -> Later<()> {
+        let replaced = match (&self.roots.destination, self.own.remote()) {
+            (TreeRoot::Remote(target), Some((dir, _))) => target.volume.doomed(dir, &self.target),
+            _ => Ok(None),
+        };
+        let replaced = match replaced {
+            Ok(replaced) => replaced,
+            Err(error) => return Later::Now(Err(error.into())),
+        };
         let renaming = self.own.begin_rename_to(&self.target);
         Later::Wait(Box::new(move || {
             let renamed = renaming.wait();
             match renamed {
                 Ok(()) => {
+                    self.pieces = None;
+                    replaced.into_iter().for_each(Doomed::settle);
                     self.note_placed();
                     self.forget();
                 }
@@ -232,6 +266,9 @@ impl Drop for Draft {
             true => Ok(()),
             false => self.own.remove_file(),
         };
+        if removed.is_ok() && !self.is_gone {
+            self.pieces.take().into_iter().for_each(Doomed::settle);
+        }
         let mut state = lock(&self.roots.drafts.state);
         if state.open.remove(&self.number).is_some()
             && let Err(cause) = removed

@@ -49,7 +49,9 @@ enum Held {
 
 /// Whether it is kept.
 fn is_kept(name: &str) -> bool {
-    name.starts_with("user.") || name == LIST || name == LIST_OF_NEW
+    // What is laid over servers is so by its own attributes.
+    let is_users = name.starts_with("user.") && !name.starts_with("user.dafs.");
+    is_users || name == LIST || name == LIST_OF_NEW
 }
 
 /// Nothing of the kind is there, or can be.
@@ -187,6 +189,7 @@ impl Having<'_> {
         match self {
             Self::File(OpenFile::Local(file) | OpenFile::Stream(file)) => Ok(Held::Local(file.try_clone()?)),
             Self::File(OpenFile::Remote(file)) => Ok(Held::File(Arc::clone(file))),
+            Self::File(OpenFile::Striped(file)) => Ok(Held::File(Arc::clone(file.metadata_file()))),
             Self::At(At { base: Base::Remote(dir), name }) => Ok(Held::Name(dir.clone(), name.clone())),
             Self::At(at) => {
                 let (fd, name) = at.local().ok_or_else(|| Cause::Text("it is on a server".into()))?;

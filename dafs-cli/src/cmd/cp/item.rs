@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use dafs_client::FileKind;
+use dafs_client::{FileKind, OpenOptions};
+use dafs_stripe::Striping;
 
 use super::at::{Base, Spot};
 use super::claims::Claims;
@@ -30,6 +31,8 @@ pub(super) struct Roots {
     pub(super) one_session: bool,
     /// File system and number of the top directory of the copy, once it is there.
     pub(super) copy: OnceLock<(u64, u64)>,
+    /// How files are striped that are made, where the user says so.
+    pub(super) striping: Option<Striping>,
     /// Copies are written where they shall be, whatever becomes of them.
     pub(super) in_place: bool,
     /// Of the whole command.
@@ -73,7 +76,18 @@ impl Item {
 
     /// Begins to open what is copied, and returns what it is by then.
     pub(super) fn begin_open(&self) -> Later<(OpenFile, Meta)> {
-        self.roots.source.begin(&self.source, |at| at.begin_open(self.follow))
+        let opening = self.roots.source.begin(&self.source, |at| at.begin_open(self.follow));
+        let TreeRoot::Remote(target) = &self.roots.source else { return opening };
+        let (volume, path) = (target.volume.clone(), self.path());
+        Later::Wait(Box::new(move || {
+            let (file, meta) = opening.wait()?;
+            let options = OpenOptions::new().read(true).clone();
+            let file = file.adopted(&volume, &path, &options)?;
+            match file {
+                OpenFile::Striped(_) => file.metadata().map(|meta| (file, meta)),
+                file => Ok((file, meta)),
+            }
+        }))
     }
 
     /// Opens a pipe or a device of this machine that the user named, and returns what it is by then. Blocks until a pipe has another end.

@@ -202,6 +202,15 @@ impl From<Error> for Cause {
     }
 }
 
+impl From<dafs_stripe::Error> for Cause {
+    fn from(error: dafs_stripe::Error) -> Self {
+        match error {
+            dafs_stripe::Error::Client(error) => Self::Client(error),
+            error => Self::Text(error.to_string()),
+        }
+    }
+}
+
 impl From<&Attributes> for Meta {
     fn from(attributes: &Attributes) -> Self {
         Self {
@@ -328,6 +337,25 @@ impl KeepOwner {
                 result => Ok(result.map(drop)?),
             }
         }))
+    }
+
+    /// As [`KeepOwner::begin_set`], by a call that sets them at once.
+    pub(super) fn set_now(
+        &self,
+        meta: &Meta,
+        before: &Before,
+        set: impl Fn(&SetAttributes) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
+        let is_kept = self.is_set();
+        let owner = is_kept.then_some((meta.uid, meta.gid));
+        match set(&self.to_set(meta, is_kept, owner, before)) {
+            Err(Cause::Client(error)) if is_kept && error.status().is_some_and(refuses_owner) => {
+                set(&self.to_set(meta, false, None, before))?;
+                self.note(!is_kept);
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     /// The attributes that a copy gets, and its owner.

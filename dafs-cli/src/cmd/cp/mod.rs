@@ -231,9 +231,10 @@ impl Plan {
         let keep_owner = self.keep_owner.clone();
         let follow = !flags.recursive;
         let (claims, drafts) = (Arc::clone(&self.claims), Arc::clone(&self.drafts));
-        let (copy, in_place) = (OnceLock::new(), flags.inplace);
+        let (copy, in_place, striping) = (OnceLock::new(), flags.inplace, flags.striping.wanted());
         let roots =
-            Arc::new(Roots { source, destination, keep_owner, one_session, copy, in_place, claims, drafts });
+            Roots { source, destination, keep_owner, one_session, copy, striping, in_place, claims, drafts };
+        let roots = Arc::new(roots);
         Ok(Item::top(roots, meta, follow))
     }
 }

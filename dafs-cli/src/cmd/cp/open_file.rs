@@ -3,9 +3,11 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
-use dafs_client::{File, Status};
+use dafs_client::{File, OpenOptions, Status};
+use dafs_stripe::Volume;
 
 use super::local;
 use super::meta::{Cause, Later, Meta};
@@ -22,14 +24,38 @@ pub(super) enum OpenFile {
     /// A pipe or device of this machine that is copied to: what is written goes to its end, and it has neither size nor attributes.
     Stream(fs::File),
     Remote(Arc<File>),
+    /// A file over several servers.
+    Striped(dafs_stripe::File),
 }
 
 impl OpenFile {
+    /// The same file, as what it is: one of a server may be striped. `path` is for messages.
+    pub(super) fn adopted(self, volume: &Volume, path: &Path, options: &OpenOptions) -> Result<Self, Cause> {
+        let file = match self {
+            Self::Remote(file) if volume.may_be_striped(file.attributes_at_open())? => file,
+            file => return Ok(file),
+        };
+        let file = Arc::try_unwrap(file).map_err(|_| Cause::Text("it is in use".into()))?;
+        let adopted = volume.adopt(file, path, options)?;
+        match adopted.layout() {
+            Some(_) => Ok(Self::Striped(adopted)),
+            None => Ok(Self::Remote(Arc::clone(adopted.metadata_file()))),
+        }
+    }
+
     /// Begins to read the first `size` bytes; returns fewer where the file ends before. A file of this machine is read to its end,
     /// wherever that is, at most one byte beyond [`SMALL_SIZE_MAX`].
     pub(super) fn begin_read(&self, size: usize) -> Later<Vec<u8>> {
         match self {
             Self::Local(file) | Self::Stream(file) => Later::Now(read_small(file, size).map_err(Cause::from)),
+            Self::Striped(file) => {
+                let pending = file.submit_read_at(vec![0; size], 0);
+                Later::Wait(Box::new(move || {
+                    let (mut data, count) = pending.wait();
+                    data.truncate(count?);
+                    Ok(data)
+                }))
+            }
             Self::Remote(_) if size == 0 => Later::Now(Ok(Vec::new())),
             Self::Remote(file) => {
                 let pending = file.submit_read_at(vec![0; size], 0);
@@ -47,6 +73,7 @@ impl OpenFile {
         match self {
             Self::Local(file) | Self::Stream(file) => local::meta_of(file),
             Self::Remote(file) => Ok((&file.metadata()?).into()),
+            Self::Striped(file) => Ok((&file.metadata()?).into()),
         }
     }
 
@@ -54,6 +81,7 @@ impl OpenFile {
     pub(super) fn data_range(&self, offset: u64, size: u64) -> Result<Option<(u64, u64)>, Cause> {
         let file = match self {
             Self::Local(file) | Self::Stream(file) => return Ok(local::data_range(file, offset, size)?),
+            Self::Striped(file) => return striped_data_range(file, offset),
             Self::Remote(file) => file,
         };
         let all = (offset < size).then_some((offset, size));
@@ -72,6 +100,14 @@ impl OpenFile {
             Err(error) if error.status().is_some() => Ok(Some((start, size))),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+fn striped_data_range(file: &dafs_stripe::File, offset: u64) -> Result<Option<(u64, u64)>, Cause> {
+    match file.seek_data(offset) {
+        Ok(start) => Ok(Some((start, file.seek_hole(start)?))),
+        Err(error) if error.errno() == libc::ENXIO => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

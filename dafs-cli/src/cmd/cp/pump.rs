@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::slice::from_ref;
 
 use dafs_client::{Error, Extent, Pending, RegisteredBuf, Session, Status, Transferred};
+use dafs_stripe::PendingTransfer;
 
 use super::large::{Copy, Fault};
-use super::meta::Cause;
+use super::meta::{Cause, Later};
 use super::open_file::{OpenFile, read_full};
 use super::tree_root::TreeRoot;
 use crate::remote::sure;
@@ -66,6 +67,35 @@ impl Lost {
 enum Reading {
     Done(RegisteredBuf, usize),
     Running(Pending<Transferred<RegisteredBuf>>),
+    /// Into memory of its own: registered buffers are of one server.
+    Striped(RegisteredBuf, PendingTransfer<Vec<u8>>),
+}
+
+/// A chunk that is being written.
+enum Writing {
+    Plain(Pending<Transferred<RegisteredBuf>>),
+    Striped(PendingTransfer<Vec<u8>>),
+}
+
+impl Writing {
+    /// What became of it. Hands the data to `rest`, and returns the buffer, where it has one.
+    fn wait(
+        self,
+        rest: impl FnOnce(&[u8], Result<usize, Cause>) -> Result<(), Fault>,
+    ) -> Result<Option<RegisteredBuf>, Fault> {
+        match self {
+            Self::Plain(pending) => {
+                let Transferred { result, buffer } = pending.wait();
+                rest(&buffer, result.map_err(Cause::from))?;
+                Ok(Some(buffer))
+            }
+            Self::Striped(pending) => {
+                let (data, result) = pending.wait();
+                rest(&data, result.map_err(Cause::from))?;
+                Ok(None)
+            }
+        }
+    }
 }
 
 /// Moves chunks from a source to a sink.
@@ -82,16 +112,17 @@ pub(super) struct Pump<'a> {
     copies: Option<Vec<RegisteredBuf>>,
     /// Offsets, lengths, and the reads or writes themselves.
     reading: VecDeque<(u64, usize, Reading)>,
-    writing: VecDeque<(u64, usize, Pending<Transferred<RegisteredBuf>>)>,
+    writing: VecDeque<(u64, usize, Writing)>,
     /// Written since the last commit began.
     uncommitted: u64,
-    committing: Option<Pending<dafs_client::Result<()>>>,
+    committing: Option<Later<()>>,
     lost: Lost,
 }
 
 impl<'a> Pump<'a> {
     pub(super) fn new(copy: &'a Copy<'a>, counted: &'a mut Counted) -> Result<Self, Fault> {
-        let on_server = copy.item.roots.one_session;
+        let are_plain = matches!((&copy.source, &copy.sink.file), (OpenFile::Remote(_), OpenFile::Remote(_)));
+        let on_server = copy.item.roots.one_session && are_plain;
         let mut pump = Self {
             copy,
             counted,
@@ -218,6 +249,12 @@ impl<'a> Pump<'a> {
                 Reading::Running(pending) => {
                     pending.wait().into_result().map_err(|error| Fault::Source("read", error.into()))?
                 }
+                Reading::Striped(mut buffer, pending) => {
+                    let (data, count) = pending.wait();
+                    let count = count.map_err(|error| Fault::Source("read", error.into()))?;
+                    buffer[..count].copy_from_slice(&data[..count]);
+                    (count, buffer)
+                }
             };
             progressed();
             self.write(buffer, at, count)?;
@@ -273,6 +310,7 @@ impl<'a> Pump<'a> {
                 let extent = Extent::new(offset, len as u64);
                 Reading::Running(file.submit_read_list_buf(&[extent], buffer, from_ref(&(0..len))))
             }
+            OpenFile::Striped(file) => Reading::Striped(buffer, file.submit_read_at(vec![0; len], offset)),
         };
         self.reading.push_back((offset, len, reading));
         Ok(())
@@ -280,6 +318,15 @@ impl<'a> Pump<'a> {
 
     /// Writes the first `count` bytes of a buffer, which comes back by itself.
     fn write(&mut self, mut buffer: RegisteredBuf, offset: u64, count: usize) -> Result<(), Fault> {
+        if let OpenFile::Striped(file) = &self.copy.sink.file {
+            while self.writing.len() >= DEPTH {
+                self.finish_write()?;
+            }
+            let pending = Writing::Striped(file.submit_write_at(buffer[..count].to_vec(), offset));
+            self.writing.push_back((offset, count, pending));
+            self.buffers.push(buffer);
+            return Ok(());
+        }
         let OpenFile::Remote(file) = &self.copy.sink.file else {
             self.copy
                 .sink
@@ -300,7 +347,7 @@ impl<'a> Pump<'a> {
         }
         let extent = Extent::new(offset, count as u64);
         let pending = file.submit_write_list_buf(&[extent], buffer, from_ref(&(0..count)));
-        self.writing.push_back((offset, count, pending));
+        self.writing.push_back((offset, count, Writing::Plain(pending)));
         Ok(())
     }
 
@@ -319,24 +366,22 @@ impl<'a> Pump<'a> {
         let Some((offset, len, pending)) = self.writing.pop_front() else {
             return Err(Fault::Sink("write", Cause::Text("no buffer is left".into())));
         };
-        let Transferred { result, buffer } = pending.wait();
-        let count = match result {
-            // A restart of the server came between: the bytes are written once more.
-            Err(Error::InDoubt { .. }) => 0,
-            result => result.map_err(|error| Fault::Sink("write", error.into()))?,
-        };
-        progressed();
-        if count < len {
+        let sink = &self.copy.sink;
+        let buffer = pending.wait(|data, result| {
+            let count = match result {
+                // A restart of the server came between: the bytes are written once more.
+                Err(Cause::Client(Error::InDoubt { .. })) => 0,
+                result => result.map_err(|cause| Fault::Sink("write", cause))?,
+            };
+            progressed();
             // The rest tells the reason.
-            self.copy
-                .sink
-                .write_all_at(&buffer[count..len], offset + count as u64)
-                .map_err(|cause| Fault::Sink("write", cause))?;
-        }
+            let rest = sink.write_all_at(&data[count..len], offset + count as u64);
+            rest.map_err(|cause| Fault::Sink("write", cause))
+        })?;
         self.written(len as u64);
         match &mut self.copies {
-            Some(copies) => copies.push(buffer),
-            None => self.buffers.push(buffer),
+            Some(copies) => copies.extend(buffer),
+            None => self.buffers.extend(buffer),
         }
         self.commit_some()
     }
@@ -354,17 +399,21 @@ impl<'a> Pump<'a> {
             return Ok(());
         }
         self.end_commit()?;
-        if let OpenFile::Remote(file) = &self.copy.sink.file {
-            self.committing = Some(file.submit_commit());
-        }
+        self.committing = match &self.copy.sink.file {
+            OpenFile::Remote(file) => {
+                let pending = file.submit_commit();
+                Some(Later::Wait(Box::new(move || Ok(pending.wait()?))))
+            }
+            OpenFile::Striped(file) => Some(Later::Now(file.commit().map_err(Cause::from))),
+            OpenFile::Local(_) | OpenFile::Stream(_) => None,
+        };
         self.uncommitted = 0;
         Ok(())
     }
 
     fn end_commit(&mut self) -> Result<(), Fault> {
         let Some(committing) = self.committing.take() else { return Ok(()) };
-        let committed = committing.wait().map_err(Cause::from);
-        progressed();
+        let committed = committing.wait();
         match committed {
             Err(cause) if !self.lost.add(&cause) && !cause.is_passing() => {
                 Err(Fault::Sink("make durable", cause))
@@ -379,6 +428,10 @@ impl<'a> Pump<'a> {
             self.buffers.push(match reading {
                 Reading::Done(buffer, _) => buffer,
                 Reading::Running(pending) => pending.wait().buffer,
+                Reading::Striped(buffer, pending) => {
+                    drop(pending);
+                    buffer
+                }
             });
         }
         while !self.writing.is_empty() {

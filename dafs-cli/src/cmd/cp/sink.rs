@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use dafs_client::{Error, File, FileKind, OpenOptions, SetAttributes, Stability};
@@ -15,6 +16,7 @@ use super::local;
 use super::meta::{Before, Cause, KeepOwner, Later, Meta, Owner};
 use super::open_file::{OpenFile, ROUNDS_MAX};
 use super::same;
+use super::tree_root::TreeRoot;
 use crate::remote::sure;
 
 /// A copy that is being made. Dropped before it is placed, it leaves nothing behind, unless it is written in place.
@@ -96,6 +98,8 @@ impl Sink {
                 },
                 _ => Before::Nothing,
             };
+            let file = laid_out(&item, file, draft.own())?;
+            let draft = draft.with_pieces(&file);
             Ok(Self { file, draft: Some(draft), found: 0, before })
         }))
     }
@@ -116,6 +120,7 @@ impl Sink {
             _ if size == 0 => Later::Now(Ok(())),
             OpenFile::Stream(_) => Later::Now(Ok(())),
             OpenFile::Local(file) => Later::Now(file.set_len(0).map_err(Cause::from)),
+            OpenFile::Striped(file) => Later::Now(file.truncate(0).map_err(Cause::from)),
             OpenFile::Remote(file) => {
                 let (pending, file) = (file.submit_truncate(0), Arc::clone(file));
                 Later::request(pending, move || file.truncate(0))
@@ -138,6 +143,7 @@ impl Sink {
         match &self.file {
             OpenFile::Local(file) => Ok(file.write_all_at(data, offset)?),
             OpenFile::Stream(file) => Ok(io::Write::write_all(&mut &*file, data)?),
+            OpenFile::Striped(file) => Ok(file.write_all_at(data, offset)?),
             OpenFile::Remote(file) => {
                 Ok(sure(file.write_all_at(data, offset), || file.write_all_at(data, offset))?)
             }
@@ -148,7 +154,7 @@ impl Sink {
     pub(super) fn begin_write(&self, data: Vec<u8>) -> Later<Vec<u8>> {
         match &self.file {
             _ if data.is_empty() => Later::Now(Ok(data)),
-            OpenFile::Local(_) | OpenFile::Stream(_) => {
+            OpenFile::Local(_) | OpenFile::Stream(_) | OpenFile::Striped(_) => {
                 Later::Now(self.write_all_at(&data, 0).map(|()| data))
             }
             OpenFile::Remote(file) => {
@@ -191,6 +197,10 @@ impl Sink {
                 let set = local::set_file_attributes(file, meta, keep_owner, &self.before);
                 Later::Now(set.map_err(Cause::from))
             }
+            OpenFile::Striped(file) => {
+                let set = |set: &SetAttributes| Ok(file.set_attributes(set).map(drop)?);
+                Later::Now(keep_owner.set_now(meta, &self.before, set))
+            }
             OpenFile::Remote(file) => {
                 let file = Arc::clone(file);
                 keep_owner.begin_set(meta, None, &self.before, move |set| file.submit_set_attributes(set))
@@ -202,6 +212,7 @@ impl Sink {
     pub(super) fn begin_commit(&self) -> Later<()> {
         match &self.file {
             OpenFile::Local(_) | OpenFile::Stream(_) => Later::Now(Ok(())),
+            OpenFile::Striped(file) => Later::Now(file.commit().map_err(Cause::from)),
             OpenFile::Remote(file) => {
                 let (pending, file) = (file.submit_commit(), Arc::clone(file));
                 Later::request(pending, move || file.commit())
@@ -217,6 +228,7 @@ impl Sink {
                 nix::unistd::close(file).map_err(io::Error::from)?;
             }
             OpenFile::Remote(file) => drop(file),
+            OpenFile::Striped(file) => drop(file),
         }
         Ok(Closed(draft))
     }
@@ -224,14 +236,13 @@ impl Sink {
     /// Writes a small file again, attributes included, as often as restarts of the server lose it. What was there before may be back too,
     /// where the machine was restarted as well.
     pub(super) fn restore(&self, data: &[u8], meta: &Meta, keep_owner: &KeepOwner) -> Result<(), Cause> {
-        let OpenFile::Remote(file) = &self.file else { return Ok(()) };
         for _ in 0..ROUNDS_MAX {
             self.begin_empty_again().wait()?;
             self.write_all_at(data, 0)?;
             self.begin_set_attributes(meta, keep_owner).wait()?;
-            match sure(file.commit(), || file.commit()) {
-                Err(Error::WritesLost { .. }) => {}
-                result => return Ok(result?),
+            match self.begin_commit().wait() {
+                Err(Cause::Client(Error::WritesLost { .. })) => {}
+                result => return result,
             }
         }
         Err(Cause::Text("the server was restarted too many times".into()))
@@ -243,8 +254,27 @@ impl Sink {
             OpenFile::Stream(_) => Ok(()),
             OpenFile::Local(file) => Ok(file.set_len(size)?),
             OpenFile::Remote(file) => Ok(sure(file.truncate(size), || file.truncate(size))?),
+            OpenFile::Striped(file) => Ok(file.truncate(size)?),
         }
     }
+}
+
+/// A new file, over servers where the user or the directory wants that.
+fn laid_out(item: &Item, file: OpenFile, at: &At) -> Result<OpenFile, Cause> {
+    let (TreeRoot::Remote(target), OpenFile::Remote(plain), Some((dir, name))) =
+        (&item.roots.destination, &file, at.remote())
+    else {
+        return Ok(file);
+    };
+    let striping = match &item.roots.striping {
+        Some(striping) => Some(striping.clone()),
+        None => target.volume.striping_in(dir, name.parent().unwrap_or(Path::new("")))?,
+    };
+    let Some(striping) = striping else { return Ok(file) };
+    let plain = Arc::clone(plain);
+    drop(file);
+    let plain = Arc::try_unwrap(plain).map_err(|_| Cause::Text("it is in use".into()))?;
+    Ok(OpenFile::Striped(target.volume.stripe(plain, item.path(), &striping)?))
 }
 
 /// Begins to read what else is kept of the file that is replaced: who may use it.
@@ -260,6 +290,8 @@ fn keep(file: &OpenFile, kept: &Meta, extras: Result<Extras, Cause>) -> Result<b
             local::give_all(local, &local::meta_of(local)?, owner)?
         }
         OpenFile::Remote(file) => give_all(file, owner)?,
+        // Owners are given before a file is laid over servers.
+        OpenFile::Striped(file) => give_all(file.metadata_file(), owner)?,
     };
     Ok(has_owner && extras?.begin_write(&Having::File(file)).wait()?.is_whole)
 }
@@ -307,11 +339,17 @@ fn begin_in_place(item: &Item, original: &Meta, was_there: bool) -> Later<Sink> 
             result => (result?, before),
         };
         let found = Meta::from(file.attributes_at_open());
-        let file = Arc::new(file);
         let look = || Ok(Meta::from(&File::metadata(&file)?));
         same::refuse(&item, &original, &found, look)?;
         same::claim(&item, &found)?;
-        Ok(Sink { file: OpenFile::Remote(Arc::clone(&file)), draft: None, found: found.size, before })
+        let file = OpenFile::Remote(Arc::new(file));
+        let file = match (&item.roots.destination, &before) {
+            (_, Before::Nothing) => laid_out(&item, file, &at)?,
+            (TreeRoot::Remote(target), _) => file.adopted(&target.volume, &item.path(), &options)?,
+            _ => file,
+        };
+        let size = if matches!(file, OpenFile::Striped(_)) { file.metadata()?.size } else { found.size };
+        Ok(Sink { file, draft: None, found: size, before })
     }))
 }
 
