@@ -149,7 +149,7 @@ Examples:
   dafs stripe show dafs://meta/data/big.dat";
 
 const CHECK_HELP: &str = "\
-The exit status is 0 if nothing is left to repair, and 1 otherwise. All files of the export must be readable for you. With --repair, make sure \
-that nobody renames files meanwhile.
+The exit status is 0 if nothing is left to repair, and 1 otherwise. All files of the export must be readable for you. \
+With --repair, make sure that nobody renames files meanwhile.
 
 Example: dafs stripe check --repair dafs://meta/data";

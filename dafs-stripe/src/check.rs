@@ -10,7 +10,8 @@ use dafs_client::{Attributes, Dir, SetAttributes, XattrSetMode};
 
 use crate::data_server::{Connection, Failure};
 use crate::error::{Error, Result};
-use crate::layout::{LAYOUT_XATTR, Layout, PIECE_XATTR, STRIPED_BIT, StripeId};
+use crate::layout::{LAYOUT_XATTR, Layout, PIECE_XATTR, STRIPED_BIT};
+use crate::names::StripeId;
 use crate::servers::IDENTITY_FILE;
 use crate::volume::Volume;
 use walk::Found;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use dafs_client::{Config, Dir, Error as ClientError, OpenOptions, Session};
 
-use crate::layout::StripeId;
+use crate::names::StripeId;
 use crate::servers::{IDENTITY_FILE, PIECES_DIRECTORY, ServerRow};
 
-/// After an attempt to connect has failed, others fail with its error for so long at least, and for twice the time that it took: a loop over
-/// the stripes of a file would else wait at each for a server that is gone.
+/// After an attempt to connect has failed, others fail with its error for so long at least, and for twice the time that it took: a loop
+/// over the stripes of a file would else wait at each for a server that is gone.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// A server by the name that layouts give it.
@@ -114,16 +114,16 @@ impl DataServer {
 
 /// Whether the session that answered this goes on.
 pub(crate) fn ends_session(error: &ClientError) -> bool {
-    match error {
+    matches!(
+        error,
         ClientError::Connection { .. }
-        | ClientError::Connect(_)
-        | ClientError::Resolve(_)
-        | ClientError::Handshake(_)
-        | ClientError::Peer(_)
-        | ClientError::Closed
-        | ClientError::Forked => true,
-        _ => false,
-    }
+            | ClientError::Connect(_)
+            | ClientError::Resolve(_)
+            | ClientError::Handshake(_)
+            | ClientError::Peer(_)
+            | ClientError::Closed
+            | ClientError::Forked
+    )
 }
 
 /// The directory of pieces below a server's export.

@@ -18,7 +18,7 @@ pub enum Error {
         /// Its name in the servers file.
         server: String,
         /// What it has of which file.
-        part: Part,
+        part: Box<Part>,
         /// Why.
         source: dafs_client::Error,
     },
@@ -28,7 +28,7 @@ pub enum Error {
         /// Its name in the servers file.
         server: String,
         /// What it should have of which file.
-        part: Part,
+        part: Box<Part>,
         /// What is wrong.
         cause: String,
     },
@@ -95,7 +95,7 @@ impl Error {
         }
     }
 
-    /// There is no such file or directory.
+    /// No such file or directory.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Client(error) if error.is_not_found())
     }

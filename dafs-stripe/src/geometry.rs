@@ -76,7 +76,7 @@ impl Geometry {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 mod tests {
     use proptest::prelude::*;
 

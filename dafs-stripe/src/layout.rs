@@ -1,10 +1,8 @@
 //! How a file is laid over servers, as it is written down.
 
-use std::fmt;
-
 use crate::error::{Error, Result};
 use crate::geometry::{FACTOR_MAX, Geometry, UNIT_MAX, UNIT_MIN};
-use crate::servers::is_name;
+use crate::names::{StripeId, is_name};
 
 /// The extended attribute of a file that has its layout.
 pub(crate) const LAYOUT_XATTR: &str = "user.dafs.layout";
@@ -20,29 +18,6 @@ pub(crate) const STRIPED_BIT: u32 = 0o1000;
 
 /// Version of all three formats.
 const VERSION: &str = "1";
-
-/// Names a striped file, and its pieces, on every server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct StripeId(pub(crate) [u8; 16]);
-
-impl StripeId {
-    pub(crate) fn random() -> Result<Self> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|error| Error::Random(error.to_string()))?;
-        Ok(Self(id))
-    }
-
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        is_hex.then(|| u128::from_str_radix(text, 16).ok().map(|id| Self(id.to_be_bytes())))?
-    }
-}
-
-impl fmt::Display for StripeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
 
 /// How a new file is striped.
 #[derive(Clone, Debug, PartialEq, Eq)]

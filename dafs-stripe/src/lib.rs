@@ -21,7 +21,7 @@
 //! A volume replicates nothing: where a server is lost, so are the pieces that it has, and nothing else.
 //!
 //! The rules are in `spec/protocol/striping.md`. From the top: `volume` names files, `file` moves data, `data_server` connects,
-//! `servers` and `layout` read what is written down, `geometry` is arithmetic.
+//! `servers` and `layout` read what is written down, `names` names things, `geometry` is arithmetic.
 #![deny(unsafe_code)]
 
 mod check;
@@ -30,6 +30,7 @@ mod error;
 mod file;
 mod geometry;
 mod layout;
+mod names;
 mod servers;
 mod volume;
 

@@ -2,7 +2,7 @@
 
 use dafs_client::Url;
 
-use crate::layout::StripeId;
+use crate::names::{NAME_SIZE_MAX, StripeId, is_name};
 
 /// The file in the root of an export that names its data servers.
 pub const SERVERS_FILE: &str = ".dafs-servers";
@@ -18,9 +18,6 @@ pub(crate) const SERVERS_FILE_SIZE_MAX: u64 = 64 * 1024;
 
 /// Servers of a volume at most.
 const SERVERS_MAX: usize = 256;
-
-/// Bytes of a server's name at most.
-const NAME_SIZE_MAX: usize = 32;
 
 /// What begins the file, for people.
 const HEAD: &str = "# Data servers of this export: name, identity, address. `dafs stripe add` adds one.\n";
@@ -87,11 +84,6 @@ fn parse_row(line: &str) -> Result<ServerRow, String> {
         Some(_) => Ok(ServerRow { name: name.to_owned(), identity, url }),
         None => Err(format!("{url} names no export")),
     }
-}
-
-pub(crate) fn is_name(name: &str) -> bool {
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    (1..=NAME_SIZE_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
 #[cfg(test)]

@@ -121,8 +121,8 @@ impl Volume {
         Ok(file)
     }
 
-    /// Lays a file of this export over servers that is open to read and write, and has no data yet. `path` is for messages. Where this fails
-    /// the file is as it was.
+    /// Lays a file of this export over servers that is open to read and write, and has no data yet. `path` is for messages. Where this
+    /// fails the file is as it was.
     pub fn stripe(&self, file: PlainFile, path: impl AsRef<Path>, striping: &Striping) -> Result<File> {
         let options = OpenOptions::new().read(true).write(true).clone();
         let striped = creating::stripe(self, file, path.as_ref(), &options, striping)?;

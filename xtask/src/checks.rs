@@ -104,6 +104,8 @@ pub(crate) const CHECKS: &[Check] = &[
             "--package",
             "dafs-mount",
             "--package",
+            "dafs-stripe",
+            "--package",
             "dafs-cli",
         ]],
         environment: &[],

@@ -62,6 +62,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("simulation", "tcp", VIRTUAL_TIME),
     ("simulation", "shm", VIRTUAL_TIME),
     ("simulation", "verbs", VIRTUAL_TIME),
+    ("stripe", "sim", REAL_SYSTEM),
 ];
 /// Suites whose tests wait for leases, time limits and programs more than they compute: more of them run at once.
 const WAITING: &[&str] = &["access", "cli", "faults", "limits", "locks", "session", "views"];

@@ -108,13 +108,13 @@ impl Piece {
     fn failed(&self, failure: Failure) -> Error {
         match failure {
             Failure::Client(source) => {
-                Error::Server { server: self.server_name.clone(), part: self.part.clone(), source }
+                Error::Server { server: self.server_name.clone(), part: Box::new(self.part.clone()), source }
             }
             Failure::Wrong(cause) => self.wrong(cause),
         }
     }
 
     pub(crate) fn wrong(&self, cause: String) -> Error {
-        Error::Piece { server: self.server_name.clone(), part: self.part.clone(), cause }
+        Error::Piece { server: self.server_name.clone(), part: Box::new(self.part.clone()), cause }
     }
 }

@@ -11,7 +11,8 @@ use dafs_proto::extent::OFFSET_MAX;
 use crate::error::{Error, Result};
 use crate::file::striped::Striped;
 use crate::file::{File, Kind};
-use crate::layout::{STRIPED_BIT, StripeId};
+use crate::layout::STRIPED_BIT;
+use crate::names::StripeId;
 
 /// Ranges of one piece that are told one by one; more are told as one.
 const LOST_RANGES_MAX: u64 = 4096;

@@ -13,14 +13,15 @@ use crate::error::{Error, Result};
 use crate::file::piece::Piece;
 use crate::file::striped::Striped;
 use crate::file::{File, Kind};
-use crate::layout::{LAYOUT_XATTR, Layout, PIECE_XATTR, STRIPED_BIT, StripeId, Striping};
+use crate::layout::{LAYOUT_XATTR, Layout, PIECE_XATTR, STRIPED_BIT, Striping};
+use crate::names::StripeId;
 use crate::volume::{Volume, parent_of, without_creation};
 
 /// How a file begins that the server's file system cannot make without a name.
 const PREFIX: &str = ".dafs-new-";
 
-/// Makes a striped file that is not there yet: without a name, then its pieces, then the name. Whatever ends before that leaves no file, and
-/// pieces at most, which `dafs stripe check` finds.
+/// Makes a striped file that is not there yet: without a name, then its pieces, then the name. Whatever ends before that leaves no file,
+/// and pieces at most, which `dafs stripe check` finds.
 pub(super) fn create(
     volume: &Volume,
     path: &Path,

@@ -9,8 +9,9 @@ use dafs_client::{
 
 use crate::data_server::{os_path, pieces_path, read_identity};
 use crate::error::{Error, Result};
-use crate::layout::{STRIPING_XATTR, StripeId, Striping};
-use crate::servers::{IDENTITY_FILE, SERVERS_FILE, SERVERS_FILE_SIZE_MAX, ServerRow, ServerTable, is_name};
+use crate::layout::{STRIPING_XATTR, Striping};
+use crate::names::{StripeId, is_name};
+use crate::servers::{IDENTITY_FILE, SERVERS_FILE, SERVERS_FILE_SIZE_MAX, ServerRow, ServerTable};
 use crate::volume::{Volume, has_none, locked};
 
 /// Everybody may make pieces, and remove his own.

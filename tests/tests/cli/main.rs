@@ -25,6 +25,7 @@ mod removal;
 mod same;
 mod sieve;
 mod start;
+mod stripe;
 mod terminal;
 mod trees;
 mod whole;

@@ -49,6 +49,18 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
             &["worker/ids", "logging"],
         ],
     ),
+    (
+        "dafs-stripe",
+        &[
+            &["check"],
+            &["volume"],
+            &["file"],
+            &["data_server"],
+            &["servers", "layout"],
+            &["names", "geometry"],
+            &["error"],
+        ],
+    ),
 ];
 
 /// Which layer may not name what. Tests inside a file are exempt.

@@ -83,6 +83,8 @@ const UNSAFE_FILES: &[&str] = &[
     "dafs-server/src/storage/tests/leases.rs",
     "dafs-server/src/storage/uring.rs",
     "proto/benches/shm_ring.rs",
+    "dafs-stripe/src/file/flight.rs",
+    "dafs-stripe/src/file/pending.rs",
     "proto/src/transport/conformance/mapped.rs",
     "proto/src/transport/conformance/rdma.rs",
     "proto/src/transport/memory.rs",
