@@ -38,6 +38,7 @@ pub use check::{Finding, Report};
 pub use error::{Error, Result};
 pub use file::File;
 pub use file::pending::PendingTransfer;
+pub use file::raw::PendingList;
 pub use file::view::View;
 pub use geometry::{FACTOR_MAX, UNIT_MIN};
 pub use layout::{Layout, Striping};

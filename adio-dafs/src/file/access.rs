@@ -149,6 +149,9 @@ impl File {
             return None;
         }
         let settings = self.settings.load();
+        if self.striped.is_some() {
+            return None;
+        }
         let number = self.collectives.number(&settings, transfer.direction(), transfer.source())?;
         // The key is random: no other open has the number.
         let group = self.key.wrapping_add(number).max(1);
@@ -158,6 +161,8 @@ impl File {
     /// The method for many segments, and why.
     pub(super) fn method(&self, settings: &Settings, direction: Direction) -> (Method, Why) {
         match (settings.method(direction), direction) {
+            // No server has all of it.
+            (Method::View, _) if self.striped.is_some() => (Method::List, Why::Striped),
             // Without locks, what others write in the gaps meanwhile would be undone: by another open, another thread, another request.
             (Method::Sieve, Direction::Write) => (Method::Multiple, Why::SieveNeedsLocks),
             (method, _) => (method, Why::Hint),

@@ -35,6 +35,8 @@ pub(super) enum Why {
     ViewNeedsTypes,
     /// A view was asked for; the server has none for the file type.
     ViewRefused,
+    /// A view was asked for; no server has all of the file.
+    Striped,
 }
 
 impl Why {
@@ -45,6 +47,7 @@ impl Why {
             Self::SieveNeedsLocks => "data sieving was asked for, but gaps that are written would need locks",
             Self::ViewNeedsTypes => "a view was asked for, but the MPI library named no file type",
             Self::ViewRefused => "a view was asked for, but the server has none for this file type",
+            Self::Striped => "a view was asked for, but the file lies over several servers",
             Self::SieveWaits => "data sieving was asked for, but a nonblocking call cannot do it",
         }
     }
@@ -260,7 +263,7 @@ impl Line {
         // Lists and views go their own way.
         if !matches!(self.chosen.method, Some(Method::List | Method::View)) {
             // As the transfers of this mode go: the session has no policy.
-            let largest = file.by(mode).explain(direction, self.largest);
+            let largest = file.plain(mode).explain(direction, self.largest);
             let _ = writeln!(text, "dafs:     largest: {largest}");
         }
     }

@@ -68,7 +68,9 @@ impl File {
 
     /// The lock, a small transfer and the unlock in one round trip; `None` where that cannot be, or may not have been done.
     fn run_chain(&self, direction: Direction, segment: &Segment) -> Option<Moved> {
-        if segment.len > self.inline_sizes_max[usize::from(direction == Direction::Write)] {
+        let is_large = segment.len > self.inline_sizes_max[usize::from(direction == Direction::Write)];
+        // Lock and data of a striped file are on different servers.
+        if is_large || self.striped.is_some() {
             return None;
         }
         let done = raw::run_locked(&self.inner, direction, segment, kind_of(direction));

@@ -41,12 +41,16 @@ use crate::memory::Trials;
 use crate::name::FileAddress;
 use crate::server::Server;
 use pointer::SharedPointer;
+use raw::{Reach, of_servers};
 use view::Views;
 use worker::Worker;
 
 /// An open file. Shared by threads.
 pub struct File {
-    inner: dafs_client::File,
+    /// The file, or where it is striped, its metadata file.
+    inner: Arc<dafs_client::File>,
+    /// Its data, where that lies over several servers.
+    striped: Option<dafs_stripe::File>,
     /// The same open file, whose transfers register their memory each time, and which keeps it registered: what one transfer chooses is
     /// none of another's business, in whichever thread that runs.
     registering: dafs_client::File,
@@ -90,7 +94,10 @@ impl File {
     /// Sets the size. Blocks.
     pub fn resize(&self, size: u64) -> Result<()> {
         self.check_writes("resize")?;
-        let resized = self.inner.truncate(size);
+        let resized = match &self.striped {
+            Some(striped) => striped.truncate(size).map_err(of_servers),
+            None => self.inner.truncate(size),
+        };
         // Also where nobody knows whether it was; and behind it, for what a sync made durable that ran beside it.
         self.unstable.store(true, Ordering::Release);
         resized.map_err(|error| self.cannot("resize", error))
@@ -98,13 +105,19 @@ impl File {
 
     /// The size now, bytes. Blocks.
     pub fn size(&self) -> Result<u64> {
-        let attributes = self.inner.metadata().map_err(|error| self.cannot("look at", error))?;
-        Ok(attributes.size)
+        let attributes = match &self.striped {
+            Some(striped) => striped.metadata().map_err(of_servers),
+            None => self.inner.metadata(),
+        };
+        Ok(attributes.map_err(|error| self.cannot("look at", error))?.size)
     }
 
     /// A byte of the file is there. It is read, which needs the right to; the transfer counts for nobody. Blocks.
     pub fn reaches(&self, offset: u64) -> Result<bool> {
-        let read = self.inner.read_at(&mut [0], offset);
+        let read = match &self.striped {
+            Some(striped) => striped.read_at(&mut [0], offset).map_err(of_servers),
+            None => self.inner.read_at(&mut [0], offset),
+        };
         read.map(|count| count > 0).map_err(|error| self.failed(Direction::Read, error))
     }
 
@@ -114,7 +127,11 @@ impl File {
         if size == 0 {
             return Ok(());
         }
-        let allocated = match self.inner.allocate(0, size) {
+        let allocated = match &self.striped {
+            Some(striped) => striped.allocate(0, size).map_err(of_servers),
+            None => self.inner.allocate(0, size),
+        };
+        let allocated = match allocated {
             Err(error) if error.status() == Some(Status::NOT_SUPPORTED) => self.grow(size),
             outcome => outcome.map_err(|error| self.cannot("preallocate", error)),
         };
@@ -129,6 +146,10 @@ impl File {
             let now = self.size()?;
             if now >= size {
                 return Ok(());
+            }
+            if self.striped.is_some() {
+                // No server can compare and set the size of all: a byte at the end grows the file and cuts nothing.
+                return self.resize(size);
             }
             match self.inner.chain().verify(&Expected::new().size(now)).truncate(size).run() {
                 Err(dafs_client::Error::InDoubt { .. }) => {}
@@ -151,7 +172,11 @@ impl File {
 
     fn commit(&self) -> Result<()> {
         self.unstable.store(false, Ordering::Release);
-        self.inner.commit().map_err(|error| {
+        let committed = match &self.striped {
+            Some(striped) => striped.commit().map_err(of_servers),
+            None => self.inner.commit(),
+        };
+        committed.map_err(|error| {
             self.unstable.store(true, Ordering::Release);
             self.cannot("sync", error)
         })
@@ -177,7 +202,7 @@ impl File {
             settings
         });
         let now = self.settings();
-        for file in [&self.inner, &self.registering, &self.keeping] {
+        for file in [&*self.inner, &self.registering, &self.keeping] {
             file.set_sieve(now.sieve);
         }
         if let Some(count) = now.cache_entries {
@@ -231,9 +256,18 @@ impl File {
         &self.server
     }
 
-    /// The open file for a transfer in this memory mode.
+    /// What a transfer in this memory mode goes through. Of several servers, each registers memory as the library does.
     #[inline]
-    fn by(&self, mode: MemoryMode) -> &dafs_client::File {
+    fn by(&self, mode: MemoryMode) -> Reach<'_> {
+        match &self.striped {
+            Some(striped) => Reach::Striped(striped),
+            None => Reach::Plain(self.plain(mode)),
+        }
+    }
+
+    /// The open file on its server, or the metadata server, for this memory mode.
+    #[inline]
+    fn plain(&self, mode: MemoryMode) -> &dafs_client::File {
         match mode {
             MemoryMode::Auto | MemoryMode::Dafs => &self.inner,
             MemoryMode::Adio => &self.registering,

@@ -8,9 +8,11 @@ use arc_swap::ArcSwap;
 use std::time::Duration;
 
 use dafs_client::{Direction, Export, FileKind, IoPath, OpenOptions, Status};
+use dafs_stripe::Volume;
 
 use super::access::Collectives;
 use super::pointer::{SharedPointer, new_key};
+use super::raw::of_servers;
 use super::ticket::Ticket;
 use super::worker::Worker;
 use super::{AccessMode, Account, Counters, File, Returning, by_policies};
@@ -45,18 +47,34 @@ impl Opening<'_> {
         let mut options = self.options();
         options.mode(self.permissions.unwrap_or_else(|| 0o666 & !umask()) & 0o7777);
         options.create(self.mode.creates()).create_new(self.mode.is_exclusive());
-        let opened = Server::on_export(&place, |server, export| {
-            let file = match export.open_with(&place.path, &options) {
+        let opened = Server::on_export(&place, |server, _| {
+            let volume = server.volume(&place.export)?;
+            let open = || self.open_in(&volume, &place, &options).map_err(of_servers);
+            let file = match open() {
                 // The session was one of before a restart. What may have been made is opened now.
-                Err(dafs_client::Error::InDoubt { .. }) if !self.mode.is_exclusive() => {
-                    export.open_with(&place.path, &options)
-                }
+                Err(dafs_client::Error::InDoubt { .. }) if !self.mode.is_exclusive() => open(),
                 result => result,
             };
             Ok((Arc::clone(server), file?))
         });
-        let (server, inner) = opened.map_err(|error| error.cannot("open", &place.shown))?;
-        self.made(place, server, inner, None)
+        let (server, file) = opened.map_err(|error| error.cannot("open", &place.shown))?;
+        self.made(place, server, file, None)
+    }
+
+    /// A file that is made is striped where hints or its directory say so, and the export has servers for that.
+    fn open_in(
+        &self,
+        volume: &Volume,
+        place: &FileAddress,
+        options: &OpenOptions,
+    ) -> dafs_stripe::Result<dafs_stripe::File> {
+        let mut settings = Settings::of_process();
+        settings.take(self.hints.iter().copied());
+        let count = if self.mode.creates() && settings.stripes() { volume.servers()?.len() } else { 0 };
+        match settings.striping(count) {
+            Some(striping) => volume.create(&place.path, options, &striping),
+            None => volume.open(&place.path, options),
+        }
     }
 
     /// Joins the file that another process has open. Blocks.
@@ -67,20 +85,23 @@ impl Opening<'_> {
         let options = self.options();
         let opened = Server::on_export(&place, |server, export| {
             let by_token = ticket.token().map(|token| export.open_token(&token, &place.path, &options));
-            match by_token {
-                Some(Ok(file)) => Ok((Arc::clone(server), file, true)),
+            let (file, joined) = match by_token {
+                Some(Ok(file)) => (file, true),
                 // Its time is over, or the server was restarted, or it is for another user: the path may do.
-                _ => Ok((Arc::clone(server), by_path(export, &place, &options)?, false)),
-            }
+                _ => (by_path(export, &place, &options)?, false),
+            };
+            let volume = server.volume(&place.export)?;
+            let file = volume.adopt(file, &place.path, &options).map_err(of_servers)?;
+            Ok((Arc::clone(server), file, joined))
         });
-        let (server, inner, joined) = opened.map_err(|error| match error.class {
+        let (server, file, joined) = opened.map_err(|error| match error.class {
             Class::NoSuchFile => other_than_opened(&place, "no such file"),
             _ => error.cannot("open", &place.shown),
         })?;
-        if inner.attributes_at_open().identity() != ticket.identity() {
+        if file.metadata_file().attributes_at_open().identity() != ticket.identity() {
             return Err(other_than_opened(&place, "another file"));
         }
-        self.made(place, server, inner, Some((joined, ticket.key())))
+        self.made(place, server, file, Some((joined, ticket.key())))
     }
 
     fn place(&self) -> Result<FileAddress> {
@@ -99,9 +120,11 @@ impl Opening<'_> {
         &self,
         place: FileAddress,
         server: Arc<Server>,
-        inner: dafs_client::File,
+        file: dafs_stripe::File,
         joined: Option<(bool, u64)>,
     ) -> Result<File> {
+        let inner = Arc::clone(file.metadata_file());
+        let striped = file.layout().is_some().then_some(file);
         if inner.attributes_at_open().kind == FileKind::Directory {
             return Err(Error::new(Class::BadFile, "is a directory").cannot("open", &place.shown));
         }
@@ -109,6 +132,7 @@ impl Opening<'_> {
         let mut settings = Settings::of_process();
         settings.cache_entries = None;
         settings.take(self.hints.iter().copied());
+        settings.show_layout(striped.as_ref().and_then(dafs_stripe::File::layout));
         inner.set_sieve(settings.sieve);
         let session = &server.session;
         if let Some(count) = settings.cache_entries {
@@ -128,6 +152,7 @@ impl Opening<'_> {
             inline_sizes_max: [agreed.read_inline_max.into(), agreed.write_inline_max.into()],
             registered_before: session.registration_counters(),
             inner,
+            striped,
             registering,
             keeping,
             mode: self.mode,
@@ -179,7 +204,9 @@ pub fn delete(name: &OsStr) -> Result<()> {
 
 /// Removes the file at a place, whatever its name leads to by now. Blocks.
 pub fn remove(place: &FileAddress) -> Result<()> {
-    let removed = Server::on_export(place, |_, export| export.remove_file(&place.path));
+    let removed = Server::on_export(place, |server, _| {
+        server.volume(&place.export)?.remove_file(&place.path).map_err(of_servers)
+    });
     removed.map_err(|error| error.cannot("delete", &place.shown))
 }
 

@@ -181,7 +181,7 @@ impl Request {
                                 in_one_piece,
                             );
                             file.note_view(&self.settings, direction, mode, &group);
-                            let started = raw::start_view(file.by(mode), direction, viewed, &group);
+                            let started = raw::start_view(file.plain(mode), direction, viewed, &group);
                             self.under_way.push_back((started, Asked::Other(group.len)));
                         }
                         Some(Err(error)) => {

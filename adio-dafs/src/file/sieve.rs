@@ -92,7 +92,7 @@ impl File {
         self.counters.add(Count::Segments, window.segments.len() as u64);
         if let [segment] = &window.segments[..] {
             self.counters.on_call(Method::Multiple, MemoryMode::Dafs);
-            return match raw::run(&self.inner, Direction::Read, segment) {
+            return match raw::run(self.by(MemoryMode::Dafs), Direction::Read, segment) {
                 Ok(count) => (count as u64, Ok(())),
                 Err(error) => (0, Err(self.failed(Direction::Read, error))),
             };
@@ -131,9 +131,19 @@ impl File {
         let Some(buffer) = buffer else { return Ok(&[]) };
         self.counters.on_call(Method::Sieve, MemoryMode::Dafs);
         self.counters.add(Count::SieveBytes, window.len() as u64);
-        let extent = Extent::new(window.start, window.len() as u64);
-        let read = self.inner.read_list_buf(&[extent], buffer, std::slice::from_ref(&(0..window.len())));
-        let count = read.map_err(|error| self.failed(Direction::Read, error))?.count;
+        let read = match &self.striped {
+            Some(striped) => {
+                striped.read_at(&mut buffer[..window.len()], window.start).map_err(raw::of_servers)
+            }
+            None => {
+                let extent = Extent::new(window.start, window.len() as u64);
+                let whole = 0..window.len();
+                self.inner
+                    .read_list_buf(&[extent], buffer, std::slice::from_ref(&whole))
+                    .map(|read| read.count)
+            }
+        };
+        let count = read.map_err(|error| self.failed(Direction::Read, error))?;
         Ok(&buffer[..count])
     }
 }

@@ -141,7 +141,7 @@ impl File {
             let chosen = self.note_view(settings, direction, mode, &group);
             let before = self.registered_now(settings);
             let len = group.len;
-            let run = |group: &PieceGroup| raw::run_view(self.by(mode), direction, &viewed, group);
+            let run = |group: &PieceGroup| raw::run_view(self.plain(mode), direction, &viewed, group);
             let (count, result) = move_all(direction, group, run);
             if result.as_ref().is_err_and(is_forgotten) {
                 return Err(Forgotten { moved: moved + count });

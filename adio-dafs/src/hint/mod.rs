@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use dafs_client::{Direction, Sieve};
+use dafs_stripe::{FACTOR_MAX, Layout, Striping, UNIT_MIN};
 
 use crate::environment::text;
 
@@ -75,10 +76,12 @@ pub struct Settings {
     pub explain: bool,
     /// `dafs_commit_on_close`: what was written is made durable before the file is closed, as MPI demands.
     pub commit_on_close: bool,
-    /// `striping_factor`: accepted and reported; one server holds a file, whichever number is given. 0 asks for the default.
+    /// `striping_factor`: over how many servers a file is laid that is made; 0 asks for all, 1 for none but the server of its name.
     pub striping_factor: u32,
-    /// `striping_unit`, bytes: accepted and reported.
+    /// `striping_unit`, bytes: how much of such a file lies on one server before the next one follows; 0 asks for the default.
     pub striping_unit: u32,
+    /// `start_iodevice`: the first of its servers, from 0; −1 for any.
+    pub start_iodevice: i32,
 }
 
 /// ROMIO's three-valued hints.
@@ -107,6 +110,7 @@ impl Default for Settings {
             commit_on_close: true,
             striping_factor: 1,
             striping_unit: 0,
+            start_iodevice: -1,
         }
     }
 }
@@ -212,6 +216,11 @@ const ROWS: &[Row] = &[
         set: |s, v| put(&mut s.striping_unit, v.parse().ok()),
         show: |s| s.striping_unit.to_string(),
     },
+    Row {
+        key: "start_iodevice",
+        set: |s, v| put(&mut s.start_iodevice, v.parse().ok().filter(|first| *first >= -1)),
+        show: |s| s.start_iodevice.to_string(),
+    },
 ];
 
 impl Settings {
@@ -232,6 +241,34 @@ impl Settings {
             }
         }
         settings
+    }
+
+    /// A file that is made is to be laid over several servers, where the export has any.
+    pub fn stripes(&self) -> bool {
+        self.striping_factor != 1 || self.striping_unit > 0
+    }
+
+    /// How it is laid over them, where the export has so many; hints that no file can have are passed over.
+    pub fn striping(&self, servers: usize) -> Option<Striping> {
+        if !self.stripes() || servers == 0 {
+            return None;
+        }
+        let mut striping = Striping::default();
+        let unit = u64::from(self.striping_unit).next_multiple_of(UNIT_MIN).min(1 << 30);
+        if unit > 0 {
+            striping.unit = unit;
+        }
+        let factor = usize::try_from(self.striping_factor).ok().filter(|factor| *factor > 1);
+        striping.factor = factor.map(|factor| factor.min(servers).min(FACTOR_MAX));
+        striping.first = usize::try_from(self.start_iodevice).ok().filter(|first| *first < servers);
+        Some(striping)
+    }
+
+    /// The hints say how a file is laid over servers, not how it was to be.
+    pub fn show_layout(&mut self, layout: Option<&Layout>) {
+        let Some(layout) = layout else { return };
+        self.striping_factor = u32::try_from(layout.servers.len()).unwrap_or(u32::MAX);
+        self.striping_unit = u32::try_from(layout.unit).unwrap_or(u32::MAX);
     }
 
     /// Takes hints over; keys that are not known, and values that cannot be, are passed over, as MPI demands.
@@ -377,6 +414,7 @@ mod tests {
             ("ind_rd_buffer_size", "1073741824"),
             ("striping_factor", "4"),
             ("striping_unit", "65536"),
+            ("start_iodevice", "2"),
         ] {
             let settings = with(&[(key, value)]);
             assert_ne!(settings, Settings::default(), "{key}");
@@ -402,6 +440,21 @@ mod tests {
         let shown: Vec<(&str, String)> = settings.shown().collect();
         let again = with(&shown.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
         assert_eq!(again.shown().collect::<Vec<_>>(), shown);
+    }
+
+    // [MPI-97]
+    #[test]
+    fn hints_about_striping_ask_for_what_the_export_has() {
+        let striping = |hints: &[(&str, &str)], servers| with(hints).striping(servers);
+        assert_eq!(striping(&[], 4), None);
+        assert_eq!(striping(&[("striping_factor", "4")], 0), None);
+        let all = striping(&[("striping_factor", "0")], 4).unwrap();
+        assert_eq!((all.factor, all.first, all.unit), (None, None, Striping::default().unit));
+        let some = [("striping_factor", "8"), ("striping_unit", "65537"), ("start_iodevice", "3")];
+        let four = striping(&some, 4).unwrap();
+        assert_eq!((four.factor, four.first, four.unit), (Some(4), Some(3), 69_632));
+        assert_eq!(striping(&some, 3).unwrap().first, None);
+        assert_eq!(striping(&[("striping_unit", "4096")], 4).unwrap().factor, None);
     }
 
     #[test]

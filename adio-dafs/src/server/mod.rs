@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dafs_client::{Background, Config, Export, ReconnectPolicy, Session, Url, load_key};
+use dafs_stripe::Volume;
 
 use crate::environment::{text, variable};
 use crate::error::{Class, Error, Result};
@@ -23,7 +24,10 @@ use gone::Gone;
 pub struct Server {
     /// The session.
     pub session: Session,
-    exports: Mutex<HashMap<String, Export>>,
+    /// The same, where files may be striped.
+    exports: Mutex<HashMap<String, (Export, Volume)>>,
+    /// Of the session, and of those with data servers.
+    config: Config,
 }
 
 /// What is known of a server.
@@ -60,7 +64,7 @@ impl Server {
             Err(error) => return Err(Self::failed(url, error, began)),
         };
         session.set_registrations_max(Settings::of_process().cache_entries.unwrap_or(CACHE_ENTRIES));
-        let made = Arc::new(Self { session, exports: Mutex::default() });
+        let made = Arc::new(Self { session, exports: Mutex::default(), config });
         let mut table = table();
         // Of two sessions that threads made at once, the second ends.
         if let Some(Known::There(server)) = table.get(url) {
@@ -128,19 +132,27 @@ impl Server {
     /// An export of this session, mounted once. Blocks.
     pub fn export(&self, name: &str) -> dafs_client::Result<Export> {
         let mut exports = self.exports();
-        if let Some(export) = exports.get(name) {
+        if let Some((export, _)) = exports.get(name) {
             return Ok(export.clone());
         }
         let export = self.session.mount(name)?;
-        exports.insert(name.to_owned(), export.clone());
+        let volume = Volume::new(&export, &self.config);
+        exports.insert(name.to_owned(), (export.clone(), volume));
         Ok(export)
+    }
+
+    /// An export of this session as a volume, whose files may lie over several servers. Blocks where it is not mounted yet.
+    pub fn volume(&self, name: &str) -> dafs_client::Result<Volume> {
+        let export = self.export(name)?;
+        let known = self.exports().get(name).map(|(_, volume)| volume.clone());
+        Ok(known.unwrap_or_else(|| Volume::new(&export, &self.config)))
     }
 
     fn forget_export(&self, name: &str) {
         self.exports().remove(name);
     }
 
-    fn exports(&self) -> MutexGuard<'_, HashMap<String, Export>> {
+    fn exports(&self) -> MutexGuard<'_, HashMap<String, (Export, Volume)>> {
         self.exports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,16 +5,26 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use dafs_client::{Error as ClientError, Extent, File, Pending, wait_ended};
+use smallvec::SmallVec;
 
 use crate::geometry::Geometry;
 
 /// Memory of the caller, lent for `'a`: byte `n` of it is byte `n` of the transfer.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Memory<'a> {
-    pointer: *mut u8,
+    parts: SmallVec<[MemoryPart; 1]>,
     len: usize,
     writes: bool,
     lent: PhantomData<&'a mut [u8]>,
+}
+
+/// A part of it, in one piece.
+#[derive(Clone, Copy)]
+struct MemoryPart {
+    pointer: *mut u8,
+    len: usize,
+    /// Where it begins in the transfer.
+    place: usize,
 }
 
 // SAFETY: as a slice; those who make one hold the borrow that it stands for.
@@ -23,12 +33,29 @@ unsafe impl Send for Memory<'_> {}
 impl<'a> Memory<'a> {
     /// To read a file into.
     pub(crate) fn to_fill(bytes: &'a mut [u8]) -> Self {
-        Self { pointer: bytes.as_mut_ptr(), len: bytes.len(), writes: false, lent: PhantomData }
+        // SAFETY: the slice is borrowed for as long.
+        unsafe { Self::from_raw([(bytes.as_mut_ptr(), bytes.len())], false) }
     }
 
     /// To write to a file; nothing writes the memory.
     pub(crate) fn to_send(bytes: &'a [u8]) -> Self {
-        Self { pointer: bytes.as_ptr().cast_mut(), len: bytes.len(), writes: true, lent: PhantomData }
+        // SAFETY: the slice is borrowed for as long.
+        unsafe { Self::from_raw([(bytes.as_ptr().cast_mut(), bytes.len())], true) }
+    }
+
+    /// By addresses and lengths.
+    ///
+    /// # Safety
+    /// Each part must be valid for `'a`, for reads, and unless `writes` for writes, and be used by nobody else.
+    pub(crate) unsafe fn from_raw(parts: impl IntoIterator<Item = (*mut u8, usize)>, writes: bool) -> Self {
+        let mut len = 0;
+        let placed = parts.into_iter().map(|(pointer, part_len)| {
+            let part = MemoryPart { pointer, len: part_len, place: len };
+            len += part_len;
+            part
+        });
+        let parts = placed.collect();
+        Self { parts, len, writes, lent: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -40,14 +67,26 @@ impl<'a> Memory<'a> {
         self.writes
     }
 
+    /// The memory of a range of the transfer, which is inside.
+    fn range(&self, from: usize, len: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+        assert!(from.checked_add(len).is_some_and(|end| end <= self.len), "inside the memory");
+        let (mut at, end) = (from, from + len);
+        let first = self.parts.partition_point(|part| part.place + part.len <= from);
+        self.parts[first..].iter().map_while(move |part| {
+            let from_part = at - part.place.min(at);
+            let len = part.len.saturating_sub(from_part).min(end - at);
+            at += len;
+            (len > 0 || at < end).then(|| (part.pointer.wrapping_add(from_part), len))
+        })
+    }
+
     /// Makes a part of what was to be filled zeros; it is inside, and no operation is in flight there.
     pub(crate) fn fill_with_zeros(&mut self, from: usize, len: usize) {
-        assert!(
-            !self.writes && from.checked_add(len).is_some_and(|end| end <= self.len),
-            "inside the memory"
-        );
-        // SAFETY: valid for writes by `to_fill`, and inside by the assertion.
-        unsafe { self.pointer.add(from).write_bytes(0, len) }
+        assert!(!self.writes, "to be filled");
+        for (pointer, len) in self.range(from, len) {
+            // SAFETY: valid for writes by `from_raw`, and inside.
+            unsafe { pointer.write_bytes(0, len) }
+        }
     }
 }
 
@@ -137,20 +176,18 @@ impl<'a> Flight<'a> {
     }
 
     /// Starts the work of one piece on its file. Does not block.
-    pub(crate) fn submit(&mut self, file: &Arc<File>, work: &Work, memory: Memory<'a>) {
-        let inside = |atom: &Atom| atom.place.checked_add(atom.len).is_some_and(|end| end <= memory.len);
-        assert!(work.atoms.iter().all(inside), "inside the memory");
-        let segments = |atom: &Atom| (memory.pointer.wrapping_add(atom.place), atom.len);
+    pub(crate) fn submit(&mut self, file: &Arc<File>, work: &Work, memory: &Memory<'a>) {
+        let segments = |atom: &Atom| memory.range(atom.place, atom.len);
         let total = work.len();
         let pending = match (&work.extents[..], memory.writes) {
             ([extent], true) => {
-                let segments =
-                    joined(work.atoms.iter().map(segments)).map(|(pointer, len)| (pointer.cast_const(), len));
+                let segments = joined(work.atoms.iter().flat_map(segments))
+                    .map(|(pointer, len)| (pointer.cast_const(), len));
                 // SAFETY: inside memory that is lent for `'a`, which outlives this, and the operation has ended when this is dropped.
                 unsafe { file.submit_write_vectored_raw_at(segments, extent.offset) }.map(whole)
             }
             ([extent], false) => {
-                let (begin, segments) = (extent.offset, joined(work.atoms.iter().map(segments)));
+                let (begin, segments) = (extent.offset, joined(work.atoms.iter().flat_map(segments)));
                 // SAFETY: as above.
                 unsafe { file.submit_read_vectored_raw_at(segments, begin) }.map(move |read| {
                     let end = |count: usize| (count < total).then(|| begin + count as u64);
@@ -158,14 +195,14 @@ impl<'a> Flight<'a> {
                 })
             }
             (extents, true) => {
-                let segments: Vec<_> = joined(work.atoms.iter().map(segments))
+                let segments: Vec<_> = joined(work.atoms.iter().flat_map(segments))
                     .map(|(pointer, len)| (pointer.cast_const(), len))
                     .collect();
                 // SAFETY: as above.
                 unsafe { file.submit_write_list_raw(extents, &segments) }.map(whole)
             }
             (extents, false) => {
-                let segments: Vec<_> = joined(work.atoms.iter().map(segments)).collect();
+                let segments: Vec<_> = joined(work.atoms.iter().flat_map(segments)).collect();
                 // SAFETY: as above.
                 unsafe { file.submit_read_list_raw(extents, &segments) }
                     .map(|read| read.map(|read| Moved { count: read.count, end: read.end }))

@@ -3,6 +3,7 @@
 pub(crate) mod flight;
 pub(crate) mod pending;
 pub(crate) mod piece;
+pub(crate) mod raw;
 pub(crate) mod striped;
 pub(crate) mod transfer;
 pub(crate) mod view;

@@ -84,11 +84,11 @@ impl Striped {
     pub(crate) fn begin<'a>(&self, extents: &[Extent], memory: Memory<'a>) -> Transfer<'a> {
         let works = deal_out(self.geometry, extents);
         let mut flight = Flight::new();
-        let started = works.iter().map(|work| self.submit(&mut flight, work, memory)).collect();
+        let started = works.iter().map(|work| self.submit(&mut flight, work, &memory)).collect();
         Transfer { memory, works, flight, started }
     }
 
-    fn submit<'a>(&self, flight: &mut Flight<'a>, work: &Work, memory: Memory<'a>) -> Result<()> {
+    fn submit<'a>(&self, flight: &mut Flight<'a>, work: &Work, memory: &Memory<'a>) -> Result<()> {
         let file = self.pieces[work.piece].file()?;
         flight.submit(&file, work, memory);
         Ok(())
@@ -105,8 +105,9 @@ impl<'a> Transfer<'a> {
     pub(crate) fn finish(self, striped: &Striped) -> Result<ListRead> {
         let Self { memory, works, flight, started } = self;
         let mut moved = collect(striped, &works, flight, started);
-        let mut reached = Reached { count: memory.len(), error: None };
-        let end = match memory.is_sent() {
+        let (len, is_sent) = (memory.len(), memory.is_sent());
+        let mut reached = Reached { count: len, error: None };
+        let end = match is_sent {
             true => None,
             false => fill_up(striped, &works, &mut moved, memory, &mut reached),
         };
@@ -152,7 +153,7 @@ fn fill_up<'a>(
     if !moved.iter().any(is_short) {
         return None;
     }
-    let sizes = settled_sizes(striped, works, moved, memory);
+    let sizes = settled_sizes(striped, works, moved, &memory);
     let mut end = None;
     for (work, moved) in works.iter().zip(&*moved) {
         let Ok(Moved { end: Some(piece_end), .. }) = moved else { continue };
@@ -180,7 +181,7 @@ fn settled_sizes<'a>(
     striped: &Striped,
     works: &[Work],
     moved: &mut [Result<Moved>],
-    memory: Memory<'a>,
+    memory: &Memory<'a>,
 ) -> Sizes {
     let mut again = 0;
     loop {
@@ -217,7 +218,7 @@ fn beyond(offset: u64, len: usize) -> Error {
     Error::Invalid(format!("{len} bytes at {offset}: beyond the largest file"))
 }
 
-fn check(extents: &[Extent], len: usize) -> Result<()> {
+pub(super) fn check(extents: &[Extent], len: usize) -> Result<()> {
     match total(extents) {
         Some(total) if total == len as u64 => Ok(()),
         Some(total) => Err(Error::Invalid(format!("extents of {total} bytes and memory of {len}"))),

@@ -111,10 +111,11 @@ impl Volume {
 
     fn read_table(&self) -> Result<ServerTable> {
         let root = &self.inner.root;
-        let file = match root.open_with(SERVERS_FILE, OpenOptions::new().read(true).no_follow(true)) {
+        match root.symlink_metadata(SERVERS_FILE) {
             Err(error) if error.is_not_found() => return Ok(ServerTable { rows: Vec::new() }),
-            opened => opened?,
-        };
+            found => found.map(drop)?,
+        }
+        let file = root.open_with(SERVERS_FILE, OpenOptions::new().read(true).no_follow(true))?;
         let (attributes, of_root) = (file.attributes_at_open().clone(), root.metadata("")?);
         let refused = |cause: &str| Err(Error::Servers(cause.to_owned()));
         if attributes.kind != FileKind::File || attributes.size > SERVERS_FILE_SIZE_MAX {

@@ -8,5 +8,6 @@ mod counts;
 mod opening;
 mod pointer;
 mod reasons;
+mod striped;
 mod support;
 mod transfers;

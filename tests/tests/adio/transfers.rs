@@ -40,6 +40,13 @@ fn segments(numbers: &mut Numbers, memory: &mut [u8], scale: u64) -> Vec<Segment
 fn segments_move_as_by_a_plain_loop_in_every_mode(on: On) {
     let harness = Harness::start(on);
     let file = open(&name(&harness, on, "f"), &[]);
+    let model = moved_in_every_mode(on, &file);
+    assert!(std::fs::read(harness.data().join("f")).unwrap() == model);
+    assert!(counter(&file, "sieve_windows") > 0 && counter(&file, "lists") > 0);
+}
+
+/// Moves random segments by each method and memory mode; what the file has then.
+pub(crate) fn moved_in_every_mode(on: On, file: &File) -> Vec<u8> {
     let mut model = vec![0u8; 8 << 20];
     let mut numbers = Numbers::new(7);
     let mut largest = 0;
@@ -53,7 +60,7 @@ fn segments_move_as_by_a_plain_loop_in_every_mode(on: On) {
         let list = segments(&mut numbers, &mut memory, scale);
         let size: u64 = list.iter().map(|segment| segment.len).sum();
         let base = memory.as_ptr() as usize;
-        assert_eq!(run(&file, Direction::Write, &list).unwrap(), size, "{method} {mode}");
+        assert_eq!(run(file, Direction::Write, &list).unwrap(), size, "{method} {mode}");
         for segment in &list {
             let (at, from) = (segment.offset as usize, segment.address - base);
             model[at..at + segment.len as usize].copy_from_slice(&memory[from..from + segment.len as usize]);
@@ -65,16 +72,15 @@ fn segments_move_as_by_a_plain_loop_in_every_mode(on: On) {
         let list = segments(&mut numbers, &mut found, scale);
         let fits = list.iter().take_while(|s| (s.offset + s.len) as usize <= largest).count();
         let size: u64 = list[..fits].iter().map(|segment| segment.len).sum();
-        assert_eq!(run(&file, Direction::Read, &list[..fits]).unwrap(), size, "{method} {mode}");
+        assert_eq!(run(file, Direction::Read, &list[..fits]).unwrap(), size, "{method} {mode}");
         let base = found.as_ptr() as usize;
         for segment in &list[..fits] {
             let (at, to, len) = (segment.offset as usize, segment.address - base, segment.len as usize);
             assert!(found[to..to + len] == model[at..at + len], "{method} {mode} round {round} at {at}");
         }
     }
-    let whole = std::fs::read(harness.data().join("f")).unwrap();
-    assert!(whole == model[..largest]);
-    assert!(counter(&file, "sieve_windows") > 0 && counter(&file, "lists") > 0);
+    model.truncate(largest);
+    model
 }
 
 fn column(memory: &mut [u8], len: usize, stride: u64) -> Vec<Segment> {

@@ -85,6 +85,7 @@ const UNSAFE_FILES: &[&str] = &[
     "proto/benches/shm_ring.rs",
     "dafs-stripe/src/file/flight.rs",
     "dafs-stripe/src/file/pending.rs",
+    "dafs-stripe/src/file/raw.rs",
     "proto/src/transport/conformance/mapped.rs",
     "proto/src/transport/conformance/rdma.rs",
     "proto/src/transport/memory.rs",
