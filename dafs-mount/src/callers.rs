@@ -26,6 +26,8 @@ const SESSIONS_MAX: usize = 64;
 pub(crate) struct Caller {
     /// Tells it from every other, also from an earlier one of the same user.
     pub(crate) number: u64,
+    /// `None`: whoever runs the mount.
+    who: Option<Who>,
     pub(crate) session: Session,
     /// What is mounted, as he has it open.
     pub(crate) root: Dir,
@@ -77,10 +79,11 @@ fn open(session: &Session, url: &Url) -> dafs_client::Result<Dir> {
 }
 
 impl Caller {
-    fn new(number: u64, (session, root): (Session, Dir)) -> dafs_client::Result<Rc<Self>> {
+    fn new(number: u64, who: Option<Who>, (session, root): (Session, Dir)) -> dafs_client::Result<Rc<Self>> {
         let completions = session.completions()?;
         Ok(Rc::new(Self {
             number,
+            who,
             session,
             root,
             completions,
@@ -109,6 +112,11 @@ impl Caller {
         self.over.get()
     }
 
+    /// Its session has ended for good: the server was away for too long.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.completions.is_over()
+    }
+
     /// It may be slept on; `false` where there is something to do first.
     pub(crate) fn arm(&self) -> bool {
         self.completions.arm().unwrap_or(false)
@@ -121,7 +129,7 @@ impl Caller {
 
 impl Callers {
     pub(crate) fn new(url: Url, for_all: bool, own: (Session, Dir)) -> dafs_client::Result<Self> {
-        let own = Caller::new(1, own)?;
+        let own = Caller::new(1, None, own)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
             dafs_client::Error::Invalid(format!("cannot make a descriptor to wake by: {error}"))
         })?;
@@ -153,18 +161,32 @@ impl Callers {
 
     /// The session that acts as whoever asks.
     pub(crate) async fn of(&self, asks: &Header) -> Answer<Rc<Caller>> {
-        let own = self.own();
         if !self.for_all || asks.uid == 0 {
-            return match own.completions.is_over() {
-                false => Ok(own),
-                true => self.connect_again().await,
-            };
+            return self.own_again().await;
         }
-        let who = Who { uid: asks.uid, gid: asks.gid, groups: groups_of(asks.pid) };
+        self.of_user(Who { uid: asks.uid, gid: asks.gid, groups: groups_of(asks.pid) }).await
+    }
+
+    /// A session that acts as the same user.
+    pub(crate) async fn again(&self, ended: &Caller) -> Answer<Rc<Caller>> {
+        match &ended.who {
+            None => self.own_again().await,
+            Some(who) => self.of_user(who.clone()).await,
+        }
+    }
+
+    async fn own_again(&self) -> Answer<Rc<Caller>> {
+        match self.own() {
+            own if own.has_ended() => self.connect_again().await,
+            own => Ok(own),
+        }
+    }
+
+    async fn of_user(&self, who: Who) -> Answer<Rc<Caller>> {
         loop {
             let known = self.others.borrow().get(&who).cloned();
             match known {
-                Some(caller) if !caller.completions.is_over() => {
+                Some(caller) if !caller.has_ended() => {
                     caller.used.set(self.number());
                     return Ok(caller);
                 }
@@ -190,7 +212,7 @@ impl Callers {
             let root = open(&session, &url)?;
             Ok((session, root))
         });
-        self.made(made.await)
+        self.made(Some(who.clone()), made.await)
     }
 
     /// The session of whoever runs the mount has ended for good: the server was away for too long.
@@ -203,19 +225,19 @@ impl Callers {
                 let root = open(&session, &url)?;
                 Ok((session, root))
             });
-            let made = self.made(made.await);
+            let made = self.made(None, made.await);
             if let Ok(caller) = &made {
                 *self.own.borrow_mut() = Rc::clone(caller);
             }
             return made;
         }
         match self.own() {
-            own if own.completions.is_over() => Err(Errno::IO),
+            own if own.has_ended() => Err(Errno::IO),
             own => Ok(own),
         }
     }
 
-    fn made(&self, made: Connected) -> Answer<Rc<Caller>> {
+    fn made(&self, who: Option<Who>, made: Connected) -> Answer<Rc<Caller>> {
         let failed = |error: dafs_client::Error| {
             tracing::warn!("cannot open a session with the server: {error}");
             match error {
@@ -224,7 +246,7 @@ impl Callers {
                 error => Errno::from(&error),
             }
         };
-        Caller::new(self.number(), made.map_err(failed)?).map_err(failed)
+        Caller::new(self.number(), who, made.map_err(failed)?).map_err(failed)
     }
 
     /// Runs something that blocks, without blocking.

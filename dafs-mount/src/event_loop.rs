@@ -110,6 +110,10 @@ impl EventLoop {
         for caller in self.volume.callers.all() {
             moved |= caller.turn();
         }
+        if self.volume.local.is_behind(self.volume.callers.own().number) {
+            let volume = Rc::clone(&self.volume);
+            self.tasks.push(Box::pin(async move { volume.hand_over_again().await }));
+        }
         moved | self.run_tasks()
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use dafs_client::{Dir, DirEntry, File};
+use dafs_client::{Dir, DirEntry, File, OpenOptions};
 use slab::Slab;
 
 use crate::callers::Caller;
@@ -17,6 +17,8 @@ pub(crate) struct OpenFile {
     pub(crate) node: u64,
     /// Who has it open: his session stays as long.
     pub(crate) caller: Rc<Caller>,
+    /// How it is opened again.
+    pub(crate) how: OpenOptions,
     /// It is open for writing.
     pub(crate) writes: bool,
     /// The kernel reads and writes it itself.
@@ -84,6 +86,15 @@ impl Open {
 
     pub(crate) fn file(&self, number: u64) -> Answer<Rc<OpenFile>> {
         self.files.borrow().get(index(number)).cloned().ok_or(Errno::BAD_FILE)
+    }
+
+    /// Puts one in the place of another of the same node.
+    pub(crate) fn replace(&self, number: u64, file: OpenFile) -> Answer<Rc<OpenFile>> {
+        let file = Rc::new(file);
+        let mut files = self.files.borrow_mut();
+        let place = files.get_mut(index(number)).filter(|place| place.node == file.node);
+        *place.ok_or(Errno::BAD_FILE)? = Rc::clone(&file);
+        Ok(file)
     }
 
     /// Some open file of a node.

@@ -11,6 +11,7 @@ use dafs_client::{Error, File, OpenOptions, Status};
 
 use crate::first::{First, OnceAtATime};
 use crate::kernel::backing::Backing;
+use crate::kernel::errno::Answer;
 use crate::volume::Volume;
 
 /// All of them.
@@ -19,6 +20,8 @@ pub(crate) struct Local {
     /// Files are asked for: nothing has said yet that none is to be had.
     is_on: Cell<bool>,
     files: RefCell<HashMap<u64, Rc<LocalFile>>>,
+    /// The session of root that has them open.
+    session: Cell<u64>,
     /// Nodes that are being opened.
     opening: OnceAtATime<u64>,
 }
@@ -27,7 +30,9 @@ pub(crate) struct Local {
 pub(crate) struct LocalFile {
     backing: Backing,
     /// As root has it open: closing it gives the descriptor back.
-    file: File,
+    file: RefCell<File>,
+    /// A new session could not get it.
+    is_lost: Cell<bool>,
     opens: Cell<u64>,
 }
 
@@ -45,7 +50,7 @@ impl LocalFile {
 
     /// The server wants it back: those who open it from now on read and write through the server.
     pub(crate) fn is_recalled(&self) -> bool {
-        self.file.is_recalled()
+        self.is_lost.get() || self.file.borrow().is_recalled()
     }
 }
 
@@ -60,6 +65,11 @@ impl Local {
 
     pub(crate) fn turn_off(&self) {
         self.is_on.set(false);
+    }
+
+    /// Root has another session than the one that has the files: true once for each.
+    pub(crate) fn is_behind(&self, session: u64) -> bool {
+        self.session.replace(session) != session && !self.files.borrow().is_empty()
     }
 
     /// An open of a node is gone. With the last one the file goes back.
@@ -122,9 +132,40 @@ impl Volume {
             tracing::info!("the kernel does not read and write files itself: {error}");
             self.local.turn_off();
         });
-        let local = Rc::new(LocalFile { backing: backing.ok()?, file, opens: Cell::new(1) });
+        let local = LocalFile {
+            backing: backing.ok()?,
+            file: RefCell::new(file),
+            is_lost: Cell::new(false),
+            opens: Cell::new(1),
+        };
+        let local = Rc::new(local);
         self.local.files.borrow_mut().insert(node, Rc::clone(&local));
         Some(local)
+    }
+}
+
+impl Volume {
+    /// Root's session has ended for good, and another has begun, which is to know what the kernel reads and writes itself.
+    pub(crate) async fn hand_over_again(&self) {
+        let files: Vec<_> =
+            self.local.files.borrow().iter().map(|(node, file)| (*node, Rc::clone(file))).collect();
+        for (node, local) in files {
+            match self.asked_again(node).await {
+                Ok(file) => drop(local.file.replace(file)),
+                Err(error) => {
+                    tracing::warn!("a file that programs read and write is not handed over again: {error:?}");
+                    local.is_lost.set(true);
+                }
+            }
+        }
+    }
+
+    async fn asked_again(&self, node: u64) -> Answer<File> {
+        let handle = self.handle(node, &self.callers.own()).await?;
+        let file = handle.submit_open_with("", OpenOptions::new().read(true).write(true)).await?;
+        // The kernel has a descriptor already.
+        drop(file.submit_hand_over().await?);
+        Ok(file)
     }
 }
 

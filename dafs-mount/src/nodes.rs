@@ -159,6 +159,15 @@ impl Nodes {
         }
     }
 
+    /// Each of two places has what the other had.
+    pub(crate) fn exchanged(&mut self, from: (u64, &Name), to: (u64, &Name)) {
+        let place = |(parent, name): (u64, &Name)| Place { parent, name: Rc::from(&**name) };
+        let (from, to) = (place(from), place(to));
+        let [one, other] = [&from, &to].map(|place| self.by_place.get(place).copied());
+        one.inspect(|number| self.put(*number, to.clone()));
+        other.inspect(|number| self.put(*number, from));
+    }
+
     /// Its name is another file's, or gone. The kernel is to look the name up again; where it asks for the same node once more, it means
     /// the node and not the name: true.
     pub(crate) fn is_meant(&mut self, number: u64) -> bool {

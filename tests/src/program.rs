@@ -92,8 +92,18 @@ impl Program {
 
     /// Kills it and starts another in its place, on the same address.
     pub fn kill_and_start(&mut self) {
+        self.kill();
+        self.start_again();
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it has ended");
+    }
+
+    /// Starts another in the place of one that was killed, on the same address.
+    pub fn start_again(&mut self) {
         let (child, stdout, _) = launch((&self.command, &self.flags), &self.address, self.directory.path());
         (self.child, self._stdout) = (child, stdout);
     }

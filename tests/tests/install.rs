@@ -69,6 +69,31 @@ fn programs_are_replaced_while_they_run() {
 }
 
 #[test]
+fn unit_of_systemd_mounts_what_its_file_says() {
+    let unit = fs::read_to_string(installed().join("lib/systemd/system/dafs-mount@.service")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    // As systemd fills in what the file says, of a server that is not there.
+    let filled = |line: &str| {
+        let line = line
+            .replace("$OPTIONS", "--cache none --read-only")
+            .replace("${URL}", "dafs+tcp://127.0.0.1:1/data");
+        line.replace("%f", &directory.path().to_string_lossy())
+    };
+    for (key, wanted) in
+        [("ExecStart=", "connection refused"), ("ExecStopPost=-", "no dafs export is mounted there")]
+    {
+        let line = unit.lines().find_map(|line| line.strip_prefix(key)).expect(key);
+        let line = filled(line);
+        let mut words = line.split(' ');
+        let program = words.next().unwrap();
+        assert_eq!(Path::new(program), installed().join("bin/dafs"));
+        let said = Command::new(program).args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&said.stderr).to_lowercase();
+        assert!(said.contains(wanted), "{line}: {said}");
+    }
+}
+
+#[test]
 fn program_in_c_is_linked_with_what_is_installed() {
     let (lib, directory) = (installed().join("lib"), tempfile::tempdir().unwrap());
     let program = directory.path().join("hello");

@@ -1,4 +1,4 @@
-//! `cargo xtask install`: the programs and the C library, with their manual pages and completions, below one directory.
+//! `cargo xtask install`: the programs and the C library, with their manual pages, completions and a unit of systemd, below one directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,11 @@ pub(crate) fn install(root: &Path, args: &InstallArgs) -> Result<()> {
             fs::write(&file, script).with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
+    let unit = include_str!("../../dafs-cli/systemd/dafs-mount@.service");
+    let units = prefix::made(&args.prefix, "lib/systemd/system")?;
+    let file = units.join("dafs-mount@.service");
+    fs::write(&file, unit.replace("@BIN@", &bin.to_string_lossy()))
+        .with_context(|| format!("cannot write {}", file.display()))?;
     c::install_library(root, &args.prefix, &built.join("libdafs.a"), &args.cc, args.verbs)?;
     let shown = args.prefix.canonicalize().context("the prefix is gone")?;
     println!(

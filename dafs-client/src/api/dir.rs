@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, Attributes, CommitRequest, Fence, FenceChange, FenceList, FileKind, FsStatistics,
+    AccessMode, Attributes, CommitRequest, Existing, Fence, FenceChange, FenceList, FileKind, FsStatistics,
     MknodRequest, MountReply, NameRequest, NodeKind, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX,
     RemoveRequest, RenameRequest, SetAttributes, Stability, TwoNames, Writer, XattrNames, XattrSetMode,
     decode_message_pack, encode_message_pack,
@@ -180,14 +180,22 @@ impl Dir {
         /// `to`; without it that is an error.
         rename, submit_rename, rename_call,
         (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>, replace: bool) -> () {
-            let named = self.second_name(from.as_ref(), directory, to.as_ref(), replace)?;
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), Existing::of(replace))?;
+            Ok(self.call(Opcode::Rename, named, done))
+        }
+
+        /// Gives `from` below this directory the name `to` below `directory`, which is in the same export, and what has that name the name
+        /// `from`, in one step. Both exist.
+        exchange, submit_exchange, exchange_call,
+        (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> () {
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), Existing::Exchanged)?;
             Ok(self.call(Opcode::Rename, named, done))
         }
 
         /// Creates `to` below `directory` as another name of the file `from`, and returns the file's attributes.
         link, submit_link, link_call,
         (&self, from: impl AsRef<Path>, directory: &Dir, to: impl AsRef<Path>) -> Attributes {
-            let named = self.second_name(from.as_ref(), directory, to.as_ref(), false)?;
+            let named = self.second_name(from.as_ref(), directory, to.as_ref(), Existing::Kept)?;
             Ok(self.call(Opcode::Link, named, attributes))
         }
 
@@ -321,12 +329,12 @@ impl Dir {
         })
     }
 
-    fn second_name(&self, from: &Path, directory: &Dir, to: &Path, replace: bool) -> Result<Named> {
+    fn second_name(&self, from: &Path, directory: &Dir, to: &Path, existing: Existing) -> Result<Named> {
         if !Arc::ptr_eq(&self.owner, &directory.owner) || self.node.export != directory.node.export {
             return Err(Error::Invalid("both names must be in one export of one session".into()));
         }
         let (from, to) = (clean(from)?, clean(to)?);
-        let named = Named::of(&RenameRequest { second_handle: 0, replace }.bytes());
+        let named = Named::of(&RenameRequest { second_handle: 0, replace: existing }.bytes());
         let second = Some(Arc::clone(&directory.node));
         Ok(Named { payload: two_names(&from, &to), second, path: from, ..named })
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use dafs_proto::wire::{Attributes, Opcode, OpenFlags, RenameRequest, Status};
+use dafs_proto::wire::{Attributes, Existing, Opcode, OpenFlags, RenameRequest, Status};
 
 use crate::api::chain::Chain;
 use crate::api::dir::{Dir, clean, forms, open_request, two_names};
@@ -168,7 +168,7 @@ fn unnamed_request(path: &Path, mode: u32) -> Result<Named> {
 
 fn link_request(directory: &Dir, path: &Path, replace: bool) -> Result<Named> {
     let to = clean(path)?;
-    let request = RenameRequest { second_handle: 0, replace };
+    let request = RenameRequest { second_handle: 0, replace: Existing::of(replace) };
     let named = Named::of(&request.bytes());
     let second = Some(Arc::clone(&directory.node));
     Ok(Named { payload: two_names(b"", &to), second, makes: true, ..named })

@@ -25,13 +25,13 @@ use crate::handle::node::Node;
 use crate::handle::view::Views;
 use crate::memory::{BounceBuffers, RegisteredBuf};
 use crate::method::learned::Learned;
-use crate::op::Op;
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, Reply};
 use crate::op::parts::Part;
 use crate::op::request::{Broken, Request};
 use crate::op::terms::Terms;
 use crate::op::transfer::Transfer;
+use crate::op::{Op, Renamed};
 
 /// Bytes of a server's explanation that are kept.
 const EXPLANATION_SIZE_MAX: usize = 512;
@@ -378,9 +378,11 @@ impl Core {
         }
         let reply = Reply { epoch, server_epoch, header, head, body, payload };
         op.on_reply(&reply, request, self.buffers.bounce.as_ref())?;
-        if let Some((export, from, to)) = op.renamed() {
+        if let Some(Renamed { export, from, to, exchanges }) = op.renamed() {
             let nodes = self.nodes.iter().filter_map(|(_, node)| node.upgrade());
-            nodes.filter(|node| node.export == export).for_each(|node| node.on_renamed(&from, &to));
+            nodes
+                .filter(|node| node.export == export)
+                .for_each(|node| node.on_renamed(&from, &to, exchanges));
         }
         let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
         let fetches = op.transfer().is_some_and(Transfer::fetches);

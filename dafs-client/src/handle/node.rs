@@ -169,14 +169,19 @@ impl Node {
         moved.clone().unwrap_or_else(|| self.path.clone())
     }
 
-    /// What was `from` is `to` now, and what was below it is below that.
-    pub(crate) fn on_renamed(&self, from: &[u8], to: &[u8]) {
+    /// What was `from` is `to` now, and what was below it is below that; with `exchanges` also the other way.
+    pub(crate) fn on_renamed(&self, from: &[u8], to: &[u8], exchanges: bool) {
         let present = self.present_path();
-        let Some(rest) = present.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
-        else {
-            return;
+        let behind = |name: &[u8]| {
+            let rest = present.strip_prefix(name)?;
+            (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
         };
-        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some([to, rest].concat());
+        let moved = match (behind(from), behind(to)) {
+            (Some(rest), _) => [to, rest].concat(),
+            (None, Some(rest)) if exchanges => [from, rest].concat(),
+            _ => return,
+        };
+        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(moved);
     }
 
     /// So many bytes were written, which the server loses when it restarts: that is when its verifier changes.

@@ -21,7 +21,9 @@ use std::task::Waker;
 
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
-use dafs_proto::wire::{BatchFlags, BatchNotice, BatchRequest, FileHandle, Header, Opcode, TwoNames};
+use dafs_proto::wire::{
+    BatchFlags, BatchNotice, BatchRequest, Existing, FileHandle, Header, Opcode, RenameRequest, TwoNames,
+};
 
 use crate::error::{Error, Result, StaleCause};
 use crate::handle::closings::Closing;
@@ -65,6 +67,16 @@ pub(crate) struct Op {
     pub(crate) id: Option<OperationId>,
     /// The task that waits for it.
     pub(crate) waker: Option<Waker>,
+}
+
+/// What a rename has done.
+pub(crate) struct Renamed {
+    pub(crate) export: String,
+    /// The path in the export that was its, and the one that is.
+    pub(crate) from: Vec<u8>,
+    pub(crate) to: Vec<u8>,
+    /// What had the second has the first now.
+    pub(crate) exchanges: bool,
 }
 
 /// What an operation does.
@@ -490,8 +502,8 @@ impl Op {
         }
     }
 
-    /// A file was renamed: its export, and the paths there that were its and are.
-    pub(crate) fn renamed(&self) -> Option<(String, Vec<u8>, Vec<u8>)> {
+    /// A file was renamed.
+    pub(crate) fn renamed(&self) -> Option<Renamed> {
         let (Work::Named(named), Some(target), Opcode::Rename) = (&self.work, &self.target, self.opcode)
         else {
             return None;
@@ -500,7 +512,8 @@ impl Op {
         let second = named.second.as_ref().unwrap_or(target);
         let (from, to) =
             (join(&target.present_path(), names.first), join(&second.present_path(), names.second));
-        Some((target.export.clone(), from, to))
+        let exchanges = RenameRequest::decode(&named.body).ok()?.replace == Existing::Exchanged;
+        Some(Renamed { export: target.export.clone(), from, to, exchanges })
     }
 
     /// Where what it is about is now, as far as this session knows.

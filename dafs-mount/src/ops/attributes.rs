@@ -10,7 +10,11 @@ use crate::volume::Volume;
 
 impl Volume {
     pub(super) async fn get_attributes(&self, asks: &Header, file: Option<u64>) -> Answer<Vec<u8>> {
-        let attributes = match file.and_then(|number| self.open.file(number).ok()) {
+        let open = match file {
+            Some(number) => self.opened_file(number).await.ok(),
+            None => None,
+        };
+        let attributes = match open {
             Some(open) if open.node == asks.node => open.file.submit_metadata().await?,
             _ => {
                 let caller = self.callers.of(asks).await?;
@@ -21,7 +25,10 @@ impl Volume {
     }
 
     pub(super) async fn set_attributes(&self, asks: &Header, asked: &AttributesAsked) -> Answer<Vec<u8>> {
-        let open = asked.file.and_then(|number| self.open.file(number).ok());
+        let open = match asked.file {
+            Some(number) => self.opened_file(number).await.ok(),
+            None => None,
+        };
         if let Some(size) = asked.size {
             match &open {
                 Some(open) => open.file.submit_truncate(size).await?,

@@ -14,7 +14,7 @@ use crate::volume::Volume;
 impl Volume {
     pub(super) async fn read(&self, unique: u64, asked: &ReadAsked) {
         let size = (asked.size as usize).min(DATA_SIZE_MAX);
-        let (open, mut buffer) = match (self.open.file(asked.file), self.take_buffer()) {
+        let (open, mut buffer) = match (self.opened_file(asked.file).await, self.take_buffer()) {
             (Ok(open), Ok(buffer)) => (open, buffer),
             (Err(error), _) => return self.device.fail(unique, error),
             (_, Err(error)) => return self.device.fail(unique, error.into()),
@@ -36,7 +36,7 @@ impl Volume {
         (file, offset, size, flags): (u64, u64, u32, u32),
         mut data: RegisteredBuf,
     ) {
-        let open = match self.open.file(file) {
+        let open = match self.opened_file(file).await {
             Ok(open) => open,
             Err(error) => return self.device.fail(unique, error),
         };
@@ -73,7 +73,7 @@ impl Volume {
     }
 
     pub(super) async fn sync(&self, file: u64, data_only: bool) -> Answer<()> {
-        let open = self.open.file(file)?;
+        let open = self.opened_file(file).await?;
         // Also what was written through other descriptors, some of them closed by now.
         let mut files = self.open.not_durable(Some(open.node));
         files.retain(|other| !Rc::ptr_eq(other, &open));
@@ -132,7 +132,7 @@ impl Volume {
     }
 
     pub(super) async fn copy(&self, asked: &CopyAsked) -> Answer<Vec<u8>> {
-        let (source, target) = (self.open.file(asked.source)?, self.open.file(asked.target)?);
+        let (source, target) = (self.opened_file(asked.source).await?, self.opened_file(asked.target).await?);
         if source.caller.number != target.caller.number {
             return Err(Errno::CROSS_DEVICE);
         }

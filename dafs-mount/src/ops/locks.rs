@@ -46,7 +46,7 @@ impl LockAsked {
 
 impl Volume {
     pub(super) async fn test_lock(&self, asked: &LockAsked) -> Answer<Vec<u8>> {
-        let open = self.open.file(asked.file)?;
+        let open = self.opened_file(asked.file).await?;
         let kind = asked.lock_kind().ok_or(Errno::INVALID)?;
         let conflict = open.file.submit_test_lock_with(asked.range(), kind, asked.options()).await?;
         let Some(conflict) = conflict else {
@@ -65,7 +65,7 @@ impl Volume {
         asked: &LockAsked,
         mut interrupted: Option<oneshot::Receiver<()>>,
     ) -> Answer<()> {
-        let open = self.open.file(asked.file)?;
+        let open = self.opened_file(asked.file).await?;
         let Some(kind) = asked.lock_kind() else {
             self.unlock(open.node, asked.range(), asked.owner).await;
             return Ok(());

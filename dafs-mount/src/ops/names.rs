@@ -15,6 +15,7 @@ const DEFAULT_LIST: &str = "system.posix_acl_default";
 
 /// Flags of renameat2(2).
 const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
 
 impl Volume {
     /// The directory that a request is about, as whoever asks has it.
@@ -121,13 +122,18 @@ impl Volume {
         (target, to): (u64, &Name),
         flags: u32,
     ) -> Answer<()> {
-        if flags & !NO_REPLACE != 0 {
+        if !matches!(flags, 0 | NO_REPLACE | EXCHANGE) {
             return Err(Errno::INVALID);
         }
         let caller = self.callers.of(asks).await?;
         let source = self.handle(asks.node, &caller).await?;
         let directory = self.handle(target, &caller).await?;
-        source.submit_rename(path(from), &directory, path(to), flags & NO_REPLACE == 0).await?;
+        if flags == EXCHANGE {
+            source.submit_exchange(path(from), &directory, path(to)).await?;
+            self.nodes.borrow_mut().exchanged((asks.node, from), (target, to));
+            return Ok(());
+        }
+        source.submit_rename(path(from), &directory, path(to), flags != NO_REPLACE).await?;
         self.nodes.borrow_mut().renamed((asks.node, from), (target, to));
         Ok(())
     }

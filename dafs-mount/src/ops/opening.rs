@@ -106,6 +106,7 @@ impl Volume {
             file: Rc::new(file),
             node,
             caller: Rc::clone(caller),
+            how: self.how(flags),
             writes: flags.writes(),
             is_local: way.local.is_some(),
             is_unnamed,
@@ -115,6 +116,37 @@ impl Volume {
         };
         let backing = way.local.as_ref().map_or(0, |local| local.number());
         Fields::new().open(self.open.add_file(file), how, backing)
+    }
+
+    /// An open file. One whose session has ended for good, since the server was away for too long, is opened again in a new one: unless it
+    /// was locked, or written and not made durable. What became of that nobody can tell.
+    pub(super) async fn opened_file(&self, number: u64) -> Answer<Rc<OpenFile>> {
+        let open = self.open.file(number)?;
+        if !open.caller.has_ended() {
+            return Ok(open);
+        }
+        let caller = self.callers.again(&open.caller).await?;
+        if open.is_unnamed || open.held.borrow().any || !open.owners.borrow().is_empty() {
+            return Err(Errno::IO);
+        }
+        let handle = self.handle(open.node, &caller).await?;
+        let file = Rc::new(handle.submit_open_with("", &open.how).await?);
+        if !self.nodes.borrow().is(open.node, file.attributes_at_open()) {
+            return Err(Errno::STALE);
+        }
+        let again = OpenFile {
+            file,
+            node: open.node,
+            caller,
+            how: open.how.clone(),
+            writes: open.writes,
+            is_local: open.is_local,
+            is_unnamed: false,
+            owners: RefCell::default(),
+            held: RefCell::default(),
+            writable: RefCell::default(),
+        };
+        self.open.replace(number, again)
     }
 
     pub(super) async fn create(&self, asks: &Header, name: &Name, flags: u32, mode: Mode) -> Answer<Vec<u8>> {

@@ -13,7 +13,7 @@ const ZERO_INSIDE: u32 = ZERO | KEEP_SIZE;
 impl Volume {
     /// What moves data behind the range is refused, as by most file systems.
     pub(super) async fn allocate(&self, file: u64, (offset, len): (u64, u64), mode: u32) -> Answer<()> {
-        let open = self.open.file(file)?;
+        let open = self.opened_file(file).await?;
         if !matches!(mode, 0 | KEEP_SIZE | PUNCH | ZERO | ZERO_INSIDE) {
             return Err(Errno::NOT_SUPPORTED);
         }
@@ -33,7 +33,7 @@ impl Volume {
     }
 
     pub(super) async fn seek(&self, file: u64, offset: u64, whence: u32) -> Answer<Vec<u8>> {
-        let file = self.open.file(file)?;
+        let file = self.opened_file(file).await?;
         let found = match whence.cast_signed() {
             libc::SEEK_DATA => file.file.submit_seek_data(offset).await?,
             libc::SEEK_HOLE => file.file.submit_seek_hole(offset).await?,

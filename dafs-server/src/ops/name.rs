@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dafs_proto::wire::{
-    AccessMode, MknodRequest, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest, PATH_SIZE_MAX,
-    Reader, RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags, VerifyRequest,
-    WireError, XATTR_VALUE_SIZE_MAX, XattrNames, XattrSetMode, decode_message_pack,
+    AccessMode, Existing, MknodRequest, NAME_SIZE_MAX, NameRequest, Opcode, OpenFlags, OpenRequest,
+    PATH_SIZE_MAX, Reader, RemoveRequest, RenameRequest, SetAttributes, Status, TwoNames, VerifyFlags,
+    VerifyRequest, WireError, XATTR_VALUE_SIZE_MAX, XattrNames, XattrSetMode, decode_message_pack,
 };
 
 use super::Worker;
@@ -119,7 +119,7 @@ impl Worker {
         body: &[u8],
         payload: &[u8],
     ) -> Result<(FsOp, After), Problem> {
-        let request = RenameRequest::decode(body)?;
+        let request = RenameRequest::decode_for(call.header.opcode, body)?;
         let names = TwoNames::decode(payload)?;
         let mut second = *call;
         second.header.handle = dafs_proto::wire::FileHandle(request.second_handle);
@@ -128,10 +128,11 @@ impl Worker {
             return Err(Status::CROSS_DEVICE.into());
         }
         let (from, to) = (at(open.node, names.first)?, at(second, names.second)?);
-        Ok(if call.header.opcode == Opcode::Rename {
-            (FsOp::Rename { from, to, replace: request.replace }, After::Plain)
-        } else {
-            (FsOp::Link { from, to, replace: request.replace }, After::Attributes)
+        let replace = request.replace == Existing::Replaced;
+        Ok(match (call.header.opcode, request.replace) {
+            (Opcode::Rename, Existing::Exchanged) => (FsOp::Exchange { from, to }, After::Plain),
+            (Opcode::Rename, _) => (FsOp::Rename { from, to, replace }, After::Plain),
+            _ => (FsOp::Link { from, to, replace }, After::Attributes),
         })
     }
 }

@@ -314,6 +314,13 @@ pub enum FsOp {
         /// An existing name may be replaced.
         replace: bool,
     },
+    /// Gives each of two names what the other names, in one step.
+    Exchange {
+        /// The one.
+        from: At,
+        /// The other, in the same export.
+        to: At,
+    },
     /// [`FsReply::Attributes`] of the file.
     Link {
         /// An existing file.
@@ -589,6 +596,7 @@ impl FsOp {
     fn path(&self) -> Option<&At> {
         match self {
             Self::Rename { from: at, .. }
+            | Self::Exchange { from: at, .. }
             | Self::Link { to: at, .. }
             | Self::Open { at, .. }
             | Self::Setattr { at, .. }
@@ -637,7 +645,7 @@ impl FsOp {
 
     fn traits(&self) -> Traits {
         let (node, second, changes, on_data) = match self {
-            Self::Rename { from, to, .. } | Self::Link { from, to, .. } => {
+            Self::Rename { from, to, .. } | Self::Exchange { from, to } | Self::Link { from, to, .. } => {
                 (from.node, Some(to.node), true, false)
             }
             Self::Open { at, flags, .. } => {

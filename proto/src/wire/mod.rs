@@ -51,9 +51,9 @@ pub use local::Recall;
 pub use lock::{LOCK_BROKEN_KIND, LockFlags, LockKind, LockRequest, LockTestReply, LockTurn, UnlockRequest};
 pub use message_pack::{decode_message_pack, encode_message_pack};
 pub use namespace::{
-    AccessMode, AccessPattern, AllocateRequest, HintRequest, MknodRequest, NameRequest, NodeKind, OpenFlags,
-    OpenRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply, SeekRequest,
-    SeekWhat, TwoNames, XattrNames, XattrSetMode,
+    AccessMode, AccessPattern, AllocateRequest, Existing, HintRequest, MknodRequest, NameRequest, NodeKind,
+    OpenFlags, OpenRequest, ReaddirReply, ReaddirRequest, RemoveRequest, RenameRequest, SeekReply,
+    SeekRequest, SeekWhat, TwoNames, XattrNames, XattrSetMode,
 };
 pub use negotiate::{
     Authenticate, AuthenticateReply, ClientStatistics, Crossovers, ExportStatistics, Features,

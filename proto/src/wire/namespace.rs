@@ -359,13 +359,48 @@ impl<'a> XattrNames<'a> {
     }
 }
 
+/// What becomes of what has the second name of a rename or link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and is an error.
+    Kept = 0,
+    /// It is replaced.
+    Replaced = 1,
+    /// It gets the first name. Of renames alone.
+    Exchanged = 2,
+}
+
+field_by_number!(Existing, u32, |existing| existing as u32, |number| {
+    [Existing::Kept, Existing::Replaced, Existing::Exchanged].get(number as usize).copied()
+});
+
+impl Existing {
+    /// Replaced, or kept.
+    pub fn of(replace: bool) -> Self {
+        if replace { Self::Replaced } else { Self::Kept }
+    }
+}
+
+impl RenameRequest {
+    /// Reads the body of a request of this opcode: a link exchanges nothing.
+    pub fn decode_for(opcode: Opcode, body: &[u8]) -> Result<Self, WireError> {
+        let request = Self::decode(body)?;
+        match request.replace {
+            Existing::Exchanged if opcode != Opcode::Rename => {
+                Err(WireError::Invalid { what: "replace of a link", value: request.replace as u64 })
+            }
+            _ => Ok(request),
+        }
+    }
+}
+
 body! {
     /// Body of rename and link, 16 bytes.
     pub struct RenameRequest("rename request") {
         /// Where the second path starts.
         pub second_handle: u64 = "second handle",
-        /// An existing name may be replaced.
-        pub replace: bool = "replace" and 4 reserved,
+        /// What becomes of an existing name.
+        pub replace: Existing = "replace" and 4 reserved,
     }
 }
 

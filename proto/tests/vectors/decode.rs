@@ -113,7 +113,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
             Ok(())
         }
         Opcode::Rename | Opcode::Link => {
-            RenameRequest::decode(body)?;
+            RenameRequest::decode_for(opcode, body)?;
             Ok(TwoNames::decode(payload).map(drop)?)
         }
         Opcode::Symlink => {

@@ -270,7 +270,8 @@ VERIFY_REQUEST = Layout(
     Field("mtime_seconds", U64), Field("mtime_nanoseconds", U32, range(10**9)), Field("-", U32), Field("file_id", U64),
     Field("generation", U64))
 REMOVE_REQUEST = Layout(Field("directory", U32, BOOLEAN), Field("-", U32))
-RENAME_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, BOOLEAN), Field("-", U32))
+RENAME_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, range(3)), Field("-", U32))
+LINK_REQUEST = Layout(Field("second_handle", U64), Field("replace", U32, BOOLEAN), Field("-", U32))
 NOTICE = Layout(Field("kind", U32))
 
 
@@ -1088,7 +1089,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0031: Operation("Mkdir", MKDIR_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0032: Operation("Remove", REMOVE_REQUEST, BYTES),
     0x0033: Operation("Rename", RENAME_REQUEST, TwoNames()),
-    0x0034: Operation("Link", RENAME_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
+    0x0034: Operation("Link", LINK_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
     0x0035: Operation("Symlink", PLAIN_NAME_REQUEST, TwoNames(), NOTHING, _ATTRIBUTES),
     0x0036: Operation("Readlink", PLAIN_NAME_REQUEST, BYTES, NOTHING, BYTES),
     0x0037: Operation("AccessCheck", ACCESS_REQUEST, BYTES),

@@ -215,6 +215,7 @@ impl Storage for FaultyStorage {
 fn node_of(op: &FsOp) -> NodeId {
     match op {
         FsOp::Rename { from: at, .. }
+        | FsOp::Exchange { from: at, .. }
         | FsOp::Link { from: at, .. }
         | FsOp::Lookup { at, .. }
         | FsOp::Open { at, .. }

@@ -17,6 +17,8 @@ dafs_tests::on_sockets! {
     #[ignore = "needs fuse"]
     lost_data_without_a_copy_is_an_error,
     #[ignore = "needs fuse"]
+    open_file_goes_on_after_the_server_was_away_for_too_long,
+    #[ignore = "needs fuse"]
     mount_ends_with_a_signal_and_leaves_nothing,
     #[ignore = "needs fuse"]
     mount_that_was_killed_is_cleaned_up,
@@ -27,6 +29,8 @@ dafs_tests::on_sockets! {
 }
 
 crate::on_passthrough! {
+    #[ignore = "needs fuse"]
+    server_that_was_away_knows_what_the_kernel_has,
     #[ignore = "needs fuse"]
     open_file_goes_on_after_the_server_was_restarted,
     #[ignore = "needs fuse"]
@@ -49,6 +53,66 @@ fn open_file_goes_on_after_the_server_was_restarted(on: On) {
     assert_eq!(fs::read(world.behind("d/f")).unwrap(), b"behind");
     fs::rename(mount.at("d"), mount.at("e")).unwrap();
     assert_eq!(fs::read(mount.at("e/f")).unwrap(), b"behind");
+}
+
+/// Waits until calls fail since the server is away.
+fn wait_for_the_end_of_patience(path: &std::path::Path) {
+    while fs::symlink_metadata(path).err().and_then(|error| error.raw_os_error()) != Some(libc::EIO) {
+        std::thread::yield_now();
+    }
+}
+
+// [MOUNT-17]
+fn open_file_goes_on_after_the_server_was_away_for_too_long(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &["--timeout", "0.5", "--cache", "none"]);
+    for name in ["f", "gone", "unsynced", "locked"] {
+        fs::write(world.behind(name), "before").unwrap();
+    }
+    let open = |name| fs::File::options().read(true).write(true).open(mount.at(name)).unwrap();
+    let [file, gone, unsynced, locked] = ["f", "gone", "unsynced", "locked"].map(open);
+    unsynced.write_all_at(b"data", 0).unwrap();
+    rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    world.server.kill();
+    wait_for_the_end_of_patience(&mount.at("f"));
+    fs::remove_file(world.behind("gone")).unwrap();
+    world.server.start_again();
+    let read = |file: &fs::File| {
+        let mut buffer = [0; 6];
+        file.read_exact_at(&mut buffer, 0).map(|()| buffer).map_err(|error| error.raw_os_error().unwrap())
+    };
+    assert_eq!(read(&file), Ok(*b"before"));
+    file.write_all_at(b"behind", 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(world.behind("f")).unwrap(), b"behind");
+    assert_eq!(read(&gone), Err(libc::ESTALE));
+    // What became of these nobody can tell.
+    assert_eq!(unsynced.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(read(&locked), Err(libc::EIO));
+}
+
+// [MOUNT-15] [LOCAL-13]
+fn server_that_was_away_knows_what_the_kernel_has(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &["--timeout", "0.5"]);
+    let open = fs::File::create(mount.at("f")).unwrap();
+    world.server.kill();
+    wait_for_the_end_of_patience(&mount.at("other"));
+    world.server.start_again();
+    // The next request connects again.
+    fs::read_dir(&mount.directory).unwrap();
+    open.sync_all().unwrap();
+    let session = world.server.session();
+    let file = session.mount("data").unwrap();
+    let file = file.open_with("f", dafs_client::OpenOptions::new().read(true).write(true)).unwrap();
+    let mandatory = dafs_client::LockOptions { mandatory: true, ..dafs_client::LockOptions::default() };
+    let mut pending = file.submit_lock_with(0..1, dafs_client::LockKind::Exclusive, mandatory);
+    for _ in 0..100 {
+        assert!(!pending.test(), "the kernel has it");
+        session.probe().unwrap();
+    }
+    drop(open);
+    pending.wait().unwrap();
 }
 
 // [MOUNT-6] [MOUNT-13]

@@ -25,6 +25,8 @@ dafs_tests::on_sockets! {
     holes_and_copies_are_the_server_s,
     #[ignore = "needs fuse"]
     file_that_only_reads_can_be_created,
+    #[ignore = "needs fuse"]
+    names_that_are_exchanged_lead_to_each_other,
 }
 
 fn tree_that_is_made_is_there_on_the_server(on: On) {
@@ -148,4 +150,23 @@ fn file_that_only_reads_can_be_created(on: On) {
     let file = rustix::fs::open(mount.at("f"), flags, Mode::from(0o444)).unwrap();
     assert_eq!(fs::File::from(file).read(&mut [0; 4]).unwrap(), 0);
     assert_eq!(fs::metadata(world.behind("f")).unwrap().mode() & 0o777, 0o444);
+}
+
+fn names_that_are_exchanged_lead_to_each_other(on: On) {
+    let world = World::start(on);
+    let mount = world.mount("m", &["--name-time", "3600"]);
+    fs::create_dir(mount.at("d")).unwrap();
+    fs::write(mount.at("d/below"), "below").unwrap();
+    fs::write(mount.at("f"), "file").unwrap();
+    let open = fs::File::open(mount.at("f")).unwrap();
+    let exchange =
+        |from, to| rustix::fs::renameat_with(CWD, mount.at(from), CWD, mount.at(to), RenameFlags::EXCHANGE);
+    exchange("d", "f").unwrap();
+    assert_eq!(fs::read_to_string(mount.at("d")).unwrap(), "file");
+    assert_eq!(fs::read_to_string(mount.at("f/below")).unwrap(), "below");
+    assert_eq!(fs::read_to_string(world.behind("f/below")).unwrap(), "below");
+    // Nodes that the kernel knows are found at their new places.
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    fs::write(mount.at("f/more"), "more").unwrap();
+    assert_eq!(exchange("f", "gone").unwrap_err(), rustix::io::Errno::NOENT);
 }

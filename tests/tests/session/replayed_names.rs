@@ -2,8 +2,8 @@
 
 use dafs_client::{Export, XattrSetMode};
 use dafs_proto::wire::{
-    Class, FileHandle, Flags, HEADER_SIZE, Header, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags,
-    OpenRequest, RemoveRequest, RenameRequest, Resume, ShareRequest, Status, TwoNames, XattrNames,
+    Class, Existing, FileHandle, Flags, HEADER_SIZE, Header, MknodRequest, NameRequest, NodeKind, Opcode,
+    OpenFlags, OpenRequest, RemoveRequest, RenameRequest, Resume, ShareRequest, Status, TwoNames, XattrNames,
 };
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
@@ -78,7 +78,7 @@ fn cases(raw: &mut Raw, export: &str, root: FileHandle, file: FileHandle) -> Vec
         RemoveRequest { directory: false }.encode(body);
     });
     let rename = body_of::<{ RenameRequest::HEAD_SIZE - HEADER_SIZE }>(|body| {
-        RenameRequest { second_handle: root.0, replace: false }.encode(body);
+        RenameRequest { second_handle: root.0, replace: Existing::Kept }.encode(body);
     });
     let fifo = body_of::<{ MknodRequest::HEAD_SIZE - HEADER_SIZE }>(|body| {
         MknodRequest { kind: NodeKind::Fifo, mode: 0o600, device: 0 }.encode(body);

@@ -21,6 +21,7 @@ on_each_provider_and_two_workers! {
     files_of_a_withdrawn_export_are_stale_alone,
     handle_of_an_export_never_reaches_what_took_its_place,
     file_that_the_client_renamed_itself_is_open_after_a_restart,
+    files_that_the_client_exchanged_are_open_after_a_restart,
     session_without_a_server_ends_with_the_reason,
     operation_ends_in_time_while_there_is_no_server,
 }
@@ -300,6 +301,27 @@ fn handle_of_an_export_never_reaches_what_took_its_place(on: On) {
     }
     kept.write_all_at(b"the very file", 0).unwrap();
     assert_eq!(std::fs::read(harness.data().join("kept")).unwrap(), b"the very file");
+}
+
+// [CLI-54]
+fn files_that_the_client_exchanged_are_open_after_a_restart(on: On) {
+    let mut harness = Harness::start(on);
+    let session = connect(&harness);
+    let root = session.mount("data").unwrap();
+    root.create_dir("d", 0o755).unwrap();
+    let files = ["f", "d/g"].map(|name| root.create(name).unwrap());
+    for (file, byte) in files.iter().zip([1, 2]) {
+        file.write_at(&[byte; 10], 0).unwrap();
+        file.commit().unwrap();
+    }
+    root.exchange("f", &root, "d").unwrap();
+    harness.restart();
+    for (file, byte) in files.iter().zip([1, 2]) {
+        let mut found = [0; 10];
+        assert_eq!(file.read_at(&mut found, 0).unwrap(), 10);
+        assert_eq!(found, [byte; 10]);
+    }
+    assert!(root.metadata("f/g").is_ok() && root.metadata("d").unwrap().size == 10);
 }
 
 // [CLI-54]

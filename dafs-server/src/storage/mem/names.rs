@@ -71,6 +71,7 @@ impl MemFs {
             }
             FsOp::Remove { at, directory } => self.remove(identity, &at, directory),
             FsOp::Rename { from, to, replace } => self.rename(identity, &from, &to, replace),
+            FsOp::Exchange { from, to } => self.exchange(identity, &from, &to),
             FsOp::Link { from, to, replace } => self.link(identity, &from, &to, replace),
             _ => Err(Status::INVALID),
         }
@@ -434,6 +435,43 @@ impl MemFs {
             inode.on_change(now);
         }
         self.tree.inode_mut(ino)?.on_attributes_change(now);
+        Ok(FsReply::Done)
+    }
+
+    fn exchange(&mut self, identity: &Identity, from: &At, to: &At) -> FsResult {
+        let mut sides = Vec::with_capacity(2);
+        for at in [from, to] {
+            let (parent, name) = self.parent(identity, at, false)?;
+            self.check_search(identity, parent)?;
+            let ino = self.child(parent, &name).ok_or(Status::NOT_FOUND)?;
+            sides.push((parent, name, ino));
+        }
+        let Ok([one, other]) = <[_; 2]>::try_from(sides) else { return Err(Status::INVALID) };
+        // Nothing comes to be below itself.
+        if self.tree.is_above(one.2, other.0)? || self.tree.is_above(other.2, one.0)? {
+            return Err(Status::INVALID);
+        }
+        if one.2 == other.2 {
+            return Ok(FsReply::Done);
+        }
+        let now = self.clock.now();
+        for (parent, _, ino) in [&one, &other] {
+            self.check_removal(identity, *parent, *ino)?;
+            if one.0 != other.0 && self.tree.inode(*ino)?.kind() == FileKind::Directory {
+                self.tree.inode(*ino)?.check(identity, May::Write)?;
+            }
+        }
+        for ((old, _, ino), (new, name, _)) in [(&one, &other), (&other, &one)] {
+            self.tree.directory_mut(*new)?.remove(name);
+            self.tree.directory_mut(*new)?.insert(name, *ino);
+            if self.tree.inode(*ino)?.kind() == FileKind::Directory {
+                self.tree.inode_mut(*old)?.links -= 1;
+                self.tree.inode_mut(*new)?.links += 1;
+                self.tree.directory_mut(*ino)?.parent = *new;
+            }
+            self.tree.inode_mut(*new)?.on_change(now);
+            self.tree.inode_mut(*ino)?.on_attributes_change(now);
+        }
         Ok(FsReply::Done)
     }
 

@@ -74,11 +74,15 @@ pub(super) fn change(
             retry(|| fs::unlinkat(&parent, name, flags))?;
             Ok(FsReply::Done)
         }
-        FsOp::Rename { from, to, replace } => {
+        FsOp::Rename { from, to, .. } | FsOp::Exchange { from, to } => {
             let target = second.ok_or(Status::INVALID)?;
             let (from_parent, from_name) = scope.parent(node, &from.path, false)?;
             let (to_parent, to_name) = scope.parent(target, &to.path, false)?;
-            let flags = if *replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            let flags = match op {
+                FsOp::Exchange { .. } => RenameFlags::EXCHANGE,
+                FsOp::Rename { replace: true, .. } => RenameFlags::empty(),
+                _ => RenameFlags::NOREPLACE,
+            };
             retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags))?;
             Ok(FsReply::Done)
         }

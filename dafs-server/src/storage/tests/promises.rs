@@ -318,6 +318,40 @@ fn fifo_or_socket_in_a_directory_is_listed_but_not_opened() {
     }
 }
 
+// [STOR-184]
+#[test]
+fn names_that_are_exchanged_keep_what_is_below_them() {
+    for kind in kinds() {
+        let mut f = Fixture::new(kind);
+        f.mkdir("d").unwrap();
+        f.mkdir("d/e").unwrap();
+        f.open("file", RWC).unwrap();
+        f.open("d/e/below", RWC).unwrap();
+        let of = |f: &mut Fixture, name: &str| f.stat(name).map(|found| (found.file_id, found.links));
+        let exchange = |f: &mut Fixture, from: &str, to: &str| {
+            f.run(FsOp::Exchange { from: f.at(from), to: f.at(to) }).map(|_| ())
+        };
+        let before = [of(&mut f, "file").unwrap(), of(&mut f, "d/e").unwrap()];
+        exchange(&mut f, "file", "d/e").unwrap();
+        assert_eq!([of(&mut f, "d/e").unwrap(), of(&mut f, "file").unwrap()], before, "{kind:?}");
+        assert!(f.stat("file/below").is_ok(), "{kind:?}");
+        let links = |f: &mut Fixture, name: &str| f.stat(name).unwrap().links;
+        if links(&mut f, "file") > 1 {
+            assert_eq!(links(&mut f, "d"), 2, "{kind:?}: nothing but a file is in it");
+        }
+        for (from, to) in [("file", "gone"), ("gone", "file")] {
+            assert_eq!(exchange(&mut f, from, to), Err(Status::NOT_FOUND), "{kind:?}");
+        }
+        for (from, to) in [("file", "file/below"), ("file/below", "file")] {
+            assert_eq!(exchange(&mut f, from, to), Err(Status::INVALID), "{kind:?}: below itself");
+        }
+        exchange(&mut f, "file", "file").unwrap();
+        // In one directory.
+        exchange(&mut f, "file", "d").unwrap();
+        assert!(f.stat("d/below").is_ok() && f.stat("file/e").is_ok(), "{kind:?}");
+    }
+}
+
 // [STOR-4] [STOR-48]
 #[test]
 fn fifo_that_a_client_makes_is_listed_linked_and_removed() {

@@ -3,12 +3,12 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags, LockKind,
-    LockRequest, Method, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags, OpenRequest, ReadRequest,
-    ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes, ShareRequest, Sieve,
-    Stability, TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags, VerifyMask, VerifyRequest, ViewDropRequest,
-    ViewRequest, ViewSetRequest, WriteRequest, XattrNames, encode_datatype, encode_lists,
-    encode_message_pack, encode_segments, lists_size,
+    Existing, FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags,
+    LockKind, LockRequest, Method, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags, OpenRequest,
+    ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes,
+    ShareRequest, Sieve, Stability, TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags, VerifyMask,
+    VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WriteRequest, XattrNames, encode_datatype,
+    encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -287,7 +287,8 @@ impl Peer {
             }
             Opcode::Rename | Opcode::Link => {
                 let second_handle = self.handles.first().map_or(0, |handle| handle.0);
-                RenameRequest { second_handle, replace: input.byte().is_multiple_of(2) }.encode(&mut body);
+                let replace = [Existing::Kept, Existing::Replaced, Existing::Exchanged][input.below(3)];
+                RenameRequest { second_handle, replace }.encode(&mut body);
                 (RenameRequest::HEAD_SIZE, two_names(input))
             }
             Opcode::Mknod => {
