@@ -7,6 +7,7 @@ use dafs_proto::wire::Sieve;
 use crate::memory::registration::RegistrationConfig;
 use crate::method::io_path::MethodOverride;
 use crate::method::noncontiguous::Noncontiguous;
+use crate::method::refined::Refinement;
 
 /// Who the client says it is. The server believes it only as far as it trusts the connection. Over shared memory the kernel's word counts
 /// instead.
@@ -98,6 +99,10 @@ pub struct Config {
     /// The transfer method.
     /// Default: `Auto`.
     pub method: MethodOverride,
+    /// Which sessions refine the crossovers between inline and direct that the server exports, by their own first transfers, where `method`
+    /// is [`MethodOverride::Auto`].
+    /// Default: `Remote`.
+    pub refinement: Refinement,
     /// How data travels whose memory is in several pieces, where `method` is [`MethodOverride::Auto`].
     /// Default: `Auto`.
     pub noncontiguous: Noncontiguous,
@@ -144,6 +149,7 @@ impl Default for Config {
             operation_timeout: None,
             reconnect: ReconnectPolicy::default(),
             method: MethodOverride::Auto,
+            refinement: Refinement::default(),
             noncontiguous: Noncontiguous::default(),
             sieve: Sieve::default(),
             inline_max: 16 * 1024,

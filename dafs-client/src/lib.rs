@@ -86,6 +86,7 @@ pub use memory::{IoBuffer, Lent, RegisteredBuf};
 pub use method::io_path;
 pub use method::io_path::{Direction, IoPath, MethodOverride, Registration};
 pub use method::noncontiguous::Noncontiguous;
+pub use method::refined::Refinement;
 pub use op::batch::BatchHints;
 pub use op::explain::Explanation;
 pub use op::id::OperationId;

@@ -74,11 +74,12 @@ pub struct Settings {
     pub listen: Vec<String>,
     /// File of the keys that clients may prove: lines name:secret, as `dafs-server keygen NAME` prints them
     ///
-    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. Only the server's
+    /// A third field, name:secret:uid=1000,gid=1000, makes all holders of the key act as that user. The word publish there,
+    /// alone or after a comma, lets them publish crossovers (`dafs-bench crossover --publish`). Only the server's
     /// user may have access to the file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Keep fences, who holds locks, and persistent locks in this file, so that they outlive the server; created if missing
+    /// Keep fences, locks and published crossovers in this file, so that they outlive the server; created if missing
     ///
     /// After a restart, clients reclaim their locks; until they have, but at most for --lease-ms, nobody else gets a lock. Without a state
     /// file, fences and locks end with the server, and persistent locks are refused. The server does not start with a damaged file.

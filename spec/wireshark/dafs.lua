@@ -128,6 +128,7 @@ local SPEC = {
             request = { body = "eager buffer terms", payload = "ranges" },
             reply = { body = "eager buffer terms", payload = "ranges" },
         },
+        [0x0008] = { "Publish", request = { payload = "Crossovers" }, reply = {} },
         [0x0010] = { "Mount", request = { payload = "export name" }, reply = { payload = "MountReply" } },
         [0x0011] = {
             "Lookup",

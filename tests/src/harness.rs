@@ -169,7 +169,11 @@ impl Harness {
         };
         if let Some(key) = key {
             let (uid, gid) = own_ids();
-            config.access.keys.insert(KeyEntry { key, forced: Some(ForcedIdentity { uid, gid }) });
+            config.access.keys.insert(KeyEntry {
+                key,
+                forced: Some(ForcedIdentity { uid, gid }),
+                publishes: false,
+            });
         }
         change(&mut config);
         let server = start(config.clone()).expect("the server starts");

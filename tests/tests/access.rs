@@ -85,9 +85,9 @@ fn key(name: &str, seed: u8) -> Key {
 }
 
 fn with_keys(config: &mut ServerConfig) {
-    config.access.keys.insert(KeyEntry { key: key("team", 1), forced: None });
+    config.access.keys.insert(KeyEntry { key: key("team", 1), forced: None, publishes: false });
     let forced = Some(ForcedIdentity { uid: 1234, gid: 4321 });
-    config.access.keys.insert(KeyEntry { key: key("person", 2), forced });
+    config.access.keys.insert(KeyEntry { key: key("person", 2), forced, publishes: false });
 }
 
 /// A server that other hosts could reach, and how this one reaches it.

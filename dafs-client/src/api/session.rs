@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use dafs_proto::address::{Address, Url};
 use dafs_proto::transport::{ConnectError, Domain, Provider};
 use dafs_proto::wire::{
-    GatherSwitches, LimitsReply, MountReply, Opcode, SessionId, Statistics, Thresholds, decode_message_pack,
+    Crossovers, GatherSwitches, LimitsReply, MountReply, Opcode, SessionId, Statistics, Thresholds,
+    decode_message_pack, encode_message_pack,
 };
 
 use crate::api::dir::{Dir, Export, check_name, forms, opened};
@@ -27,6 +28,7 @@ use crate::handle::node::Reopen;
 use crate::memory::RegisteredBuf;
 use crate::method::io_path::{Circumstances, Decision, Direction, Form, Pieces, Registration, decide};
 use crate::method::noncontiguous::Noncontiguous;
+use crate::method::refined::Refined;
 use crate::op::Op;
 use crate::op::named::Named;
 
@@ -212,7 +214,8 @@ impl Session {
         })?;
         let limits = (&config, config.connect_timeout);
         let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
-        let core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
+        let mut core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
+        core.refined = Refined::new(config.refinement, core.terms.is_remote);
         let core = Driven::new(core, established.endpoint);
         let threads = Threads::new(may_start_threads);
         let shared = SharedSession::new(core, domain, server, config, clock, threads, calls);
@@ -308,14 +311,23 @@ impl Session {
     ) -> (Decision, Circumstances) {
         let shared = &self.owner.shared;
         let question = Question::of(direction, size, registration);
-        let circumstances = shared.lock().circumstances(&shared.config, &question);
+        let mut core = shared.lock();
+        let mut circumstances = core.circumstances(&shared.config, &question);
+        core.refined.choose(&mut circumstances, false);
         (decide(&circumstances), circumstances)
     }
 
     /// Says in words how a transfer of `size` bytes would travel, and why. Does not ask the server.
     pub fn explain(&self, direction: Direction, size: u64, registration: Registration) -> String {
         let (decision, circumstances) = self.decide(direction, size, registration);
-        decision.explain(&circumstances)
+        let words = decision.explain(&circumstances);
+        match self.owner.shared.lock().refined.known(&circumstances) {
+            Some(known) => {
+                let [inline_us, direct_us] = known.map(|ns| ns * size as f32 / 1000.0);
+                format!("{words}; here it took {inline_us:.1} µs inline and {direct_us:.1} µs direct")
+            }
+            None => words,
+        }
     }
 
     /// As [`Session::explain`], for memory in `segments` pieces ([`crate::Noncontiguous`]).
@@ -397,6 +409,14 @@ impl Session {
         /// Limits and thresholds in force now, asked of the server. Blocks.
         limits, submit_limits, limits_call, (&self) -> LimitsReply {
             Ok(self.call(Opcode::Limits, |op| decoded("limits", op)))
+        }
+
+        /// Publishes crossovers that were measured from end to end. From then on, the server exports them to new sessions over this
+        /// transport that prove the same key, or without one come from the same network. Needs the right: a key of which the server's key
+        /// file says `publish`, or without a key to be root or the server's user on its host. Blocks.
+        publish, submit_publish, publish_call, (&self, crossovers: Crossovers) -> () {
+            let named = Named { payload: encode_message_pack(&crossovers), ..Named::default() };
+            Ok(Call::plain(None, Opcode::Publish, named, done))
         }
 
         /// Counters of the server. Blocks.

@@ -292,6 +292,7 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
         segments_max: dafs_proto::wire::SEGMENTS_MAX
             .min(capabilities.send_payload_max as usize / dafs_proto::wire::REMOTE_RANGE_SIZE)
             .max(1),
+        is_remote: capabilities.peer.address.is_some_and(|peer| !peer.ip().to_canonical().is_loopback()),
         welcome,
     }
 }

@@ -87,10 +87,13 @@ impl SharedSession {
             }
         };
         let unwinding = EndOnUnwind { shared: self };
-        let core = self.lock();
+        let mut core = self.lock();
         let registration = registration(range.is_some());
         let question = Question { kind, size: memory.len() as u64, registration, policy, blocking: true };
-        let path = decide(&core.circumstances(&self.config, &question)).path;
+        let mut circumstances = core.circumstances(&self.config, &question);
+        let trial = core.refined.choose(&mut circumstances, true);
+        let began = trial.map(|trial| (trial, self.clock.now()));
+        let path = decide(&circumstances).path;
         let single = Single { wish: Wish::Move(kind), node: Some(node), offset, memory, range, path };
         let outcome = match self.attempt(core, &single) {
             Attempt::Done(count) => {
@@ -99,6 +102,12 @@ impl SharedSession {
             }
             attempt => self.run_generally(node, asked, &single, loan, attempt),
         };
+        if let (Some((trial, began)), Ok(count)) = (began, &outcome)
+            && *count == memory.len()
+        {
+            let time = self.clock.now().since(began);
+            self.lock().refined.record(trial, *count, time);
+        }
         std::mem::forget(unwinding);
         outcome
     }
@@ -237,6 +246,7 @@ impl SharedSession {
         let mut circumstances = core.circumstances(&self.config, &question);
         let sieved = self.form(core, &question, (offset, memory.len()), &mut list, &mut circumstances);
         let trial = trial(core, &mut circumstances, blocking);
+        core.refined.choose(&mut circumstances, false);
         let path = decide(&circumstances).path;
         let mut transfer = Transfer {
             list,

@@ -56,6 +56,7 @@ impl Core {
             cuts_inline: self.terms.cuts_inline_writes && is_cut,
             // Who does not wait has better to do than to copy.
             bounce_overlaps: self.terms.bounce_overlaps && is_cut && blocking,
+            refined: None,
             form: match kind {
                 TransferKind::Readdir { .. } => Form::Directory,
                 _ => Form::Contiguous,

@@ -25,6 +25,7 @@ use crate::handle::node::Node;
 use crate::handle::view::Views;
 use crate::memory::{BounceBuffers, RegisteredBuf};
 use crate::method::learned::Learned;
+use crate::method::refined::{Refined, Refinement};
 use crate::op::draft::Outlet;
 use crate::op::named::{Named, Reply};
 use crate::op::parts::Part;
@@ -70,6 +71,8 @@ pub(crate) struct Core {
     batch_notices: u32,
     /// Of transfers that are packed or gathered.
     pub(crate) learned: Learned,
+    /// Of contiguous transfers, inline or direct.
+    pub(crate) refined: Refined,
     pub(crate) ended: Ended,
 }
 
@@ -104,6 +107,7 @@ impl Core {
             lock_waits: LockWaits::default(),
             batch_notices: 0,
             learned: Learned::default(),
+            refined: Refined::new(Refinement::default(), terms.is_remote),
             ended: Ended::default(),
             terms,
         }

@@ -125,6 +125,8 @@ pub struct Circumstances {
     pub cuts_inline: bool,
     /// Copying into those buffers goes on while the server, which has them mapped, works on what was copied before: for blocking writes.
     pub bounce_overlaps: bool,
+    /// Whether to send direct, as this session has learned or tries now, where the server's crossover says otherwise.
+    pub refined: Option<bool>,
     /// What the transfer is besides so many bytes.
     pub form: Form,
 }
@@ -165,6 +167,15 @@ pub struct Pieces {
 const MAPPED_INLINE_MAX: u64 = 512;
 
 impl Circumstances {
+    /// The size from which the server says that direct pays.
+    #[inline]
+    pub(crate) fn crossover(&self) -> u32 {
+        let all = &self.thresholds.crossovers;
+        let reads = [all.read_registered, all.read_unregistered];
+        let writes = [all.write_registered, all.write_unregistered];
+        [reads, writes][self.direction as usize][self.registration as usize]
+    }
+
     /// For a transfer of a file with this policy: unless it is the library's, memory is registered whatever that costs, and not copied.
     #[inline]
     pub(crate) fn under(&mut self, policy: RegistrationPolicy) {
@@ -234,6 +245,10 @@ pub enum Reason {
     LearnedPack,
     /// The memory is in pieces, and by the times of this session they are gathered, or that is tried.
     LearnedGather,
+    /// By the times of this session inline is quicker at this size, or that is tried.
+    RefinedInline,
+    /// By the times of this session direct is quicker at this size, or that is tried.
+    RefinedDirect,
     /// A list is read with its gaps.
     Dense,
     /// Too large for the messages of a batch, where the server has memory mapped.
@@ -273,7 +288,15 @@ pub(crate) fn decide_contiguous(c: &Circumstances) -> Decision {
         }
         MethodOverride::Auto => {}
     }
-    let crossover = crossover(c);
+    match c.refined {
+        Some(false) => return Decision { path: IoPath::Inline, reason: Reason::RefinedInline },
+        Some(true) => {
+            let path = direct(c, c.bounce_overlaps && c.direction == Direction::Write);
+            return Decision { path, reason: Reason::RefinedDirect };
+        }
+        None => {}
+    }
+    let crossover = c.crossover();
     if c.size <= u64::from(c.inline_max) && c.size < u64::from(crossover) {
         return Decision { path: IoPath::Inline, reason: Reason::BelowCrossover { crossover } };
     }
@@ -324,6 +347,8 @@ impl Decision {
             Reason::LearnedGather => {
                 "gathering its pieces is faster in this session, or is on trial".to_owned()
             }
+            Reason::RefinedInline => "inline is faster in this session, or is on trial".to_owned(),
+            Reason::RefinedDirect => "direct is faster in this session, or is on trial".to_owned(),
             Reason::Dense => "its gaps are so small that they are read too".to_owned(),
             Reason::Batched => {
                 format!(
@@ -336,12 +361,6 @@ impl Decision {
         };
         format!("{direction} of {} bytes, {memory} memory: {}, because {why}", c.size, self.path.name())
     }
-}
-
-fn crossover(c: &Circumstances) -> u32 {
-    let all = &c.thresholds.crossovers;
-    let reads = [all.read_registered, all.read_unregistered];
-    [reads, [all.write_registered, all.write_unregistered]][c.direction as usize][c.registration as usize]
 }
 
 /// The methods of eager buffers, or what takes their place.
@@ -399,6 +418,7 @@ mod tests {
             has_eager_buffers: false,
             cuts_inline: false,
             bounce_overlaps: false,
+            refined: None,
             form: Form::Contiguous,
         }
     }

@@ -3,3 +3,4 @@
 pub mod io_path;
 pub(crate) mod learned;
 pub(crate) mod noncontiguous;
+pub(crate) mod refined;

@@ -125,6 +125,7 @@ mod tests {
             can_bounce: true,
             cuts_inline: false,
             bounce_overlaps: false,
+            refined: None,
             form: Form::Contiguous,
         }
     }

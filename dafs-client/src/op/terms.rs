@@ -19,6 +19,8 @@ pub(crate) struct Terms {
     /// The server has registered memory mapped: it works on one part while the next is copied there.
     pub(crate) bounce_overlaps: bool,
     pub(crate) segments_max: usize,
+    /// The server is on another host.
+    pub(crate) is_remote: bool,
 }
 
 impl Terms {

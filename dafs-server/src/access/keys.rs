@@ -29,6 +29,8 @@ pub struct KeyEntry {
     pub key: Key,
     /// As whom its holders act, whatever they say; `None` to go by what they say.
     pub forced: Option<ForcedIdentity>,
+    /// Its holders may publish crossovers that they have measured.
+    pub publishes: bool,
 }
 
 /// The identity that a key stands for; no supplementary groups.
@@ -76,7 +78,8 @@ pub enum KeyFileError {
     Line(PathBuf, KeyLineError),
     /// The third field of a line cannot be understood.
     #[error(
-        "{0}, line {1}: the third field is not uid=NUMBER,gid=NUMBER, both below 4294967295; write name:secret:uid=1000,gid=1000"
+        "{0}, line {1}: the third field is not uid=NUMBER,gid=NUMBER, both below 4294967295, publish, or both; write \
+         name:secret:uid=1000,gid=1000 or name:secret:publish"
     )]
     Rules(PathBuf, usize),
     /// There is no key in it.
@@ -109,11 +112,11 @@ impl Keyring {
         let lines = parse_key_file(text).map_err(|error| KeyFileError::Line(path.to_owned(), error))?;
         let mut keys = Self { path: Some(path.to_owned()), ..Self::default() };
         for line in lines {
-            let forced = match line.rules.as_deref().map(parse_rules) {
+            let (forced, publishes) = match line.rules.as_deref().map(parse_rules) {
                 Some(None) => return Err(KeyFileError::Rules(path.to_owned(), line.line)),
-                rules => rules.flatten(),
+                rules => rules.flatten().unwrap_or_default(),
             };
-            keys.insert(KeyEntry { key: line.key, forced });
+            keys.insert(KeyEntry { key: line.key, forced, publishes });
         }
         match keys.is_empty() {
             true => Err(KeyFileError::Empty(path.to_owned())),
@@ -168,11 +171,15 @@ pub fn generate_key_line(name: &str) -> Result<String, String> {
     Ok(format_key_line(&Key { name: name.to_owned(), secret: Arc::from(secret) }))
 }
 
-/// `uid=1000,gid=1000`, in either order.
-fn parse_rules(text: &str) -> Option<ForcedIdentity> {
-    let (mut uid, mut gid) = (None, None);
-    for rule in text.split(',') {
-        let (name, value) = rule.trim().split_once('=')?;
+/// `uid=1000,gid=1000`, `publish` or both, in any order: whom the key stands for, and whether it may publish.
+fn parse_rules(text: &str) -> Option<(Option<ForcedIdentity>, bool)> {
+    let (mut uid, mut gid, mut publishes) = (None, None, false);
+    for rule in text.split(',').map(str::trim) {
+        if rule == "publish" && !publishes {
+            publishes = true;
+            continue;
+        }
+        let (name, value) = rule.split_once('=')?;
         let place = match name {
             "uid" => &mut uid,
             "gid" => &mut gid,
@@ -182,7 +189,11 @@ fn parse_rules(text: &str) -> Option<ForcedIdentity> {
             return None;
         }
     }
-    Some(ForcedIdentity { uid: uid?, gid: gid? })
+    match (uid, gid) {
+        (Some(uid), Some(gid)) => Some((Some(ForcedIdentity { uid, gid }), publishes)),
+        (None, None) if publishes => Some((None, true)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -213,6 +224,27 @@ mod tests {
         assert_eq!(keys.key("d"), None);
     }
 
+    // [ACC-175]
+    #[test]
+    fn keyring_tells_which_keys_may_publish() {
+        let text = format!(
+            "a:{SECRET}\nb:{SECRET}:publish\nc:{SECRET}:uid=1,gid=2, publish\nd:{SECRET}:publish,gid=2,uid=1\ne:{SECRET}:uid=1,gid=2\n"
+        );
+        let keys = parse(&text).unwrap();
+        let forced = Some(ForcedIdentity { uid: 1, gid: 2 });
+        let all = [
+            ("a", None, false),
+            ("b", None, true),
+            ("c", forced, true),
+            ("d", forced, true),
+            ("e", forced, false),
+        ];
+        for (name, forced, publishes) in all {
+            let entry = keys.entry(name).unwrap();
+            assert_eq!((entry.forced, entry.publishes), (forced, publishes), "{name}");
+        }
+    }
+
     // [ACC-20]
     #[test]
     fn keyring_with_wrong_rules_names_line_and_form() {
@@ -225,6 +257,9 @@ mod tests {
             "uid=1,gid=4294967295",
             "user=a,gid=1",
             "uid=+1,gid=1",
+            "publish,publish",
+            "publish=yes",
+            "publish,uid=1",
         ] {
             let error = parse(&format!("# keys\na:{SECRET}:{rules}")).unwrap_err();
             assert!(

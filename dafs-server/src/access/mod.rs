@@ -253,6 +253,15 @@ impl Access {
         known && (client.identity.uid == 0 || client.identity.uid == self.config.server.identity.uid)
     }
 
+    /// May publish crossovers: with a key, if its entry says so; without one, the superuser and the server's own user, where the kernel
+    /// says that they are.
+    pub fn may_publish(&self, client: &ClientIdentity) -> bool {
+        match &client.key_name {
+            Some(name) => self.config.keys.entry(name).is_some_and(|entry| entry.publishes),
+            None => self.administers(client),
+        }
+    }
+
     /// A client at this address may mount the export, as far as addresses decide.
     pub(crate) fn admits_address(&self, export: &ExportConfig, peer: &PeerIdentity) -> bool {
         export.clients.is_empty() || export.clients.iter().any(|range| range.contains(peer))

@@ -15,9 +15,17 @@ fn key(name: &str) -> Key {
 
 fn access(privileged: bool) -> Access {
     let mut keys = Keyring::default();
-    keys.insert(KeyEntry { key: key("alpha"), forced: None });
-    keys.insert(KeyEntry { key: key("root"), forced: Some(ForcedIdentity { uid: 0, gid: 0 }) });
-    keys.insert(KeyEntry { key: key("backup"), forced: Some(ForcedIdentity { uid: 34, gid: 35 }) });
+    keys.insert(KeyEntry { key: key("alpha"), forced: None, publishes: false });
+    keys.insert(KeyEntry {
+        key: key("root"),
+        forced: Some(ForcedIdentity { uid: 0, gid: 0 }),
+        publishes: false,
+    });
+    keys.insert(KeyEntry {
+        key: key("backup"),
+        forced: Some(ForcedIdentity { uid: 34, gid: 35 }),
+        publishes: false,
+    });
     Access::new(AccessConfig {
         keys,
         server: ServerIdentity { identity: id(SERVER, 501, &[502]), privileged },

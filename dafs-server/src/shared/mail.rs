@@ -57,6 +57,13 @@ pub enum Mail {
         /// How that went.
         status: Status,
     },
+    /// Published crossovers were written to the store, or not.
+    CrossoversKept {
+        /// What waits for it.
+        waiter: OpToken,
+        /// How that went.
+        status: Status,
+    },
     /// Somebody has the lock that he waited for, or is refused.
     LockWaited {
         /// Who.

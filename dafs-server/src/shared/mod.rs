@@ -8,6 +8,7 @@ mod fences;
 pub(crate) mod handed;
 pub(crate) mod locks;
 pub mod mail;
+pub(crate) mod published;
 mod rules;
 pub mod settings;
 pub(crate) mod shares;
@@ -30,6 +31,7 @@ pub(crate) use self::fences::{Checked, Fences, Subject};
 use self::handed::Handed;
 use self::locks::{LockLimits, Locks};
 use self::mail::{Inbox, Mail};
+use self::published::Published;
 pub use self::rules::Reloaded;
 use self::rules::{CurrentRules, Rules};
 use self::shares::Shares;
@@ -52,6 +54,7 @@ pub struct ServerState {
     rules: CurrentRules,
     logins_refused: AtomicU64,
     pub(crate) fences: Fences,
+    pub(crate) published: Published,
     pub(crate) directory: Directory,
     pub(crate) budgets: Budgets,
     pub(crate) shares: Arc<Shares>,
@@ -78,7 +81,7 @@ impl ServerState {
         Arc::new(Self::with(settings, epoch, workers))
     }
 
-    /// As [`ServerState::new`], with the fences and the locks that the configured file has. Blocks.
+    /// As [`ServerState::new`], with the fences, locks and published crossovers that the configured file has. Blocks.
     pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, StoreError> {
         let state_file = settings.state_file.clone();
         let mut shared = Self::with(settings, epoch, workers);
@@ -90,6 +93,7 @@ impl ServerState {
                 path,
                 error: format!("it is damaged: the fence list of export \"{export}\" is not valid").into(),
             })?;
+            shared.published.keep_in(Arc::clone(&store), kept.published);
             let limits = LockLimits::of(&shared.settings.limits);
             let locks = Locks::kept_in(Arc::clone(&store), kept.sessions, kept.locks, limits);
             (shared.locks, shared.store) = (Arc::new(locks), Some(store));
@@ -100,6 +104,7 @@ impl ServerState {
     fn with(settings: Config, epoch: u64, workers: usize) -> Self {
         Self {
             fences: Fences::new(settings.exports.iter().map(|export| export.name.clone()).collect()),
+            published: Published::default(),
             directory: Directory::default(),
             budgets: Budgets::new(&settings),
             rules: CurrentRules::new(&settings),

@@ -133,6 +133,8 @@ opcodes! {
     Exports = 0x0006, Client, Session, Executed, Repeated, BASE, "list the exports";
     /// Exchanges buffers with which data is moved outside of messages; see `spec/protocol/wire.md`.
     EagerBuffers = 0x0007, Client, Session, Executed, Repeated, EAGER_BUFFERS, "exchange buffers";
+    /// Publishes crossovers that the client has measured, for clients as it is.
+    Publish = 0x0008, Client, Session, Executed, Repeated, BASE, "publish the crossovers";
     /// The root of an export.
     Mount = 0x0010, Client, Handle, Cached, InDoubt, BASE, "mount";
     /// A handle for a path, to be used for attributes and names, not data.

@@ -4,14 +4,15 @@ use dafs_proto::view::View;
 use dafs_proto::wire::{
     AllocateRequest, Attributes, Authenticate, AuthenticateReply, BATCH_NOTICE_RESULT_SIZE,
     BATCH_RESULT_SIZE, BatchLimits, BatchNotice, BatchReply, BatchRequest, CommitReply, CommitRequest,
-    CopyReply, CopyRequest, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics, Header,
-    Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest, LockTestReply,
-    LockTurn, Method, MknodRequest, MountReply, NameRequest, Opcode, OpenRequest, PATH_SIZE_MAX, ReadReply,
-    ReadRequest, ReaddirReply, ReaddirRequest, Reader, Recall, RemoveRequest, RenameRequest, SeekReply,
-    SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status, Token, TwoNames, UnlockRequest,
-    VIEW_DESCRIPTION_SIZE_MAX, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WireError,
-    WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results, decode_datatype,
-    decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results, decode_segments,
+    CopyReply, CopyRequest, Crossovers, EagerBufferTerms, Explanation, FenceChange, FenceList, FsStatistics,
+    Header, Hello, HelloReply, HintRequest, LimitsReply, ListReadReply, ListRequest, LockRequest,
+    LockTestReply, LockTurn, Method, MknodRequest, MountReply, NameRequest, Opcode, OpenRequest,
+    PATH_SIZE_MAX, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Reader, Recall, RemoveRequest,
+    RenameRequest, SeekReply, SeekRequest, SetAttributes, ShareReply, ShareRequest, Statistics, Status,
+    Token, TwoNames, UnlockRequest, VIEW_DESCRIPTION_SIZE_MAX, VerifyRequest, ViewDropRequest, ViewRequest,
+    ViewSetRequest, WireError, WriteReply, WriteRequest, XattrNames, decode_batch, decode_batch_results,
+    decode_datatype, decode_dir_entries, decode_lists, decode_message_pack, decode_noticed_results,
+    decode_segments,
 };
 
 /// Why a message is not taken.
@@ -87,6 +88,7 @@ fn request(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::CreditTarget => nothing(body, payload),
         Opcode::Hello => message_pack::<Hello>(body, payload),
         Opcode::Authenticate => message_pack::<Authenticate>(body, payload),
+        Opcode::Publish => message_pack::<Crossovers>(body, payload),
         Opcode::FenceWrite => message_pack::<FenceChange>(body, payload),
         Opcode::EagerBuffers => eager_buffers(body, payload),
         Opcode::Mount => none("body", body),
@@ -195,6 +197,7 @@ fn reply(opcode: Opcode, body: &[u8], payload: &[u8]) -> Decoded {
         | Opcode::XattrRemove
         | Opcode::ViewSet
         | Opcode::ViewDrop
+        | Opcode::Publish
         | Opcode::FenceWrite => nothing(body, payload),
         Opcode::Hello => message_pack::<HelloReply>(body, payload),
         Opcode::Authenticate => message_pack::<AuthenticateReply>(body, payload),

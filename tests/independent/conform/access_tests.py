@@ -125,6 +125,27 @@ def fences_are_not_for_all(bench: Bench) -> None:
     same(client.session.call("FenceRead", node.handle).payload, fences, "the list after a refusal:")
 
 
+@tests("ACC-172", "ACC-174")
+def published_crossovers_are_exported_and_bounded(bench: Bench) -> None:
+    client, _ = bench.dir()
+    thresholds = client.limits().thresholds
+    before = thresholds.crossovers
+    came = status_of(client.session.call, "Publish", 0, before)
+    if came == "PERMISSION":
+        raise Skipped("this client may not publish crossovers")
+    same(came, "OK", "Publish:")
+    published = Record(**{**vars(before), "read_registered": 1, "write_unregistered": thresholds.write_inline_max + 1})
+    try:
+        client.session.call("Publish", 0, published)
+        for wrong in (dict(read_registered=0), dict(read_unregistered=thresholds.read_inline_max + 2),
+                      dict(write_registered=2**32 - 1)):
+            fails("INVALID", client.session.call, "Publish", 0, Record(**{**vars(before), **wrong}))
+        same(client.limits().thresholds.crossovers, published, "the crossovers of this session:")
+        same(bench.client().limits().thresholds.crossovers, published, "the crossovers of another session:")
+    finally:
+        client.session.call("Publish", 0, before)
+
+
 @tests("ACC-131", "ACC-132", "ACC-135")
 def allow_lists_fence_all_others_off(bench: Bench) -> None:
     named = Identity(uid=os.getuid(), gid=os.getgid(), client_name="dafs-conform")

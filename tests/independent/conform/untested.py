@@ -21,6 +21,7 @@ _IDS_BY_REASON = {
     "needs many sessions, or a load that a test should not make": "SESS-95 SESS-96 LOCK-10 VIEW-15",
     "needs another user, or one that is not root": "ACC-31 ACC-90 ACC-32 STOR-181",
     "needs a connection from another address": "ACC-17 ACC-133",
+    "needs keys with and without a right": "ACC-171 ACC-173",
     "needs a race that a client cannot make": "SESS-92 TCP-24 TCP-25 TCP-26",
     "needs another transport": "LIMIT-15",
     "needs a server without descriptors": "LIMIT-14",

@@ -154,7 +154,7 @@ def head_len_that_the_frame_contradicts_is_refused(bench: Bench) -> None:
 
 @tests("WIRE-4")
 def opcodes_that_are_none_are_refused(bench: Bench) -> None:
-    for opcode in (0x0008, 0x000F, 0x0019, 0x002D, 0x003A, 0x0045, 0x0052, 0x7FFF):
+    for opcode in (0x0009, 0x000F, 0x0019, 0x002D, 0x003A, 0x0045, 0x0052, 0x7FFF):
         client = bench.client()
         head, _ = wire.encode(make("Null"))
         client.session.connection.send(opcode.to_bytes(2, "little") + head[2:])
@@ -449,7 +449,7 @@ def mutated_messages_are_answered_or_end_the_connection(bench: Bench) -> None:
     bench.others_are_served()
 
 
-_NOT_MUTATED = {wire.OPCODES[name] for name in ("FenceWrite", "Hello", "Authenticate")}
+_NOT_MUTATED = {wire.OPCODES[name] for name in ("Publish", "FenceWrite", "Hello", "Authenticate")}
 
 
 def _mutate(chance: random.Random, head: bytes, payload: bytes) -> Tuple[bytes, bytes]:

@@ -1061,6 +1061,7 @@ OPERATIONS: Dict[int, Operation] = {
     0x0005: Operation("Statistics", reply_payload=Packed(STATISTICS)),
     0x0006: Operation("Exports", reply_payload=Packed(EXPORT_NAMES)),
     0x0007: Operation("EagerBuffers", EAGER_TERMS, EagerRanges(), EAGER_TERMS, EagerRanges()),
+    0x0008: Operation("Publish", request_payload=Packed(CROSSOVERS)),
     0x0010: Operation("Mount", NOTHING, BYTES, NOTHING, Packed(MOUNT_REPLY)),
     0x0011: Operation("Lookup", NAME_REQUEST, BYTES, NOTHING, _ATTRIBUTES),
     0x0012: Operation("Open", OPEN_REQUEST, BYTES, NOTHING, _ATTRIBUTES),

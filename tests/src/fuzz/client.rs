@@ -59,6 +59,7 @@ pub fn client_session(data: &[u8]) {
         // Every error is an answer.
         let _ = session.ping();
         let _ = (session.limits(), session.statistics(), session.exports());
+        let _ = session.publish(session.agreed().thresholds.crossovers);
         if let Ok(export) = session.mount("data") {
             use_names(&export);
             use_file(&session, &export);

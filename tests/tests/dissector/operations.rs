@@ -35,6 +35,7 @@ fn all() -> OpenOptions {
 pub(crate) fn ask(session: &Session) {
     session.ping().unwrap();
     session.limits().unwrap();
+    session.publish(session.agreed().thresholds.crossovers).unwrap();
     session.statistics().unwrap();
     assert_eq!(session.exports().unwrap(), ["data", "mem"]);
 }

@@ -412,10 +412,11 @@ mod of_one {
         fn key_wrong_or_missing_is_told() {
             let key = |name: &str, byte: u8| Key { name: name.into(), secret: vec![byte; 32].into() };
             let harness = Harness::start_with(On::Tcp, |config| {
-                config
-                    .access
-                    .keys
-                    .insert(dafs_server::access::KeyEntry { key: key("good", 1), forced: None });
+                config.access.keys.insert(dafs_server::access::KeyEntry {
+                    key: key("good", 1),
+                    forced: None,
+                    publishes: false,
+                });
             });
             let connect =
                 |key| Session::connect(harness.url(), &ClientConfig { key, ..ClientConfig::default() });

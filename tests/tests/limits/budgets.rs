@@ -25,7 +25,7 @@ use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, wait_for};
 fn keyed(limit: impl FnOnce(&mut ServerConfig)) -> (Harness, String) {
     let harness = Harness::start_with(On::Tcp, |config| {
         for (name, seed) in [("greedy", 1), ("other", 2)] {
-            config.access.keys.insert(KeyEntry { key: key(name, seed), forced: None });
+            config.access.keys.insert(KeyEntry { key: key(name, seed), forced: None, publishes: false });
         }
         config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
         limit(config);

@@ -36,7 +36,7 @@ fn false_server(listener: &mut dyn Listener, domain: &dyn Domain, range: RemoteR
         }
     };
     let mut keys = Keyring::default();
-    keys.insert(KeyEntry { key: key(), forced: None });
+    keys.insert(KeyEntry { key: key(), forced: None, publishes: false });
     let hello = next_request(&mut *endpoint).unwrap();
     let terms = ServerTerms { key_required: true };
     let (handshake, payload) = ServerHandshake::on_hello(&hello.1, terms, &keys, [2; 32], "false").unwrap();

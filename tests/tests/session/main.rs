@@ -13,6 +13,7 @@ mod handed;
 mod life;
 mod load;
 mod nonblocking;
+mod published;
 mod replayed_names;
 mod replays;
 mod restart;

@@ -270,7 +270,7 @@ fn key(name: &str, seed: u8) -> Key {
 
 fn with_keys(config: &mut dafs_server::config::Config) {
     for (name, seed) in [("team", 1), ("others", 2)] {
-        config.access.keys.insert(KeyEntry { key: key(name, seed), forced: None });
+        config.access.keys.insert(KeyEntry { key: key(name, seed), forced: None, publishes: false });
     }
 }
 
@@ -309,7 +309,7 @@ fn other_identity() {
     let harness = Harness::start_with(On::Tcp, |config| {
         with_keys(config);
         let forced = Some(ForcedIdentity { uid: 0, gid: 0 });
-        config.access.keys.insert(KeyEntry { key: key("root", 9), forced });
+        config.access.keys.insert(KeyEntry { key: key("root", 9), forced, publishes: false });
         config.listeners = vec![Address::Tcp("0.0.0.0:0".parse().unwrap())];
     });
     let Address::Tcp(address) = harness.address() else { panic!("a tcp listener") };

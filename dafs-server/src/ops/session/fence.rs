@@ -123,6 +123,7 @@ impl Worker {
                 WaitsFor::FenceDrain { .. }
                     | WaitsFor::Lock { .. }
                     | WaitsFor::Recall { .. }
+                    | WaitsFor::CrossoversKept
                     | WaitsFor::Chain { .. }
             );
             !(is_idle || operation.state.is_answered())

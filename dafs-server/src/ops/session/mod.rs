@@ -2,6 +2,7 @@
 
 pub(crate) mod ending;
 mod fence;
+mod publish;
 mod token;
 
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::worker::sessions::handles::OpenHandle;
 impl Worker {
     pub(crate) fn execute_session(&mut self, call: &Call, body: &[u8], payload: Payload<'_>) -> Served {
         no_body(body)?;
-        if !matches!(call.header.opcode, Opcode::Mount | Opcode::FenceWrite) {
+        if !matches!(call.header.opcode, Opcode::Publish | Opcode::Mount | Opcode::FenceWrite) {
             self.connections.no_payload(call, payload)?;
         }
         let payload = self.connections.copied_payload(call, payload);
@@ -55,6 +56,7 @@ impl Worker {
                 let names = self.mountable(call);
                 self.reply_whole(call, &encode_message_pack(&names));
             }
+            Opcode::Publish => self.publish_crossovers(call, &payload)?,
             Opcode::Mount => self.mount(call, &payload)?,
             Opcode::Close => self.close_handle(call)?,
             _ => self.fence(call, &payload)?,
@@ -82,7 +84,7 @@ impl Worker {
     fn limits(&self, call: &Call) -> Option<LimitsReply> {
         let session = self.sessions.find(call.session)?;
         Some(LimitsReply {
-            thresholds: self.connections.thresholds(call.connection),
+            thresholds: self.thresholds_of(call.connection, &session.client.known_as),
             transfer_size_max: self.shared.settings.transfer_size_max,
             handles_max: self.shared.settings.handles_max,
             slots: session.core.slots_max(),

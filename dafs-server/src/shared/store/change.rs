@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use dafs_proto::wire::{FenceList, SessionId, Status};
+use dafs_proto::wire::{Crossovers, FenceList, SessionId, Status};
 use sha2::{Digest, Sha256};
 
 /// Whatever went wrong.
@@ -53,6 +53,19 @@ pub(crate) enum Change {
     Locks(LocksChange),
     /// Who is fenced off an export.
     Fence(String, FenceList),
+    /// Crossovers that were published; or that they are gone.
+    Published(PublishedName, Option<PublishedEntry>),
+}
+
+/// For whom crossovers were published: a transport, and whose clients.
+pub(crate) type PublishedName = (String, String);
+
+/// Crossovers that were published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PublishedEntry {
+    /// Later ones have larger numbers.
+    pub(crate) order: u64,
+    pub(crate) crossovers: Crossovers,
 }
 
 /// What tells whether a client has a session's secret, and does not tell the secret.
@@ -72,6 +85,7 @@ pub(crate) struct Kept {
     pub(crate) sessions: Vec<(SessionId, Proof)>,
     pub(crate) locks: Vec<(FileName, Vec<Record>)>,
     pub(crate) fences: BTreeMap<String, FenceList>,
+    pub(crate) published: Vec<(PublishedName, PublishedEntry)>,
 }
 
 /// Why nothing can be kept.

@@ -11,7 +11,7 @@ use dafs_proto::wire::{SessionId, Status};
 use rangemap::RangeSet;
 use redb::Database;
 
-use super::change::{Change, FileName, Sent, Tell};
+use super::change::{Change, FileName, PublishedName, Sent, Tell};
 use super::medium::{Medium, open_database};
 use super::tables::{self, StoreFault};
 use super::unsettled::Unsettled;
@@ -113,6 +113,7 @@ struct Later {
     sessions: HashSet<SessionId>,
     locks: HashMap<FileName, RangeSet<u64>>,
     fences: HashSet<String>,
+    published: HashSet<PublishedName>,
 }
 
 impl Later {
@@ -121,6 +122,7 @@ impl Later {
         match change {
             Change::Session(session, _) => self.sessions.insert(*session),
             Change::Fence(export, _) => self.fences.insert(export.clone()),
+            Change::Published(name, _) => self.published.insert(name.clone()),
             Change::Locks(change) => {
                 let known = self.locks.entry(change.file).or_default();
                 if change.range.is_empty() || known.gaps(&change.range).next().is_none() {

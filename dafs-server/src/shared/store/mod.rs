@@ -24,7 +24,8 @@ use dafs_proto::wire::Status;
 pub use self::change::StoreError;
 use self::change::{AnyError, Sent};
 pub(crate) use self::change::{
-    Change, FileName, Kept, LocksChange, OwnerName, Proof, Record, Tell, proof_of,
+    Change, FileName, Kept, LocksChange, OwnerName, Proof, PublishedEntry, PublishedName, Record, Tell,
+    proof_of,
 };
 use self::keeper::Keeper;
 use self::unsettled::Unsettled;

@@ -1,9 +1,9 @@
 //! What is in the file: its tables, how they are read, and how a change is written.
 
-use dafs_proto::wire::{FenceList, SessionId, Status, encode_message_pack};
+use dafs_proto::wire::{Crossovers, FenceList, SessionId, Status, encode_message_pack};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle, WriteTransaction};
 
-use super::change::{Change, Kept, LocksChange, Proof, Record};
+use super::change::{Change, Kept, LocksChange, Proof, PublishedEntry, Record};
 
 /// The form of all tables.
 const FORM: TableDefinition<'_, &str, u64> = TableDefinition::new("form");
@@ -17,6 +17,11 @@ const SESSIONS: TableDefinition<'_, u64, Proof> = TableDefinition::new("sessions
 const LOCKS: TableDefinition<'_, (u64, u64, u64), Holder> = TableDefinition::new("persistent locks");
 /// Who is fenced off, by the exports' names, those too that the server does not have now: a [`FenceList`] as it is on the wire.
 const FENCES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("fences");
+
+/// Crossovers that were published, by transport and whose clients they are for: their order, for reads into registered memory and other,
+/// and for writes.
+const PUBLISHED: TableDefinition<'_, (&str, &str), Sizes> = TableDefinition::new("published crossovers");
+type Sizes = (u64, u32, u32, u32, u32);
 
 /// The end of a lock, its session, owner and client, and whether it is mandatory.
 type Holder = (u64, u64, u64, [u8; 16], bool);
@@ -101,6 +106,15 @@ pub(super) fn read(database: &Database) -> Result<Kept, StoreFault> {
         let list: FenceList = rmp_serde::from_slice(list.value()).map_err(no_entry)?;
         kept.fences.insert(export.value().to_owned(), list);
     }
+    for entry in found.open_table(PUBLISHED)?.iter()? {
+        let (name, value) = entry?;
+        let (transport, whose) = name.value();
+        let (order, read_registered, read_unregistered, write_registered, write_unregistered) = value.value();
+        let crossovers =
+            Crossovers { read_registered, read_unregistered, write_registered, write_unregistered };
+        let name = (transport.to_owned(), whose.to_owned());
+        kept.published.push((name, PublishedEntry { order, crossovers }));
+    }
     Ok(kept)
 }
 
@@ -119,6 +133,7 @@ fn prepare(begun: &WriteTransaction) -> Result<(), StoreFault> {
     begun.open_table(SESSIONS)?;
     begun.open_table(LOCKS)?;
     begun.open_table(FENCES)?;
+    begun.open_table(PUBLISHED)?;
     form.insert(NUMBER, FORM_NUMBER)?;
     Ok(())
 }
@@ -166,6 +181,7 @@ fn apply<'a>(begun: &WriteTransaction, changes: impl Iterator<Item = &'a Change>
     let mut sessions = begun.open_table(SESSIONS)?;
     let mut locks = begun.open_table(LOCKS)?;
     let mut fences = begun.open_table(FENCES)?;
+    let mut published = begun.open_table(PUBLISHED)?;
     for change in changes {
         match change {
             Change::Session(SessionId(session), Some(proof)) => drop(sessions.insert(session, proof)?),
@@ -176,6 +192,15 @@ fn apply<'a>(begun: &WriteTransaction, changes: impl Iterator<Item = &'a Change>
             }
             Change::Fence(export, list) => {
                 fences.insert(export.as_str(), encode_message_pack(list).as_slice())?;
+            }
+            Change::Published((transport, whose), None) => {
+                published.remove((transport.as_str(), whose.as_str()))?;
+            }
+            Change::Published((transport, whose), Some(PublishedEntry { order, crossovers: sizes })) => {
+                let reads = (sizes.read_registered, sizes.read_unregistered);
+                let writes = (sizes.write_registered, sizes.write_unregistered);
+                let value = (*order, reads.0, reads.1, writes.0, writes.1);
+                published.insert((transport.as_str(), whose.as_str()), value)?;
             }
         }
     }

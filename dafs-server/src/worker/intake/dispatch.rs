@@ -127,6 +127,7 @@ impl Worker {
             | Opcode::Limits
             | Opcode::Statistics
             | Opcode::Exports
+            | Opcode::Publish
             | Opcode::Mount
             | Opcode::Close
             | Opcode::FenceRead

@@ -327,7 +327,8 @@ impl Worker {
     ) -> Welcome {
         let features = self.shared.settings.features & Features::from_bits_truncate(offered);
         let gather = self.connections.listener_of(&self.connections[key]).gather;
-        let thresholds = self.connections.thresholds(key);
+        let client = self.sessions.find(session_key).map(|session| &session.client.known_as);
+        let thresholds = self.thresholds_of(key, client.expect("the session was just found or made"));
         self.connections[key].phase = Phase::Live(session_key);
         self.connections[key].beginning = None;
         self.connections[key].features = features;

@@ -109,6 +109,8 @@ pub(crate) enum WaitsFor {
     Recall { recalling: Recalling, body: Vec<u8>, payload: Vec<u8>, until: Moment, refused: Status },
     /// The store; then this is done.
     LocksKept(AfterKept),
+    /// The store, which writes crossovers that it publishes.
+    CrossoversKept,
     /// Answered; RDMA still holds its buffers.
     Draining(Vec<Buffer>),
     /// Answered with this head, which leaves only if the data before it was there.

@@ -28,6 +28,7 @@ impl Worker {
                 Mail::FencesKept { waiter, status } => self.on_fences_kept(waiter, status),
                 Mail::Drained { waiter } => self.on_drained(waiter),
                 Mail::LocksKept { waiter, status } => self.on_locks_kept(waiter, status),
+                Mail::CrossoversKept { waiter, status } => self.on_crossovers_kept(waiter, status),
                 Mail::LockWaited { told, status } => self.on_lock_waited(told, status),
             }
         }

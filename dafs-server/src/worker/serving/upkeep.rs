@@ -213,6 +213,7 @@ impl Worker {
                 WaitsFor::Lock { .. }
                     | WaitsFor::Recall { .. }
                     | WaitsFor::LocksKept(_)
+                    | WaitsFor::CrossoversKept
                     | WaitsFor::FenceDrain { .. }
                     | WaitsFor::Chain { .. }
             );

@@ -3,12 +3,12 @@
 use dafs_proto::extent::Extent;
 use dafs_proto::wire::{
     AllocateRequest, BatchFlags, BatchOperation, BatchRequest, CHAIN_HANDLE, CommitRequest, CopyRequest,
-    Existing, FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists, LockFlags,
-    LockKind, LockRequest, Method, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags, OpenRequest,
-    ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat, SetAttributes,
-    ShareRequest, Sieve, Stability, TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags, VerifyMask,
-    VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WriteRequest, XattrNames, encode_datatype,
-    encode_lists, encode_message_pack, encode_segments, lists_size,
+    Crossovers, Existing, FenceChange, FenceList, HEADER_SIZE, HintRequest, ListFlags, ListRequest, Lists,
+    LockFlags, LockKind, LockRequest, Method, MknodRequest, NameRequest, NodeKind, Opcode, OpenFlags,
+    OpenRequest, ReadRequest, ReaddirRequest, RemoveRequest, RenameRequest, SeekRequest, SeekWhat,
+    SetAttributes, ShareRequest, Sieve, Stability, TOKEN_SIZE, TwoNames, UnlockRequest, VerifyFlags,
+    VerifyMask, VerifyRequest, ViewDropRequest, ViewRequest, ViewSetRequest, WriteRequest, XattrNames,
+    encode_datatype, encode_lists, encode_message_pack, encode_segments, lists_size,
 };
 
 use super::super::input::Input;
@@ -345,6 +345,16 @@ impl Peer {
                 (body, payload)
             }
             Opcode::Mount => (Vec::new(), FAULTY.as_bytes().to_vec()),
+            Opcode::Publish => {
+                let size = input.number32() % (128 << 10);
+                let crossovers = Crossovers {
+                    read_registered: size,
+                    read_unregistered: size,
+                    write_registered: size,
+                    write_unregistered: 1,
+                };
+                (Vec::new(), encode_message_pack(&crossovers))
+            }
             Opcode::FenceWrite => {
                 let list = FenceList::of_clients(&[[100 + self.index; 16]]);
                 let before = [None, Some(FenceList::default()), Some(list.clone())];

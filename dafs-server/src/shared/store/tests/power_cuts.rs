@@ -2,6 +2,7 @@
 
 use std::io;
 
+use dafs_proto::wire::Crossovers;
 use redb::StorageBackend;
 
 use super::*;
@@ -158,6 +159,7 @@ struct Model {
     /// Who holds it, by file and offset.
     locks: BTreeMap<(FileName, u64), u64>,
     fences: BTreeMap<String, FenceList>,
+    published: BTreeMap<PublishedName, PublishedEntry>,
 }
 
 impl Model {
@@ -169,7 +171,7 @@ impl Model {
                 locks.extend((record.start..record.end).map(|at| ((file, at), record.owner)));
             }
         }
-        Self { sessions, locks, fences: kept.fences }
+        Self { sessions, locks, fences: kept.fences, published: kept.published.into_iter().collect() }
     }
 
     fn apply(&mut self, change: &Change) {
@@ -180,6 +182,8 @@ impl Model {
                 self.fences.remove(export);
             }
             Change::Fence(export, list) => drop(self.fences.insert(export.clone(), list.clone())),
+            Change::Published(name, Some(entry)) => drop(self.published.insert(name.clone(), *entry)),
+            Change::Published(name, None) => drop(self.published.remove(name)),
             Change::Locks(LocksChange { file, range, records }) => {
                 self.locks.retain(|(of, at), _| of != file || !range.contains(at));
                 for record in records {
@@ -191,10 +195,22 @@ impl Model {
 }
 
 fn random_change(random: &mut Random) -> Change {
-    match random.below(8) {
+    match random.below(9) {
         0 | 1 => {
             let proof = (!random.is_one_in(3)).then(|| [u8::try_from(random.below(256)).unwrap(); 32]);
             Change::Session(SessionId(random.below(40)), proof)
+        }
+        8 => {
+            let crossovers = Crossovers {
+                read_registered: u32::try_from(random.below(1 << 17)).unwrap(),
+                read_unregistered: 1,
+                write_registered: 2,
+                write_unregistered: u32::MAX,
+            };
+            let entry = PublishedEntry { order: random.below(u64::MAX), crossovers };
+            let name =
+                ("dafs+tcp".to_owned(), ["key a", "local"][usize::from(random.is_one_in(2))].to_owned());
+            Change::Published(name, (!random.is_one_in(3)).then_some(entry))
         }
         2 => {
             let clients = (0..random.below(4)).map(|_| [u8::try_from(random.below(256)).unwrap(); 16]);
