@@ -91,7 +91,8 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
         Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
         Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
         Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
-        Benchmark::Crossover { time, .. } => serde_json::json!({ "time": time }),
+        Benchmark::Compare { time, .. } => serde_json::json!({ "time": time }),
+        Benchmark::Crossover { time, publish, .. } => serde_json::json!({ "time": time, "publish": publish }),
         _ => Value::Null,
     };
     let uses = uses(benchmark);
@@ -176,6 +177,9 @@ fn uses(benchmark: &Benchmark) -> Uses {
     match benchmark {
         Benchmark::Latency(_) | Benchmark::Crossover { .. } => Uses { queue_depth: Nothing, ..all },
         Benchmark::Bandwidth(_) | Benchmark::Iops(_) => all,
+        Benchmark::Compare { .. } => {
+            Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, mounts: Many, ..own }
+        }
         Benchmark::Overlap(_) => {
             // A mount has no call that begins a transfer and returns.
             Uses { queue_depth: Nothing, method: One, registered: One, mounts: Nothing, ..all }

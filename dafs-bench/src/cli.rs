@@ -37,6 +37,7 @@ Examples:
   dafs-bench iops --transport shm --queue-depth 1,16,64
   dafs-bench crossover --transport tcp,shm --plot crossover.svg
   dafs-bench overlap --transport shm --plot overlap.svg
+  dafs-bench compare --html compare.html             # beside NFS, sockets and local files: a report
   dafs-bench noncontiguous --segments 128 --plot noncontiguous.svg
   dafs-bench mixed --transport shm --dir /var/tmp    # does a client that reads the disk slow down one that reads the cache?
   dafs-bench idle --sessions 1000                    # CPU and memory of sessions that do nothing
@@ -79,6 +80,30 @@ pub enum Benchmark {
         /// Repeat sizes near the crossings for as long as the run has not taken this many seconds, 0 to 86400.
         #[arg(long, default_value_t = 110.0, value_parser = parse_time, value_name = "SECONDS")]
         time: f64,
+        /// Have --server export the crossings that were found, also to later sessions.
+        ///
+        /// They are for all clients that prove the same key (--key-file) over the same transport. The server's key file must give the
+        /// key the right `publish`. Without a key, they are for clients of the same network, and only root and the server's user on its
+        /// host may publish them.
+        #[arg(long, requires = "server")]
+        publish: bool,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Compare dafs with the local file system, NFS and plain sockets, and write a report.
+    ///
+    /// Measures the time of single reads and writes, the rate of large and of small ones, calls on names, overlap with computation, and the
+    /// CPU of the client. Transports of dafs: --transport. NFS is libnfs with NFS-Ganesha, which are started and stopped, as root (Debian:
+    /// nfs-ganesha nfs-ganesha-vfs libnfs13); --peer-mount adds a mounted file system. All take turns, in rounds, until the medians are
+    /// known to 5 % or --time is over. The report is one HTML file, with figures, tables, the machine, and what the papers found.
+    Compare {
+        /// Measure for this many seconds, 1 to 86400; each case is measured three times in any case.
+        #[arg(long, default_value_t = 240.0, value_parser = parse_time, value_name = "SECONDS")]
+        time: f64,
+        /// Write the report to this file.
+        #[arg(long, default_value = "dafs-compare.html", value_name = "FILE")]
+        html: PathBuf,
         /// The options of all benchmarks.
         #[command(flatten)]
         options: Options,

@@ -24,7 +24,7 @@ pub enum Pin {
 pub struct Pins {
     /// For the client: the thread that measures.
     pub client: Vec<usize>,
-    /// For servers: raw ones and `dafs-server` alike. Peers with many threads are not pinned.
+    /// For servers: raw ones, `dafs-server` and those of peers alike.
     pub server: Vec<usize>,
     /// All CPUs allowed at the start, to undo a pinning.
     pub all: Vec<usize>,
@@ -48,9 +48,14 @@ impl Pins {
         self.all.len() == 1 || !self.client.is_empty() && self.client == self.server
     }
 
+    /// The CPUs that a server may use.
+    pub fn servers(&self) -> &[usize] {
+        if self.server.is_empty() { &self.all } else { &self.server }
+    }
+
     /// Pins the calling thread as a server; failing to is not an error, for it only adds noise.
     pub fn be_server(&self) {
-        Self::apply(if self.server.is_empty() { &self.all } else { &self.server });
+        Self::apply(self.servers());
     }
 
     /// Pins the calling thread as a client.

@@ -53,6 +53,9 @@ pub struct Plan {
     pub sessions: usize,
     /// Rounds.
     pub repeats: u32,
+    /// Rounds are added while medians are not known.
+    #[serde(skip)]
+    pub settles: bool,
     /// What is repeated beyond them, for `crossover`, is repeated before this.
     #[serde(skip)]
     pub until: Option<Instant>,
@@ -111,6 +114,11 @@ impl Plan {
                     },
                 )
             }
+            Benchmark::Compare { options, .. } => (
+                "compare",
+                options,
+                Defaults { sizes: vec![4 * KIB], registered: Registered::Yes, ..Defaults::default() },
+            ),
             Benchmark::Overlap(options) => (
                 "overlap",
                 options,
@@ -233,6 +241,8 @@ impl Plan {
             segments: options.segments.unwrap_or(SEGMENTS),
             sessions: 1,
             repeats: options.repeats.unwrap_or(defaults.repeats),
+            // Who says how many gets as many, and crossover adds its own.
+            settles: options.repeats.is_none() && benchmark != "crossover",
             until: None,
             directories: 1,
             budget: Budget {

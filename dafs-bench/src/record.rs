@@ -20,6 +20,32 @@ pub enum Op {
     Copy,
 }
 
+/// A call on a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NameOp {
+    /// Making an empty file, opening it and closing it.
+    Create,
+    /// Looking at its attributes.
+    Stat,
+    /// Removing it.
+    Remove,
+}
+
+impl NameOp {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Create, Self::Stat, Self::Remove];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Stat => "stat",
+            Self::Remove => "remove",
+        }
+    }
+}
+
 /// How file data travels between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -109,6 +135,9 @@ pub struct Row {
     pub transport: String,
     /// What was done.
     pub op: Option<Op>,
+    /// Which call on a name (`compare` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_op: Option<NameOp>,
     /// How the data travelled.
     pub method: Option<Method>,
     /// Whether the client's memory was registered beforehand.
@@ -155,14 +184,26 @@ pub struct Row {
     /// The rounds are further apart than [`SPREAD_MAX`], also when measured again: something else ran meanwhile.
     #[serde(skip_serializing_if = "is_false")]
     pub disturbed: bool,
-    /// Share of computation in the time of one blocking step (`overlap` only).
+    /// With 95 % confidence, the median of the figure that the limit bounds is between this and `high`, in its unit.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// See `low`.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// That is further than 5 % from the median, also after three times as many rounds.
+    #[serde(skip_serializing_if = "is_false")]
+    pub unsettled: bool,
+    /// What it took of CPUs.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuRow>,
+    /// Share of computation in the time of one blocking step (`overlap` and `compare`).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
     /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `c`, `pipeline`, `fairness`,
-    /// `mpi`, `views`).
+    /// `mpi`, `views`, `compare`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
-    /// Share of one CPU that the process took, in percent (`idle` only).
+    /// Share of one CPU that the process took, in percent (`idle`; `compare`: of the client, for `bandwidth`).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
     /// Sessions that were open (`idle` and `fairness` only).
@@ -213,6 +254,46 @@ impl Row {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// What an operation takes of CPUs, in nanoseconds; medians over the rounds. A process that spins takes all that it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct CpuRow {
+    /// Of this process, the client.
+    #[serde(serialize_with = "rounded")]
+    pub client_cpu_ns: Option<f64>,
+    /// The same for a MiB of data.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub client_cpu_ns_per_mib: Option<f64>,
+    /// Of the server's process, where it is on this machine.
+    #[serde(serialize_with = "rounded")]
+    pub server_cpu_ns: Option<f64>,
+    /// The same for a MiB of data.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub server_cpu_ns_per_mib: Option<f64>,
+    /// Of both ends of the limit together.
+    #[serde(serialize_with = "rounded")]
+    pub limit_cpu_ns: Option<f64>,
+    /// The same for a MiB of data.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub limit_cpu_ns_per_mib: Option<f64>,
+}
+
+impl CpuRow {
+    /// Of an operation of so many bytes; `None` where nothing is known. Of operations below 4 KiB a MiB says nothing.
+    pub fn of(bytes: usize, client: Option<f64>, server: Option<f64>, limit: Option<f64>) -> Option<Self> {
+        let per_mib =
+            |ns: Option<f64>| ns.filter(|_| bytes >= 4096).map(|ns| ns * (1 << 20) as f64 / bytes as f64);
+        let row = Self {
+            client_cpu_ns: client,
+            client_cpu_ns_per_mib: per_mib(client),
+            server_cpu_ns: server,
+            server_cpu_ns_per_mib: per_mib(server),
+            limit_cpu_ns: limit,
+            limit_cpu_ns_per_mib: per_mib(limit),
+        };
+        (row != Self::default()).then_some(row)
+    }
 }
 
 /// The part of a [`Row`] that `mpi` fills.
@@ -392,6 +473,8 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
     /// A bound or reference: drawn dashed and grey.
     pub reference: bool,
+    /// Where the medians are with 95 % confidence: x, the least and the greatest y; in order of x. Empty where it is not known.
+    pub band: Vec<(f64, f64, f64)>,
 }
 
 /// One vertical line, or an interval along the horizontal axis.

@@ -85,6 +85,10 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     // What was broken off is no result.
     interrupt::check()?;
     outcome.mark_disturbed();
+    if let Benchmark::Compare { html, .. } = &cli.benchmark {
+        report::html::write(&outcome, &machine, html)?;
+        progress.say(&format!("the report is in {}", html.display()));
+    }
     publish(&outcome, &machine, options)
 }
 
@@ -139,6 +143,7 @@ impl Benchmark {
             | Self::Bandwidth(options)
             | Self::Iops(options)
             | Self::Crossover { options, .. }
+            | Self::Compare { options, .. }
             | Self::Overlap(options)
             | Self::Noncontiguous(options)
             | Self::Listio(options)
@@ -317,7 +322,15 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
     if options.plot.as_deref().is_some_and(is_stdout) {
         bail!("cannot use --plot -: name a file");
     }
-    for path in [&options.json, &options.plot].into_iter().flatten().filter(|path| !is_stdout(path)) {
+    let html = match benchmark {
+        Benchmark::Compare { html, .. } => Some(html),
+        _ => None,
+    };
+    for path in [options.json.as_ref(), options.plot.as_ref(), html]
+        .into_iter()
+        .flatten()
+        .filter(|path| !is_stdout(path))
+    {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             bail!("cannot write {}: no such directory {}", path.display(), folder.display());

@@ -231,12 +231,7 @@ pub struct Usage {
 /// What the process `id` (`self` or a number) has used, from `/proc`.
 pub fn usage(id: &str) -> io::Result<Usage> {
     let process = std::path::Path::new("/proc").join(id);
-    let mut cpu_ns = 0;
-    for task in std::fs::read_dir(process.join("task"))? {
-        // A thread may end between the listing and the look at it.
-        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        cpu_ns += text.split(' ').next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    }
+    let cpu_ns = cpu_ns(id)?;
     let status = std::fs::read_to_string(process.join("status"))?;
     let memory_kib = |name: &str| -> u64 {
         let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
@@ -244,6 +239,23 @@ pub fn usage(id: &str) -> io::Result<Usage> {
     };
     let queues_kib = device_queues_kib(&process)?;
     Ok(Usage { cpu_ns, memory_kib: memory_kib("RssAnon:") + memory_kib("RssShmem:") + queues_kib })
+}
+
+/// Time that the threads of the process `id`, of those still there, have run on CPUs, in nanoseconds.
+pub fn cpu_ns(id: &str) -> io::Result<u64> {
+    let mut cpu_ns = 0;
+    for task in std::fs::read_dir(std::path::Path::new("/proc").join(id).join("task"))? {
+        // A thread may end between the listing and the look at it.
+        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        cpu_ns += text.split(' ').next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(cpu_ns)
+}
+
+/// Time that this process has run on CPUs, with threads that have ended, in nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// Queues of RDMA devices that a process has mapped, in KiB.

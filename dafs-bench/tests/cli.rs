@@ -274,3 +274,114 @@ fn latency_beside_the_nfs_peer_has_rows_of_both() {
         }
     }
 }
+
+/// The server of this build, made if it is not there.
+fn server_program() -> std::path::PathBuf {
+    let server = Path::new(env!("CARGO_BIN_EXE_dafs-bench")).with_file_name("dafs-server");
+    if std::env::var_os("DAFS_PROGRAMS_BUILT").is_none() {
+        let built = Command::new(env!("CARGO")).args(["build", "-p", "dafs-server"]).status().unwrap();
+        assert!(built.success());
+    }
+    server
+}
+
+/// A server that ends with its test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn compare_writes_a_page_and_leaves_nothing_else() {
+    let (server, directory, out) =
+        (server_program(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let page = out.path().join("compare.html");
+    let mut arguments =
+        vec!["compare", "--time", "0.1", "--seconds", "0.005", "--html", page.to_str().unwrap()];
+    arguments.extend([
+        "--server-program",
+        server.to_str().unwrap(),
+        "--dir",
+        directory.path().to_str().unwrap(),
+    ]);
+    let output = dafs_bench(&[&arguments[..], &["--json", "-"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["rows"].as_array().unwrap();
+    for (who, axis) in [
+        ("local", "latency"),
+        ("sockets", "latency"),
+        ("tcp", "latency"),
+        ("shm", "latency"),
+        ("tcp", "bandwidth"),
+        ("shm", "rate"),
+        ("local", "names"),
+        ("tcp", "names"),
+    ] {
+        let row = rows.iter().find(|row| row["transport"] == who && row["case"] == axis);
+        let row = row.unwrap_or_else(|| panic!("no {axis} of {who}: {document}"));
+        assert!(row["rounds"].as_u64().unwrap() >= 3 && row["low"].as_f64() <= row["high"].as_f64(), "{row}");
+    }
+    let tcp = rows.iter().find(|row| row["transport"] == "tcp" && row["case"] == "bandwidth").unwrap();
+    for what in ["client_cpu_ns", "server_cpu_ns", "client_cpu_ns_per_mib", "cpu_percent"] {
+        assert!(tcp[what].as_f64().is_some_and(|figure| figure > 0.0), "{what}: {tcp}");
+    }
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("91 %") && html.ends_with("</html>\n"));
+    // NFS takes part, or a note says why it does not.
+    let has_nfs = rows.iter().any(|row| row["transport"] == "nfs");
+    assert!(has_nfs || document["notes"].to_string().contains("no rows for nfs: "), "{document}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn crossover_of_a_server_that_runs_takes_its_time_and_publishes() {
+    use std::io::{BufRead, BufReader};
+    let directory = tempfile::tempdir().unwrap();
+    let export = format!("data={}", directory.path().display());
+    let mut server = Command::new(server_program());
+    server.args(["--export", &export, "--listen", "tcp://127.0.0.1:0", "--no-calibrate", "--log", "warn"]);
+    let mut server = Running(server.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| line.strip_prefix("listening ").map(str::to_owned)).unwrap();
+    let address = format!("{}/data", address.trim());
+    let run = |time: &str, more: &[&str]| {
+        let arguments =
+            ["crossover", "--server", &address, "--time", time, "--sizes", "1024,8192", "--json", "-"];
+        let arguments = [&arguments[..], &["--repeats", "1", "--seconds", "0.001"], more].concat();
+        let output = dafs_bench(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let rounds = |document: &serde_json::Value| -> u64 {
+        document["rows"].as_array().unwrap().iter().map(|row| row["rounds"].as_u64().unwrap()).sum()
+    };
+    // Without time each is measured once; with time more often, unless all is certain.
+    let brief = run("0", &[]);
+    assert_eq!(rounds(&brief), brief["rows"].as_array().unwrap().len() as u64);
+    assert_eq!(brief["options"]["time"], 0.0);
+    let published = run("1", &["--publish"]);
+    assert!(rounds(&published) >= rounds(&brief));
+    assert!(published["notes"].to_string().contains("published for tcp: reads from "), "{published}");
+    // What was published is what the next session is told, as far as it was found for certain.
+    let told = run("0", &[]);
+    for (found, told) in
+        published["crossings"].as_array().unwrap().iter().zip(told["crossings"].as_array().unwrap())
+    {
+        if let Some(measured) = found["measured_bytes"].as_u64() {
+            assert_eq!(told["exported_bytes"].as_u64(), Some(measured), "{found} {told}");
+        }
+    }
+    drop(server);
+    let output = dafs_bench(&["crossover", "--publish"]);
+    assert!(
+        !output.status.success() && text(&output.stderr).contains("--server"),
+        "{}",
+        text(&output.stderr)
+    );
+}

@@ -19,6 +19,7 @@ use crate::load::{Budget, Load, Work};
 use crate::machine::Pins;
 use crate::record::{Op, Unit};
 use crate::stats::Samples;
+use crate::sys;
 
 pub use file::AlignedBuf;
 
@@ -60,6 +61,24 @@ pub enum Limit {
     Memcpy,
     /// Copy out of another process's memory by cross-memory attach.
     CrossMemory,
+}
+
+/// What a limit took, once.
+#[derive(Debug, Clone, Copy)]
+pub struct Figure {
+    /// In the unit that was asked for.
+    pub value: f64,
+    /// Time that all its ends together spent on CPUs, in nanoseconds an operation.
+    pub cpu_ns: f64,
+}
+
+impl Figure {
+    /// One after the other: times add; of rates, the times that they stand for do.
+    fn and(self, other: Self, unit: Unit) -> Self {
+        let (a, b) = (self.value, other.value);
+        let value = if unit == Unit::Us { a + b } else { 1.0 / (1.0 / a + 1.0 / b) };
+        Self { value, cpu_ns: self.cpu_ns + other.cpu_ns }
+    }
 }
 
 /// What a limit runs on.
@@ -124,19 +143,17 @@ impl Limit {
         }
     }
 
-    /// Runs it once for the budget of the stage; its value for `load` in `unit`.
+    /// Runs it once for the budget of the stage; its figure for `load` in `unit`, and what it took of CPUs.
     pub fn measure(
         self,
         load: &Load,
         unit: Unit,
         stage: &Stage<'_>,
         samples: &mut Samples,
-    ) -> anyhow::Result<f64> {
-        let sum = |parts: [Self; 2], samples: &mut Samples| -> anyhow::Result<f64> {
+    ) -> anyhow::Result<Figure> {
+        let sum = |parts: [Self; 2], samples: &mut Samples| -> anyhow::Result<Figure> {
             let [a, b] = parts.map(|part| part.measure(load, unit, stage, samples));
-            let (a, b) = (a?, b?);
-            // Times add; of rates, the times that they stand for do.
-            Ok(if unit == Unit::Us { a + b } else { 1.0 / (1.0 / a + 1.0 / b) })
+            Ok(a?.and(b?, unit))
         };
         match self {
             Self::RingFile => sum([Self::Ring, Self::File], samples),
@@ -146,19 +163,24 @@ impl Limit {
                 let read = Load { op: Op::Read, ..*load };
                 let stream = Self::TcpStream.measure(&read, unit, stage, samples)?;
                 let file = Self::File.measure(load, unit, stage, samples)?;
-                Ok(if unit == Unit::Us { stream + file } else { 1.0 / (1.0 / stream + 1.0 / file) })
+                Ok(stream.and(file, unit))
             }
             simple => {
                 samples.clear();
+                samples.take_done();
+                let before = sys::process_cpu_ns();
                 let work = simple.run(load, stage, samples).with_context(|| {
                     format!("cannot take the raw limit `{}` of {} bytes", self.name(load.op), load.bytes)
                 })?;
-                value(work, load.bytes, unit, samples)
+                let cpu_ns = sys::process_cpu_ns().saturating_sub(before) as f64
+                    / samples.take_done().max(work.ops).max(1) as f64;
+                Ok(Figure { value: value(work, load.bytes, unit, samples)?, cpu_ns })
             }
         }
     }
 
-    fn run(self, load: &Load, stage: &Stage<'_>, samples: &mut Samples) -> anyhow::Result<Work> {
+    /// Runs it once, where it is no sum.
+    pub(crate) fn run(self, load: &Load, stage: &Stage<'_>, samples: &mut Samples) -> anyhow::Result<Work> {
         match self {
             Self::Ring => ring::spinning(stage, samples),
             Self::Doorbell => ring::sleeping(stage, samples),

@@ -131,14 +131,18 @@ fn best_buffer(
     if sizes.request.max(sizes.reply) >= CHOOSE_FROM_BYTES {
         let trial = Budget { duration: stage.budget.duration / 4, ..stage.budget };
         for buffer in SOCKET_BUFFERS {
-            let rate = run(buffer, trial, samples)?.ops_per_s();
+            let work = run(buffer, trial, samples)?;
+            samples.count_done(work.ops);
+            let rate = work.ops_per_s();
             if rate > best.0 {
                 best = (rate, buffer);
             }
         }
     }
     samples.clear();
-    run(best.1, stage.budget, samples)
+    let work = run(best.1, stage.budget, samples)?;
+    samples.count_done(work.ops);
+    Ok(work)
 }
 
 /// Runs the two ends on a thread each, pinned as the stage says.

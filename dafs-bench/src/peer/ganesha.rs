@@ -34,6 +34,7 @@ pub(crate) struct Ganesha {
     stop: Option<mpsc::Sender<()>>,
     // The children are tethered to the thread that started them, so it stays.
     thread: Option<JoinHandle<()>>,
+    process: u32,
 }
 
 impl Ganesha {
@@ -62,7 +63,7 @@ impl Ganesha {
             });
             match started {
                 Ok((servers, connected)) => {
-                    let _ = tell.send(Ok(connected));
+                    let _ = tell.send(Ok((servers.ganesha.id(), connected)));
                     // Ends when the sender is dropped.
                     let _ = stopped.recv();
                     drop(servers);
@@ -72,9 +73,16 @@ impl Ganesha {
                 }
             }
         });
-        let ganesha = Self { stop: Some(stop), thread: Some(thread) };
-        let connected = told.recv().map_err(|_| anyhow!("the thread that starts NFS-Ganesha panicked"))??;
+        let mut ganesha = Self { stop: Some(stop), thread: Some(thread), process: 0 };
+        let (process, connected) =
+            told.recv().map_err(|_| anyhow!("the thread that starts NFS-Ganesha panicked"))??;
+        ganesha.process = process;
         Ok((ganesha, connected))
+    }
+
+    /// Time that it has spent on CPUs, in nanoseconds.
+    pub(crate) fn cpu_ns(&self) -> std::io::Result<u64> {
+        sys::cpu_ns(&self.process.to_string())
     }
 }
 

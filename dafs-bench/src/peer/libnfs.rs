@@ -11,7 +11,7 @@ use std::rc::Rc;
 use anyhow::{Context, anyhow, bail, ensure};
 use libloading::Library;
 
-use crate::record::Op;
+use crate::record::{NameOp, Op};
 
 /// Sonames with the signatures below, in order of preference.
 const SONAMES: [&str; 2] = ["libnfs.so.13", "libnfs.so.14"];
@@ -39,6 +39,10 @@ struct Api {
         Callback,
         *mut c_void,
     ) -> c_int,
+    nfs_creat: unsafe extern "C" fn(*mut c_void, *const c_char, c_int, *mut *mut c_void) -> c_int,
+    nfs_close: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+    nfs_stat64: unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_void) -> c_int,
+    nfs_unlink: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
     nfs_get_fd: unsafe extern "C" fn(*mut c_void) -> c_int,
     nfs_which_events: unsafe extern "C" fn(*mut c_void) -> c_int,
     nfs_service: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
@@ -80,6 +84,10 @@ impl Api {
             nfs_pwrite: symbol!(b"nfs_pwrite\0"),
             nfs_pread_async: symbol!(b"nfs_pread_async\0"),
             nfs_pwrite_async: symbol!(b"nfs_pwrite_async\0"),
+            nfs_creat: symbol!(b"nfs_creat\0"),
+            nfs_close: symbol!(b"nfs_close\0"),
+            nfs_stat64: symbol!(b"nfs_stat64\0"),
+            nfs_unlink: symbol!(b"nfs_unlink\0"),
             nfs_get_fd: symbol!(b"nfs_get_fd\0"),
             nfs_which_events: symbol!(b"nfs_which_events\0"),
             nfs_service: symbol!(b"nfs_service\0"),
@@ -196,6 +204,31 @@ impl File {
             }
         };
         self.check(moved, wanted)
+    }
+
+    /// Makes, looks at or removes the file `name` in the export's root, and waits.
+    pub(crate) fn name(&mut self, op: NameOp, name: &str) -> anyhow::Result<()> {
+        let path = CString::new(format!("/{name}"))?;
+        // SAFETY: context and path are live; `made` is written on success only, and closed once; a `struct nfs_stat_64` has 17 numbers of
+        // 64 bits at most, for which there is room.
+        let outcome = unsafe {
+            match op {
+                NameOp::Create => {
+                    let mut made = std::ptr::null_mut();
+                    match (self.api.nfs_creat)(self.nfs, path.as_ptr(), 0o644, &raw mut made) {
+                        0 => (self.api.nfs_close)(self.nfs, made),
+                        error => error,
+                    }
+                }
+                NameOp::Stat => {
+                    let mut attributes = [0u64; 64];
+                    (self.api.nfs_stat64)(self.nfs, path.as_ptr(), attributes.as_mut_ptr().cast())
+                }
+                NameOp::Remove => (self.api.nfs_unlink)(self.nfs, path.as_ptr()),
+            }
+        };
+        ensure!(outcome == 0, "cannot {} {name}: {}", op.name(), self.error());
+        Ok(())
     }
 
     /// Starts to transfer the whole buffer of the slot `index`, which must be idle.

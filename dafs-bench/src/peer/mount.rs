@@ -13,9 +13,9 @@ use crate::cli::Mount;
 use crate::clock::nanoseconds;
 use crate::limit::AlignedBuf;
 use crate::load::{Budget, DATA_FILE, Deadline, FILE_BYTES, Load, Offsets, Work};
-use crate::record::Op;
+use crate::record::{NameOp, Op};
 use crate::stats::Samples;
-use crate::subject::Subject;
+use crate::subject::{Subject, names_in};
 
 /// One file on a mounted file system.
 pub struct Mounted {
@@ -110,6 +110,11 @@ impl Subject for Mounted {
         (!load.bytes.is_multiple_of(unit)).then(|| {
             format!("no rows for {name} of {} bytes: O_DIRECT takes multiples of {unit} there", load.bytes)
         })
+    }
+
+    fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        let directory = self.path.0.parent().context("no directory")?;
+        names_in(directory, op, budget, samples).map(Some)
     }
 
     /// As many threads as operations in flight.

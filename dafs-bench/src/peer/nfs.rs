@@ -8,24 +8,24 @@ use crate::load::{Budget, Load, Work, compute};
 use crate::machine::Pins;
 use crate::peer::ganesha::Ganesha;
 use crate::peer::libnfs::{self, File};
-use crate::record::Op;
+use crate::record::{NameOp, Op};
 use crate::stats::Samples;
 use crate::subject::Subject;
+use crate::subject::names::cycle;
 
 /// One file, open over NFS.
 pub struct Nfs {
     // Before the server, so that the connection is closed first.
     file: File,
-    _server: Ganesha,
+    server: Ganesha,
 }
 
 impl Nfs {
-    /// Starts a server on `directory` and opens `file` in it. The server may use all CPUs of `pins`: it has many
-    /// threads, and one CPU for all of them would not do it justice.
+    /// Starts a server on `directory` and opens `file` in it. Server and client are pinned as those of dafs are.
     pub fn start(directory: &Path, file: &str, pins: &Pins) -> anyhow::Result<Self> {
         libnfs::available()?;
-        let (server, file) = Ganesha::start(directory, file, &pins.all, File::open)?;
-        Ok(Self { file, _server: server })
+        let (server, file) = Ganesha::start(directory, file, pins.servers(), File::open)?;
+        Ok(Self { file, server })
     }
 
     /// One operation after the other through the blocking calls.
@@ -83,6 +83,14 @@ impl Subject for Nfs {
     fn supports(&self, load: &Load) -> bool {
         // libnfs offers no call for the null procedure on a mounted context.
         matches!(load.op, Op::Read | Op::Write)
+    }
+
+    fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        cycle(op, budget, samples, |call, name| self.file.name(call, name)).map(Some)
+    }
+
+    fn server_cpu_ns(&self) -> Option<u64> {
+        self.server.cpu_ns().ok()
     }
 
     fn run(&mut self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {

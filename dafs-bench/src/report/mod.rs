@@ -1,6 +1,8 @@
 //! How an [`Outcome`](crate::record::Outcome) is shown. Nothing here knows what was run.
 
+pub mod html;
 pub mod json;
+pub(crate) mod papers;
 pub mod plot;
 pub mod table;
 

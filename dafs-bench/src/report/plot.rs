@@ -119,7 +119,9 @@ fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
     let points = || panel.curves.iter().flat_map(|curve| curve.points.iter());
     let marks = || panel.marks.iter().flat_map(|mark| [Some(mark.x), mark.to]).flatten();
     let x = Divided::of(&panel.x, points().map(|point| point.0).chain(marks()));
-    let y = Divided::of(&panel.y, points().map(|point| point.1));
+    let bands =
+        panel.curves.iter().flat_map(|curve| curve.band.iter().flat_map(|(_, low, high)| [*low, *high]));
+    let y = Divided::of(&panel.y, points().map(|point| point.1).chain(bands));
     let (x_low, x_high) = (x.low, x.high);
     let (y_low, y_high) = (y.low, y.high);
     let mut axes = ChartBuilder::on(&area)
@@ -162,6 +164,12 @@ fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
                 axes.draw_series(ends)?;
             }
         }
+    }
+    for curve in panel.curves.iter().filter(|curve| !curve.band.is_empty()) {
+        let (style, ..) = legend.look(&curve.name);
+        let (up, down) = (curve.band.iter().map(|(x, low, _)| (*x, *low)), curve.band.iter().rev());
+        let outline: Vec<(f64, f64)> = up.chain(down.map(|(x, _, high)| (*x, *high))).collect();
+        axes.draw_series([Polygon::new(outline, style.color.mix(0.18).filled())])?;
     }
     for curve in &panel.curves {
         let (style, dash, marker) = legend.look(&curve.name);
@@ -457,7 +465,7 @@ mod tests {
             title: "tcp, read".into(),
             x: Axis { label: "size".into(), scale: Scale::LogBytes },
             y: Axis { label: "latency (µs)".into(), scale },
-            curves: vec![Curve { name: "inline".into(), points, reference: false }],
+            curves: vec![Curve { name: "inline".into(), points, reference: false, band: Vec::new() }],
             marks: vec![Mark { name: "measured".into(), x: 4096.0, to: None, dashed: false }],
             remarks: vec!["between 2 KiB and 4 KiB".into()],
         }
@@ -512,8 +520,9 @@ mod tests {
             panel.title = long.repeat(2);
             panel.remarks = vec![long.repeat(2), long.to_owned()];
             let names = (0..count).map(|number| format!("{number} {long}"));
-            panel.curves =
-                names.map(|name| Curve { name, points: vec![(256.0, 1.0)], reference: false }).collect();
+            panel.curves = names
+                .map(|name| Curve { name, points: vec![(256.0, 1.0)], reference: false, band: Vec::new() })
+                .collect();
             let panels = vec![panel; columns];
             let svg = render(&Chart { title: long.repeat(2), panels, columns }).unwrap();
             let width: f64 = attribute(svg.lines().next().unwrap(), "width").parse().unwrap();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::machine::Machine;
-use crate::record::{MpiRow, Outcome, Row};
+use crate::record::{CpuRow, MpiRow, NameOp, Outcome, Row};
 use crate::report::{crossing as faster, figure, size, threshold};
 
 /// Draws `outcome` as text that ends with a newline.
@@ -46,14 +46,15 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 40] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 45] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
+    let cpu = |has: fn(&CpuRow) -> bool| rows.iter().filter_map(|row| row.cpu.as_ref()).any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
         ("transport", true),
         ("case", any(|row| row.case.is_some())),
         ("way", mpi(|_| true)),
-        ("op", any(|row| row.op.is_some())),
+        ("op", any(|row| row.op.is_some() || row.name_op.is_some())),
         ("mode", mpi(|mpi| mpi.mode.is_some())),
         ("method", any(|row| row.method.is_some())),
         ("registered", any(|row| row.registered.is_some())),
@@ -88,7 +89,12 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 40] {
         ("added us", any(|row| row.added_us.is_some())),
         ("ratio", any(|row| row.ratio.is_some())),
         ("spread", any(|row| row.ratio_min.is_some())),
+        ("95 %", any(|row| row.low.is_some())),
+        ("client ns", cpu(|cpu| cpu.client_cpu_ns.is_some())),
+        ("server ns", cpu(|cpu| cpu.server_cpu_ns.is_some())),
+        ("limit ns", cpu(|cpu| cpu.limit_cpu_ns.is_some())),
         ("rounds", rounds_differ(rows)),
+        ("known", any(|row| row.unsettled)),
         ("disturbed", any(|row| row.disturbed)),
     ]
 }
@@ -112,7 +118,10 @@ fn cells(row: &Row) -> Vec<String> {
         row.transport.clone(),
         row.case.unwrap_or("-").to_owned(),
         word(Some(mpi.way).filter(|way| !way.is_empty())),
-        row.op.map_or_else(|| "-".to_owned(), |op| op.to_string()),
+        match (row.op, row.name_op) {
+            (Some(op), _) => op.to_string(),
+            (None, name) => name.map_or("-", NameOp::name).to_owned(),
+        },
         word(mpi.mode),
         row.method.map_or_else(|| "-".to_owned(), |method| method.to_string()),
         yes_no(row.registered),
@@ -149,7 +158,14 @@ fn cells(row: &Row) -> Vec<String> {
         row.ratio_min
             .zip(row.ratio_max)
             .map_or_else(|| "-".to_owned(), |(min, max)| format!("{min:.2}-{max:.2}")),
+        row.low
+            .zip(row.high)
+            .map_or_else(|| "-".to_owned(), |(low, high)| format!("{}-{}", figure(low), figure(high))),
+        number(row.cpu.and_then(|cpu| cpu.client_cpu_ns)),
+        number(row.cpu.and_then(|cpu| cpu.server_cpu_ns)),
+        number(row.cpu.and_then(|cpu| cpu.limit_cpu_ns)),
         row.rounds.map_or_else(|| "-".to_owned(), |rounds| rounds.to_string()),
+        if row.unsettled { "not to 5 %".to_owned() } else { String::new() },
         if row.disturbed { "disturbed".to_owned() } else { String::new() },
     ]
 }
@@ -246,7 +262,12 @@ mod tests {
                 "added us",
                 "ratio",
                 "spread",
+                "95 %",
+                "client ns",
+                "server ns",
+                "limit ns",
                 "rounds",
+                "known",
                 "disturbed",
             ]
         );

@@ -1,22 +1,25 @@
 //! dafs: a session with a server, and one file open over it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use dafs_client::{
-    Background, Config, File, IoBuffer, Key, MethodOverride, Noncontiguous, OpenOptions, Pending, Provider,
-    RegisteredBuf, RegistrationConfig, Session, Transferred, Url, WaitPolicy, wait_any,
+    Background, Config, Export, File, IoBuffer, Key, MethodOverride, Noncontiguous, OpenOptions, Pending,
+    Provider, RegisteredBuf, RegistrationConfig, Session, Transferred, Url, WaitPolicy, wait_any,
 };
 
 use crate::cli::{Poll, Transport};
 use crate::clock::{Laps, nanoseconds};
 use crate::load::{Budget, DATA_FILE, FILE_BYTES, Load, Offsets, Work, compute};
-use crate::record::{Method, Op};
+use crate::record::{Method, NameOp, Op};
 use crate::stats::Samples;
+use crate::subject::checks::Checks;
 use crate::subject::libdafs::CFile;
 use crate::subject::measured::Subject;
+use crate::subject::names::cycle;
 use crate::subject::server::Server;
 
 /// Credits asked for where the queue depth needs no more.
@@ -70,6 +73,8 @@ struct Link {
     session: Session,
     file: File,
     inline_max: [u32; 2],
+    /// What the last run wrote.
+    stamp: Cell<u8>,
 }
 
 /// What makes a session different from others.
@@ -178,6 +183,7 @@ impl Link {
             inline_max: [agreed.read_inline_max, agreed.write_inline_max],
             session,
             file,
+            stamp: Cell::default(),
         })
     }
 
@@ -214,28 +220,38 @@ impl Link {
     /// One operation after the other through the blocking calls.
     fn run_each(&self, load: &Load, budget: Budget, samples: &mut Samples) -> anyhow::Result<Work> {
         let mut offsets = load.offsets();
+        let mut checks = Checks::new(&self.stamp);
         let wanted = load.bytes;
-        if load.registered {
+        let work = if load.registered {
             let mut buffer = self.buffer(wanted)?;
+            buffer.fill(checks.stamp);
             repeat(budget, samples, || {
                 let offset = offsets.advance();
                 let moved = match load.op {
                     Op::Write => self.file.write_buf_at(&buffer, offset)?,
                     Op::Read | Op::Ping | Op::Copy => self.file.read_buf_at(&mut buffer, offset)?,
                 };
+                checks.moved(load.op, offset, &buffer)?;
                 whole(moved, wanted)
-            })
+            })?
         } else {
-            let mut buffer = vec![0x5a; wanted];
+            let mut buffer = vec![checks.stamp; wanted];
             repeat(budget, samples, || {
                 let offset = offsets.advance();
                 let moved = match load.op {
                     Op::Write => self.file.write_at(&buffer, offset)?,
                     Op::Read | Op::Ping | Op::Copy => self.file.read_at(&mut buffer, offset)?,
                 };
+                checks.moved(load.op, offset, &buffer)?;
                 whole(moved, wanted)
-            })
+            })?
+        };
+        if load.op == Op::Write {
+            let mut written = vec![0; wanted];
+            self.file.read_exact_at(&mut written, checks.last)?;
+            checks.written(&written)?;
         }
+        Ok(work)
     }
 
     /// Many in flight, collected in the order of their submission.
@@ -432,6 +448,53 @@ impl Subject for Dafs {
         Some(u64::from(crossover).min(u64::from(inline_max) + 1))
     }
 
+    fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        let link = self.links.first().context("no session")?;
+        let root = exported(&link.session, &self.target)?;
+        let work = cycle(op, budget, samples, |call, name| {
+            match call {
+                NameOp::Create => drop(root.create(name)?),
+                NameOp::Stat => {
+                    root.metadata(name)?;
+                }
+                NameOp::Remove => root.remove_file(name)?,
+            }
+            Ok(())
+        })?;
+        Ok(Some(work))
+    }
+
+    fn server_cpu_ns(&self) -> Option<u64> {
+        self.server.as_ref().and_then(|server| server.cpu_ns().ok())
+    }
+
+    fn publish(&mut self, found: &[(Op, bool, Option<u64>)]) -> anyhow::Result<String> {
+        let link = self.links.first().context("no session")?;
+        let thresholds = link.session.limits()?.thresholds;
+        let mut crossovers = thresholds.crossovers;
+        for &(op, registered, bytes) in found {
+            let (size, inline_max) = match (op, registered) {
+                (Op::Write, true) => (&mut crossovers.write_registered, thresholds.write_inline_max),
+                (Op::Write, false) => (&mut crossovers.write_unregistered, thresholds.write_inline_max),
+                (_, true) => (&mut crossovers.read_registered, thresholds.read_inline_max),
+                (_, false) => (&mut crossovers.read_unregistered, thresholds.read_inline_max),
+            };
+            let never = u64::from(inline_max) + 1;
+            *size = u32::try_from(bytes.unwrap_or(never).clamp(1, never)).unwrap_or(u32::MAX);
+        }
+        link.session.publish(crossovers).with_context(|| {
+            format!("cannot publish the crossovers of {}; --publish needs the right to", self.target.address)
+        })?;
+        Ok(format!(
+            "published for {}: reads from {} bytes (registered memory) and {} (ordinary), writes from {} and {}; new sessions use them",
+            self.transport(),
+            crossovers.read_registered,
+            crossovers.read_unregistered,
+            crossovers.write_registered,
+            crossovers.write_unregistered
+        ))
+    }
+
     fn rest(&mut self) -> anyhow::Result<()> {
         match &self.server {
             Some(server) if self.spins() => server.pause(),
@@ -457,13 +520,19 @@ fn connect(target: &Target, config: &Config) -> anyhow::Result<(Session, File)> 
         Transport::Verbs => Provider::Verbs,
     };
     ensure!(session.provider() == provider, "the session took {:?}, not {provider:?}", session.provider());
+    let export = exported(&session, target)?;
+    let file = export.open_with(target.file, OpenOptions::new().read(true).write(true).create(true))?;
+    Ok((session, file))
+}
+
+/// The root of the export.
+fn exported(session: &Session, target: &Target) -> anyhow::Result<Export> {
+    let url = Url::parse(target.address.as_ref())?;
     let Some(export) = &url.export else {
         bail!("cannot use {}: it names no export; write SERVER/EXPORT", target.address)
     };
     let export = std::str::from_utf8(export).context("the export's name is not UTF-8")?;
-    let export = session.mount(export)?;
-    let file = export.open_with(target.file, OpenOptions::new().read(true).write(true).create(true))?;
-    Ok((session, file))
+    Ok(session.mount(export)?)
 }
 
 /// Calls `step` until the budget is used up.

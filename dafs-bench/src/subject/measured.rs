@@ -1,7 +1,7 @@
 //! What is measured, one client of it.
 
 use crate::load::{Budget, Load, Work};
-use crate::record::Op;
+use crate::record::{NameOp, Op};
 use crate::stats::Samples;
 
 /// A client with a file open, ready to be given work. Blocking; used by one thread.
@@ -46,6 +46,23 @@ pub trait Subject {
     /// The size from which the session would choose Direct, as the server exported it.
     fn exported_threshold(&self, op: Op, registered: bool) -> Option<u64> {
         let _ = (op, registered);
+        None
+    }
+
+    /// Has the server export these crossings from now on; in words what it exports. `None` is a method that never pays.
+    fn publish(&mut self, found: &[(Op, bool, Option<u64>)]) -> anyhow::Result<String> {
+        let _ = found;
+        anyhow::bail!("cannot publish crossovers of {}: only dafs exports them", self.transport())
+    }
+
+    /// Makes, looks at and removes files until `budget` is used up, and records the times of `op`; `None` where it has no such calls.
+    fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        let _ = (op, budget, samples);
+        Ok(None)
+    }
+
+    /// Time that its server has spent on CPUs, in nanoseconds; `None` where that cannot be told.
+    fn server_cpu_ns(&self) -> Option<u64> {
         None
     }
 

@@ -12,14 +12,17 @@ use crate::subject::server::Server;
 use crate::sys::Usage;
 
 pub mod bulk;
+pub(crate) mod checks;
 pub mod dafs;
 pub(crate) mod libdafs;
 pub mod list;
 pub mod measured;
+pub mod names;
 pub mod pieces;
 pub mod server;
 
 pub use measured::Subject;
+pub use names::names_in;
 
 /// Two clients of one server.
 pub struct Pair {

@@ -166,6 +166,11 @@ impl Server {
         sys::usage(&self.child.id().to_string()).context("cannot tell what the server uses")
     }
 
+    /// Time that it has spent on CPUs, in nanoseconds.
+    pub fn cpu_ns(&self) -> std::io::Result<u64> {
+        sys::cpu_ns(&self.child.id().to_string())
+    }
+
     /// Stops it where it stands, so that it takes no CPU.
     pub fn pause(&self) -> anyhow::Result<()> {
         Ok(sys::signal_child(self.child.id(), libc::SIGSTOP)?)

@@ -15,7 +15,7 @@ use crate::workload::{Bench, Round, worst_spread};
 const METHODS: [Method; 6] =
     [Method::Inline, Method::Direct, Method::Auto, Method::Eager, Method::ClientInitiated, Method::Hybrid];
 
-pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+pub(super) fn run(bench: &mut Bench<'_>, publish: bool) -> anyhow::Result<()> {
     let plan = bench.plan;
     let subjects = plan.transports.len() + plan.peers.len() + plan.mounts.len();
     let mut parts_left = subjects * plan.ops.len() * plan.directories;
@@ -25,6 +25,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.each_subject(
         |plan, _| vec![plan.poll()],
         |bench, subject| {
+            let before = crossings.len();
             for &op in &bench.plan.ops {
                 let share = bench.plan.until.map(|until| share(Instant::now(), until, parts_left));
                 let points = measure(bench, subject, op, share)?;
@@ -36,6 +37,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
                 }
                 panels.push(panel(subject, op, &rows, &found));
                 crossings.extend(found);
+            }
+            if publish && can_cross(subject, bench.plan) {
+                let found: Vec<_> = crossings[before..].iter().map(to_publish).collect();
+                bench.outcome.notes.push(subject.publish(&found)?);
             }
             Ok(())
         },
@@ -152,10 +157,30 @@ fn crossings_of(subject: &dyn Subject, op: Op, plan: &Plan, points: &[Point]) ->
     plan.registered.iter().map(one).collect()
 }
 
+/// The size from which a server should have clients use direct transfers; `None` is never. Where both are one within their spread, it stays
+/// as it is.
+fn to_publish(crossing: &Crossing) -> (Op, bool, Option<u64>) {
+    let (until, from) = (crossing.inline_until_bytes.unwrap_or(0), crossing.direct_from_bytes);
+    let is_one = |bytes: &u64| *bytes > until && from.is_some_and(|from| *bytes <= from);
+    let size = match (crossing.exported_bytes.filter(is_one), crossing.measured_bytes) {
+        _ if crossing.inline_ends => None,
+        (Some(exported), None) => Some(exported),
+        (_, Some(measured)) => Some(measured),
+        (None, None) => from,
+    };
+    (crossing.op, crossing.registered, size)
+}
+
 /// Size and median time of the rows of one method.
 fn times(rows: &[Row], method: Method, registered: Option<bool>) -> Vec<(f64, f64)> {
     let rows = rows.iter().filter(|row| row.method == Some(method) && row.registered == registered);
     rows.filter_map(|row| Some((row.bytes as f64, row.p50_us?))).collect()
+}
+
+/// Where the medians of one method are.
+fn intervals(rows: &[Row], method: Method, registered: bool) -> Vec<(f64, f64, f64)> {
+    let rows = rows.iter().filter(|row| row.method == Some(method) && row.registered == Some(registered));
+    rows.filter_map(|row| Some((row.bytes as f64, row.low?, row.high?))).collect()
 }
 
 fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) -> Panel {
@@ -164,19 +189,25 @@ fn panel(subject: &dyn Subject, op: Op, rows: &[Row], crossings: &[Crossing]) ->
     for registered in [true, false] {
         for method in METHODS {
             let points = times(rows, method, Some(registered));
+            let band = intervals(rows, method, registered);
             let name = format!("{method}, {}", memory(registered));
-            curves.push(Curve { name, points, reference: false });
+            curves.push(Curve { name, points, reference: false, band });
         }
     }
     if !subject.has_methods() {
         let points = rows.iter().filter_map(|row| Some((row.bytes as f64, row.p50_us?))).collect();
-        curves.push(Curve { name: subject.transport().to_owned(), points, reference: false });
+        curves.push(Curve {
+            name: subject.transport().to_owned(),
+            points,
+            reference: false,
+            band: Vec::new(),
+        });
     }
     // The limits of one panel may differ in kind from size to size; together they are the floor.
     let mut floor: Vec<_> =
         rows.iter().filter_map(|row| Some((row.bytes as f64, row.limit_value?))).collect();
     floor.dedup_by_key(|(bytes, _)| *bytes);
-    curves.push(Curve { name: "raw limit".to_owned(), points: floor, reference: true });
+    curves.push(Curve { name: "raw limit".to_owned(), points: floor, reference: true, band: Vec::new() });
     curves.retain(|curve| !curve.points.is_empty());
     let mut marks = Vec::new();
     let mut remarks = Vec::new();
@@ -253,6 +284,32 @@ mod tests {
         }
         let curves = panel(&Both, Op::Read, &rows, &[]).curves;
         assert_eq!(curves.iter().filter(|curve| !curve.reference).count(), METHODS.len());
+    }
+
+    #[test]
+    fn published_size_is_the_crossing_or_stays_where_both_are_one() {
+        let crossing = |inline_until_bytes, direct_from_bytes, measured_bytes, exported_bytes| Crossing {
+            transport: "tcp".into(),
+            case: None,
+            op: Op::Write,
+            registered: false,
+            inline_until_bytes,
+            direct_from_bytes,
+            inline_ends: false,
+            measured_bytes,
+            exported_bytes,
+        };
+        for (found, size) in [
+            (crossing(Some(1024), Some(4096), Some(1500), Some(3000)), Some(1500)),
+            (crossing(Some(1024), Some(4096), None, Some(3000)), Some(3000)),
+            (crossing(Some(1024), Some(4096), None, Some(1024)), Some(4096)),
+            (crossing(Some(1024), Some(4096), None, None), Some(4096)),
+            (crossing(None, Some(512), None, Some(4096)), Some(512)),
+            (crossing(Some(4096), None, None, Some(512)), None),
+            (Crossing { inline_ends: true, ..crossing(Some(4096), Some(8192), None, Some(512)) }, None),
+        ] {
+            assert_eq!(to_publish(&found), (Op::Write, false, size), "{found:?}");
+        }
     }
 
     #[test]

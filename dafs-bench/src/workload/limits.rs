@@ -3,8 +3,8 @@
 use crate::interrupt;
 use crate::limit::{Limit, Stage};
 use crate::load::Load;
-use crate::record::{Op, Row, Unit};
-use crate::stats::median;
+use crate::record::{CpuRow, Op, Row, Unit};
+use crate::stats::{is_known, median, median_interval};
 use crate::workload::Bench;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
@@ -52,11 +52,15 @@ fn cases(bench: &Bench<'_>) -> Vec<(Limit, Unit, Load)> {
 fn measure(bench: &mut Bench<'_>, limit: Limit, unit: Unit, load: &Load) -> anyhow::Result<Row> {
     let stage = Stage { file: bench.file, pins: bench.pins, verbs: bench.verbs, budget: bench.plan.budget };
     let mut values = Vec::new();
-    let mut p99_us = Vec::new();
+    let (mut p99_us, mut cpu_ns) = (Vec::new(), Vec::new());
     for _ in 0..bench.plan.repeats {
-        values.push(limit.measure(load, unit, &stage, &mut bench.samples)?);
+        let figure = limit.measure(load, unit, &stage, &mut bench.samples)?;
+        values.push(figure.value);
+        cpu_ns.push(figure.cpu_ns);
         p99_us.extend(bench.samples.quantile_us(0.99));
     }
+    let interval = median_interval(values.iter().copied());
+    let is_known = is_known(values.iter().copied());
     let value = median(values);
     let only = |wanted: Unit| value.filter(|_| unit == wanted);
     Ok(Row {
@@ -71,6 +75,10 @@ fn measure(bench: &mut Bench<'_>, limit: Limit, unit: Unit, load: &Load) -> anyh
         limit: Some(limit.name(load.op).to_owned()),
         limit_value: value,
         limit_unit: Some(unit),
+        low: interval.map(|(low, _)| low),
+        high: interval.map(|(_, high)| high),
+        unsettled: !is_known,
+        cpu: CpuRow::of(load.bytes, None, None, median(cpu_ns)),
         ..Row::default()
     })
 }

@@ -207,9 +207,9 @@ fn panel(transport: &str, rows: &[Row]) -> Panel {
         let row = rows.iter().find(|row| row.case == Some(case.name));
         let us = row.and_then(|row| row.p50_us);
         let points = us.map_or_else(Vec::new, |us| vec![(1.0, us), (last, us)]);
-        Curve { name: case.name.to_owned(), points, reference: case.limit.is_none() }
+        Curve { name: case.name.to_owned(), points, reference: case.limit.is_none(), band: Vec::new() }
     };
-    let curve = Curve { name: "held".to_owned(), points: held.collect(), reference: false };
+    let curve = Curve { name: "held".to_owned(), points: held.collect(), reference: false, band: Vec::new() };
     Panel {
         title: transport.to_owned(),
         x: Axis { label: "ranges that another session holds (none at 1)".to_owned(), scale: Scale::Log },

@@ -56,7 +56,7 @@ fn compare(
         let cached_alone = bench.run_subject(pair.cached.as_mut(), &in_cache, budget)?;
         let (disk_beside, cached_beside) = both(bench, pair, &on_disk, &in_cache, budget)?;
         rounds.push(Round {
-            pread_direct: pread_direct?,
+            pread_direct: pread_direct?.value,
             disk_alone: disk_alone.ops_per_s(),
             cached_alone: cached_alone.ops_per_s(),
             disk_beside: disk_beside.ops_per_s(),

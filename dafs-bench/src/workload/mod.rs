@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod binding;
+mod compare;
 mod crossing;
 mod crossover;
 mod fairness;
@@ -24,13 +25,13 @@ use anyhow::Context;
 
 use crate::cli::{Benchmark, Poll};
 use crate::interrupt;
-use crate::limit::{self, Limit, Stage};
+use crate::limit::{self, Figure, Limit, Stage};
 use crate::load::{Budget, Load, Work};
 use crate::machine::Pins;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::record::{Op, Outcome, Row, SPREAD_MAX, Unit};
-use crate::stats::{Samples, median};
+use crate::record::{CpuRow, Op, Outcome, Row, SPREAD_MAX, Unit};
+use crate::stats::{Samples, is_known, median, median_interval};
 use crate::subject::list::evicting;
 use crate::subject::{Subject, Subjects};
 use crate::sys;
@@ -40,6 +41,11 @@ const SAMPLES_MAX: usize = 1 << 20;
 
 /// How often rounds are repeated whose spread is over [`SPREAD_MAX`].
 const AGAIN_MAX: u32 = 2;
+
+/// Rounds are added until all medians are known to 5 %, or there are so many times as many as were asked for.
+const ROUNDS_FACTOR_MAX: usize = 3;
+/// With fewer rounds than this nobody asks for certainty.
+const ROUNDS_CERTAIN_MIN: usize = 3;
 
 /// All that a benchmark runs with.
 pub struct Bench<'a> {
@@ -55,6 +61,8 @@ pub struct Bench<'a> {
     pub progress: &'a Progress,
     subjects: &'a mut dyn Subjects,
     samples: Samples,
+    /// What the last run took of CPUs: nanoseconds an operation, of the client and of the server.
+    cpu_ns: [f64; 2],
     outcome: Outcome,
 }
 
@@ -72,12 +80,16 @@ pub fn run(
     if plan.direct_io {
         evicting(true, file)?()?;
     }
-    let mut bench = Bench { plan, file, pins, verbs, progress, subjects, samples, outcome };
+    let mut bench =
+        Bench { plan, file, pins, verbs, progress, subjects, samples, cpu_ns: [f64::NAN; 2], outcome };
     match benchmark {
         Benchmark::Latency(_) => latency::run(&mut bench)?,
         Benchmark::Bandwidth(_) => bandwidth::run(&mut bench, Unit::MibPerS)?,
         Benchmark::Iops(_) => bandwidth::run(&mut bench, Unit::OpsPerS)?,
-        Benchmark::Crossover { .. } => crossover::run(&mut bench)?,
+        Benchmark::Crossover { publish, .. } => crossover::run(&mut bench, *publish)?,
+        Benchmark::Compare { time, .. } => {
+            compare::run(&mut bench, std::time::Duration::from_secs_f64(*time))?
+        }
         Benchmark::Overlap(_) => overlap::run(&mut bench)?,
         Benchmark::Noncontiguous(_) => noncontiguous::run(&mut bench, false)?,
         Benchmark::Listio(_) => noncontiguous::run(&mut bench, true)?,
@@ -113,6 +125,19 @@ struct Round {
     ops_per_s: f64,
     limit: f64,
     ratio: f64,
+    /// Nanoseconds an operation of the client, the server and both ends of the limit; NaN where it is not known.
+    cpu_ns: [f64; 3],
+}
+
+impl Round {
+    /// The figure that the limit bounds.
+    fn figure(&self, unit: Unit) -> f64 {
+        match unit {
+            Unit::Us => self.p50_us.unwrap_or(f64::NAN),
+            Unit::MibPerS => self.mib_per_s,
+            Unit::OpsPerS => self.ops_per_s,
+        }
+    }
 }
 
 impl Bench<'_> {
@@ -222,7 +247,18 @@ impl Bench<'_> {
         rows
     }
 
-    /// As many rounds of these loads as the plan has, of each load by itself.
+    /// There are not as many rounds as the plan has; or not all medians are known, and there may be more.
+    fn wants_round(&self, rounds: &[Vec<Round>], unit: Unit) -> bool {
+        let (count, wanted) = (rounds.first().map_or(0, Vec::len), self.plan.repeats as usize);
+        let figures =
+            |rounds: &'_ Vec<Round>| rounds.iter().map(|round| round.figure(unit)).collect::<Vec<_>>();
+        let are_known = || rounds.iter().all(|rounds| is_known(figures(rounds)));
+        let may_have_more =
+            self.plan.settles && (ROUNDS_CERTAIN_MIN..ROUNDS_FACTOR_MAX * wanted).contains(&count);
+        count < wanted || may_have_more && !are_known()
+    }
+
+    /// As many rounds of these loads as the plan has, and more where medians are not known; of each load by itself.
     fn rounds(
         &mut self,
         subject: &mut dyn Subject,
@@ -231,7 +267,7 @@ impl Bench<'_> {
         loads: &[Load],
     ) -> anyhow::Result<Vec<Vec<Round>>> {
         let mut rounds = vec![Vec::new(); loads.len()];
-        for _ in 0..self.plan.repeats {
+        while self.wants_round(&rounds, unit) {
             self.one_round(subject, limit, unit, loads, &mut rounds)?;
         }
         Ok(rounds)
@@ -246,15 +282,18 @@ impl Bench<'_> {
         loads: &[Load],
         rounds: &mut [Vec<Round>],
     ) -> anyhow::Result<()> {
-        let limit_value = self.run_limit(subject, limit, unit, &loads[0])?;
-        // Another load is the first in each round: what comes after the limit, or after another load, favours none.
-        let first = rounds[0].len() % loads.len();
-        for index in (first..loads.len()).chain(0..first) {
+        let limit = self.run_limit(subject, limit, unit, &loads[0])?;
+        for index in turns(rounds[0].len(), loads.len()) {
             let work = self.run_subject(subject, &loads[index], self.plan.budget)?;
-            rounds[index].push(self.round(work, &loads[index], unit, limit_value)?);
+            rounds[index].push(self.round(work, &loads[index], unit, limit)?);
             self.progress.step();
         }
         Ok(())
+    }
+
+    fn doing(&mut self, name: &str, load: &Load) {
+        self.progress.doing(format!("{name} {} {} bytes", load.op, load.bytes));
+        self.samples.clear();
     }
 
     fn run_limit(
@@ -263,7 +302,7 @@ impl Bench<'_> {
         limit: Limit,
         unit: Unit,
         load: &Load,
-    ) -> anyhow::Result<f64> {
+    ) -> anyhow::Result<Figure> {
         interrupt::check()?;
         self.progress.doing(format!("{} {} {} bytes", limit.name(load.op), load.op, load.bytes));
         subject.rest()?;
@@ -290,7 +329,8 @@ impl Bench<'_> {
         ));
         self.pins.be_client();
         self.samples.clear();
-        subject.run(load, budget, &mut self.samples).with_context(|| {
+        let before = (sys::process_cpu_ns(), subject.server_cpu_ns());
+        let work = subject.run(load, budget, &mut self.samples).with_context(|| {
             format!(
                 "{}: {} of {} bytes at queue depth {}",
                 subject.transport(),
@@ -298,18 +338,24 @@ impl Bench<'_> {
                 load.bytes,
                 load.queue_depth
             )
-        })
+        })?;
+        let after = (sys::process_cpu_ns(), subject.server_cpu_ns());
+        let per_op = |before: u64, after: u64| after.saturating_sub(before) as f64 / work.ops.max(1) as f64;
+        let server = before.1.zip(after.1).map_or(f64::NAN, |(before, after)| per_op(before, after));
+        self.cpu_ns = [per_op(before.0, after.0), server];
+        Ok(work)
     }
 
-    fn round(&mut self, work: Work, load: &Load, unit: Unit, limit: f64) -> anyhow::Result<Round> {
+    fn round(&mut self, work: Work, load: &Load, unit: Unit, limit: Figure) -> anyhow::Result<Round> {
         let ours = limit::value(work, load.bytes, unit, &mut self.samples)?;
         Ok(Round {
             p50_us: self.samples.quantile_us(0.5),
             p99_us: self.samples.quantile_us(0.99),
             mib_per_s: work.mib_per_s(load.bytes),
             ops_per_s: work.ops_per_s(),
-            limit,
-            ratio: unit.ratio(ours, limit),
+            limit: limit.value,
+            ratio: unit.ratio(ours, limit.value),
+            cpu_ns: [self.cpu_ns[0], self.cpu_ns[1], limit.cpu_ns],
         })
     }
 
@@ -404,6 +450,12 @@ impl Waits {
     }
 }
 
+/// The order of so many subjects in a round: another is the first in each, so that what comes after the last round favours none.
+fn turns(round: usize, count: usize) -> impl Iterator<Item = usize> {
+    let first = round.checked_rem(count).unwrap_or(0);
+    (first..count).chain(0..first)
+}
+
 /// The widest spread of these loads: the greatest ratio of a round over the least.
 fn worst_spread(rounds: &[Vec<Round>]) -> f64 {
     let spread = |rounds: &Vec<Round>| {
@@ -422,6 +474,9 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
     let over = |field: fn(&Round) -> f64| median(rounds.iter().map(field));
     let with_data = load.op != Op::Ping;
     let with_methods = with_data && subject.has_methods();
+    let figures: Vec<f64> = rounds.iter().map(|round| round.figure(unit)).collect();
+    let interval = median_interval(figures.iter().copied());
+    let cpu = |end: usize| median(rounds.iter().map(|round| round.cpu_ns[end]).filter(|ns| !ns.is_nan()));
     Row {
         transport: subject.transport().to_owned(),
         op: Some(load.op),
@@ -440,6 +495,10 @@ fn row(subject: &dyn Subject, load: &Load, limit: Limit, unit: Unit, rounds: &[R
         ratio_max: rounds.iter().map(|round| round.ratio).reduce(f64::max),
         limit_unit: Some(unit),
         rounds: Some(rounds.len()),
+        low: interval.map(|(low, _)| low),
+        high: interval.map(|(_, high)| high),
+        unsettled: !is_known(figures),
+        cpu: CpuRow::of(if with_data { load.bytes } else { 0 }, cpu(0), cpu(1), cpu(2)),
         ..Row::default()
     }
 }
@@ -466,6 +525,13 @@ mod tests {
     }
 
     #[test]
+    fn each_subject_is_the_first_in_a_round_and_all_take_part() {
+        let orders: Vec<Vec<usize>> = (0..4).map(|round| turns(round, 3).collect()).collect();
+        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+        assert_eq!(turns(5, 0).count(), 0);
+    }
+
+    #[test]
     fn limit_over_shared_memory_is_what_would_move_as_much() {
         let waits = Waits { spins_first: true, ..Waits::default() };
         let limit = |bytes, direct_io| waits.latency_limit("shm", bytes, direct_io);
@@ -482,8 +548,15 @@ mod tests {
 
     #[test]
     fn spread_of_several_loads_is_that_of_the_most_disturbed() {
-        let round =
-            |ratio| Round { p50_us: None, p99_us: None, mib_per_s: 0.0, ops_per_s: 0.0, limit: 1.0, ratio };
+        let round = |ratio| Round {
+            p50_us: None,
+            p99_us: None,
+            mib_per_s: 0.0,
+            ops_per_s: 0.0,
+            limit: 1.0,
+            ratio,
+            cpu_ns: [0.0; 3],
+        };
         let calm = vec![round(1.0), round(1.2)];
         assert_eq!(worst_spread(&[calm.clone(), vec![round(2.0), round(8.0)]]), 4.0);
         assert!(worst_spread(&[calm]) < SPREAD_MAX);

@@ -273,7 +273,12 @@ fn shape_note(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Option
 fn panel(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Panel {
     let mut curves: Vec<Curve> = METHODS
         .into_iter()
-        .map(|method| Curve { name: method.to_string(), points: points(rows, method), reference: false })
+        .map(|method| Curve {
+            name: method.to_string(),
+            points: points(rows, method),
+            reference: false,
+            band: Vec::new(),
+        })
         .filter(|curve| !curve.points.is_empty())
         .collect();
     let mut limit: Vec<(f64, f64)> = rows
@@ -283,7 +288,7 @@ fn panel(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Panel {
     limit.dedup_by_key(|point| point.0);
     let contiguous = rows.iter().any(|row| row.limit.as_deref() == Some("contiguous"));
     let name = if contiguous { "one contiguous transfer" } else { "best of local calls" };
-    curves.push(Curve { name: name.to_owned(), points: limit, reference: true });
+    curves.push(Curve { name: name.to_owned(), points: limit, reference: true, band: Vec::new() });
     let memory = if registered { "registered memory" } else { "ordinary memory" };
     Panel {
         title: format!("{transport}, {op}, {memory}"),

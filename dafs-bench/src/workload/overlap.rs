@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::limit::Limit;
+use crate::limit::{Figure, Limit};
 use crate::load::{Budget, Load, Work, compute};
 use crate::record::{Axis, Chart, Curve, Op, Panel, Row, SPREAD_MAX, Scale, Unit};
 use crate::stats::median;
@@ -131,12 +131,13 @@ fn rounds_of_parts(
 ) -> anyhow::Result<Parts> {
     let (budget, bytes) = (bench.plan.budget, alone.bytes);
     let mut parts = Parts { rounds: vec![Vec::new()], ..Parts::default() };
-    for _ in 0..bench.plan.repeats {
+    while bench.wants_round(&parts.rounds, Unit::MibPerS) {
         let transfer = bench.run_subject(subject, alone, budget)?.mib_per_s(bytes);
         let computation = computed(both.compute_ns.unwrap_or(0), budget).mib_per_s(bytes);
         let work = bench.run_subject(subject, both, budget)?;
         // Nobody finishes a step before both its parts are over.
-        parts.rounds[0].push(bench.round(work, both, Unit::MibPerS, transfer.min(computation))?);
+        let limit = Figure { value: transfer.min(computation), cpu_ns: f64::NAN };
+        parts.rounds[0].push(bench.round(work, both, Unit::MibPerS, limit)?);
         parts.transfer.push(transfer);
         parts.computation.push(computation);
         bench.progress.step();
@@ -192,13 +193,20 @@ fn draw(panel: &mut Panel, transport: &str, bytes: usize, rows: &[Row]) {
         Some((fraction, if fraction == 0.0 { row.mib_per_s? } else { row.limit_value? }))
     };
     let perfect = rows.iter().filter_map(perfect).collect();
-    panel.curves.push(Curve { name: transport.to_owned(), points, reference: false });
+    let band = rows.iter().filter_map(|row| Some((row.cpu_fraction?, row.low?, row.high?))).collect();
+    panel.curves.push(Curve { name: transport.to_owned(), points, reference: false, band });
     panel.curves.push(Curve {
         name: format!("{transport}, perfect overlap"),
         points: perfect,
         reference: true,
+        band: Vec::new(),
     });
-    panel.curves.push(Curve { name: format!("{transport}, no overlap"), points: serial, reference: true });
+    panel.curves.push(Curve {
+        name: format!("{transport}, no overlap"),
+        points: serial,
+        reference: true,
+        band: Vec::new(),
+    });
 }
 
 #[cfg(test)]

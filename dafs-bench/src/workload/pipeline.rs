@@ -185,7 +185,7 @@ fn draw(transport: &str, found: &[(Case, Vec<Round>)]) -> Vec<Panel> {
             match curves.iter_mut().find(|curve| curve.name == name) {
                 Some(curve) if !curve.points.iter().any(|(x, _)| *x == point.0) => curve.points.push(point),
                 Some(_) => {}
-                None => curves.push(Curve { name, points: vec![point], reference }),
+                None => curves.push(Curve { name, points: vec![point], reference, band: Vec::new() }),
             }
         };
         add(format!("depth {depth}"), false, |round| round.both);

@@ -148,7 +148,12 @@ fn cache(bench: &mut Bench<'_>, dafs: &Dafs, transport: &str, bytes: usize) -> a
         [("none", keeping(0, 1)), ("cache", keeping(ENTRIES, 1)), ("batch", keeping(ENTRIES, BATCH))];
     let mut curves: Vec<Curve> = schemes
         .iter()
-        .map(|(name, _)| Curve { name: (*name).to_owned(), points: Vec::new(), reference: false })
+        .map(|(name, _)| Curve {
+            name: (*name).to_owned(),
+            points: Vec::new(),
+            reference: false,
+            band: Vec::new(),
+        })
         .collect();
     for hit_ratio in HIT_RATIOS {
         let mut cases = Vec::new();

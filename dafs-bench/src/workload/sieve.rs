@@ -255,7 +255,7 @@ fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) 
         let own = rows.iter().filter(|row| row.method == Some(method));
         let points = own.filter_map(|row| Some((1.0 / row.density?, row.p50_us?))).collect();
         let reference = !OURS.iter().any(|(ours, _)| *ours == method);
-        Curve { name: method.to_string(), points, reference }
+        Curve { name: method.to_string(), points, reference, band: Vec::new() }
     };
     let memory = if registered { "registered" } else { "ordinary memory" };
     Panel {

@@ -76,7 +76,7 @@ impl Draft {
         });
         let curves = &mut self.panels[place].curves;
         let place = curves.iter().position(|other| other.name == curve).unwrap_or_else(|| {
-            curves.push(Curve { name: curve, points: Vec::new(), reference });
+            curves.push(Curve { name: curve, points: Vec::new(), reference, band: Vec::new() });
             curves.len() - 1
         });
         curves[place].points.push((x, y));

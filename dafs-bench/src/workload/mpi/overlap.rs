@@ -8,6 +8,7 @@ use crate::stats::median;
 use crate::workload::mpi::arena::Contender;
 use crate::workload::mpi::client::{Client, Load};
 use crate::workload::mpi::single::{Single, command, mib_per_s};
+use crate::workload::turns;
 
 /// Shares of computation T/(T + Tio), percent.
 const FRACTIONS: [u32; 10] = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90];
@@ -43,8 +44,9 @@ pub(super) fn run(single: &mut Single<'_, '_, '_>, sizes: Option<&[usize]>) -> a
         for op in single.bench.plan.ops.clone() {
             let load = Load { op, bytes, random: false, reuse: 100, fresh: 0 };
             let mut rounds: Vec<Vec<Round>> = actors.iter().map(|_| Vec::new()).collect();
-            for _ in 0..repeats {
-                for (actor, rounds) in actors.iter_mut().zip(&mut rounds) {
+            for round in 0..repeats {
+                for place in turns(round, actors.len()) {
+                    let (actor, rounds) = (&mut actors[place], &mut rounds[place]);
                     interrupt::check()?;
                     single.bench.progress.doing(format!("overlap, {op} of {bytes} bytes"));
                     rounds.extend(measure(single, actor, &load)?);

@@ -13,6 +13,7 @@ use crate::subject::server::Server;
 use crate::workload::Bench;
 use crate::workload::mpi::arena::{Arena, Contender};
 use crate::workload::mpi::single::mib_per_s;
+use crate::workload::turns;
 
 /// Dumps of BT, written and read: the paper's counts are of so many.
 const DUMPS: u32 = 10;
@@ -200,8 +201,9 @@ fn measure(
     let kinds: Vec<Kind> = written.chain(reads(bench.plan.cold)).collect();
     let repeats = bench.plan.repeats as usize;
     let mut rounds = vec![vec![Vec::new(); kinds.len()]; entries.len()];
-    for _ in 0..repeats {
-        for (entry, rounds) in entries.iter().zip(&mut rounds) {
+    for round in 0..repeats {
+        for place in turns(round, entries.len()) {
+            let (entry, rounds) = (&entries[place], &mut rounds[place]);
             bench.progress.doing(format!("{} by {}", array.case.name(), entry.method.name));
             for (kind, rounds) in kinds.iter().zip(rounds) {
                 rounds.extend(measure_kind(bench, arena, counter, array, entry, *kind)?);

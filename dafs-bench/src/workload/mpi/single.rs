@@ -10,6 +10,7 @@ use crate::workload::Bench;
 use crate::workload::mpi::arena::{Arena, Contender};
 use crate::workload::mpi::client::{Client, Figures, Load, Local, Memory};
 use crate::workload::mpi::memory;
+use crate::workload::turns;
 
 /// Who does it, and in which memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,8 +81,9 @@ impl<'b, 'p, 'a> Single<'b, 'p, 'a> {
     pub(super) fn alternate(&mut self, entries: &[Entry], load: &Load) -> anyhow::Result<Vec<Vec<Figures>>> {
         let repeats = self.bench.plan.repeats as usize;
         let mut rounds = vec![Vec::new(); entries.len()];
-        for _ in 0..repeats {
-            for (entry, rounds) in entries.iter().zip(&mut rounds) {
+        for round in 0..repeats {
+            for place in turns(round, entries.len()) {
+                let (entry, rounds) = (&entries[place], &mut rounds[place]);
                 interrupt::check()?;
                 self.bench.progress.doing(format!("{} of {} bytes", load.op, load.bytes));
                 let figures = self.measure(&entry.actor, load)?;
