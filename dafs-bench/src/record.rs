@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::stats::{is_known, median_interval};
+
 /// What a row measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -245,6 +247,19 @@ pub struct Row {
 }
 
 impl Row {
+    /// With the interval of the median of these figures of its rounds.
+    pub fn known_by(self, figures: impl Iterator<Item = f64>) -> Self {
+        let figures: Vec<f64> = figures.collect();
+        let interval = median_interval(figures.iter().copied());
+        Self {
+            low: interval.map(|(low, _)| low),
+            high: interval.map(|(_, high)| high),
+            rounds: Some(figures.len()),
+            unsettled: !is_known(figures),
+            ..self
+        }
+    }
+
     /// Whether its rounds are too far apart to mean much.
     pub fn is_disturbed(&self) -> bool {
         self.ratio_min.zip(self.ratio_max).is_some_and(|(min, max)| max > SPREAD_MAX * min)

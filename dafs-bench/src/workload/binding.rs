@@ -79,6 +79,7 @@ fn row(op: Op, bytes: usize, rounds: &Rounds, side: usize) -> Row {
         ratio_max: ratios.iter().copied().reduce(f64::max),
         ..Row::default()
     }
+    .known_by(own.iter().map(|time| time[0]))
 }
 
 #[cfg(test)]

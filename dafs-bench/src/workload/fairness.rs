@@ -79,7 +79,7 @@ fn compare(
     };
     let ratios = || rounds.iter().map(|round| round.beside[0] / round.alone[0]);
     Ok([
-        row(cases[0], |round| round.alone),
+        row(cases[0], |round| round.alone).known_by(rounds.iter().map(|round| round.alone[0])),
         Row {
             limit: Some("alone".to_owned()),
             limit_value: median(rounds.iter().map(|round| round.alone[0])),
@@ -89,7 +89,8 @@ fn compare(
             ratio_max: ratios().reduce(f64::max),
             mib_per_s: median(rounds.iter().map(|round| round.bulk_mib_per_s)),
             ..row(cases[1], |round| round.beside)
-        },
+        }
+        .known_by(rounds.iter().map(|round| round.beside[0])),
     ])
 }
 

@@ -77,7 +77,7 @@ fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> a
         let ratios: Vec<f64> = beside.map_or_else(Vec::new, |(_, count, limits)| {
             times.iter().zip(limits).map(|(own, limit)| own[0] / (count * limit[0])).collect()
         });
-        bench.outcome.rows.push(Row {
+        let row = Row {
             transport: transport.to_owned(),
             case: Some(case.name),
             bytes: case.bytes,
@@ -93,7 +93,8 @@ fn costs(bench: &mut Bench<'_>, transport: &str, links: &[(Session, File)]) -> a
             ratio_min: ratios.iter().copied().reduce(f64::min),
             ratio_max: ratios.iter().copied().reduce(f64::max),
             ..Row::default()
-        });
+        };
+        bench.outcome.rows.push(row.known_by(times.iter().map(|time| time[0])));
     }
     Ok(())
 }

@@ -65,20 +65,23 @@ fn compare(
         bench.progress.step();
     }
     let transport = pair.cached.transport();
-    let row = |case, load: &Load, limit: &str, ours: fn(&Round) -> f64, bound: fn(&Round) -> f64| Row {
-        transport: transport.to_owned(),
-        case: Some(case),
-        op: Some(load.op),
-        method: Some(load.method),
-        registered: Some(load.registered),
-        bytes,
-        queue_depth: load.queue_depth,
-        ops_per_s: median(rounds.iter().map(ours)),
-        limit: Some(limit.to_owned()),
-        limit_value: median(rounds.iter().map(bound)),
-        ratio: median(rounds.iter().map(|round| Unit::OpsPerS.ratio(ours(round), bound(round)))),
-        limit_unit: Some(Unit::OpsPerS),
-        ..Row::default()
+    let row = |case, load: &Load, limit: &str, ours: fn(&Round) -> f64, bound: fn(&Round) -> f64| {
+        Row {
+            transport: transport.to_owned(),
+            case: Some(case),
+            op: Some(load.op),
+            method: Some(load.method),
+            registered: Some(load.registered),
+            bytes,
+            queue_depth: load.queue_depth,
+            ops_per_s: median(rounds.iter().map(ours)),
+            limit: Some(limit.to_owned()),
+            limit_value: median(rounds.iter().map(bound)),
+            ratio: median(rounds.iter().map(|round| Unit::OpsPerS.ratio(ours(round), bound(round)))),
+            limit_unit: Some(Unit::OpsPerS),
+            ..Row::default()
+        }
+        .known_by(rounds.iter().map(ours))
     };
     let cached_row =
         |case, ours: fn(&Round) -> f64| row(case, &in_cache, "alone", ours, |round| round.cached_alone);

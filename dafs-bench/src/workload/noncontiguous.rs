@@ -123,6 +123,7 @@ fn compare(
             ratio_max: ratios().reduce(f64::max),
             ..Row::default()
         }
+        .known_by(times.iter().map(|time| time[0]))
     });
     Ok((rows.collect(), Halves::of(shape.bytes, &methods, &times)))
 }
@@ -270,6 +271,16 @@ fn shape_note(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Option
     ))
 }
 
+/// Where the medians of one method are: a short time is a high bandwidth.
+fn band(rows: &[Row], method: Method) -> Vec<(f64, f64, f64)> {
+    let rows = rows.iter().filter(|row| row.method == Some(method));
+    let one = |row: &Row| {
+        let of = |us: f64| mib_per_s(row.bytes * row.segments.unwrap_or(1), us);
+        Some((row.bytes as f64, of(row.high?), of(row.low?)))
+    };
+    rows.filter_map(one).collect()
+}
+
 fn panel(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Panel {
     let mut curves: Vec<Curve> = METHODS
         .into_iter()
@@ -277,7 +288,7 @@ fn panel(transport: &str, op: Op, registered: bool, rows: &[Row]) -> Panel {
             name: method.to_string(),
             points: points(rows, method),
             reference: false,
-            band: Vec::new(),
+            band: band(rows, method),
         })
         .filter(|curve| !curve.points.is_empty())
         .collect();

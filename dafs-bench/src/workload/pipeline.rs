@@ -126,16 +126,19 @@ fn seconds(duration: Duration) -> f64 {
 fn rows(transport: &str, case: Case, rounds: &[Round]) -> [Row; 3] {
     let mib = (case.total - case.total % case.bytes as u64) as f64 / (1 << 20) as f64;
     let over = |of: fn(&Round) -> f64| median(rounds.iter().map(of));
-    let base = |name: &'static str, of: fn(&Round) -> f64| Row {
-        transport: transport.to_owned(),
-        case: Some(name),
-        op: Some(case.op),
-        bytes: case.bytes,
-        queue_depth: case.queue_depth,
-        chunk_bytes: case.chunks.map(|(chunk, _)| chunk),
-        pipeline_depth: case.chunks.map(|(_, depth)| depth),
-        mib_per_s: over(of).map(|seconds| mib / seconds),
-        ..Row::default()
+    let base = |name: &'static str, of: fn(&Round) -> f64| {
+        Row {
+            transport: transport.to_owned(),
+            case: Some(name),
+            op: Some(case.op),
+            bytes: case.bytes,
+            queue_depth: case.queue_depth,
+            chunk_bytes: case.chunks.map(|(chunk, _)| chunk),
+            pipeline_depth: case.chunks.map(|(_, depth)| depth),
+            mib_per_s: over(of).map(|seconds| mib / seconds),
+            ..Row::default()
+        }
+        .known_by(rounds.iter().map(|round| mib / of(round)))
     };
     let ratios = || rounds.iter().map(|round| round.both / round.slower());
     let disk_is_slower = over(|round| round.disk) > over(|round| round.network);

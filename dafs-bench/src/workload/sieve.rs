@@ -153,6 +153,7 @@ fn compare(
             ratio_max: ratios().reduce(f64::max),
             ..Row::default()
         }
+        .known_by(rounds.iter().map(|times| times[index]))
     };
     Ok(methods.iter().enumerate().map(row).collect())
 }
@@ -253,9 +254,10 @@ fn panel(transport: &str, op: Op, bytes: usize, registered: bool, rows: &[Row]) 
         OURS.iter().map(|(method, _)| *method).chain(Plan::of(op, 1).iter().map(|(method, _)| *method));
     let curve = |method: Method| {
         let own = rows.iter().filter(|row| row.method == Some(method));
+        let band = own.clone().filter_map(|row| Some((1.0 / row.density?, row.low?, row.high?))).collect();
         let points = own.filter_map(|row| Some((1.0 / row.density?, row.p50_us?))).collect();
         let reference = !OURS.iter().any(|(ours, _)| *ours == method);
-        Curve { name: method.to_string(), points, reference, band: Vec::new() }
+        Curve { name: method.to_string(), points, reference, band }
     };
     let memory = if registered { "registered" } else { "ordinary memory" };
     Panel {

@@ -128,6 +128,7 @@ fn rows(actor: &Actor, load: &Load, rounds: &[Round]) -> Vec<Row> {
             }),
             ..Row::default()
         }
+        .known_by(steps().map(|(step, _)| bandwidth(step.mean_us)))
     };
     FRACTIONS.iter().enumerate().map(|(place, percent)| row(place, percent)).collect()
 }

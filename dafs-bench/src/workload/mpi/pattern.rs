@@ -339,6 +339,7 @@ fn row(
         }),
         ..Row::default()
     }
+    .known_by(rounds.iter().map(|figures| bandwidth(figures.reply.p50_us)))
 }
 
 /// Requests of one direction in Table 6, which adds up both: 163,840, 1,360, 160, and for sieving 82,040, of which the reads are windows.

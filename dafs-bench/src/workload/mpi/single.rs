@@ -196,6 +196,7 @@ fn put_limit(
     row.limit = Some(name.to_owned());
     row.limit_value = median(theirs.iter().map(value));
     row.limit_unit = Some(unit);
+    *row = std::mem::take(row).known_by(ours.iter().map(value));
     row.ratio = median(ratios.iter().copied());
     row.ratio_min = ratios.iter().copied().reduce(f64::min);
     row.ratio_max = ratios.iter().copied().reduce(f64::max);
