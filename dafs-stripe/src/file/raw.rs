@@ -97,9 +97,8 @@ impl File {
         match &self.kind {
             Kind::Plain(file) => {
                 // SAFETY: promised by the caller; dropping it cancels it.
-                PendingList {
-                    state: State::Plain(Some(unsafe { file.submit_write_list_raw(extents, memory) })),
-                }
+                let pending = unsafe { file.submit_write_list_raw(extents, memory) };
+                PendingList { state: State::Plain(Some(pending)) }
             }
             Kind::Striped(striped) => {
                 let memory = memory.iter().map(|&(pointer, len)| (pointer.cast_mut(), len));
