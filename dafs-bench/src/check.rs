@@ -88,6 +88,7 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
         Benchmark::Pipeline { pipeline, .. } => serde_json::to_value(pipeline)?,
         Benchmark::Mpi { mpi, .. } => serde_json::to_value(mpi)?,
         Benchmark::Views { views, .. } => serde_json::to_value(views)?,
+        Benchmark::Stripe { stripe, .. } => serde_json::to_value(stripe)?,
         Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
         Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
         Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
@@ -204,6 +205,9 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { sizes: Nothing, queue_depth: Nothing, poll: Nothing, mounts: Many, ..own }
         }
         Benchmark::Mpi { .. } => Uses { queue_depth: Nothing, poll: Nothing, mounts: Many, ..own },
+        Benchmark::Stripe { .. } => {
+            Uses { transport: Nothing, sizes: Nothing, queue_depth: Nothing, poll: Nothing, ..own }
+        }
         Benchmark::Limits(_) => {
             Uses { transport: Nothing, poll: Nothing, pattern: Many, direct_io: One, ..own }
         }

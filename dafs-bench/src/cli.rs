@@ -1,6 +1,7 @@
 //! The command line: flags, and how they are explained.
 
 mod mpi;
+mod stripe;
 
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ use crate::machine::Pin;
 use crate::record::{Method, Op};
 
 pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
+pub use stripe::StripeOptions;
 
 /// Measure dafs beside the raw limit of this machine, and beside other systems.
 ///
@@ -49,6 +51,7 @@ Examples:
   dafs-bench mpi --plot mpi.svg                      # MPI-IO: what the papers ran, beside the local file system
   dafs-bench mpi --case memory --transport shm --way ompio
   dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
+  dafs-bench stripe --plot stripe.svg                # files over 1 to 4 servers, as root
   dafs-bench limits                                  # the raw limits alone, no server
 
 Use a quiet machine; the JSON has the load average.
@@ -269,6 +272,21 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// Measure files that lie over several servers.
+    ///
+    /// Each server has a network namespace of its own and a link that is held to --link-rate, so this needs root (or `unshare --user
+    /// --map-root-user`), and ip and tc (Debian: iproute2). Case `contiguous`: each client moves its own region of 2 MiB for each server,
+    /// again and again ("PVFS over InfiniBand", Figures 5 and 7). Cases `tile-multiple` and `tile-list`: four clients move the tiles of a
+    /// picture of 72 MiB, row by row or as one list (Figure 9). Clients are threads with sessions of their own. The limit is one bare
+    /// socket over the link of each server, all at once. CPU % is that of one client.
+    Stripe {
+        /// What to vary.
+        #[command(flatten)]
+        stripe: StripeOptions,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure the raw limits alone; no server is started.
     Limits(Options),
 }
@@ -326,7 +344,7 @@ pub struct Options {
     /// Repeat this many rounds, 1 to 1000, and take the median [default: 5; 3 for crossover, mpi and views].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "COUNT")]
     pub repeats: Option<u32>,
-    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for crossover, mpi and views].
+    /// Measure for this many seconds in each round, 0.001 to 3600 [default: 0.1; 0.02 for crossover, mpi and views; 0.3 for stripe].
     #[arg(long, value_parser = parse_seconds, value_name = "SECONDS")]
     pub seconds: Option<f64>,
     /// Also measure these other systems, if they are installed.
@@ -376,7 +394,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the results into this file as SVG: crossover, overlap, noncontiguous, listio,
-    /// sieve, locks, registration, pipeline, mpi, views.
+    /// sieve, locks, registration, pipeline, mpi, views, stripe.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

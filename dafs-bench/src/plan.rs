@@ -197,6 +197,10 @@ impl Plan {
             Benchmark::Views { options, .. } => {
                 ("views", options, Defaults { repeats: 3, seconds: 0.02, ..Defaults::default() })
             }
+            Benchmark::Stripe { options, .. } => {
+                let transports = vec![Transport::Tcp];
+                ("stripe", options, Defaults { transports, seconds: 0.3, ..Defaults::default() })
+            }
             Benchmark::Limits(options) => (
                 "limits",
                 options,

@@ -202,15 +202,21 @@ pub struct Row {
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
     /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `c`, `pipeline`, `fairness`,
-    /// `mpi`, `views`, `compare`).
+    /// `mpi`, `views`, `compare`, `stripe`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
-    /// Share of one CPU that the process took, in percent (`idle`; `compare`: of the client, for `bandwidth`).
+    /// Share of one CPU that the process took, in percent (`idle`; `compare`: of the client, for `bandwidth`; `stripe`: of each client).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
     /// Sessions that were open (`idle` and `fairness` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<usize>,
+    /// Servers that the file lies over (`stripe` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers: Option<usize>,
+    /// Clients that moved data at once (`stripe` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients: Option<usize>,
     /// Resident memory that each of them cost, in KiB (`idle` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub kib_per_session: Option<f64>,

@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use dafs_client::Key;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::check::{check_options, settings};
 use crate::cli::{Benchmark, Cli, Mount, Options, Peer, Poll, Transport};
+use crate::links::Host;
 use crate::load::{DATA_FILE, FILE_BYTES};
-use crate::machine::{Machine, Pins, file_system};
+use crate::machine::{Machine, Pin, Pins, file_system};
 use crate::peer;
 use crate::plan::Plan;
 use crate::progress::Progress;
@@ -32,7 +34,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     interrupt::install()?;
     raise_open_files_limit();
     let options = cli.benchmark.options();
-    let pins = Pins::choose(options.pin)?;
+    // Clients are many, and servers.
+    let pin = if matches!(cli.benchmark, Benchmark::Stripe { .. }) { Pin::None } else { options.pin };
+    let pins = Pins::choose(pin)?;
     let mut plan = Plan { same_cpu: pins.same_cpu(), ..Plan::of(&cli.benchmark) };
     if let Benchmark::Crossover { time, .. } = &cli.benchmark {
         plan.until = Some(start + Duration::from_secs_f64(*time));
@@ -133,6 +137,7 @@ impl Benchmark {
                 | Self::Pipeline { .. }
                 | Self::Mpi { .. }
                 | Self::Views { .. }
+                | Self::Stripe { .. }
         )
     }
 
@@ -157,6 +162,7 @@ impl Benchmark {
             | Self::Fairness { options, .. }
             | Self::Mpi { options, .. }
             | Self::Views { options, .. }
+            | Self::Stripe { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -197,6 +203,7 @@ impl Fleet<'_> {
             room: self.room,
             verbs: self.verbs,
             cpus: self.pins.server.clone(),
+            host: None,
         }
     }
 
@@ -293,6 +300,14 @@ impl Subjects for Fleet<'_> {
         self.start(options)
     }
 
+    fn on_host(&mut self, host: &Host, key: &Key, folder: &str) -> anyhow::Result<Server> {
+        let options = self.server_options(Poll::Event);
+        let directory = self.directory.join(folder);
+        std::fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let host = Some((host.clone(), key.clone()));
+        self.start(ServerOptions { directory, host, cpus: Vec::new(), ..options })
+    }
+
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {
         match peer {
             Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
@@ -316,7 +331,7 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
             "cannot use --plot: it draws crossover, overlap, noncontiguous, listio, sieve, locks, registration, \
-             pipeline, mpi and views"
+             pipeline, mpi, views and stripe"
         );
     }
     if options.plot.as_deref().is_some_and(is_stdout) {

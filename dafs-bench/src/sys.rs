@@ -5,10 +5,13 @@
 )]
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
+
+use rustix::thread::{LinkNameSpaceType, gettid, move_into_link_name_space};
 
 /// The CPUs that this process may run on, in order.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
@@ -293,6 +296,34 @@ pub fn enter_private_namespaces() -> io::Result<()> {
     step("make / private", mount(std::ptr::null(), c"/", c"none", libc::MS_REC | libc::MS_PRIVATE))?;
     step("mount /run", mount(c"tmpfs".as_ptr(), c"/run", c"tmpfs", libc::MS_NOSUID | libc::MS_NODEV))?;
     step("loopback up", loopback_up())
+}
+
+/// A network namespace with a loopback device that is up and nothing else. Needs privilege.
+pub fn new_network() -> io::Result<OwnedFd> {
+    // A thread goes there, and takes hold of it.
+    let made = std::thread::spawn(|| {
+        // SAFETY: unshare has no memory preconditions; only the calling thread is moved.
+        check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+        loopback_up()?;
+        Ok(std::fs::File::open("/proc/thread-self/ns/net")?.into())
+    });
+    made.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// Moves the calling thread, and all that it starts from now on, into a network namespace.
+pub fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
+}
+
+/// Has the process that `command` starts begin in a network namespace.
+pub fn start_in_network(command: &mut Command, namespace: Arc<OwnedFd>) {
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(move || enter_network(namespace.as_fd())) };
+}
+
+/// The calling thread's id, by which others name its namespaces.
+pub fn thread_id() -> u32 {
+    gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
 fn loopback_up() -> io::Result<()> {

@@ -385,3 +385,25 @@ fn crossover_of_a_server_that_runs_takes_its_time_and_publishes() {
         text(&output.stderr)
     );
 }
+
+#[test]
+#[ignore = "needs own-network"]
+fn stripe_measures_servers_behind_links_without_leaving_anything() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_dafs-bench"), "stripe"]);
+    command.args(["--servers", "1,2", "--clients", "1,4", "--repeats", "1", "--seconds", "0.001"]);
+    let plot = directory.path().join("stripe.svg");
+    command.args(["--json", "-", "--plot"]).arg(&plot).arg("--dir").arg(directory.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["options"]["link_rate"], 100);
+    let rows = document["rows"].as_array().unwrap();
+    // Two numbers of servers and of clients, and two ways for tiles, each written and read.
+    assert_eq!(rows.len(), 2 * (2 * 2 + 2), "{rows:?}");
+    assert!(rows.iter().all(|row| row["mib_per_s"].as_f64().unwrap() > 0.0), "{rows:?}");
+    assert!(std::fs::read_to_string(&plot).unwrap().contains("2N, 4 MiB"));
+    std::fs::remove_file(plot).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}

@@ -46,7 +46,7 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 45] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 47] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     let cpu = |has: fn(&CpuRow) -> bool| rows.iter().filter_map(|row| row.cpu.as_ref()).any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
@@ -65,6 +65,8 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 45] {
         ("order", mpi(|mpi| mpi.order.is_some())),
         ("reuse", mpi(|mpi| mpi.reuse.is_some())),
         ("ranks", mpi(|mpi| mpi.ranks > 1)),
+        ("servers", any(|row| row.servers.is_some())),
+        ("clients", any(|row| row.clients.is_some())),
         ("sync", mpi(|mpi| mpi.sync.is_some())),
         ("size", any(|row| row.op.is_some() || row.bytes > 0)),
         ("depth", any(|row| row.op.is_some() && row.mpi.is_none())),
@@ -132,6 +134,8 @@ fn cells(row: &Row) -> Vec<String> {
         word(mpi.order),
         mpi.reuse.map_or_else(|| "-".to_owned(), |reuse| format!("{reuse} %")),
         mpi.ranks.to_string(),
+        row.servers.map_or_else(|| "-".to_owned(), |count| count.to_string()),
+        row.clients.map_or_else(|| "-".to_owned(), |count| count.to_string()),
         yes_no(mpi.sync),
         size(row.bytes as u64),
         row.queue_depth.to_string(),
@@ -241,6 +245,8 @@ mod tests {
                 "order",
                 "reuse",
                 "ranks",
+                "servers",
+                "clients",
                 "sync",
                 "chunk",
                 "at once",

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use dafs_client::Key;
 use tempfile::TempDir;
 
 use crate::cli::{Mount, Peer, Poll, Transport};
+use crate::links::Host;
 use crate::subject::bulk::{Bulk, BulkSetup};
 use crate::subject::dafs::Dafs;
 use crate::subject::list::Lists;
@@ -71,6 +73,9 @@ pub trait Subjects {
 
     /// A server by itself, on a CPU of its own, or on all of them where many clients are to use it.
     fn single_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server>;
+
+    /// A server on another host, on any CPU, that exports a new directory of this name and demands this key.
+    fn on_host(&mut self, host: &Host, key: &Key, folder: &str) -> anyhow::Result<Server>;
 
     /// Another system.
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>>;

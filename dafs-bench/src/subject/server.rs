@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,7 @@ use anyhow::{Context, anyhow, bail};
 use dafs_client::Key;
 
 use crate::cli::Poll;
+use crate::links::Host;
 use crate::sys;
 
 /// How long a server may take to say that it listens.
@@ -43,6 +44,8 @@ pub struct ServerOptions {
     pub verbs: Option<IpAddr>,
     /// CPUs that it runs on; anywhere when empty.
     pub cpus: Vec<usize>,
+    /// The host that it runs on, where that is not the client's, and the key that it demands.
+    pub host: Option<(Host, Key)>,
 }
 
 /// What a server is asked for.
@@ -83,8 +86,8 @@ pub struct Server {
 impl Server {
     /// Starts `binary` on loopback TCP, on a socket, and on an RDMA device if one is given, and waits until it serves all.
     pub fn start(binary: &Path, options: &ServerOptions) -> anyhow::Result<Self> {
-        // A key vouches for no user: over RDMA the client would be nobody without this.
-        let user = if options.verbs.is_some() { ",squash=server" } else { "" };
+        // A key vouches for no user: the client would be nobody without this.
+        let user = if options.verbs.is_some() || options.host.is_some() { ",squash=server" } else { "" };
         for directory in [Some(&options.directory), options.disk.as_ref()].into_iter().flatten() {
             if directory.as_os_str().as_encoded_bytes().contains(&b',') {
                 bail!(
@@ -109,16 +112,23 @@ impl Server {
         for export in [Some(export), disk].into_iter().flatten() {
             command.arg("--export").arg(export);
         }
-        command.args(["--listen", "tcp://127.0.0.1:0", "--listen"]).arg(listen_shm);
-        let mut key = None;
+        let tcp = options.host.as_ref().map_or(Ipv4Addr::LOCALHOST, |(host, _)| host.address);
+        command.args(["--listen", &format!("tcp://{tcp}:0"), "--listen"]).arg(listen_shm);
         if let Some(ip) = options.verbs {
-            // No RDMA device has a loopback address, and beyond loopback a server demands a key.
-            let made = new_key()?;
-            let path = options.socket.with_extension("key");
-            write_key(&path, &made).with_context(|| format!("cannot write {}", path.display()))?;
-            command.arg("--key-file").arg(&path);
             command.arg("--listen").arg(format!("verbs://{}", SocketAddr::new(ip, 0)));
-            key = Some((made, path));
+        }
+        // No RDMA device has a loopback address, and beyond loopback a server demands a key.
+        let key = match &options.host {
+            Some((host, key)) => {
+                host.place(&mut command);
+                Some(key.clone())
+            }
+            None => options.verbs.map(|_| new_key()).transpose()?,
+        };
+        let key = key.map(|key| (key, options.socket.with_extension("key")));
+        if let Some((key, path)) = &key {
+            write_key(path, key).with_context(|| format!("cannot write {}", path.display()))?;
+            command.arg("--key-file").arg(path);
         }
         // What it tells operators of every session would be noise beside results.
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
@@ -214,7 +224,8 @@ impl Drop for Server {
     }
 }
 
-fn new_key() -> anyhow::Result<Key> {
+/// A key by chance.
+pub fn new_key() -> anyhow::Result<Key> {
     let mut secret = [0; 32];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut secret))
@@ -315,6 +326,7 @@ mod tests {
             room: Room::default(),
             verbs: None,
             cpus: Vec::new(),
+            host: None,
         }
     }
 

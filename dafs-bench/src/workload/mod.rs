@@ -17,6 +17,7 @@ mod overlap;
 mod pipeline;
 pub(crate) mod registration;
 mod sieve;
+mod stripe;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -104,6 +105,7 @@ pub fn run(
         Benchmark::Locks(_) => locks::run(&mut bench)?,
         Benchmark::C { library, .. } => binding::run(&mut bench, library)?,
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
+        Benchmark::Stripe { stripe, .. } => stripe::run(&mut bench, stripe)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
     // What nfs does with the file is its own affair.
