@@ -24,6 +24,9 @@ pub(crate) struct Mount {
     /// Allow no changes
     #[arg(short, long)]
     pub(crate) read_only: bool,
+    /// Let no file be executed
+    #[arg(long)]
+    pub(crate) no_exec: bool,
     /// Let only root use the mount, when root mounts. By default every user may, as himself
     #[arg(long)]
     pub(crate) private: bool,
@@ -36,6 +39,9 @@ pub(crate) struct Mount {
     /// Where the parent of a daemon waits to hear that it has mounted
     #[arg(long, hide = true)]
     pub(crate) daemon: bool,
+    /// What `mount -o remount` asks for
+    #[arg(long, hide = true)]
+    pub(crate) remount: bool,
     /// Export, or a directory in it
     #[arg(value_name = "URL")]
     pub(crate) url: OsString,

@@ -8,7 +8,7 @@ use std::path::Path;
 const NAMES: [&str; 3] = ["mount.fuse.dafs", "mount.fuse3.dafs", "mount.dafs"];
 
 /// Options of every file system, which mean nothing here, or are done by whoever starts the helper.
-const IGNORED: [&str; 20] = [
+const IGNORED: [&str; 23] = [
     "rw",
     "defaults",
     "auto",
@@ -23,17 +23,23 @@ const IGNORED: [&str; 20] = [
     "nosuid",
     "nodev",
     "exec",
-    "noexec",
     "relatime",
     "noatime",
     "atime",
     "async",
     "allow_other",
+    // Those that the kernel shows, which a remount repeats.
+    "default_permissions",
+    "user_id",
+    "group_id",
+    "max_read",
 ];
 
 /// Flags of `dafs mount` that options turn on.
-const SWITCHES: [(&str, &str); 4] = [
+const SWITCHES: [(&str, &str); 6] = [
     ("ro", "--read-only"),
+    ("noexec", "--no-exec"),
+    ("remount", "--remount"),
     ("private", "--private"),
     ("writeback", "--writeback"),
     ("no_passthrough", "--no-passthrough"),
@@ -121,5 +127,9 @@ mod tests {
         assert_eq!(made(&line).unwrap().join(" "), wanted);
         let refused = made(&["mount.dafs", "dafs://h/e", "/mnt", "-o", "rw,cash=none"]).unwrap_err();
         assert_eq!(refused, "cannot mount with the option cash=none: dafs has none of that name");
+        let again =
+            ["mount.fuse.dafs", "dafs://h/e", "/mnt", "-o", "ro,nosuid,noexec,user_id=0,allow_other,remount"];
+        let wanted = "mount.fuse.dafs mount --read-only --no-exec --remount -- dafs://h/e /mnt";
+        assert_eq!(made(&again).unwrap().join(" "), wanted);
     }
 }

@@ -29,6 +29,6 @@ mod ops;
 mod options;
 mod volume;
 
-pub use kernel::mounting::unmount;
+pub use kernel::mounting::{remount, unmount};
 pub use mount::{Error, Mount, Unmounter};
 pub use options::{Cache, Options};

@@ -96,6 +96,7 @@ impl Mount {
         let terms = Terms {
             source: url.to_string(),
             read_only: options.read_only,
+            no_exec: options.no_exec,
             for_all: options.allow_other,
             writeback: options.writeback,
             // With gathered writes the kernel has data of its own.

@@ -26,6 +26,8 @@ pub struct Options {
     pub attribute_time: Duration,
     /// Nothing can be changed.
     pub read_only: bool,
+    /// No file can be executed.
+    pub no_exec: bool,
     /// Other users may use the mount, each with a session of his own. Needs root.
     pub allow_other: bool,
     /// The kernel gathers writes and sends them later.
@@ -42,6 +44,7 @@ impl Default for Options {
             name_time: second,
             attribute_time: second,
             read_only: false,
+            no_exec: false,
             allow_other: false,
             writeback: false,
             local: true,

@@ -10,6 +10,7 @@
 
 mod c;
 mod checks;
+mod crates;
 mod debian;
 mod dissector;
 mod fio;

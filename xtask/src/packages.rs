@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::crates::Crate;
 use crate::probe::{Probe, is_root};
 use crate::process::{self, Log};
 
@@ -128,6 +129,27 @@ pub(crate) const NEEDS: &[Need] = &[
         purpose: "file systems that hang",
         probes: &[Probe::Root, Probe::Tmpfs, Probe::File("/dev/fuse")],
         packages: &[],
+    },
+    Need {
+        name: "fsx",
+        purpose: "random operations on a mount, by another's program",
+        probes: &[
+            Probe::Root,
+            Probe::File("/dev/fuse"),
+            Probe::Crate(Crate { name: "fsx", version: "0.3.2" }),
+        ],
+        packages: &[],
+    },
+    Need {
+        name: "pjdfstest",
+        purpose: "what POSIX says of file systems, on a mount, by another's program",
+        probes: &[
+            Probe::Root,
+            Probe::File("/dev/fuse"),
+            Probe::Header("sys/acl.h"),
+            Probe::Crate(Crate { name: "pjdfstest", version: "0.2.2" }),
+        ],
+        packages: &["libacl1-dev"],
     },
     Need {
         name: "hot-windows",

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::UserfaultfdFlags;
 
-use crate::{debian, fio, suite};
+use crate::crates::Crate;
+use crate::{crates, debian, fio, suite};
 
 /// One sign that something is there.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(crate) enum Probe {
     FioSource,
     /// A bare Debian is in the target directory, or can be downloaded to it, and programs run in it.
     DebianRoot,
+    /// The program of a crate is in the target directory, or can be downloaded and built there.
+    Crate(Crate),
 }
 
 impl Probe {
@@ -82,6 +85,7 @@ impl Probe {
             Probe::LoopMount => in_new_directory(can_mount_image),
             Probe::FioSource => is_supplied(fio::supply_source),
             Probe::DebianRoot => is_supplied(debian::supply),
+            Probe::Crate(wanted) => is_supplied(|root| crates::supply(root, wanted)),
             Probe::PageCache => tells_of_page_cache() && in_new_directory(can_bypass_page_cache),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use dafs_mount::{Error, Options, Unmounter};
@@ -19,7 +20,11 @@ const MOUNTED: &str = "mounted\n";
 
 pub(crate) fn run(flags: &Mount, settings: &Settings) -> Result<ExitCode> {
     let (url, _) = parse_path(&flags.url)?;
-    if let Some(directory) = mounted_at(&flags.directory) {
+    let mounted = mounted_at(&flags.directory);
+    if flags.remount {
+        return remount(flags, mounted.as_deref());
+    }
+    if let Some(directory) = mounted {
         let cause = "a dafs export is mounted there already; take it away first with dafs umount";
         return Err(Failure::text(format!(
             "cannot mount at {}: {cause}",
@@ -42,6 +47,7 @@ pub(crate) fn run(flags: &Mount, settings: &Settings) -> Result<ExitCode> {
         name_time: flags.name_time,
         attribute_time: flags.attribute_time,
         read_only: flags.read_only,
+        no_exec: flags.no_exec,
         allow_other: rustix::process::geteuid().is_root() && !flags.private,
         writeback: flags.writeback,
         local: !flags.no_passthrough,
@@ -58,6 +64,17 @@ pub(crate) fn run(flags: &Mount, settings: &Settings) -> Result<ExitCode> {
         leave_terminal()?;
     }
     mount.serve().map_err(|error| Failure::text(error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Only what the kernel alone heeds can be changed while it is mounted.
+fn remount(flags: &Mount, mounted: Option<&Path>) -> Result<ExitCode> {
+    let failed = |cause: &str| {
+        Failure::text(format!("cannot remount {}: {cause}", quoted(flags.directory.as_os_str().as_bytes())))
+    };
+    let directory = mounted.ok_or_else(|| failed("no dafs export is mounted there"))?;
+    dafs_mount::remount(directory, flags.read_only, flags.no_exec)
+        .map_err(|error| failed(&error.to_string()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -43,10 +43,8 @@ fn is_dafs(mounts: &[u8], directory: &Path) -> bool {
         let mut fields = line.split(|byte| *byte == b' ');
         let point = fields.nth(4).map(unescaped);
         let mut about = fields.skip_while(|field| *field != b"-").skip(1);
-        let (kind, source) = (about.next().unwrap_or_default(), about.next().unwrap_or_default());
-        // Root's mounts have no word for whose they are but their source.
-        let is_ours = kind == b"fuse.dafs" || kind == b"fuse" && source.starts_with(b"dafs");
-        is_ours && point.as_deref().is_some_and(|point| OsStr::from_bytes(point) == directory)
+        about.next() == Some(b"fuse.dafs")
+            && point.as_deref().is_some_and(|point| OsStr::from_bytes(point) == directory)
     })
 }
 
@@ -79,10 +77,8 @@ mod tests {
     fn mount_point_with_blanks_is_found_and_another_kind_is_not() {
         let mounts = b"22 1 0:20 / /proc rw - proc proc rw\n\
             40 1 0:44 / /mnt/my\\040data rw,nosuid shared:1 - fuse.dafs dafs://h/e rw\n\
-            42 1 0:46 / /mnt/root rw - fuse dafs+shm:///s:/e rw\n\
             41 1 0:45 / /mnt/other rw - fuse.sshfs h: rw\n";
         assert!(is_dafs(mounts, Path::new("/mnt/my data")));
-        assert!(is_dafs(mounts, Path::new("/mnt/root")));
         assert!(!is_dafs(mounts, Path::new("/mnt/other")));
         assert!(!is_dafs(mounts, Path::new("/proc")));
     }

@@ -1,13 +1,16 @@
 //! Mounts and unmounts.
 
+use std::ffi::CString;
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Session, SessionACL};
-use rustix::mount::UnmountFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::device::{DATA_SIZE_MAX, Device};
 
@@ -17,6 +20,8 @@ pub(crate) struct Terms {
     /// What is mounted, as mount(8) shows it.
     pub(crate) source: String,
     pub(crate) read_only: bool,
+    /// No file of it can be executed.
+    pub(crate) no_exec: bool,
     /// Other users may use the mount. The kernel checks permissions too then, since it keeps names that it has looked up for one of them.
     pub(crate) for_all: bool,
     /// The kernel gathers writes.
@@ -27,6 +32,7 @@ pub(crate) struct Terms {
 
 /// Takes part in the handshake and in nothing else.
 struct Handshake {
+    for_all: bool,
     writeback: bool,
     local: bool,
     /// The kernel can be given files.
@@ -48,6 +54,10 @@ impl Filesystem for Handshake {
             | InitFlags::FUSE_AUTO_INVAL_DATA
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        if self.for_all {
+            // Whom a list lets in, the kernel is to let in as well.
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
         if self.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
@@ -74,26 +84,32 @@ const BACKGROUND_MAX: u16 = 64;
 /// A mount. Dropping it unmounts.
 pub(crate) struct Mounted {
     session: Session<Handshake>,
+    /// Where it was mounted without the crate, which then does not unmount.
+    directly_at: Option<PathBuf>,
     is_local: Arc<AtomicBool>,
 }
 
 impl Mounted {
     /// Mounts at a directory. Needs root, or `fusermount3`.
     pub(crate) fn new(directory: &Path, terms: &Terms) -> io::Result<Self> {
+        let is_local = Arc::new(AtomicBool::new(false));
+        let Terms { for_all, writeback, local, .. } = *terms;
+        let handshake = Handshake { for_all, writeback, local, is_local: Arc::clone(&is_local) };
         let mut config = Config::default();
-        config.mount_options =
-            vec![MountOption::FSName(terms.source.clone()), MountOption::Subtype("dafs".into())];
-        if terms.read_only {
-            config.mount_options.push(MountOption::RO);
-        }
         if terms.for_all {
             config.acl = SessionACL::All;
-            config.mount_options.push(MountOption::DefaultPermissions);
         }
-        let is_local = Arc::new(AtomicBool::new(false));
-        let handshake =
-            Handshake { writeback: terms.writeback, local: terms.local, is_local: Arc::clone(&is_local) };
-        Ok(Self { session: Session::new(handshake, directory, &config)?, is_local })
+        let Some(descriptor) = mount_directly(directory, terms)? else {
+            config.mount_options = options_of(terms);
+            return Ok(Self {
+                session: Session::new(handshake, directory, &config)?,
+                directly_at: None,
+                is_local,
+            });
+        };
+        let session = Session::from_fd(handshake, descriptor, config.acl, config);
+        let session = session.inspect_err(|_| drop(unmount(directory, true)))?;
+        Ok(Self { session, directly_at: Some(directory.to_owned()), is_local })
     }
 
     /// The kernel can be given files that it reads and writes itself.
@@ -111,6 +127,72 @@ impl Mounted {
     pub(crate) fn gone(self) {
         std::mem::forget(self);
     }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.directly_at
+            && let Err(error) = unmount(directory, true)
+        {
+            tracing::warn!("cannot unmount {}: {error}", directory.display());
+        }
+    }
+}
+
+/// The type that a mount has in the kernel's list of mounts.
+const TYPE: &str = "fuse.dafs";
+
+/// Mounts without help; `None` where the kernel does not let us.
+fn mount_directly(directory: &Path, terms: &Terms) -> io::Result<Option<OwnedFd>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let descriptor = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let descriptor = descriptor.map_err(|error| {
+        io::Error::other(format!(
+            "cannot open /dev/fuse: {}; load it with modprobe fuse",
+            io::Error::from(error)
+        ))
+    })?;
+    let mode = rustix::fs::stat(directory)?.st_mode & libc::S_IFMT;
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let for_all = if terms.for_all { ",default_permissions,allow_other" } else { "" };
+    let options =
+        format!("fd={},rootmode={mode:o},user_id={user},group_id={group}{for_all}", descriptor.as_raw_fd());
+    let flags = MountFlags::NODEV | MountFlags::NOSUID | chosen_flags(terms.read_only, terms.no_exec);
+    match rustix::mount::mount(&*terms.source, directory, TYPE, flags, CString::new(options)?.as_c_str()) {
+        Ok(()) => Ok(Some(descriptor)),
+        Err(rustix::io::Errno::PERM) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn chosen_flags(read_only: bool, no_exec: bool) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, read_only);
+    flags.set(MountFlags::NOEXEC, no_exec);
+    flags
+}
+
+/// What `fusermount3` is told.
+fn options_of(terms: &Terms) -> Vec<MountOption> {
+    let mut options = vec![MountOption::FSName(terms.source.clone()), MountOption::Subtype("dafs".into())];
+    if terms.read_only {
+        options.push(MountOption::RO);
+    }
+    if terms.no_exec {
+        options.push(MountOption::NoExec);
+    }
+    if terms.for_all {
+        options.push(MountOption::DefaultPermissions);
+    }
+    options
+}
+
+/// Changes how what is mounted at a directory may be used. Needs root. Does not block.
+pub fn remount(directory: &Path, read_only: bool, no_exec: bool) -> io::Result<()> {
+    let flags = MountFlags::NODEV | MountFlags::NOSUID | chosen_flags(read_only, no_exec);
+    Ok(rustix::mount::mount_remount(directory, flags, "")?)
 }
 
 /// Takes away what is mounted at a directory, by `fusermount3` where only that may. `lazily`: at once, and whoever uses it may finish; else

@@ -89,6 +89,8 @@ impl Volume {
             _ if way.local.is_some() => {
                 // The kernel does not tell of what it writes.
                 self.nodes.borrow_mut().changed_here(node);
+                // What another has written changed the size too, which the kernel believes for a time.
+                self.device.invalidate(node, -1, 0);
                 let recalled = way.local.as_ref().is_some_and(|local| local.is_recalled());
                 open::PASSTHROUGH | if recalled { open::DIRECT_IO } else { 0 }
             }

@@ -9,6 +9,7 @@ mod local;
 mod locks;
 mod names;
 mod random;
+mod suites;
 mod users;
 
 use std::cell::Cell;

@@ -18,6 +18,8 @@ dafs_tests::on_sockets! {
     random_operations_without_a_cache_end_as_in_memory,
     #[ignore = "needs fuse"]
     random_operations_on_gathered_writes_end_as_in_memory,
+    #[ignore = "needs fuse"]
+    random_operations_of_two_mounts_end_as_in_memory,
 }
 
 crate::on_passthrough! {
@@ -25,6 +27,8 @@ crate::on_passthrough! {
     random_operations_end_as_in_memory,
     #[ignore = "needs fuse"]
     random_operations_without_a_cache_end_as_in_memory,
+    #[ignore = "needs fuse"]
+    random_operations_of_two_mounts_end_as_in_memory,
 }
 
 /// As many as fsx is run with by hand, in a tenth of the time.
@@ -32,15 +36,20 @@ const OPERATIONS: u64 = 20_000;
 const SIZE_MAX: u64 = 300_000;
 
 fn random_operations_end_as_in_memory(on: On) {
-    run(on, &[]);
+    run(on, &["a"], &[]);
 }
 
 fn random_operations_without_a_cache_end_as_in_memory(on: On) {
-    run(on, &["--cache", "none"]);
+    run(on, &["a"], &["--cache", "none"]);
 }
 
 fn random_operations_on_gathered_writes_end_as_in_memory(on: On) {
-    run(on, &["--writeback"]);
+    run(on, &["a"], &["--writeback"]);
+}
+
+// [MOUNT-1]
+fn random_operations_of_two_mounts_end_as_in_memory(on: On) {
+    run(on, &["a", "b"], &[]);
 }
 
 /// A sequence that a seed decides.
@@ -89,11 +98,13 @@ impl Drop for Mapped {
     }
 }
 
-fn run(on: On, flags: &[&str]) {
+/// The mounts have the file open in turn.
+fn run(on: On, names: &[&str], flags: &[&str]) {
     let world = World::start(on);
-    let mount = world.mount("m", flags);
-    let path = mount.at("f");
-    let mut open = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let mounts: Vec<_> = names.iter().map(|name| world.mount(name, flags)).collect();
+    let path = |turn: usize| mounts[turn % mounts.len()].at("f");
+    let mut turn = 0;
+    let mut open = File::options().read(true).write(true).create(true).truncate(true).open(path(0)).unwrap();
     let mut model: Vec<u8> = Vec::new();
     let mut random = Random(0x5eed);
     for number in 0..OPERATIONS {
@@ -124,8 +135,12 @@ fn run(on: On, flags: &[&str]) {
                 model.resize(model.len().max(to), 0);
             }
             8 => {
-                open.sync_all().unwrap();
-                open = File::options().read(true).write(true).open(&path).unwrap();
+                if number % 2 == 0 {
+                    open.sync_all().unwrap();
+                }
+                drop(open);
+                turn += 1;
+                open = File::options().read(true).write(true).open(path(turn)).unwrap();
             }
             9 => {
                 let target = random.below(SIZE_MAX) + SIZE_MAX;
@@ -181,6 +196,7 @@ fn run(on: On, flags: &[&str]) {
         assert_eq!(open.metadata().unwrap().len(), model.len() as u64, "operation {number}");
     }
     open.sync_all().unwrap();
-    assert!(std::fs::read(&path).unwrap() == model);
+    drop(open);
+    assert!((0..mounts.len()).all(|turn| std::fs::read(path(turn)).unwrap() == model));
     assert!(std::fs::read(world.behind("f")).unwrap() == model);
 }

@@ -20,6 +20,13 @@ dafs_tests::on_sockets! {
     session_of_another_user_acts_as_that_user,
     #[ignore = "needs fuse"]
     default_access_list_takes_the_place_of_the_umask,
+    #[ignore = "needs fuse"]
+    access_list_lets_in_whom_the_mode_keeps_out,
+}
+
+crate::on_passthrough! {
+    #[ignore = "needs fuse"]
+    access_list_lets_in_whom_the_mode_keeps_out,
 }
 
 /// The users daemon and bin, whose groups have their numbers: over TCP the server asks for the groups of a user of its host.
@@ -129,13 +136,7 @@ fn default_access_list_takes_the_place_of_the_umask(on: On) {
     fs::create_dir(mount.at("plain")).unwrap();
     assert_eq!(made("plain"), [0o600, 0o700, 0o600]);
     fs::create_dir(mount.at("shared")).unwrap();
-    // Version 2; owner rwx, group rwx, others r-x, as in `linux/posix_acl_xattr.h`.
-    let mut list = 2u32.to_le_bytes().to_vec();
-    for (tag, rights) in [(0x01u16, 7u16), (0x04, 7), (0x20, 5)] {
-        list.extend(tag.to_le_bytes());
-        list.extend(rights.to_le_bytes());
-        list.extend(u32::MAX.to_le_bytes());
-    }
+    let list = access_list(&[(OWNER, 7, None), (GROUP, 7, None), (OTHERS, 5, None)]);
     let flags = rustix::fs::XattrFlags::empty();
     match rustix::fs::setxattr(mount.at("shared"), "system.posix_acl_default", &list, flags) {
         // A file system without access control lists has none to take that place.
@@ -143,4 +144,57 @@ fn default_access_list_takes_the_place_of_the_umask(on: On) {
         done => done.unwrap(),
     }
     assert_eq!(made("shared"), [0o664, 0o775, 0o664]);
+}
+
+/// Of `linux/posix_acl.h`.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP: u16 = 0x04;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+
+/// A list as `linux/posix_acl_xattr.h` has it, version 2: who, the rights, and which user.
+fn access_list(entries: &[(u16, u16, Option<u32>)]) -> Vec<u8> {
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, user) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(user.unwrap_or(u32::MAX).to_le_bytes());
+    }
+    list
+}
+
+// [MOUNT-18]
+fn access_list_lets_in_whom_the_mode_keeps_out(on: On) {
+    const NAME: &str = "system.posix_acl_access";
+    let world = World::start(on);
+    let mount = world.mount("m", &[]);
+    open_way(&world.server.data());
+    open_way(&mount.directory);
+    let [one, other] = USERS;
+    let file = mount.at("f");
+    fs::write(&file, "data").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let list = access_list(&[
+        (OWNER, 6, None),
+        (USER, 6, Some(one)),
+        (GROUP, 0, None),
+        (MASK, 6, None),
+        (OTHERS, 0, None),
+    ]);
+    let may = |user, script| as_user(user, script, &mount.directory);
+    assert!(!may(one, "cat f"));
+    match rustix::fs::setxattr(&file, NAME, &list, rustix::fs::XattrFlags::empty()) {
+        Err(rustix::io::Errno::OPNOTSUPP) => return,
+        done => done.unwrap(),
+    }
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o660, "the mask is the group's bits");
+    assert!(may(one, "cat f && echo more >> f"));
+    assert!(!may(other, "cat f"));
+    // The mask follows the mode.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(may(one, "cat f") && !may(one, "echo more >> f"));
+    rustix::fs::removexattr(&file, NAME).unwrap();
+    assert!(!may(one, "cat f"));
+    assert_eq!(fs::read_to_string(world.behind("f")).unwrap(), "datamore\n");
 }
