@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 #![allow(clippy::cast_possible_truncation, reason = "sizes that the tests choose")]
 
+mod away;
 mod caching;
 mod ends;
 mod local;
 mod locks;
 mod names;
 mod random;
+mod space;
 mod suites;
 mod users;
 

@@ -1,0 +1,70 @@
+//! Servers that are away for good: nothing waits for them for ever.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use dafs_tests::harness::On;
+use dafs_tests::program::{Signal, signal};
+
+use crate::{World, dafs, succeeded};
+
+dafs_tests::on_sockets! {
+    #[ignore = "needs fuse"]
+    server_that_never_comes_back_is_an_error_for_every_call,
+    #[ignore = "needs fuse"]
+    server_that_does_not_answer_is_an_error_until_it_does,
+}
+
+crate::on_passthrough! {
+    #[ignore = "needs fuse"]
+    server_that_never_comes_back_is_an_error_for_every_call,
+}
+
+/// Each call that a program makes ends, with an error.
+fn every_call_ends(mount: &crate::Mount, open: &fs::File) {
+    let error = |done: std::io::Result<()>| done.unwrap_err().raw_os_error();
+    let root = &mount.directory;
+    for _ in 0..2 {
+        assert_eq!(error(fs::metadata(root).map(drop)), Some(libc::EIO));
+        assert_eq!(error(fs::read_dir(root).map(drop)), Some(libc::EIO));
+        assert_eq!(error(fs::read(mount.at("f")).map(drop)), Some(libc::EIO));
+        assert_eq!(error(fs::write(mount.at("new"), "x")), Some(libc::EIO));
+        assert_eq!(error(open.set_len(5)), Some(libc::EIO));
+        assert_eq!(error(rustix::fs::statvfs(root).map(drop).map_err(Into::into)), Some(libc::EIO));
+    }
+    // Also what lists the directory above.
+    let listed = Command::new("ls").arg("-l").arg(root.parent().unwrap()).output().unwrap();
+    assert!(!listed.status.success());
+}
+
+// [MOUNT-19]
+fn server_that_never_comes_back_is_an_error_for_every_call(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &["--timeout", "0.3", "--cache", "none"]);
+    fs::write(world.behind("f"), "data").unwrap();
+    let open = fs::File::options().read(true).write(true).open(mount.at("f")).unwrap();
+    world.server.kill();
+    every_call_ends(&mount, &open);
+    drop(open);
+    succeeded(&dafs().arg("umount").arg(&mount.directory).output().unwrap());
+    assert_eq!(fs::read_dir(&mount.directory).unwrap().count(), 0);
+}
+
+// [MOUNT-19]
+fn server_that_does_not_answer_is_an_error_until_it_does(on: On) {
+    let world = World::start_with(on, &["--lease-ms", "1000", "--keep-alive-ms", "200"]);
+    let mount = world.mount("m", &["--timeout", "0.3", "--cache", "none"]);
+    fs::write(world.behind("f"), "data").unwrap();
+    let open = fs::File::options().read(true).write(true).open(mount.at("f")).unwrap();
+    signal(world.server.id(), Signal::STOP).unwrap();
+    every_call_ends(&mount, &open);
+    signal(world.server.id(), Signal::CONT).unwrap();
+    let mut buffer = [0; 4];
+    // It may need a moment until it answers.
+    while open.read_exact_at(&mut buffer, 0).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(&buffer, b"data");
+    fs::write(mount.at("new"), "x").unwrap();
+}
