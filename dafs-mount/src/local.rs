@@ -12,7 +12,7 @@ use dafs_client::{Error, File, OpenOptions, Status};
 use crate::first::{First, OnceAtATime};
 use crate::kernel::backing::Backing;
 use crate::kernel::errno::Answer;
-use crate::volume::Volume;
+use crate::volume::{Volume, path};
 
 /// All of them.
 #[derive(Default)]
@@ -113,8 +113,10 @@ impl Volume {
     /// Asks for a file, in the session of root. Whatever is in the way, there is the ordinary one.
     async fn hand_over(&self, node: u64) -> Option<Rc<LocalFile>> {
         let own = self.callers.own();
-        let handle = self.handle(node, &own).await.ok()?;
-        let file = handle.submit_open_with("", OpenOptions::new().read(true).write(true)).await.ok()?;
+        // By its name, so that no handle is kept for it.
+        let (parent, name) = self.parent(node, &own).await.ok()?;
+        let how = OpenOptions::new().read(true).write(true).no_follow(true).clone();
+        let file = self.with_room(|| parent.submit_open_with(path(&name), &how)).await.ok()?;
         if !self.nodes.borrow().is(node, file.attributes_at_open()) {
             return None;
         }
@@ -162,7 +164,8 @@ impl Volume {
 
     async fn asked_again(&self, node: u64) -> Answer<File> {
         let handle = self.handle(node, &self.callers.own()).await?;
-        let file = handle.submit_open_with("", OpenOptions::new().read(true).write(true)).await?;
+        let how = OpenOptions::new().read(true).write(true).clone();
+        let file = self.with_room(|| handle.submit_open_with("", &how)).await?;
         // The kernel has a descriptor already.
         drop(file.submit_hand_over().await?);
         Ok(file)

@@ -156,12 +156,8 @@ impl Volume {
         };
         while let Some(next) = way.pop() {
             let name = self.nodes.borrow().place(next)?.name;
-            let found = handle.submit_lookup(path(&name), false).await;
+            let found = self.with_room(|| handle.submit_lookup(path(&name), false)).await;
             let (found, attributes) = match found {
-                Err(Error::Status { status: Status::TOO_MANY_OPEN, .. }) => {
-                    self.forget_handles();
-                    handle.submit_lookup(path(&name), false).await?
-                }
                 Err(error) if error.is_not_found() => return Err(Errno::STALE),
                 found => found?,
             };
@@ -185,12 +181,27 @@ impl Volume {
         Some(known.clone())
     }
 
-    /// Gives half of the handles back: the server has no room for more.
-    fn forget_handles(&self) {
+    /// Opens something. While the server has no room for it, gives half of the handles back that are kept for nodes, and tries again.
+    pub(crate) async fn with_room<T, P>(&self, begin: impl Fn() -> P) -> dafs_client::Result<T>
+    where
+        P: Future<Output = dafs_client::Result<T>>,
+    {
+        loop {
+            match begin().await {
+                Err(Error::Status { status: Status::TOO_MANY_OPEN, .. }) if self.forget_handles() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Gives half of the handles back; whether there were any.
+    fn forget_handles(&self) -> bool {
         let mut handles = self.handles.borrow_mut();
-        for _ in 0..handles.len().div_ceil(2) {
+        let some = handles.len().div_ceil(2);
+        for _ in 0..some {
             handles.pop_lru();
         }
+        some > 0
     }
 
     /// The handle of the directory where a node was seen last, and its name there.

@@ -34,7 +34,8 @@ impl Volume {
                 Some(open) => open.file.submit_truncate(size).await?,
                 None => {
                     let file = self.directory(asks).await?;
-                    let file = file.submit_open_with("", OpenOptions::new().write(true)).await?;
+                    let how = OpenOptions::new().write(true).clone();
+                    let file = self.with_room(|| file.submit_open_with("", &how)).await?;
                     file.submit_truncate(size).await?;
                 }
             }

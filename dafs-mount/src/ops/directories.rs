@@ -20,7 +20,8 @@ const PAGE_SIZE: usize = 32 * 1024;
 
 impl Volume {
     pub(super) async fn open_directory(&self, asks: &Header) -> Answer<Vec<u8>> {
-        let dir = self.directory(asks).await?.submit_open_dir_no_follow("").await?;
+        let node = self.directory(asks).await?;
+        let dir = self.with_room(|| node.submit_open_dir_no_follow("")).await?;
         let opened = OpenDir { dir, node: asks.node, ahead: RefCell::default() };
         let flags = match self.options.cache {
             Cache::Lasting => open::KEEP_CACHE | open::CACHE_DIR,

@@ -116,7 +116,8 @@ impl Volume {
             return Ok(known);
         }
         let handle = self.handle(open.node, &open.caller).await?;
-        let file = handle.submit_open_with("", OpenOptions::new().read(true).write(true)).await;
+        let how = OpenOptions::new().read(true).write(true).clone();
+        let file = self.with_room(|| handle.submit_open_with("", &how)).await;
         let file = Rc::new(file.map_err(|_| Errno::BAD_FILE)?);
         *open.writable.borrow_mut() = Some(Rc::clone(&file));
         Ok(file)

@@ -79,9 +79,14 @@ impl World {
     }
 
     pub(crate) fn start_with(on: On, flags: &[&str]) -> Self {
+        Self::start_limited(on, flags, None)
+    }
+
+    /// With a server that may have only so many files open.
+    pub(crate) fn start_limited(on: On, flags: &[&str], open_files_max: Option<u32>) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let options = if PASSES.get() { ",local_open" } else { "" };
-        Self { server: Program::start_exporting(on, options, flags, None), on, scratch }
+        Self { server: Program::start_exporting(on, options, flags, open_files_max), on, scratch }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -1,7 +1,7 @@
-//! Space of files, reserved and given back.
+//! Space of files, reserved and given back, and room for open ones.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 use dafs_tests::harness::On;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -12,11 +12,15 @@ use crate::World;
 dafs_tests::on_sockets! {
     #[ignore = "needs fuse"]
     each_mode_of_fallocate_does_its_work_or_is_refused,
+    #[ignore = "needs fuse"]
+    more_files_than_the_server_may_have_open_can_be_used,
 }
 
 crate::on_passthrough! {
     #[ignore = "needs fuse"]
     each_mode_of_fallocate_does_its_work_or_is_refused,
+    #[ignore = "needs fuse"]
+    more_files_than_the_server_may_have_open_can_be_used,
 }
 
 const SIZE: u64 = 256 << 10;
@@ -56,4 +60,22 @@ fn each_mode_of_fallocate_does_its_work_or_is_refused(on: On) {
     assert_eq!(file.metadata().unwrap().len(), SIZE);
     fallocate(&file, FallocateFlags::empty(), SIZE, 4096).unwrap();
     assert_eq!(file.metadata().unwrap().len(), SIZE + 4096);
+}
+
+// [MOUNT-21]
+fn more_files_than_the_server_may_have_open_can_be_used(on: On) {
+    let world = World::start_limited(on, &[], Some(300));
+    let mount = world.mount("m", &[]);
+    for number in 0..400 {
+        let file = mount.at(number.to_string());
+        fs::File::create(&file).unwrap();
+        // What is done to a name without opening it takes a handle, which is kept for the next time.
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    for number in 0..400 {
+        let file = mount.at(number.to_string());
+        fs::File::options().write(true).open(&file).unwrap();
+        fs::create_dir(mount.at(format!("d{number}"))).unwrap();
+        fs::read_dir(mount.at(format!("d{number}"))).unwrap();
+    }
 }
