@@ -144,16 +144,10 @@ const TYPE: &str = "fuse.dafs";
 
 /// Mounts without help; `None` where the kernel does not let us.
 fn mount_directly(directory: &Path, terms: &Terms) -> io::Result<Option<OwnedFd>> {
+    let descriptor = open_device()?;
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let descriptor = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let descriptor = descriptor.map_err(|error| {
-        io::Error::other(format!(
-            "cannot open /dev/fuse: {}; load it with modprobe fuse",
-            io::Error::from(error)
-        ))
-    })?;
     let mode = rustix::fs::stat(directory)?.st_mode & libc::S_IFMT;
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let for_all = if terms.for_all { ",default_permissions,allow_other" } else { "" };
@@ -165,6 +159,19 @@ fn mount_directly(directory: &Path, terms: &Terms) -> io::Result<Option<OwnedFd>
         Err(rustix::io::Errno::PERM) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// `fusermount3` needs it as well.
+fn open_device() -> io::Result<OwnedFd> {
+    let opened = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    opened.map_err(|error| {
+        let what_to_do = match error {
+            rustix::io::Errno::ACCESS => "; root may let every user open it (mode 666)",
+            _ => "; root may load the module by modprobe fuse",
+        };
+        let cause = io::Error::from_raw_os_error(error.raw_os_error());
+        io::Error::other(format!("cannot open /dev/fuse: {cause}{what_to_do}"))
+    })
 }
 
 fn chosen_flags(read_only: bool, no_exec: bool) -> MountFlags {
@@ -217,6 +224,13 @@ fn unmount_by_helper(directory: &Path, lazily: bool) -> io::Result<()> {
     })?;
     match done.status.success() {
         true => Ok(()),
-        false => Err(io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
+        false => {
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            let cause = match said.contains("mtab") || said.contains("permitted") {
+                true => "only root and the user who mounted it may".to_owned(),
+                false => said,
+            };
+            Err(io::Error::other(cause))
+        }
     }
 }

@@ -94,6 +94,8 @@ fn directory_that_one_user_may_search_is_closed_to_another(on: On) {
     assert!(as_user(other, "cat own/f", &mount.directory));
     let user = dafs().args(["umount"]).arg(&mount.directory).uid(other).gid(other).output().unwrap();
     assert!(!user.status.success(), "only root takes root's mount away");
+    let said = String::from_utf8_lossy(&user.stderr);
+    assert!(said.contains("only root") && said.lines().count() == 1, "{said}");
 }
 
 // [STOR-183]
