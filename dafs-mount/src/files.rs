@@ -144,9 +144,18 @@ impl Open {
             .collect()
     }
 
-    /// Those that linger and are durable need not.
-    pub(crate) fn let_go(&self) {
-        self.lingering.borrow_mut().retain(|file| file.held.borrow().any);
+    /// The older half of those that linger.
+    pub(crate) fn lingering_longest(&self) -> Vec<Rc<OpenFile>> {
+        let lingering = self.lingering.borrow();
+        lingering.iter().take(lingering.len().div_ceil(2)).cloned().collect()
+    }
+
+    /// Those that linger and are durable need not; whether there were any.
+    pub(crate) fn let_go(&self) -> bool {
+        let mut lingering = self.lingering.borrow_mut();
+        let before = lingering.len();
+        lingering.retain(|file| file.held.borrow().any);
+        lingering.len() < before
     }
 
     /// A node is forgotten: nobody can ask of it.

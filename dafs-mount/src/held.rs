@@ -24,6 +24,8 @@ pub(crate) struct Held {
     pub(crate) any: bool,
     /// There is a copy of only a part.
     incomplete: bool,
+    /// Something was lost, and no program has been told.
+    pub(crate) is_lost: bool,
 }
 
 impl Held {
@@ -47,6 +49,12 @@ impl Held {
         self.release(budget);
     }
 
+    /// Something was lost, of which the next program that asks is to be told.
+    pub(crate) fn lose(&mut self, budget: &Budget) {
+        self.give_up(budget);
+        self.is_lost = true;
+    }
+
     /// It is durable, or lost.
     pub(crate) fn release(&mut self, budget: &Budget) {
         budget.0.set(budget.0.get().saturating_sub(std::mem::take(&mut self.size)));
@@ -58,6 +66,7 @@ impl Held {
         self.size += later.size;
         self.any |= later.any;
         self.incomplete |= later.incomplete;
+        self.is_lost |= later.is_lost;
     }
 
     /// What is to be written again where these ranges are lost, in order; `None` where there is no copy of all of them.

@@ -103,6 +103,10 @@ impl Volume {
         };
         // What is written meanwhile is for the next one.
         let mut held = open.held.take();
+        if held.is_lost {
+            held.release(&self.copies);
+            return Err(Errno::IO);
+        }
         let done = match commit().await {
             Err(Error::WritesLost { ranges, attributes: false, .. }) => match held.of(&ranges) {
                 Some(again) => self.write_again(open, again).await.and(commit().await.map_err(Errno::from)),
@@ -118,6 +122,30 @@ impl Volume {
         };
         held.release(&self.copies);
         done
+    }
+
+    /// Makes files durable that no program has open any more, so that they need not stay open at the server; whether some need not.
+    async fn shed(&self) -> bool {
+        for open in self.open.lingering_longest() {
+            let is_failed = self.commit(&open, false).await.is_err();
+            if is_failed && !open.held.borrow().any {
+                open.held.borrow_mut().lose(&self.copies);
+            }
+        }
+        self.open.let_go()
+    }
+
+    /// As [`Volume::with_room`]. When there are no handles to give back, files are given back that programs have closed.
+    pub(super) async fn with_room_for_file<T, P>(&self, begin: impl Fn() -> P) -> dafs_client::Result<T>
+    where
+        P: Future<Output = dafs_client::Result<T>>,
+    {
+        loop {
+            match self.with_room(&begin).await {
+                Err(Error::Status { status: Status::TOO_MANY_OPEN, .. }) if self.shed().await => {}
+                done => return done,
+            }
+        }
     }
 
     async fn write_again(&self, open: &OpenFile, writes: Vec<(u64, Vec<u8>)>) -> Answer<()> {

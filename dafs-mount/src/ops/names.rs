@@ -83,7 +83,7 @@ impl Volume {
         }
         let mut options = OpenOptions::new();
         options.read(true).create_new(true).mode(mode);
-        let made = self.with_room(|| directory.submit_open_with(path(name), &options)).await?;
+        let made = self.with_room_for_file(|| directory.submit_open_with(path(name), &options)).await?;
         Ok(self.entry(asks.node, name, made.attributes_at_open()).into_bytes())
     }
 

@@ -54,7 +54,7 @@ impl Volume {
     /// name up again. One without that name any more is opened by its handle.
     async fn open_node(&self, node: u64, caller: &Rc<Caller>, how: &OpenOptions) -> Answer<File> {
         let (parent, name) = self.parent(node, caller).await?;
-        let opened = self.with_room(|| parent.submit_open_with(path(&name), how)).await;
+        let opened = self.with_room_for_file(|| parent.submit_open_with(path(&name), how)).await;
         let found = match opened {
             Ok(file) if self.nodes.borrow().is(node, file.attributes_at_open()) => Some(file),
             Ok(_) => None,
@@ -68,7 +68,7 @@ impl Volume {
             return Err(Errno::STALE);
         }
         let file = self.handle(node, caller).await?;
-        Ok(self.with_room(|| file.submit_open_with("", how)).await?)
+        Ok(self.with_room_for_file(|| file.submit_open_with("", how)).await?)
     }
 
     /// The reply that tells of an open file.
@@ -132,7 +132,7 @@ impl Volume {
             return Err(Errno::IO);
         }
         let handle = self.handle(open.node, &caller).await?;
-        let file = Rc::new(self.with_room(|| handle.submit_open_with("", &open.how)).await?);
+        let file = Rc::new(self.with_room_for_file(|| handle.submit_open_with("", &open.how)).await?);
         if !self.nodes.borrow().is(open.node, file.attributes_at_open()) {
             return Err(Errno::STALE);
         }
@@ -162,7 +162,7 @@ impl Volume {
             false => how.create(true),
         };
         how.truncate(flags.has(libc::O_TRUNC) && flags.writes());
-        let file = self.with_room(|| directory.submit_open_with(path(name), &how)).await?;
+        let file = self.with_room_for_file(|| directory.submit_open_with(path(name), &how)).await?;
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, name, &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;
@@ -175,7 +175,7 @@ impl Volume {
         let caller = self.callers.of(asks).await?;
         let directory = self.handle(asks.node, &caller).await?;
         let mode = self.masked(asks.node, &directory, mode).await;
-        let file = self.with_room(|| directory.submit_open_unnamed("", mode)).await?;
+        let file = self.with_room_for_file(|| directory.submit_open_unnamed("", mode)).await?;
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, b"", &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;

@@ -14,6 +14,8 @@ dafs_tests::on_sockets! {
     each_mode_of_fallocate_does_its_work_or_is_refused,
     #[ignore = "needs fuse"]
     more_files_than_the_server_may_have_open_can_be_used,
+    #[ignore = "needs fuse"]
+    loss_in_a_file_that_was_given_back_is_told_later,
 }
 
 crate::on_passthrough! {
@@ -68,7 +70,8 @@ fn more_files_than_the_server_may_have_open_can_be_used(on: On) {
     let mount = world.mount("m", &[]);
     for number in 0..400 {
         let file = mount.at(number.to_string());
-        fs::File::create(&file).unwrap();
+        // It stays open at the server until it is durable.
+        fs::write(&file, "data").unwrap();
         // What is done to a name without opening it takes a handle, which is kept for the next time.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     }
@@ -78,4 +81,19 @@ fn more_files_than_the_server_may_have_open_can_be_used(on: On) {
         fs::create_dir(mount.at(format!("d{number}"))).unwrap();
         fs::read_dir(mount.at(format!("d{number}"))).unwrap();
     }
+}
+
+// [MOUNT-6] [MOUNT-21]
+fn loss_in_a_file_that_was_given_back_is_told_later(on: On) {
+    let mut world = World::start_limited(on, &[], Some(300));
+    let mount = world.mount("m", &[]);
+    // More than there are copies of.
+    fs::write(mount.at("lost"), vec![1; 33 << 20]).unwrap();
+    world.server.kill_and_start();
+    for number in 0..400 {
+        fs::write(mount.at(number.to_string()), "data").unwrap();
+    }
+    let open = fs::File::open(mount.at("lost")).unwrap();
+    assert_eq!(open.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    open.sync_all().unwrap();
 }
