@@ -162,7 +162,7 @@ mod tests {
         name_of(&Address::Sim(1), Some(key), None)
     }
 
-    // [ACC-172]
+    // [ACC-173]
     #[test]
     fn name_has_the_transport_and_the_key_or_the_network() {
         let tcp = Address::Tcp("0.0.0.0:7".parse().unwrap());
@@ -179,7 +179,7 @@ mod tests {
         assert_ne!(name(Some("local"), None), name(None, None));
     }
 
-    // [ACC-171]
+    // [ACC-172]
     #[test]
     fn crossovers_are_sizes_of_messages_or_one_more() {
         for (size, is_within) in [(0, false), (1, true), (101, true), (102, false), (u32::MAX, false)] {
@@ -203,7 +203,7 @@ mod tests {
         assert!(are_within(&all(u32::MAX), &limits(u32::MAX, u32::MAX)));
     }
 
-    // [ACC-172]
+    // [ACC-173]
     #[test]
     fn published_crossovers_are_for_their_name_alone_and_cut_to_messages() {
         let published = Published::default();
