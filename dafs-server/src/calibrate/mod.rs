@@ -17,6 +17,7 @@
 //! register ordinary memory, that is a copy by
 //! way of registered memory). [`crossover`], a pure function, turns the times into sizes.
 
+mod apart;
 mod client;
 mod file;
 mod server;
@@ -28,6 +29,8 @@ use anyhow::{Context, anyhow, ensure};
 use dafs_proto::transport::{Address, ConnectParams, Domain, Endpoint, WaitPolicy};
 use dafs_proto::wire::{Crossovers, HEADER_SIZE, Method, Stability, WireRange, WriteRequest};
 use smallvec::SmallVec;
+
+use self::apart::Apart;
 
 /// Time of a calibration, by default.
 pub const BUDGET: Duration = Duration::from_millis(50);
@@ -45,7 +48,7 @@ const PIECES: usize = 64;
 /// What is made of the pieces of one transfer.
 type List<T> = SmallVec<[T; PIECES]>;
 
-/// Median times at one size.
+/// Times at one size: the lower quartile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Bytes of a piece of memory.
@@ -102,8 +105,9 @@ pub fn measure(
     budget: Duration,
 ) -> anyhow::Result<Calibration> {
     let begin = Instant::now();
+    let apart = Apart::from_here();
     // Two ends that spin on one CPU wait for the scheduler, and nothing is measured in time.
-    let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    let one_cpu = apart.is_none() && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
     let wait = if one_cpu { WaitPolicy::Event } else { params.wait };
     let params = &ConnectParams { wait, ..*params };
     let listener = server.listen(address, params)?;
@@ -112,8 +116,9 @@ pub fn measure(
     let mut kept = Vec::new();
     let timed = std::thread::scope(|scope| {
         let (to, kept) = (listener.address().clone(), &mut kept);
-        let timing = scope.spawn(move || client::run(&**client, &to, params, begin + budget, deadline, kept));
-        let served = server::run(server, listener, deadline, || timing.is_finished());
+        let ends = (begin + budget, deadline);
+        let timing = scope.spawn(move || client::run(&**client, &to, params, ends, apart, kept));
+        let served = server::run(server, listener, deadline, apart, || timing.is_finished());
         match timing.join() {
             // Its end closes the connection, which ends the serving.
             Ok(Ok(timed)) => Ok(timed),

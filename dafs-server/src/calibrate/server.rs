@@ -10,13 +10,14 @@ use dafs_proto::transport::{
 use dafs_proto::wire::{Method, WriteRequest, decode_segments};
 
 use super::file::File;
-use super::{List, SIZE_MAX, check_time, decode_request, wait};
+use super::{Apart, List, SIZE_MAX, check_time, decode_request, wait};
 
 /// Accepts one connection and serves it until the client closes it, or is `gone`.
 pub(super) fn run(
     domain: &dyn Domain,
     mut listener: Box<dyn Listener>,
     deadline: Instant,
+    apart: Option<Apart>,
     gone: impl Fn() -> bool,
 ) -> anyhow::Result<()> {
     let buffer = MemoryRef::new(domain.allocate(SIZE_MAX as usize)?);
@@ -32,7 +33,10 @@ pub(super) fn run(
     // Nobody else is to connect.
     drop(listener);
     let mut server = Server { endpoint, file, buffer, deadline };
-    match server.serve_all() {
+    let held = apart.and_then(|apart| apart.serve());
+    let ended = server.serve_all();
+    drop(held);
+    match ended {
         Err(error) if matches!(error.downcast_ref(), Some(TransportError::Closed)) => Ok(()),
         ended => ended,
     }
