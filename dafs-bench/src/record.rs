@@ -420,14 +420,17 @@ impl Outcome {
         }
     }
 
-    /// Marks the rows that were disturbed, in table, JSON and figure.
+    /// Marks the rows that were disturbed, in table, JSON and figure; beside those that are marked already.
     pub fn mark_disturbed(&mut self) {
-        self.rows.iter_mut().for_each(|row| row.disturbed = row.is_disturbed());
+        let are_far_apart = self.rows.iter().all(|row| !row.disturbed);
+        self.rows.iter_mut().for_each(|row| row.disturbed |= row.is_disturbed());
         let (count, all) = (self.rows.iter().filter(|row| row.disturbed).count(), self.rows.len());
         if count == 0 {
             return;
         }
-        let text = format!("{count} of {all} rows disturbed: their rounds are over {SPREAD_MAX} times apart");
+        let apart =
+            if are_far_apart { format!("over {SPREAD_MAX} times apart") } else { "far apart".to_owned() };
+        let text = format!("{count} of {all} rows disturbed: their rounds are {apart}");
         if let Some(chart) = &mut self.chart {
             chart.title = format!("{} ({text})", chart.title);
         }
@@ -572,5 +575,14 @@ mod tests {
         assert_eq!(found, [(Some("tmpfs"), false), (Some("ext4"), true)]);
         assert!(outcome.chart.is_some_and(|chart| chart.title.contains("1 of 2 rows disturbed")));
         assert_eq!(outcome.notes.len(), 1);
+    }
+
+    #[test]
+    fn row_that_its_benchmark_found_disturbed_stays_so() {
+        let rows = vec![Row { disturbed: true, ..Row::default() }, Row::default()];
+        let mut outcome = Outcome { rows, ..Outcome::default() };
+        outcome.mark_disturbed();
+        assert!(outcome.rows[0].disturbed && !outcome.rows[1].disturbed);
+        assert_eq!(outcome.notes, ["1 of 2 rows disturbed: their rounds are far apart"]);
     }
 }

@@ -89,11 +89,13 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     // What was broken off is no result.
     interrupt::check()?;
     outcome.mark_disturbed();
-    if let Benchmark::Compare { html, .. } = &cli.benchmark {
-        report::html::write(&outcome, &machine, html)?;
-        progress.say(&format!("the report is in {}", html.display()));
-    }
-    publish(&outcome, &machine, options)
+    let html = match &cli.benchmark {
+        Benchmark::Compare { html, .. } => report::html::write(&outcome, &machine, html)
+            .inspect(|()| progress.say(&format!("the report is in {}", html.display()))),
+        _ => Ok(()),
+    };
+    publish(&outcome, &machine, options)?;
+    html
 }
 
 /// Each session takes files, here and at the server that is started. Where the limit stays as it was, errors say so.
@@ -334,13 +336,15 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
              pipeline, mpi, views and stripe"
         );
     }
-    if options.plot.as_deref().is_some_and(is_stdout) {
-        bail!("cannot use --plot -: name a file");
-    }
     let html = match benchmark {
         Benchmark::Compare { html, .. } => Some(html),
         _ => None,
     };
+    for (option, path) in [("--plot", options.plot.as_ref()), ("--html", html)] {
+        if path.is_some_and(|path| is_stdout(path)) {
+            bail!("cannot use {option} -: name a file");
+        }
+    }
     for path in [options.json.as_ref(), options.plot.as_ref(), html]
         .into_iter()
         .flatten()

@@ -204,6 +204,7 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
         ("views --direct-io --dir .", "cannot use --direct-io: views does without"),
         ("mixed --dir /dev/shm", "cannot use --dir /dev/shm: it is in memory"),
         ("crossover --plot -", "cannot use --plot -"),
+        ("compare --html -", "cannot use --html -"),
         ("mpi --cold", "cannot use --cold: it is for sieve, and for reads of listio and views"),
         ("mpi --queue-depth 4", "cannot use --queue-depth: mpi does without"),
         ("mpi --poll event", "cannot use --poll: mpi does without"),
@@ -340,6 +341,30 @@ fn compare_writes_a_page_and_leaves_nothing_else() {
 }
 
 #[test]
+fn comparison_is_shown_where_its_page_has_no_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let (server, place) = (server_program(), directory.path().to_str().unwrap());
+    let mut arguments = vec!["compare", "--time", "0.1", "--seconds", "0.001", "--html"];
+    // A link, so that a fault of this program harms no device.
+    let out = tempfile::tempdir().unwrap();
+    let page = out.path().join("page");
+    std::os::unix::fs::symlink("/dev/full", &page).unwrap();
+    arguments.extend([
+        page.to_str().unwrap(),
+        "--server-program",
+        server.to_str().unwrap(),
+        "--dir",
+        place,
+        "--transport",
+        "shm",
+    ]);
+    let output = dafs_bench(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write the report to "), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("sockets"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn crossover_of_a_server_that_runs_takes_its_time_and_publishes() {
     use std::io::{BufRead, BufReader};
     let directory = tempfile::tempdir().unwrap();
@@ -367,7 +392,10 @@ fn crossover_of_a_server_that_runs_takes_its_time_and_publishes() {
     assert_eq!(brief["options"]["time"], 0.0);
     let published = run("1", &["--publish"]);
     assert!(rounds(&published) >= rounds(&brief));
-    assert!(published["notes"].to_string().contains("published for tcp: reads from "), "{published}");
+    assert!(
+        published["notes"].to_string().contains("published for tcp: new sessions use direct for reads "),
+        "{published}"
+    );
     // What was published is what the next session is told, as far as it was found for certain.
     let told = run("0", &[]);
     for (found, told) in

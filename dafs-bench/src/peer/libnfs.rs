@@ -172,7 +172,8 @@ impl File {
         Ok(file)
     }
 
-    /// Gives every one of `depth` slots a buffer of `bytes` bytes. No operation may be in flight.
+    /// Gives every one of `depth` slots a buffer of `bytes` bytes of 0x5a, not what was read before: others check what is in the file. No
+    /// operation may be in flight.
     pub(crate) fn prepare(&mut self, depth: usize, bytes: usize) -> anyhow::Result<()> {
         ensure!(self.slots.iter().all(|slot| !slot.in_flight.get()), "operations are left from a failed run");
         while self.slots.len() < depth {
@@ -185,7 +186,11 @@ impl File {
                 completed: Rc::clone(&self.completed),
             }));
         }
-        self.slots.iter_mut().for_each(|slot| slot.buffer.get_mut().resize(bytes, 0x5a));
+        for slot in &mut self.slots {
+            let buffer = slot.buffer.get_mut();
+            buffer.clear();
+            buffer.resize(bytes, 0x5a);
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -13,21 +14,29 @@ use crate::report::{figure, size};
 
 const STYLE: &str = include_str!("compare.css");
 
-/// Writes the report into the file `path`, whole or not at all.
+/// How far the interval of a bar may reach, times the longest bar.
+const INTERVAL_MAX: f64 = 1.25;
+
+/// Writes the report into the file `path`, whole or not at all. What is no file, such as a pipe, is written to.
 pub fn write(outcome: &Outcome, machine: &Machine, path: &Path) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".dafs-compare-").tempfile_in(folder)?;
-        file.write_all(render(outcome, machine).as_bytes())?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        }
-        file.persist(path)?;
-        Ok(())
+    let page = render(outcome, machine);
+    let written = if path.exists() && !path.is_file() {
+        std::fs::OpenOptions::new().write(true).open(path).and_then(|mut to| to.write_all(page.as_bytes()))
+    } else {
+        replace(path, page.as_bytes())
     };
-    write().with_context(|| format!("cannot write the report to {}", path.display()))
+    written.with_context(|| format!("cannot write the report to {}", path.display()))
+}
+
+/// Puts a file with these bytes at `path`, or where the link that is there points to.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".dafs-compare-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+    file.persist(&path)?;
+    Ok(())
 }
 
 /// The report as text.
@@ -54,7 +63,7 @@ fn head(page: &mut String, outcome: &Outcome, machine: &Machine) {
         "<h1>dafs beside other ways to a file</h1>\n<p class=\"lead\">{}. The same work by each, on one machine, in rounds in which \
         they take \
          turns. A bar is the median over the rounds; the thin line on it is where the median lies with 95&nbsp;% confidence.</p>",
-        escape(&who.iter().map(|name| described(name)).collect::<Vec<_>>().join(", "))
+        escape(&who.iter().map(|name| described(name)).collect::<Vec<_>>().join("; "))
     );
     let disturbed = outcome.rows.iter().filter(|row| row.disturbed).count();
     if machine.load_average > 0.2 || disturbed > 0 {
@@ -121,11 +130,11 @@ fn bars(page: &mut String, axis: &AxisText, name: &str, rows: &[&Row]) {
     let _ =
         writeln!(page, "<figure>\n<figcaption>{} <small>({})</small></figcaption>", escape(name), axis.unit);
     let interval = |row: &Row| axis.has_interval.then_some(row.low.zip(row.high)).flatten();
-    let most = rows.iter().filter_map(|row| {
-        let value = (axis.value)(row)?;
-        Some(interval(row).map_or(value, |(_, high)| value.max(high)))
-    });
-    let most = most.fold(f64::MIN_POSITIVE, f64::max);
+    let greatest = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
+    let value = greatest(&mut rows.iter().filter_map(|row| (axis.value)(row)));
+    let high = greatest(&mut rows.iter().filter_map(|row| interval(row)).map(|(_, high)| high));
+    // An interval that is far wider than all bars ends at the edge, or nothing could be seen of them.
+    let most = high.clamp(value, INTERVAL_MAX * value);
     let percent = |value: f64| (100.0 * value / most).clamp(0.0, 100.0);
     for row in rows {
         let Some(value) = (axis.value)(row) else { continue };
@@ -154,12 +163,16 @@ fn table(page: &mut String, axis: &AxisText, rows: &[&Row]) {
          ns an operation</th><th>ns a MiB</th><th>server CPU, ns an operation</th><th>ns a MiB</th><th>rounds</th><th></th></tr>",
         axis.unit
     );
+    // Figures are not broken across lines.
+    let figure = |value: f64| figure(value).replace(' ', "\u{a0}");
     let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), figure);
     for row in rows {
         let cpu = row.cpu.unwrap_or_default();
         let interval = row.low.zip(row.high).filter(|_| axis.has_interval);
-        let interval = interval
-            .map_or_else(|| "–".to_owned(), |(low, high)| format!("{} – {}", figure(low), figure(high)));
+        let interval = interval.map_or_else(
+            || "–".to_owned(),
+            |(low, high)| format!("{}\u{a0}–\u{a0}{}", figure(low), figure(high)),
+        );
         // Of plain sockets both ends are one process.
         let both = cpu.limit_cpu_ns.filter(|_| cpu.client_cpu_ns.is_none());
         let client =
@@ -300,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn interval_far_beyond_the_bars_ends_at_the_edge() {
+        let mut outcome = outcome();
+        outcome.rows[0].high = Some(1000.0);
+        let page = render(&outcome, &Machine::describe(&Pins::default(), &[Path::new("/")]));
+        assert!(page.contains("width:32.00%") && page.contains("width:80.00%"), "bars of 20 and 50 of 62.5");
+        assert!(page.contains("left:28.80%;width:71.20%"), "an interval from 18");
+    }
+
+    #[test]
     fn page_escapes_names_and_notes_and_loads_nothing() {
         let page = page();
         assert!(page.contains("&lt;nfs&gt;") && !page.contains("<nfs>"));
@@ -326,5 +348,21 @@ mod tests {
         write(&outcome(), &machine, &path).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("</html>\n"));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn report_goes_through_links_and_into_devices_and_replaces_neither() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = Machine::describe(&Pins::default(), &[Path::new("/")]);
+        let (link, page) = (directory.path().join("link"), directory.path().join("page"));
+        std::fs::write(&page, "old").unwrap();
+        std::os::unix::fs::symlink(&page, &link).unwrap();
+        write(&outcome(), &machine, &link).unwrap();
+        assert!(link.is_symlink() && std::fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &link).unwrap();
+        let error = format!("{:#}", write(&outcome(), &machine, &link).unwrap_err());
+        assert!(error.contains("No space left"), "{error}");
+        assert!(link.is_symlink());
     }
 }

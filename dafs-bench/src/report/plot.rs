@@ -21,7 +21,7 @@ const LEGEND_COLUMNS_MAX: u32 = 4;
 /// Left of the names in the legend: a margin and a piece of the curve.
 const LEGEND_LINE_WIDTH: u32 = 38;
 const LEGEND_MARGIN: u32 = 24;
-const REMARK_HEIGHT: u32 = 17;
+const REMARK_HEIGHT: u32 = 16;
 const TITLE_FONT: u32 = 22;
 const PANEL_FONT: u32 = 17;
 const LEGEND_FONT: u32 = 13;
@@ -104,13 +104,25 @@ fn fitting(text: &str, font: u32, width: u32) -> u32 {
     (1..=font).rev().find(|&font| text_width(text, font) <= room).unwrap_or(1)
 }
 
+/// Remarks, each on one line if all fit in their font; else a line for each part that ends with a semicolon.
+fn wrapped(remarks: &[String], width: u32) -> Vec<&str> {
+    let fit = remarks.iter().all(|remark| fitting(remark, REMARK_FONT, width) == REMARK_FONT);
+    let lines = remarks.iter().map(String::as_str);
+    if fit {
+        lines.collect()
+    } else {
+        lines.flat_map(|remark| remark.split_inclusive("; ")).map(str::trim).collect()
+    }
+}
+
 fn draw_panel(panel: &Panel, area: &Area<'_>, legend: &Legend) -> Drawn<()> {
     let width = area.dim_in_pixel().0;
-    let (area, words) = area.split_vertically(PANEL.1 - REMARK_HEIGHT * u32::try_from(panel.remarks.len())?);
+    let remarks = wrapped(&panel.remarks, width);
+    let (area, words) = area.split_vertically(PANEL.1 - REMARK_HEIGHT * u32::try_from(remarks.len())?);
     // All in one size, that of the longest.
-    let fonts = panel.remarks.iter().map(|remark| fitting(remark, REMARK_FONT, width));
+    let fonts = remarks.iter().map(|remark| fitting(remark, REMARK_FONT, width));
     let font = fonts.min().unwrap_or(REMARK_FONT);
-    for (line, remark) in (0..).zip(&panel.remarks) {
+    for (line, remark) in (0..).zip(remarks) {
         let style = TextStyle::from(("sans-serif", font).into_font()).color(&INK);
         let style = style.pos(Pos::new(HPos::Center, VPos::Center));
         let y = i32::try_from(REMARK_HEIGHT)? * line + i32::try_from(REMARK_HEIGHT / 2)?;
@@ -546,6 +558,14 @@ mod tests {
             }
             assert!(seen > count + columns, "{seen}");
         }
+    }
+
+    #[test]
+    fn remarks_that_are_too_long_for_a_line_are_broken_at_semicolons() {
+        let remarks = ["short; and short".to_owned(), format!("{}; and more", "long ".repeat(20))];
+        assert_eq!(wrapped(&remarks[..1], 560), ["short; and short"]);
+        assert_eq!(wrapped(&remarks, 560).len(), 4);
+        assert_eq!(wrapped(&remarks, 560)[..2], ["short;", "and short"]);
     }
 
     #[test]

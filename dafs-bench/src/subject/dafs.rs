@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use dafs_client::{
     Background, Config, Export, File, IoBuffer, Key, MethodOverride, Noncontiguous, OpenOptions, Pending,
     Provider, RegisteredBuf, RegistrationConfig, Session, Transferred, Url, WaitPolicy, wait_any,
@@ -15,6 +15,7 @@ use crate::cli::{Poll, Transport};
 use crate::clock::{Laps, nanoseconds};
 use crate::load::{Budget, DATA_FILE, FILE_BYTES, Load, Offsets, Work, compute};
 use crate::record::{Method, NameOp, Op};
+use crate::report::threshold;
 use crate::stats::Samples;
 use crate::subject::checks::Checks;
 use crate::subject::libdafs::CFile;
@@ -157,6 +158,15 @@ impl Dafs {
             }
         };
         Ok(&self.links[place])
+    }
+
+    /// The size from which sessions use Direct, where the server exports this crossover; `None` is never.
+    fn used_from(&self, op: Op, crossover: u32, inline_max: u32) -> Option<u64> {
+        if op == Op::Write && self.cuts_writes() && crossover > inline_max {
+            return None;
+        }
+        // Beyond the hard limit the session takes Direct, whatever the crossover says.
+        Some(u64::from(crossover).min(u64::from(inline_max) + 1))
     }
 
     /// Sessions cut large writes into inline messages where Direct never pays.
@@ -441,11 +451,7 @@ impl Subject for Dafs {
             (_, true) => (crossovers.read_registered, link.inline_max[0]),
             (_, false) => (crossovers.read_unregistered, link.inline_max[0]),
         };
-        if op == Op::Write && self.cuts_writes() && crossover > inline_max {
-            return None;
-        }
-        // Beyond the hard limit the session takes Direct, whatever the crossover says.
-        Some(u64::from(crossover).min(u64::from(inline_max) + 1))
+        self.used_from(op, crossover, inline_max)
     }
 
     fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
@@ -482,16 +488,17 @@ impl Subject for Dafs {
             let never = u64::from(inline_max) + 1;
             *size = u32::try_from(bytes.unwrap_or(never).clamp(1, never)).unwrap_or(u32::MAX);
         }
-        link.session.publish(crossovers).with_context(|| {
-            format!("cannot publish the crossovers of {}; --publish needs the right to", self.target.address)
-        })?;
+        let published = link.session.publish(crossovers);
+        published.map_err(|error| anyhow!("{error}; --publish needs the right to"))?;
+        let used = |op, size, inline_max| threshold(self.used_from(op, size, inline_max));
+        let (reads, writes) = (thresholds.read_inline_max, thresholds.write_inline_max);
         Ok(format!(
-            "published for {}: reads from {} bytes (registered memory) and {} (ordinary), writes from {} and {}; new sessions use them",
+            "published for {}: new sessions use direct for reads {} (registered memory) and {} (ordinary), for writes {} and {}",
             self.transport(),
-            crossovers.read_registered,
-            crossovers.read_unregistered,
-            crossovers.write_registered,
-            crossovers.write_unregistered
+            used(Op::Read, crossovers.read_registered, reads),
+            used(Op::Read, crossovers.read_unregistered, reads),
+            used(Op::Write, crossovers.write_registered, writes),
+            used(Op::Write, crossovers.write_unregistered, writes)
         ))
     }
 
