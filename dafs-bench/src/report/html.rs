@@ -178,13 +178,11 @@ fn table(page: &mut String, axis: &AxisText, rows: &[&Row]) {
         let client =
             both.map_or_else(|| number(cpu.client_cpu_ns), |ns| format!("{} (both ends)", figure(ns)));
         let client_mib = number(cpu.client_cpu_ns_per_mib.or(cpu.limit_cpu_ns_per_mib));
-        let mut remarks = Vec::new();
-        if row.disturbed {
-            remarks.push("disturbed");
-        }
-        if row.unsettled {
-            remarks.push("not known to 5 %");
-        }
+        let remark = match (row.disturbed, row.unsettled) {
+            (true, _) => "disturbed",
+            (false, true) => "± over 5 %",
+            (false, false) => "",
+        };
         let cells = [
             task(row),
             row.transport.clone(),
@@ -196,7 +194,7 @@ fn table(page: &mut String, axis: &AxisText, rows: &[&Row]) {
             number(cpu.server_cpu_ns),
             number(cpu.server_cpu_ns_per_mib),
             row.rounds.map_or_else(String::new, |rounds| rounds.to_string()),
-            remarks.join(", "),
+            remark.to_owned(),
         ];
         let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
         let _ = writeln!(page, "<tr>{cells}</tr>");
@@ -214,7 +212,7 @@ fn notes(page: &mut String, outcome: &Outcome) {
         it sleeps, \
          sockets and NFS sleep.</li>\n<li>Of plain sockets both ends are threads of one process, so their CPU is that of both. They \
          read no \
-         file.</li>\n<li>* Disturbed: the middle half of the rounds is more than 1.5 times apart. Something else \
+         file.</li>\n<li>± over 5 %: the median is not known to 5 %; a longer --time helps.</li>\n<li>* Disturbed: the middle half of the rounds is more than 1.5 times apart. Something else \
          ran.</li>\n</ul>\n</section>\n",
     );
 }
