@@ -212,7 +212,8 @@ fn notes(page: &mut String, outcome: &Outcome) {
         it sleeps, \
          sockets and NFS sleep.</li>\n<li>Of plain sockets both ends are threads of one process, so their CPU is that of both. They \
          read no \
-         file.</li>\n<li>± over 5 %: the median is not known to 5 %; a longer --time helps.</li>\n<li>* Disturbed: the middle half of the rounds is more than 1.5 times apart. Something else \
+         file.</li>\n<li>± over 5 %: the median is not known to 5 %; a longer --time helps.</li>\n\
+         <li>* Disturbed: the middle half of the rounds is more than 1.5 times apart. Something else \
          ran.</li>\n</ul>\n</section>\n",
     );
 }
