@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-use crate::config::{ExportTable, Origin, Size};
+use crate::config::{ExportTable, Origin, Size, Workers};
 use crate::logging::LogFormat;
 use crate::storage::Engine;
 
@@ -91,6 +91,11 @@ pub struct Settings {
     /// What earlier versions kept locks in.
     #[arg(long, value_name = "FILE", hide = true)]
     pub lock_file: Option<PathBuf>,
+    /// Serve on this many threads, 1 to 64, each with its part of the connections; `auto` is one for every two CPUs, at most 8 [default: 1]
+    ///
+    /// A server that listens on verbs has one.
+    #[arg(long, value_name = "COUNT")]
+    pub workers: Option<Workers>,
     /// How to wait for work [default: adaptive]
     #[arg(long, value_name = "POLICY")]
     pub poll: Option<Poll>,
@@ -253,8 +258,8 @@ impl Settings {
             };
         }
         join! {
-            or: key_file state_file fence_file lock_file poll storage_engine storage_threads metrics log log_format sessions_max slots_max
-                operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
+            or: key_file state_file fence_file lock_file workers poll storage_engine storage_threads metrics log log_format
+                sessions_max slots_max operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
                 keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max sparse_size_max
                 unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max session_locks_max
                 locks_max;

@@ -9,6 +9,7 @@ mod origin;
 mod size;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
 pub use export::ExportTable;
 pub use origin::Origin;
 pub use size::Size;
+pub use workers::Workers;
 
 /// Exports of one server at most.
 pub const EXPORTS_MAX: usize = 1024;
@@ -44,7 +46,9 @@ pub struct Config {
     pub listeners: Vec<Address>,
     /// What the settings name as listeners, and the addresses of `listeners` that each stands for. Others are not here.
     pub listen: Vec<Listen>,
-    /// How the loop waits.
+    /// Loops, each on a thread of its own, among which connections are divided.
+    pub workers: usize,
+    /// How a loop waits.
     pub poll: WaitPolicy,
     /// Sessions at once.
     pub sessions_max: u32,
@@ -107,6 +111,7 @@ impl Default for Config {
             exports: Vec::new(),
             listeners: Vec::new(),
             listen: Vec::new(),
+            workers: 1,
             poll: WaitPolicy::Adaptive,
             sessions_max: 4096,
             slots_max: 64,
@@ -151,7 +156,7 @@ impl Config {
         }
         compare! {
             self, new, Self;
-            poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max", operations_max "--operations-max",
+            workers "--workers", poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max", operations_max "--operations-max",
             handles_max "--handles-max", inline_max "--inline-max", transfer_size_max "--transfer-size-max",
             buffers_size_max "--buffers-size-max", buffer_sizes "--buffer-sizes", buffers_kept_max "--buffers-kept-max",
             pipeline_depth "--pipeline-depth", chunk_size "--chunk-size", lease_ms "--lease-ms",

@@ -1,5 +1,7 @@
 //! From a checked [`Config`] to a server that serves.
 
+mod running;
+
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -25,6 +27,9 @@ use crate::storage::{self, Exports, Storage, StorageConfig};
 use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
 
+pub use running::Running;
+use running::start_others;
+
 /// Over tcp inline writes may be this many times the inline limit.
 const TCP_WRITE_FACTOR: u32 = 4;
 /// The same over RDMA, unless more slots than usual are configured: with the send queue's, 63 completions, which devices round up to 64.
@@ -43,9 +48,17 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
     budget::check_open_files(budget::open_files_max()).map_err(anyhow::Error::msg)?;
     // Also to measure a listener a file is written.
     outlive_file_size_limit().context("cannot watch for SIGXFSZ")?;
-    let mut event_loop = prepare(&config, 1, |storage| storage)?.swap_remove(0);
-    let (signals, _keep) = signal_pipe().context("cannot watch for signals")?;
-    event_loop.watch_signals(signals.as_raw_fd())?;
+    let mut loops = prepare(&config, config.workers, |storage| storage)?;
+    // Each drains by itself, so each hears of a signal by itself.
+    let mut signals = Vec::new();
+    for event_loop in &mut loops {
+        let (read, write) = signal_pipe().context("cannot watch for signals")?;
+        event_loop.watch_signals(read.as_raw_fd())?;
+        signals.push((read, write));
+    }
+    let stops: Vec<Stop> = loops.iter().map(EventLoop::stop_handle).collect();
+    let (first, others) = loops.split_at_mut(1);
+    let event_loop = first.first_mut().context("no worker")?;
     let shared = Arc::clone(event_loop.worker().shared());
     let apply = move |config: &Config| tell(&shared.reload(config));
     reload::at_hangup(hangups, read_again, apply).context("cannot watch for SIGHUP")?;
@@ -55,9 +68,8 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
         })
     };
     let mut metrics = config.metrics_address.map(bind).transpose()?;
-    announce(&config, &event_loop.addresses())?;
     let mut left_out = flood::Summary::default();
-    event_loop.run(|server| {
+    let observe = |server: &Worker| {
         left_out.tell_if_due(std::time::Instant::now());
         let Some(metrics_server) = &mut metrics else { return };
         let render = || {
@@ -74,126 +86,20 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
             tracing::warn!(%error, "cannot continue to serve metrics");
             metrics = None;
         }
+    };
+    let stop_all = || stops.iter().for_each(Stop::stop);
+    std::thread::scope(|scope| {
+        start_others(scope, others, &config, |_| stop_all())?;
+        let served = announce(&config, &event_loop.addresses())
+            .and_then(|()| event_loop.run(observe).context("cannot go on serving"));
+        // Where it ended by itself, so do the others.
+        served.inspect_err(|_| stop_all())
     })?;
     event_loop.worker().shared().close();
-    drop(event_loop);
+    drop(loops);
     dafs_proto::transport::finish_closing();
     left_out.tell();
     tracing::info!("stopped");
-    Ok(())
-}
-
-/// A server in threads of this process: for tests and benchmarks. Dropping it stops the server and waits for its end.
-pub struct Running {
-    addresses: Vec<Address>,
-    stops: Vec<Stop>,
-    shared: Arc<ServerState>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Running {
-    /// Starts a server in a new thread.
-    pub fn start(config: Config) -> anyhow::Result<Self> {
-        Self::start_over(config, |storage| storage)
-    }
-
-    /// As [`Running::start`], over what `wrap` makes of the configured storage: for tests of storage that fails.
-    pub fn start_over(
-        config: Config,
-        wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        Self::start_workers(config, 1, wrap)
-    }
-
-    /// As [`Running::start_over`], with several workers, each in a thread of its own and with storage of its own. Connections go to each
-    /// in its turn, which those over RDMA cannot: a device belongs to one thread.
-    pub fn start_workers(
-        config: Config,
-        workers: usize,
-        wrap: impl Fn(Box<dyn Storage>) -> Box<dyn Storage> + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        let (send, receive) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name("dafs-server".into()).spawn(move || {
-            let mut loops = match prepare(&config, workers, wrap) {
-                Ok(loops) => loops,
-                Err(error) => return drop(send.send(Err(error))),
-            };
-            let addresses = loops.first().map(EventLoop::addresses).unwrap_or_default();
-            let stops: Vec<Stop> = loops.iter().map(EventLoop::stop_handle).collect();
-            let shared = loops.first_mut().map(|first| Arc::clone(first.worker().shared()));
-            std::thread::scope(|scope| {
-                let (entered, others) = std::sync::mpsc::channel();
-                for event_loop in loops.drain(1..) {
-                    let (entered, config) = (entered.clone(), &config);
-                    scope.spawn(move || {
-                        let result = enter_thread(config);
-                        let serves = result.is_ok();
-                        drop((entered.send(result), entered));
-                        if serves {
-                            serve(event_loop);
-                        }
-                    });
-                }
-                drop(entered);
-                // Connections are dealt to all workers: there are all, or there is no server.
-                let all: anyhow::Result<()> = others.iter().collect();
-                if let Err(error) = all {
-                    stops.iter().for_each(Stop::stop);
-                    return drop(send.send(Err(error)));
-                }
-                let Some(shared) = shared.clone() else { return };
-                drop(send.send(Ok((addresses, stops, shared))));
-                loops.drain(..).for_each(serve);
-            });
-            shared.iter().for_each(|shared| shared.close());
-        })?;
-        let started = receive.recv().context("cannot start the server: its thread ended")??;
-        let (addresses, stops, shared) = started;
-        Ok(Self { addresses, stops, shared, thread: Some(thread) })
-    }
-
-    /// Where it listens, in the order of the configuration.
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses
-    }
-
-    /// Longest time between two polls of a loop, since the server began.
-    pub fn longest_turn(&self) -> std::time::Duration {
-        self.shared.longest_turn()
-    }
-
-    /// Asks it to drain and waits for its end.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        self.stops.iter().for_each(Stop::stop);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the server has been reported by its own thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn serve(mut event_loop: EventLoop) {
-    if let Err(error) = event_loop.run(|_| {}) {
-        tracing::error!(%error, "cannot go on serving");
-    }
-}
-
-/// A thread beside the one that opened storage is about to drive a worker.
-fn enter_thread(config: &Config) -> anyhow::Result<()> {
-    let acts_by_credentials = |export: &ExportConfig| export.kind.capabilities().acts_by_credentials;
-    if config.exports.iter().any(acts_by_credentials) && !loop_keeps_identity(config) {
-        storage::hold_back().context("cannot give up capabilities")?;
-    }
     Ok(())
 }
 

@@ -34,6 +34,11 @@ pub fn with_workers(count: usize, test: impl FnOnce()) {
     test();
 }
 
+/// How many workers the servers have that this thread starts.
+pub fn workers() -> usize {
+    WORKERS.get()
+}
+
 /// The providers that carry real connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
 use dafs_client::{Config, Session};
@@ -100,6 +100,11 @@ impl Program {
     pub fn kill(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it has ended");
+    }
+
+    /// Waits until it has ended, by itself or by a signal.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("a child")
     }
 
     /// Starts another in the place of one that was killed, on the same address.

@@ -9,6 +9,7 @@ use dafs_proto::small_file::{SmallFile, SmallFileError};
 use dafs_proto::transport::{Address, WaitPolicy};
 
 use super::export::{check, parse_flag};
+use super::workers::worker_count;
 use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Listen, Origin, Size};
 use crate::access::{AccessConfig, Keyring};
 use crate::cli::{Poll, Settings};
@@ -108,6 +109,7 @@ impl Config {
         set(place, "--transfer-size-max", most, 64 << 10..=1 << 30, "bytes")?;
         config.metrics_address = metrics_address(&settings)?;
         config.log = log_config(&settings)?;
+        config.workers = worker_count(settings.workers, &config.listeners)?;
         config.poll = settings.poll.map_or(config.poll, wait_policy);
         config.storage_engine = settings.storage_engine.unwrap_or_default();
         let (threads, range) = (&mut config.storage_threads, 4..=1024);

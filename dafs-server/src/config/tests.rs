@@ -127,6 +127,8 @@ fn config_of_every_flag_is_as_written() {
             "shm:///tmp/d.sock",
             "--listen",
             "shm:///tmp/d.sock",
+            "--workers",
+            "3",
             "--poll",
             "event",
             "--storage-engine",
@@ -194,7 +196,7 @@ fn config_of_every_flag_is_as_written() {
         [tcp("127.0.0.1:0"), tcp("127.0.0.1:0"), Address::Shm("/tmp/d.sock".into())]
     );
     assert_eq!((config.poll, config.storage_engine), (WaitPolicy::Event, Engine::Pool));
-    assert!(config.direct_io && !config.calibrate);
+    assert!(config.direct_io && !config.calibrate && config.workers == 3);
     assert_eq!(config.metrics_address, Some("[::1]:0".parse().unwrap()));
     assert_eq!(
         config.log,
@@ -506,7 +508,7 @@ fn key_file_that_is_missing_names_the_flag() {
 fn file_says_what_flags_say() {
     let config = Fixture::new(true)
         .file(
-            "listen = ['tcp://0.0.0.0:12049', 'shm:///run/x.sock']\nkey-file = 'KEYS'\npoll = 'busy'\n\
+            "listen = ['tcp://0.0.0.0:12049', 'shm:///run/x.sock']\nkey-file = 'KEYS'\nworkers = 64\npoll = 'busy'\n\
              inline-max = '8K'\ntransfer-size-max = 1048576\n\
              no-calibrate = true\n[[export]]\nname = 'data'\npath = 'DATA'\n\
              ro = true\nclients = ['10.0.0.0/8', 'local']\nkeys = ['alpha']\n\
@@ -515,7 +517,7 @@ fn file_says_what_flags_say() {
         .unwrap();
     assert_eq!(config.listeners, [tcp("0.0.0.0:12049"), Address::Shm("/run/x.sock".into())]);
     assert_eq!((config.poll, config.inline_max, config.transfer_size_max), (WaitPolicy::Busy, 8192, 1 << 20));
-    assert!(!config.calibrate);
+    assert!(!config.calibrate && config.workers == 64);
     let export = &config.exports[0];
     assert!(export.read_only && export.no_root_squash && export.direct_io);
     assert_eq!((export.clients.len(), export.keys.as_slice()), (2, &["alpha".to_owned()][..]));

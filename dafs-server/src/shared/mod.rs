@@ -72,6 +72,8 @@ pub struct ServerState {
 struct Desk {
     inbox: Inbox,
     active_sessions: AtomicU32,
+    /// Connections that it got since these were counted.
+    dealt: AtomicU32,
     statistics: Mutex<Statistics>,
 }
 
@@ -212,8 +214,21 @@ impl ServerState {
     /// Records how many sessions of a worker are active; returns those of all workers, at least 1.
     pub(crate) fn count_active(&self, own: WorkerId, sessions: u32) -> u32 {
         self.desks[own.0].active_sessions.store(sessions, Ordering::Relaxed);
+        self.desks[own.0].dealt.store(0, Ordering::Relaxed);
         let all = self.desks.iter().map(|desk| desk.active_sessions.load(Ordering::Relaxed));
         all.fold(0, u32::saturating_add).max(1)
+    }
+
+    /// Deals out a connection: to the worker with the fewest active sessions, and of several such, the first from `turn` on.
+    pub(crate) fn deal(&self, turn: usize) -> WorkerId {
+        let load = |desk: &Desk| {
+            let (active, dealt) = (&desk.active_sessions, &desk.dealt);
+            active.load(Ordering::Relaxed).saturating_add(dealt.load(Ordering::Relaxed))
+        };
+        let in_turn = (turn..turn + self.desks.len()).map(|place| place % self.desks.len());
+        let place = in_turn.min_by_key(|place| load(&self.desks[*place])).unwrap_or(0);
+        self.desks[place].dealt.fetch_add(1, Ordering::Relaxed);
+        WorkerId(place)
     }
 
     /// There is more than one worker.

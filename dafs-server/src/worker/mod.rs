@@ -117,10 +117,10 @@ impl Worker {
         self.id
     }
 
-    /// The worker that serves the next connection that this one accepts: each in turn.
+    /// The worker that serves the next connection that this one accepts: the least busy one.
     pub fn next_host(&mut self) -> WorkerId {
-        let place = self.connections.deal(self.shared.workers().count());
-        self.shared.workers().nth(place).unwrap_or(self.id)
+        let turn = self.connections.next_turn(self.shared.workers().count());
+        self.shared.deal(turn)
     }
 
     /// Adds a listener; its connections are added with the index that this returns.

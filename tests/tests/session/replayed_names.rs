@@ -5,7 +5,7 @@ use dafs_proto::wire::{
     Class, Existing, FileHandle, Flags, HEADER_SIZE, Header, MknodRequest, NameRequest, NodeKind, Opcode,
     OpenFlags, OpenRequest, RemoveRequest, RenameRequest, Resume, ShareRequest, Status, TwoNames, XattrNames,
 };
-use dafs_tests::harness::{Harness, On};
+use dafs_tests::harness::{Harness, On, workers};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Message, Raw, introduction, request};
 use dafs_tests::suite::EXPORTS;
@@ -167,7 +167,8 @@ fn resent_request_leaves_a_name_changed_by_another(on: On) {
             let again = Header { flags: Flags::REPLAY, ..header };
             assert_eq!(told(raw.ask(again, &body, &payload)), first, "{what}");
             assert_eq!(state(&root_of_other), expected, "{what}: {done:?} was done");
-            assert_eq!(other.statistics().unwrap().handles, handles, "{what}");
+            // Those of another worker are some time old.
+            assert!(workers() > 1 || other.statistics().unwrap().handles == handles, "{what}");
             // Else it would keep its handles for its lease.
             raw.ask(request(Opcode::Bye, 9, 1), &[], &[]);
         }

@@ -1,14 +1,21 @@
-//! A server with two workers: sessions that live on different loops work on the same files.
+//! A server with several workers: sessions that live on different loops work on the same files.
 
+use dafs_client::Session;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_two_workers;
+use dafs_tests::program::{Program, signal};
 use dafs_tests::suite::EXPORTS;
+use dafs_tests::{on_sockets, on_two_workers};
+use rustix::process::Signal;
 
 use crate::cuts::wait_for;
 
 on_two_workers! {
     appends_on_both_workers_are_whole_and_do_not_overlap,
     counters_of_both_workers_are_told_by_each,
+}
+
+on_sockets! {
+    program_with_three_workers_serves_by_all_and_drains_all,
 }
 
 // [STOR-11]
@@ -67,4 +74,37 @@ fn counters_of_both_workers_are_told_by_each(on: On) {
             told.sessions == 2 && (bytes.0 + fast.0, bytes.1 + fast.1) == (60, 100)
         });
     }
+}
+
+/// Nanoseconds that each worker's thread of the server has run.
+fn cpu_of_workers(server: u32) -> Vec<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().map(|task| task.unwrap().path());
+    let workers = threads.filter(|task| {
+        let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+        name.starts_with("dafs-worker-") || task.ends_with(server.to_string())
+    });
+    let ran = |text: String| text.split(' ').next().unwrap().parse().unwrap();
+    workers.map(|task| ran(std::fs::read_to_string(task.join("schedstat")).unwrap())).collect()
+}
+
+fn program_with_three_workers_serves_by_all_and_drains_all(on: On) {
+    let mut server =
+        Program::start_counted(on, &["--workers", "3", "--poll", "event", "--drain-ms", "60000"]);
+    let sessions: Vec<Session> = (0..6).map(|_| server.session()).collect();
+    let before = cpu_of_workers(server.id());
+    assert_eq!(before.len(), 3);
+    let files: Vec<_> = sessions.iter().map(|session| session.mount("data").unwrap()).collect();
+    for (number, root) in files.iter().enumerate() {
+        root.create(format!("f{number}")).unwrap().write_all_at(&[7; 100_000], 0).unwrap();
+        // What one has written another reads.
+        let mut found = vec![0; 100_000];
+        files[(number + 1) % 6].open(format!("f{number}")).unwrap().read_exact_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 7));
+    }
+    let after = cpu_of_workers(server.id());
+    assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{before:?} {after:?}");
+    wait_for(|| server.metric("dafs_sessions") >= 6.0);
+    drop((files, sessions));
+    signal(server.id(), Signal::TERM).unwrap();
+    assert!(server.wait().success());
 }

@@ -91,8 +91,8 @@ impl Connections {
         thresholds
     }
 
-    /// The place of the worker, of so many, that serves the next connection: each in turn.
-    pub(crate) fn deal(&mut self, workers: usize) -> usize {
+    /// The place of the worker, of so many, whose turn it is to get the next connection.
+    pub(crate) fn next_turn(&mut self, workers: usize) -> usize {
         let place = self.deals;
         self.deals = (self.deals + 1) % workers;
         place
