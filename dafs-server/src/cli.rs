@@ -259,10 +259,10 @@ impl Settings {
         }
         join! {
             or: key_file state_file fence_file lock_file workers poll storage_engine storage_threads metrics log log_format
-                sessions_max slots_max operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth chunk_size lease_ms
-                keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max sparse_size_max
-                unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max session_locks_max
-                locks_max;
+                sessions_max slots_max operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth
+                chunk_size lease_ms keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max
+                sparse_size_max unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max
+                session_locks_max locks_max;
             append: exports export_tables listen buffer_sizes;
             any: direct_io no_coalescing no_calibrate metrics_anywhere;
         }
