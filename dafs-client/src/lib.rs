@@ -60,6 +60,7 @@ pub use api::options::OpenOptions;
 pub use api::pin::{Pin, PinnedBuf};
 pub use api::read_dir::{DirPage, ReadDir};
 pub use api::session::{Agreed, Cork, Session};
+pub use api::striped::{LAYOUT_XATTR, STRIPED_BIT, may_be_striped};
 pub use api::verify::Expected;
 pub use api::view::{View, ViewPlace};
 pub use clock::{Clock, SystemClock};

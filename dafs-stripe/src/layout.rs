@@ -1,20 +1,16 @@
 //! How a file is laid over servers, as it is written down.
 
+pub(crate) use dafs_client::{LAYOUT_XATTR, STRIPED_BIT};
+
 use crate::error::{Error, Result};
 use crate::geometry::{FACTOR_MAX, Geometry, UNIT_MAX, UNIT_MIN};
 use crate::names::{StripeId, is_name};
-
-/// The extended attribute of a file that has its layout.
-pub(crate) const LAYOUT_XATTR: &str = "user.dafs.layout";
 
 /// The extended attribute of a directory that has the striping of its new files.
 pub(crate) const STRIPING_XATTR: &str = "user.dafs.striping";
 
 /// The extended attribute of a piece that says which one it is.
 pub(crate) const PIECE_XATTR: &str = "user.dafs.piece";
-
-/// The mode bit of files that have a layout, by which programs that cannot stripe know them.
-pub(crate) const STRIPED_BIT: u32 = 0o1000;
 
 /// Version of all three formats.
 const VERSION: &str = "1";

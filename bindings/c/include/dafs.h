@@ -440,8 +440,8 @@ int dafs_arm(int64_t session);
 
 // Opens a file below a directory. flags as of open(2): O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW,
 // O_DIRECT (past the server's page cache), O_DSYNC and O_SYNC (each write is durable when it returns), DAFS_O_DENY_READ,
-// DAFS_O_DENY_WRITE; O_CLOEXEC and O_NOCTTY mean nothing here. A file that is made has mode less the umask. Returns its handle, or -1.
-// Blocks.
+// DAFS_O_DENY_WRITE; O_CLOEXEC and O_NOCTTY mean nothing here. A file that is made has mode less the umask. EOPNOTSUPP for a file that is
+// striped over several servers. Returns its handle, or -1. Blocks.
 //
 // With O_DIRECTORY it opens a directory to read, as dafs_opendirat(). With O_TMPFILE, and O_WRONLY or O_RDWR, it makes a file without a
 // name in the file system of the directory path, which gets a name by dafs_flinkat() or is gone when it is closed; EOPNOTSUPP where the

@@ -6,8 +6,8 @@ use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::time::Duration;
 
 use dafs_client::{
-    AccessPattern, Attributes, Dir, Extent, File, FileKind, OpenOptions, SetAttributes, SetTime, Stability,
-    Timestamp, Token,
+    AccessPattern, Attributes, Dir, Extent, File, FileKind, LAYOUT_XATTR, OpenOptions, SetAttributes,
+    SetTime, Stability, Timestamp, Token, may_be_striped,
 };
 use dafs_ffi::{bytes_out, put, slice, slice_mut, text};
 
@@ -21,8 +21,8 @@ pub(crate) const TRANSFER_SIZE_MAX: usize = 0x7fff_f000;
 
 /// Opens a file below a directory. flags as of open(2): O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW,
 /// O_DIRECT (past the server's page cache), O_DSYNC and O_SYNC (each write is durable when it returns), DAFS_O_DENY_READ,
-/// DAFS_O_DENY_WRITE; O_CLOEXEC and O_NOCTTY mean nothing here. A file that is made has mode less the umask. Returns its handle, or -1.
-/// Blocks.
+/// DAFS_O_DENY_WRITE; O_CLOEXEC and O_NOCTTY mean nothing here. A file that is made has mode less the umask. EOPNOTSUPP for a file that is
+/// striped over several servers. Returns its handle, or -1. Blocks.
 ///
 /// With O_DIRECTORY it opens a directory to read, as dafs_opendirat(). With O_TMPFILE, and O_WRONLY or O_RDWR, it makes a file without a
 /// name in the file system of the directory path, which gets a name by dafs_flinkat() or is gone when it is closed; EOPNOTSUPP where the
@@ -35,14 +35,23 @@ pub unsafe extern "C" fn dafs_openat(dir: i64, path: *const c_char, flags: c_int
         // SAFETY: a string of the caller's, by the contract.
         let path = unsafe { text(path) }?;
         let made = with_dir(dir, |dir| match opening_of(flags, mode)? {
-            Opening::File(options) => Ok(Object::File(dir.open_with(path, &options)?)),
-            Opening::ReadOrCreate => Ok(Object::File(open_or_create(dir, path, flags, mode)?)),
+            Opening::File(options) => Ok(Object::File(whole(dir.open_with(path, &options)?)?)),
+            Opening::ReadOrCreate => Ok(Object::File(whole(open_or_create(dir, path, flags, mode)?)?)),
             Opening::Unnamed(mode) => Ok(Object::File(dir.open_unnamed(path, mode)?)),
             Opening::Directory { follows: true } => Ok(Object::Dir(dir.open_dir(path)?)),
             Opening::Directory { follows: false } => Ok(Object::Dir(dir.open_dir_no_follow(path)?)),
         })?;
         handle_of(made)
     })
+}
+
+/// A file whose data is on this server. One whose data lies on others looks empty, and nobody would see what is written to it. Blocks.
+pub(crate) fn whole(file: File) -> Result<File> {
+    if may_be_striped(file.attributes_at_open()) && file.xattr(LAYOUT_XATTR).is_ok() {
+        let text = "the file is striped over several servers, which libdafs cannot do: use dafs cp or the crate dafs-stripe";
+        return Err(Failure::Caller(libc::EOPNOTSUPP, text.to_owned()));
+    }
+    Ok(file)
 }
 
 /// What flags ask for.

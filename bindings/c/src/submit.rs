@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use dafs_client::{Attributes, Pending, Stability};
+use dafs_client::{Attributes, File, Pending, Stability, may_be_striped};
 use dafs_ffi::{put, slice, slice_mut, text};
 
 use crate::abi::{dafs_extent, dafs_op};
@@ -251,6 +251,17 @@ pub unsafe extern "C" fn dafs_submit_fstat(
     unsafe { submit(op, with_file(file, |file| stat_into(attributes, || Ok(file.submit_metadata())))) }
 }
 
+/// Whether an empty file with the sticky bit is striped takes another request to tell.
+fn not_striped(file: File) -> Result<File> {
+    match may_be_striped(file.attributes_at_open()) {
+        true => Err(Failure::Caller(
+            libc::EOPNOTSUPP,
+            "the file may be striped: open it by dafs_openat()".to_owned(),
+        )),
+        false => Ok(file),
+    }
+}
+
 /// Nonblocking form of dafs_openat(); op.result is the handle. Without O_DIRECTORY, and without O_CREAT to read only. Where the operation
 /// is cancelled and has opened the file all the same, op.result has it too.
 #[unsafe(no_mangle)]
@@ -271,7 +282,7 @@ pub unsafe extern "C" fn dafs_submit_openat(
                     return Err(invalid("these flags take several requests: use dafs_openat()"));
                 }
             };
-            Ok(opened.map(|file| handle_of(Object::File(file?))))
+            Ok(opened.map(|file| handle_of(Object::File(not_striped(file?)?))))
         })
     };
     // SAFETY: an operation of the caller's, by the contract.

@@ -15,6 +15,7 @@ pub(crate) mod read_dir;
 pub(crate) mod replace;
 pub(crate) mod reply;
 pub(crate) mod session;
+pub(crate) mod striped;
 pub(crate) mod token;
 pub(crate) mod verify;
 pub(crate) mod view;

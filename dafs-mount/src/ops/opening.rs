@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use dafs_client::{File, OpenOptions};
+use dafs_client::{File, LAYOUT_XATTR, OpenOptions, may_be_striped};
 
 use super::names::is_absent;
 use crate::callers::Caller;
@@ -47,7 +47,17 @@ impl Volume {
         let flags = OpenFlags(flags);
         let caller = self.callers.of(asks).await?;
         let file = self.open_node(asks.node, &caller, &self.how(flags)).await?;
+        if may_be_striped(file.attributes_at_open()) && self.has_layout(asks).await {
+            return Err(Errno::NOT_SUPPORTED);
+        }
         Ok(self.opened(asks.node, &caller, file, flags, false).await.into_bytes())
+    }
+
+    async fn has_layout(&self, asks: &Header) -> bool {
+        match self.directory(asks).await {
+            Ok(node) => node.submit_xattr("", LAYOUT_XATTR).await.is_ok(),
+            Err(_) => false,
+        }
     }
 
     /// Opens a node by the name that it was seen under last, so that what has been put in its place is noticed: the kernel then looks the

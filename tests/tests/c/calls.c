@@ -114,6 +114,16 @@ static void check_names(int64_t root) {
         CHECK(dafs_listxattrat(root, "dir/one", NULL, 0) >= 7);
         CHECK(dafs_removexattrat(root, "dir/one", "user.a") == 0);
         FAILS(dafs_getxattrat(root, "dir/one", "user.a", value, 2), ENODATA);
+
+        /* A file whose data is on other servers. */
+        int64_t striped = dafs_openat(root, "striped", O_WRONLY | O_CREAT, 0600);
+        CHECK(dafs_close(striped) == 0 && dafs_fchmodat(root, "striped", 01600) == 0);
+        striped = dafs_openat(root, "striped", O_RDONLY, 0);
+        CHECK(striped > 0 && dafs_close(striped) == 0);
+        CHECK(dafs_setxattrat(root, "striped", "user.dafs.layout", "1", 1, 0) == 0);
+        FAILS(dafs_openat(root, "striped", O_RDONLY, 0), EOPNOTSUPP);
+        FAILS(dafs_openat(root, "striped", O_WRONLY | O_CREAT, 0600), EOPNOTSUPP);
+        CHECK(dafs_unlinkat(root, "striped", 0) == 0);
     }
 
     int64_t listing = dafs_listat(root, "dir", 0);

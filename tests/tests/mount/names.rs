@@ -27,6 +27,8 @@ dafs_tests::on_sockets! {
     file_that_only_reads_can_be_created,
     #[ignore = "needs fuse"]
     names_that_are_exchanged_lead_to_each_other,
+    #[ignore = "needs fuse"]
+    file_that_is_striped_over_servers_is_not_opened,
 }
 
 fn tree_that_is_made_is_there_on_the_server(on: On) {
@@ -169,4 +171,23 @@ fn names_that_are_exchanged_lead_to_each_other(on: On) {
     assert_eq!(open.metadata().unwrap().len(), 4);
     fs::write(mount.at("f/more"), "more").unwrap();
     assert_eq!(exchange("f", "gone").unwrap_err(), rustix::io::Errno::NOENT);
+}
+
+fn file_that_is_striped_over_servers_is_not_opened(on: On) {
+    let world = World::start(on);
+    let mount = world.mount("m", &[]);
+    for name in ["striped", "sticky"] {
+        fs::write(mount.at(name), b"").unwrap();
+        fs::set_permissions(mount.at(name), fs::Permissions::from_mode(0o1644)).unwrap();
+    }
+    rustix::fs::setxattr(mount.at("striped"), "user.dafs.layout", b"1", rustix::fs::XattrFlags::CREATE)
+        .unwrap();
+    for error in
+        [fs::read(mount.at("striped")).unwrap_err(), fs::write(mount.at("striped"), b"x").unwrap_err()]
+    {
+        assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+    assert_eq!(fs::metadata(world.behind("striped")).unwrap().len(), 0);
+    fs::write(mount.at("sticky"), b"x").unwrap();
+    assert_eq!(fs::read(mount.at("sticky")).unwrap(), b"x");
 }
