@@ -274,18 +274,21 @@ fn gather_text(session: &Session) -> String {
 }
 
 fn crossover_text(session: &Session) -> String {
-    let crossovers = session.agreed().thresholds.crossovers;
-    let size = |bytes: u32| match bytes {
-        u32::MAX => "never".to_owned(),
-        bytes => format!("{bytes}"),
+    let agreed = session.agreed();
+    let crossovers = agreed.thresholds.crossovers;
+    // What no message holds is direct in any case.
+    let size = |bytes: u32, inline_max: u32| match bytes > inline_max {
+        true => format!("above {inline_max}"),
+        false => format!("{bytes}"),
     };
+    let (read_max, write_max) = (agreed.read_inline_max, agreed.write_inline_max);
     let sample = session.explain(Direction::Read, 64 * 1024, Registration::Ordinary);
     format!(
-        "reads {} bytes (memory not registered: {}), writes {} bytes (not registered: {}); for example, {sample}",
-        size(crossovers.read_registered),
-        size(crossovers.read_unregistered),
-        size(crossovers.write_registered),
-        size(crossovers.write_unregistered)
+        "reads: {} bytes (memory not registered: {}), writes: {} bytes (not registered: {}); for example, {sample}",
+        size(crossovers.read_registered, read_max),
+        size(crossovers.read_unregistered, read_max),
+        size(crossovers.write_registered, write_max),
+        size(crossovers.write_unregistered, write_max)
     )
 }
 
