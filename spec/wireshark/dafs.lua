@@ -733,8 +733,10 @@ local SPEC = {
                 4,
                 "replace",
                 min = 0,
-                max = 1,
-                about = "an existing name may be replaced; by Link, not that of a directory",
+                max = 2,
+                about =
+                    "what becomes of an existing name: 0 an error, 1 replaced (by Link, not that of a " ..
+                    "directory), 2 exchanged",
             },
             { 12, 4, "reserved", reserved = true },
         },
