@@ -6,7 +6,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use dafs_client::RegisteredBuf;
@@ -28,10 +30,21 @@ const SPIN_TIME: Duration = Duration::from_micros(20);
 /// What is being carried out.
 type Tasks = FuturesUnordered<Pin<Box<dyn Future<Output = ()>>>>;
 
+/// A task was woken that is to be polled.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Serves a volume until it is unmounted.
 pub(crate) struct EventLoop {
     volume: Rc<Volume>,
     tasks: Tasks,
+    woken: Arc<Woken>,
     /// Takes the data of the next write.
     spare: Option<RegisteredBuf>,
     unmounted: bool,
@@ -41,7 +54,7 @@ pub(crate) struct EventLoop {
 
 impl EventLoop {
     pub(crate) fn new(volume: Rc<Volume>, stop: OwnedFd) -> Self {
-        Self { volume, tasks: Tasks::new(), spare: None, unmounted: false, stop }
+        Self { volume, tasks: Tasks::new(), woken: Arc::default(), spare: None, unmounted: false, stop }
     }
 
     /// Runs until the mount is gone and every request is answered. `unmount` is called when that is asked for.
@@ -67,7 +80,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Begins requests that the kernel has; whether there were any.
+    /// Begins requests that the kernel has; whether there were any, or it has said that there will be no more.
     fn take_requests(&mut self) -> std::io::Result<bool> {
         let mut any = false;
         for _ in 0..TAKEN_MAX {
@@ -85,6 +98,7 @@ impl EventLoop {
                 }
                 Received::Unmounted => {
                     self.unmounted = true;
+                    any = true;
                     break;
                 }
                 Received::Request(header, request) => {
@@ -117,14 +131,17 @@ impl EventLoop {
         moved | self.run_tasks()
     }
 
-    /// Lets those tasks go on that were woken; whether one has ended.
+    /// Lets those tasks go on that were woken; whether there may be more to do.
     fn run_tasks(&mut self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
+        self.woken.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let mut context = Context::from_waker(&waker);
         let mut ended = false;
         while let Poll::Ready(Some(())) = Pin::new(&mut self.tasks).poll_next(&mut context) {
             ended = true;
         }
-        ended
+        // It stops when it has polled as many as there are, also where some were woken meanwhile, and says so by waking.
+        ended | self.woken.0.load(Ordering::Relaxed)
     }
 
     /// Sleeps until there is something to do; whether the mount is to be taken away.

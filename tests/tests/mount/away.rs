@@ -47,7 +47,11 @@ fn server_that_never_comes_back_is_an_error_for_every_call(on: On) {
     world.server.kill();
     every_call_ends(&mount, &open);
     drop(open);
+    let process = mount.process();
     succeeded(&dafs().arg("umount").arg(&mount.directory).output().unwrap());
+    while process.exists() {
+        std::thread::yield_now();
+    }
     assert_eq!(fs::read_dir(&mount.directory).unwrap().count(), 0);
 }
 

@@ -129,6 +129,19 @@ impl Mount {
     }
 }
 
+impl Mount {
+    /// The process that serves it, in /proc.
+    pub(crate) fn process(&self) -> PathBuf {
+        let directory = self.directory.as_os_str().as_encoded_bytes();
+        let names_it = |process: &PathBuf| {
+            let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == directory)
+        };
+        let mut processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+        processes.find(names_it).unwrap()
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = dafs().args([OsStr::new("umount"), OsStr::new("--lazy")]).arg(&self.directory).output();
