@@ -219,7 +219,7 @@ local SPEC = {
         [0x0033] = { "Rename", request = { body = "rename request", payload = "two names" }, reply = {} },
         [0x0034] = {
             "Link",
-            request = { body = "rename request", payload = "two names" },
+            request = { body = "link request", payload = "two names" },
             reply = { payload = "Attributes" },
         },
         [0x0035] = {
@@ -734,9 +734,20 @@ local SPEC = {
                 "replace",
                 min = 0,
                 max = 2,
+                about = "what becomes of an existing name: 0 an error, 1 replaced, 2 exchanged",
+            },
+            { 12, 4, "reserved", reserved = true },
+        },
+        ["link request"] = {
+            { 0, 8, "second handle", about = "where the second path begins" },
+            {
+                8,
+                4,
+                "replace",
+                min = 0,
+                max = 1,
                 about =
-                    "what becomes of an existing name: 0 an error, 1 replaced (by Link, not that of a " ..
-                    "directory), 2 exchanged",
+                    "what becomes of an existing name: 0 an error, 1 replaced, unless that of a directory",
             },
             { 12, 4, "reserved", reserved = true },
         },

@@ -124,6 +124,7 @@ fn table_of_a_body_has_its_bytes_without_gaps() {
         ("remove-request", RemoveRequest::HEAD_SIZE),
         ("mknod-request", MknodRequest::HEAD_SIZE),
         ("rename-request", RenameRequest::HEAD_SIZE),
+        ("link-request", RenameRequest::HEAD_SIZE),
         ("notice", HEADER_SIZE + 4),
         ("description-of-a-view", HEADER_SIZE + 8),
         ("node-of-a-view", HEADER_SIZE + 16),
