@@ -65,7 +65,8 @@ fn bounded_closers(limit: u64) -> (ShmDomain, Arc<Closers>) {
 }
 
 fn closed(closers: &Closers) {
-    while closers.threads().used() > 0 || closers.waiting() > 0 {
+    // In this order: a thread that goes from one to the next is not counted for a moment, in which that still waits.
+    while closers.waiting() > 0 || closers.threads().used() > 0 {
         std::thread::yield_now();
     }
 }
