@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use dafs_proto::session::Moment;
@@ -88,8 +89,12 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
         }
     };
     let stop_all = || stops.iter().for_each(Stop::stop);
+    let another_failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        start_others(scope, others, &config, |_| stop_all())?;
+        start_others(scope, others, &config, |_| {
+            another_failed.store(true, Ordering::Relaxed);
+            stop_all();
+        })?;
         let served = announce(&config, &event_loop.addresses())
             .and_then(|()| event_loop.run(observe).context("cannot go on serving"));
         // Where it ended by itself, so do the others.
@@ -99,6 +104,7 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
     drop(loops);
     dafs_proto::transport::finish_closing();
     left_out.tell();
+    anyhow::ensure!(!another_failed.into_inner(), "cannot go on serving: a worker failed, as logged above");
     tracing::info!("stopped");
     Ok(())
 }
