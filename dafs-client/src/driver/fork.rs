@@ -11,7 +11,12 @@ use std::time::{Duration, Instant};
 use crate::driver::{Guard, SharedSession};
 
 /// How long a fork waits for locks. The thread that has one may be that which forks, or is inside a call, where a program must not fork.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// On a host with many more threads than CPUs it may take seconds until another thread has run and given the lock back; the child of a
+/// fork that waited in vain waits for ever.
+const WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// How long a thread that lets a fork go first sleeps between two looks: one that spins takes the CPU from who has the lock.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// Forks that wait for locks: who would take one lets them have it first.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -57,7 +62,7 @@ pub(crate) fn let_pass() {
     if WAITING.load(Ordering::Relaxed) != 0 {
         let until = Instant::now() + WAIT_MAX;
         while WAITING.load(Ordering::Relaxed) != 0 && Instant::now() < until {
-            std::thread::yield_now();
+            std::thread::sleep(LOOK);
         }
     }
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -16,8 +17,19 @@ static struct dafs_op op = DAFS_OP_INIT;
 static char bytes[64];
 static atomic_int is_over;
 
+/* What the child is about to do, for who looks why it hangs. */
+static const char *volatile step = "fork";
+
+static void tell_step(int signal) {
+    (void)signal;
+    static const char words[] = "hangs in ";
+    if (write(2, words, sizeof words - 1) < 0 || write(2, step, strlen(step)) < 0 || write(2, "\n", 1) < 0) _exit(9);
+    _exit(8);
+}
+
 #define REFUSED(call) \
     do { \
+        step = #call; \
         errno = 0; \
         if ((long long)(call) != -1 || errno != ENOTCONN || dafs_error_code() != DAFS_E_FORKED) { \
             fprintf(stderr, "%s:%d: %s: errno %d, %s\n", __FILE__, __LINE__, #call, errno, dafs_error()); \
@@ -59,10 +71,12 @@ static void check_refused(void) {
     else if (errno != ENOTCONN) _exit(3);
     /* An operation of the parent's. */
     REFUSED(dafs_wait(&op));
+    step = "forgetting the parent's handles";
     if (dafs_close(file) != 0 || dafs_close(root) != 0 || dafs_close(chain) != 0 || dafs_disconnect(session) != 0) _exit(4);
 }
 
 static void check_own_session(void) {
+    step = "a session of its own";
     int64_t own = dafs_connect(url, NULL), top = dafs_mount(own, export_name), opened = dafs_openat(top, "forks", O_RDONLY, 0);
     char *memory = dafs_alloc(own, 4096);
     if (opened < 0 || memory == NULL || dafs_pread(opened, memory, 6, 0) != 6 || memcmp(memory, "parent", 6) != 0) {
@@ -133,6 +147,7 @@ int main(int argc, char **argv) {
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
+            signal(SIGALRM, tell_step);
             alarm(HANGS_S);
             check_refused();
             if (i % (FORKS / OWN_SESSIONS) == 0) check_own_session();

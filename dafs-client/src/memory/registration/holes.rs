@@ -111,9 +111,12 @@ const COVERING_OR_NEXT_VMA: u64 = 0x10;
 static MAPS: Mutex<Option<(u32, File)>> = Mutex::new(None);
 
 fn query(extent: Extent, found: &mut dyn FnMut(Mapping)) -> io::Result<()> {
-    let mut kept = MAPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Without waiting: in a child of a fork the thread that has it may not exist.
+    let mut kept = MAPS.try_lock();
+    let mut own = None;
+    let kept = kept.as_deref_mut().unwrap_or(&mut own);
     let me = std::process::id();
-    let maps = match &mut *kept {
+    let maps = match kept {
         Some((owner, maps)) if *owner == me => maps,
         other => &mut other.insert((me, File::open("/proc/self/maps")?)).1,
     };
