@@ -192,6 +192,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
             Uses { queue_depth: Nothing, registered: Many, segments: Many, direct_io: One, ..own }
         }
         Benchmark::C { .. } => Uses { queue_depth: Nothing, ..own },
+        Benchmark::Metadata(_) => Uses { sizes: Nothing, op: Nothing, peers: Many, mounts: Many, ..own },
         Benchmark::Locks(_) => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Idle { .. } => Uses { sizes: Nothing, queue_depth: Nothing, op: Nothing, ..own },
         Benchmark::Registration(_) | Benchmark::Fairness { sessions: Some(_), .. } => {

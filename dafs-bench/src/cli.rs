@@ -22,8 +22,8 @@ pub use stripe::StripeOptions;
 /// the limit; smaller is better, and below 1.0 dafs is faster. Limit and subject alternate in each round of a run. The ratio is the median
 /// over the rounds, so a machine that is busy for a while spoils one round, not the result.
 ///
-/// Each run starts a dafs-server on a temporary directory in memory, and stops it at the end. latency, bandwidth, iops and crossover also
-/// run on a temporary directory on a disk, if there is one, unless --dir names a directory.
+/// Each run starts a dafs-server on a temporary directory in memory, and stops it at the end. latency, bandwidth, iops, crossover and
+/// metadata also run on a temporary directory on a disk, if there is one, unless --dir names a directory.
 #[derive(Debug, Parser)]
 #[command(name = "dafs-bench", version, after_help = EXAMPLES)]
 pub struct Cli {
@@ -52,6 +52,7 @@ Examples:
   dafs-bench mpi --case memory --transport shm --way ompio
   dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
   dafs-bench stripe --plot stripe.svg                # files over 1 to 4 servers, as root
+  dafs-bench metadata --plot metadata.svg            # create, stat, rename, list and remove files
   dafs-bench limits                                  # the raw limits alone, no server
 
 Use a quiet machine; the JSON has the load average.
@@ -287,6 +288,14 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// Measure calls on names: files are created, looked at, renamed, listed and removed.
+    ///
+    /// Each round makes 1,024 empty files in a directory, and does one thing to all of them after the other: `create` opens and closes
+    /// each, `stat` reads its attributes, `rename` gives it another name in the directory, `list` reads the directory with attributes
+    /// (an operation is an entry; several listings run at once), `remove` removes it. --queue-depth [default: 1,16,64] is how many
+    /// requests are in flight. The limit is a local program on the same file system, call by call. --dir names the file system; without
+    /// it there are rows for memory and for a disk. Peers are measured one call at a time.
+    Metadata(Options),
     /// Measure the raw limits alone; no server is started.
     Limits(Options),
 }
@@ -394,7 +403,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the results into this file as SVG: crossover, overlap, noncontiguous, listio,
-    /// sieve, locks, registration, pipeline, mpi, views, stripe.
+    /// sieve, locks, registration, pipeline, mpi, views, stripe, metadata.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

@@ -163,6 +163,9 @@ impl Plan {
             Benchmark::Locks(options) => {
                 ("locks", options, Defaults { sizes: vec![4 * KIB], ..Defaults::default() })
             }
+            Benchmark::Metadata(options) => {
+                ("metadata", options, Defaults { depths: vec![1, 16, 64], ..Defaults::default() })
+            }
             Benchmark::Registration(options) => (
                 "registration",
                 options,

@@ -30,19 +30,27 @@ pub enum NameOp {
     Create,
     /// Looking at its attributes.
     Stat,
+    /// Giving it another name.
+    Rename,
+    /// Listing it with its attributes, among all others of its directory.
+    List,
     /// Removing it.
     Remove,
 }
 
 impl NameOp {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Create, Self::Stat, Self::Remove];
+    /// All of them, in the order in which one leaves what the next needs.
+    pub const ALL: [Self; 5] = [Self::Create, Self::Stat, Self::Rename, Self::List, Self::Remove];
+    /// Those that are about one file and its one name.
+    pub const PLAIN: [Self; 3] = [Self::Create, Self::Stat, Self::Remove];
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Stat => "stat",
+            Self::Rename => "rename",
+            Self::List => "list",
             Self::Remove => "remove",
         }
     }
@@ -137,7 +145,7 @@ pub struct Row {
     pub transport: String,
     /// What was done.
     pub op: Option<Op>,
-    /// Which call on a name (`compare` only).
+    /// Which call on a name (`compare` and `metadata`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_op: Option<NameOp>,
     /// How the data travelled.

@@ -118,7 +118,14 @@ fn room(benchmark: &Benchmark, plan: &Plan) -> Room {
 impl Benchmark {
     /// It times what a server does with a file, which is another path on a disk's file system than in memory.
     fn times_the_path_of_a_file(&self) -> bool {
-        matches!(self, Self::Latency(_) | Self::Bandwidth(_) | Self::Iops(_) | Self::Crossover { .. })
+        matches!(
+            self,
+            Self::Latency(_)
+                | Self::Bandwidth(_)
+                | Self::Iops(_)
+                | Self::Crossover { .. }
+                | Self::Metadata(_)
+        )
     }
 
     /// It has one file in memory and one on a disk.
@@ -140,6 +147,7 @@ impl Benchmark {
                 | Self::Mpi { .. }
                 | Self::Views { .. }
                 | Self::Stripe { .. }
+                | Self::Metadata(_)
         )
     }
 
@@ -157,6 +165,7 @@ impl Benchmark {
             | Self::Mixed(options)
             | Self::Registration(options)
             | Self::Locks(options)
+            | Self::Metadata(options)
             | Self::Sieve { options, .. }
             | Self::Idle { options, .. }
             | Self::C { options, .. }
@@ -333,7 +342,7 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
             "cannot use --plot: it draws crossover, overlap, noncontiguous, listio, sieve, locks, registration, \
-             pipeline, mpi, views and stripe"
+             pipeline, mpi, views, stripe and metadata"
         );
     }
     let html = match benchmark {

@@ -255,6 +255,21 @@ pub fn cpu_ns(id: &str) -> io::Result<u64> {
     Ok(cpu_ns)
 }
 
+/// Time that the process `id` has run on CPUs, up to now, with threads that have ended, in nanoseconds.
+pub fn cpu_ns_of(id: u32) -> io::Result<u64> {
+    let id = libc::pid_t::try_from(id).map_err(io::Error::other)?;
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: both write what they are given, and keep no pointer to it.
+    let failed = unsafe {
+        libc::clock_getcpuclockid(id, &raw mut clock) != 0 || libc::clock_gettime(clock, &raw mut time) != 0
+    };
+    if failed {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    let [seconds, rest] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    Ok(seconds * 1_000_000_000 + rest)
+}
+
 /// Time that this process has run on CPUs, with threads that have ended, in nanoseconds.
 pub fn process_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

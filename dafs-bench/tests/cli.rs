@@ -181,6 +181,8 @@ fn option_that_would_change_nothing_is_refused_before_measuring() {
         ("listio --peer nfs", "cannot use --peer: listio does without"),
         ("sieve --method inline", "cannot use --method: sieve does without"),
         ("sieve --queue-depth 4", "cannot use --queue-depth: sieve does without"),
+        ("metadata --sizes 4", "cannot use --sizes: metadata does without"),
+        ("metadata --op write", "cannot use --op: metadata does without"),
         ("mixed --op write", "cannot use --op: mixed does without"),
         ("idle --sizes 4", "cannot use --sizes: idle does without"),
         ("registration --op read", "cannot use --op: registration does without"),
@@ -284,6 +286,40 @@ fn server_program() -> std::path::PathBuf {
         assert!(built.success());
     }
     server
+}
+
+#[test]
+fn metadata_has_a_row_for_each_call_and_depth_and_leaves_nothing() {
+    let (server, directory, mount) =
+        (server_program(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let plot = mount.path().join("metadata.svg");
+    let mounted = format!("other={}", directory.path().display());
+    let mut arguments = vec!["metadata", "--queue-depth", "1,7", "--repeats", "1", "--seconds", "0.001"];
+    arguments.extend([
+        "--server-program",
+        server.to_str().unwrap(),
+        "--dir",
+        directory.path().to_str().unwrap(),
+    ]);
+    arguments.extend(["--peer-mount", &mounted, "--json", "-", "--plot", plot.to_str().unwrap()]);
+    let output = dafs_bench(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["rows"].as_array().unwrap();
+    for (who, depth) in [("tcp", 1), ("tcp", 7), ("shm", 1), ("shm", 7), ("other", 1)] {
+        for op in ["create", "stat", "rename", "list", "remove"] {
+            let is = |row: &&serde_json::Value| {
+                row["transport"] == who && row["queue_depth"] == depth && row["name_op"] == op
+            };
+            let row = rows.iter().find(is).unwrap_or_else(|| panic!("no {op} of {who}: {document}"));
+            assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row["limit"] == "local", "{row}");
+            assert!(who == "other" || row["server_cpu_ns"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+    assert_eq!(rows.len(), 5 * 5, "{document}");
+    assert!(document["notes"].to_string().contains("no rows for other of 7 requests"), "{document}");
+    assert!(std::fs::read_to_string(&plot).unwrap().contains("requests in flight"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 /// A server that ends with its test.

@@ -82,7 +82,7 @@ impl Ganesha {
 
     /// Time that it has spent on CPUs, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> std::io::Result<u64> {
-        sys::cpu_ns(&self.process.to_string())
+        sys::cpu_ns_of(self.process)
     }
 }
 

@@ -43,6 +43,13 @@ struct Api {
     nfs_close: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
     nfs_stat64: unsafe extern "C" fn(*mut c_void, *const c_char, *mut c_void) -> c_int,
     nfs_unlink: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
+    nfs_rename: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> c_int,
+    nfs_mkdir: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
+    nfs_rmdir: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,
+    nfs_set_dircache: unsafe extern "C" fn(*mut c_void, c_int),
+    nfs_opendir: unsafe extern "C" fn(*mut c_void, *const c_char, *mut *mut c_void) -> c_int,
+    nfs_readdir: unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut Entry,
+    nfs_closedir: unsafe extern "C" fn(*mut c_void, *mut c_void),
     nfs_get_fd: unsafe extern "C" fn(*mut c_void) -> c_int,
     nfs_which_events: unsafe extern "C" fn(*mut c_void) -> c_int,
     nfs_service: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
@@ -88,12 +95,29 @@ impl Api {
             nfs_close: symbol!(b"nfs_close\0"),
             nfs_stat64: symbol!(b"nfs_stat64\0"),
             nfs_unlink: symbol!(b"nfs_unlink\0"),
+            nfs_rename: symbol!(b"nfs_rename\0"),
+            nfs_mkdir: symbol!(b"nfs_mkdir\0"),
+            nfs_rmdir: symbol!(b"nfs_rmdir\0"),
+            nfs_set_dircache: symbol!(b"nfs_set_dircache\0"),
+            nfs_opendir: symbol!(b"nfs_opendir\0"),
+            nfs_readdir: symbol!(b"nfs_readdir\0"),
+            nfs_closedir: symbol!(b"nfs_closedir\0"),
             nfs_get_fd: symbol!(b"nfs_get_fd\0"),
             nfs_which_events: symbol!(b"nfs_which_events\0"),
             nfs_service: symbol!(b"nfs_service\0"),
             _library: library,
         })
     }
+}
+
+/// The beginning of a `struct nfsdirent`: more attributes follow.
+#[repr(C)]
+struct Entry {
+    next: *mut Self,
+    name: *const c_char,
+    inode: u64,
+    kind: u32,
+    mode: u32,
 }
 
 /// Checks that the library can be loaded, before servers are started for it.
@@ -150,6 +174,8 @@ impl File {
         let nfs = unsafe { (api.nfs_init_context)() };
         ensure!(!nfs.is_null(), "libnfs has no memory for a context");
         let handle = std::ptr::null_mut();
+        // SAFETY: the context is live. Each listing is to ask the server.
+        unsafe { (api.nfs_set_dircache)(nfs, 0) };
         // From here on dropping `file` destroys the context.
         let mut file = Self { api, nfs, handle, slots: Vec::new(), completed: Rc::default() };
         let url = CString::new(format!(
@@ -230,10 +256,47 @@ impl File {
                     (self.api.nfs_stat64)(self.nfs, path.as_ptr(), attributes.as_mut_ptr().cast())
                 }
                 NameOp::Remove => (self.api.nfs_unlink)(self.nfs, path.as_ptr()),
+                NameOp::Rename | NameOp::List => bail!("no {} of a single name", op.name()),
             }
         };
         ensure!(outcome == 0, "cannot {} {name}: {}", op.name(), self.error());
         Ok(())
+    }
+
+    /// Gives the file `from` in the export's root the name `to`, and waits.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) -> anyhow::Result<()> {
+        let (old, new) = (CString::new(format!("/{from}"))?, CString::new(format!("/{to}"))?);
+        // SAFETY: context and paths are live.
+        let outcome = unsafe { (self.api.nfs_rename)(self.nfs, old.as_ptr(), new.as_ptr()) };
+        ensure!(outcome == 0, "cannot rename {from}: {}", self.error());
+        Ok(())
+    }
+
+    /// Makes the directory `name` in the export's root, or removes it, and waits.
+    pub(crate) fn directory(&mut self, name: &str, make: bool) -> anyhow::Result<()> {
+        let path = CString::new(format!("/{name}"))?;
+        let call = if make { self.api.nfs_mkdir } else { self.api.nfs_rmdir };
+        // SAFETY: context and path are live.
+        let outcome = unsafe { call(self.nfs, path.as_ptr()) };
+        ensure!(outcome == 0, "cannot make or remove the directory {name}: {}", self.error());
+        Ok(())
+    }
+
+    /// Files in the directory `name` whose attributes the server told with their names.
+    pub(crate) fn list(&mut self, name: &str) -> anyhow::Result<usize> {
+        let path = CString::new(format!("/{name}"))?;
+        let mut directory = std::ptr::null_mut();
+        // SAFETY: context and path are live; `directory` is written on success only.
+        let outcome = unsafe { (self.api.nfs_opendir)(self.nfs, path.as_ptr(), &raw mut directory) };
+        ensure!(outcome == 0, "cannot list {name}: {}", self.error());
+        let mut count = 0;
+        // SAFETY: context and directory are live; an entry lives until the directory is closed.
+        while let Some(entry) = unsafe { (self.api.nfs_readdir)(self.nfs, directory).as_ref() } {
+            count += usize::from(entry.mode & libc::S_IFMT == libc::S_IFREG);
+        }
+        // SAFETY: context and directory are live; the latter is not used again.
+        unsafe { (self.api.nfs_closedir)(self.nfs, directory) };
+        Ok(count)
     }
 
     /// Starts to transfer the whole buffer of the slot `index`, which must be idle.

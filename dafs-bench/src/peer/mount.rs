@@ -15,6 +15,7 @@ use crate::limit::AlignedBuf;
 use crate::load::{Budget, DATA_FILE, Deadline, FILE_BYTES, Load, Offsets, Work};
 use crate::record::{NameOp, Op};
 use crate::stats::Samples;
+use crate::subject::files::{Batch, files_in};
 use crate::subject::{Subject, names_in};
 
 /// One file on a mounted file system.
@@ -115,6 +116,14 @@ impl Subject for Mounted {
     fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
         let directory = self.path.0.parent().context("no directory")?;
         names_in(directory, op, budget, samples).map(Some)
+    }
+
+    fn files(&mut self, op: NameOp, batch: Batch, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        let directory = self.path.0.parent().context("no directory")?;
+        if batch.queue_depth > 1 {
+            return Ok(None);
+        }
+        files_in(directory, op, batch, samples).map(Some)
     }
 
     /// As many threads as operations in flight.

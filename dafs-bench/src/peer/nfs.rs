@@ -11,6 +11,7 @@ use crate::peer::libnfs::{self, File};
 use crate::record::{NameOp, Op};
 use crate::stats::Samples;
 use crate::subject::Subject;
+use crate::subject::files::{Batch, DIRECTORY};
 use crate::subject::names::cycle;
 
 /// One file, open over NFS.
@@ -87,6 +88,33 @@ impl Subject for Nfs {
 
     fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
         cycle(op, budget, samples, |call, name| self.file.name(call, name)).map(Some)
+    }
+
+    fn files(&mut self, op: NameOp, batch: Batch, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        // Its calls on names wait for their replies.
+        if batch.queue_depth > 1 {
+            return Ok(None);
+        }
+        let file = &mut self.file;
+        if op == NameOp::Create {
+            file.directory(DIRECTORY, true)?;
+        }
+        let work = match op {
+            NameOp::List => batch.list(|| file.list(DIRECTORY))?,
+            _ => batch.one_by_one(samples, |index| {
+                let name = |name: String| format!("{DIRECTORY}/{name}");
+                let (first, second) = (name(Batch::name(index)), name(Batch::other_name(index)));
+                match op {
+                    NameOp::Rename => file.rename(&first, &second),
+                    NameOp::Remove => file.name(op, &second),
+                    _ => file.name(op, &first),
+                }
+            })?,
+        };
+        if op == NameOp::Remove {
+            file.directory(DIRECTORY, false)?;
+        }
+        Ok(Some(work))
     }
 
     fn server_cpu_ns(&self) -> Option<u64> {

@@ -69,7 +69,7 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 47] {
         ("clients", any(|row| row.clients.is_some())),
         ("sync", mpi(|mpi| mpi.sync.is_some())),
         ("size", any(|row| row.op.is_some() || row.bytes > 0)),
-        ("depth", any(|row| row.op.is_some() && row.mpi.is_none())),
+        ("depth", any(|row| (row.op.is_some() || row.name_op.is_some()) && row.mpi.is_none())),
         ("chunk", any(|row| row.chunk_bytes.is_some())),
         ("at once", any(|row| row.pipeline_depth.is_some())),
         ("cpu", any(|row| row.cpu_fraction.is_some())),

@@ -1,5 +1,7 @@
 //! dafs: a session with a server, and one file open over it.
 
+mod files;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -18,6 +20,7 @@ use crate::record::{Method, NameOp, Op};
 use crate::report::threshold;
 use crate::stats::Samples;
 use crate::subject::checks::Checks;
+use crate::subject::files::Batch;
 use crate::subject::libdafs::CFile;
 use crate::subject::measured::Subject;
 use crate::subject::names::cycle;
@@ -464,10 +467,15 @@ impl Subject for Dafs {
                     root.metadata(name)?;
                 }
                 NameOp::Remove => root.remove_file(name)?,
+                NameOp::Rename | NameOp::List => bail!("no {} of a single name", call.name()),
             }
             Ok(())
         })?;
         Ok(Some(work))
+    }
+
+    fn files(&mut self, op: NameOp, batch: Batch, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        files::run(self, op, batch, samples).map(Some)
     }
 
     fn server_cpu_ns(&self) -> Option<u64> {

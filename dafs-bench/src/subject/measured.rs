@@ -3,6 +3,7 @@
 use crate::load::{Budget, Load, Work};
 use crate::record::{NameOp, Op};
 use crate::stats::Samples;
+use crate::subject::files::Batch;
 
 /// A client with a file open, ready to be given work. Blocking; used by one thread.
 pub trait Subject {
@@ -58,6 +59,13 @@ pub trait Subject {
     /// Makes, looks at and removes files until `budget` is used up, and records the times of `op`; `None` where it has no such calls.
     fn names(&mut self, op: NameOp, budget: Budget, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
         let _ = (op, budget, samples);
+        Ok(None)
+    }
+
+    /// Does `op` to each file of `batch`, in a directory of its own, and records the time of each, but for listings. The calls come in the
+    /// order of [`NameOp::ALL`]: they make and remove files and directory. `None` where it has no such calls, or not so many at once.
+    fn files(&mut self, op: NameOp, batch: Batch, samples: &mut Samples) -> anyhow::Result<Option<Work>> {
+        let _ = (op, batch, samples);
         Ok(None)
     }
 

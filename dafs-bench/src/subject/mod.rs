@@ -16,6 +16,7 @@ use crate::sys::Usage;
 pub mod bulk;
 pub(crate) mod checks;
 pub mod dafs;
+pub mod files;
 pub(crate) mod libdafs;
 pub mod list;
 pub mod measured;

@@ -178,7 +178,7 @@ impl Server {
 
     /// Time that it has spent on CPUs, in nanoseconds.
     pub fn cpu_ns(&self) -> std::io::Result<u64> {
-        sys::cpu_ns(&self.child.id().to_string())
+        sys::cpu_ns_of(self.child.id())
     }
 
     /// Stops it where it stands, so that it takes no CPU.

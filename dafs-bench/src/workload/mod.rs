@@ -10,6 +10,7 @@ mod idle;
 mod latency;
 mod limits;
 mod locks;
+mod metadata;
 mod mixed;
 mod mpi;
 mod noncontiguous;
@@ -103,6 +104,7 @@ pub fn run(
         Benchmark::Mpi { mpi, options } => mpi::run(&mut bench, mpi, options.sizes.as_deref())?,
         Benchmark::Views { views, .. } => mpi::run_views(&mut bench, views)?,
         Benchmark::Locks(_) => locks::run(&mut bench)?,
+        Benchmark::Metadata(_) => metadata::run(&mut bench)?,
         Benchmark::C { library, .. } => binding::run(&mut bench, library)?,
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Stripe { stripe, .. } => stripe::run(&mut bench, stripe)?,

@@ -148,7 +148,7 @@ fn cases(same_cpu: bool) -> Vec<Case> {
     cases.extend(both.map(wide));
     let many = |depth| Case { axis: "rate", task: Task::Move(load(Op::Read, 4 * KIB, depth), Unit::OpsPerS) };
     cases.extend([1, 16, 64].map(many));
-    cases.extend(NameOp::ALL.map(|op| Case { axis: "names", task: Task::Name(op) }));
+    cases.extend(NameOp::PLAIN.map(|op| Case { axis: "names", task: Task::Name(op) }));
     // On one CPU nothing can go on while the client computes.
     if !same_cpu {
         let computing = |op| Case { axis: "overlap", task: Task::Overlap(load(op, 64 * KIB, 1)) };
