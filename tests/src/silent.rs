@@ -46,6 +46,8 @@ impl Silent {
 
 impl Drop for Silent {
     fn drop(&mut self) {
+        // A child of this process may have it for a while.
+        let _ = self.listener.shutdown(std::net::Shutdown::Both);
         if let Address::Shm(path) = &self.address {
             let _ = std::fs::remove_file(path);
         }

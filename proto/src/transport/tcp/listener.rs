@@ -281,6 +281,13 @@ impl Handshake {
     }
 }
 
+impl Drop for TcpListener {
+    /// Its place is free at once, also where a child of this process has the descriptor for a while.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 impl Listener for TcpListener {
     fn address(&self) -> &Address {
         &self.address
