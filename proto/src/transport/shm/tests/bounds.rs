@@ -57,6 +57,11 @@ fn memory_of_peers_is_charged_until_it_is_unmapped() {
     assert_eq!((limits.mappings.used(), limits.mapped.used(), limits.sparse.used()), (0, 0, 0));
 }
 
+/// In a process of its own: a program that another test starts has for a moment what is open here, and nothing ends by a close meanwhile.
+fn alone(name: &str, test: impl FnOnce()) {
+    in_own_process(&format!("bounds::{name}"), test);
+}
+
 /// A domain whose threads that close are bounded, and their budget.
 fn bounded_closers(limit: u64) -> (ShmDomain, Arc<Closers>) {
     let closers = Closers::new(Budget::new(Terms { limit, share_percent: 50 }, Vec::new()));
@@ -88,46 +93,50 @@ fn send_lingering(socket: BorrowedFd<'_>, bytes: &[u8]) -> std::net::TcpStream {
 // [LIMIT-20] [SHM-71]
 #[test]
 fn descriptors_that_do_not_close_are_bounded_for_their_user() {
-    let (domain, closers) = bounded_closers(4);
-    let mut bed = Bed::of(domain, small());
-    let domain = ShmDomain::new();
-    let (_client, mut other_server) = bed.connect(&domain);
-    let register = Message::Register { key: 4096, offset: 0, len: 100, access: ALL }.encode();
-    let mut ends = Vec::new();
-    for _ in 0..4 {
-        let (client, mut server) = bed.connect(&domain);
-        ends.push(send_lingering(client.connection.socket.as_fd(), &register));
-        server.on_event(1, false);
-        assert!(matches!(server.recv(), Err(TransportError::Peer(PeerFault::Malformed { .. }))));
-    }
-    taken_but(&closers, 2);
-    assert_eq!((closers.threads().used(), closers.waiting(), closers.threads().refused()), (2, 2, 2));
-    other_server.on_event(1, false);
-    assert!(other_server.recv().unwrap().is_none(), "who sends none is served");
-    drop(ends);
-    closed(&closers);
+    alone("descriptors_that_do_not_close_are_bounded_for_their_user", || {
+        let (domain, closers) = bounded_closers(4);
+        let mut bed = Bed::of(domain, small());
+        let domain = ShmDomain::new();
+        let (_client, mut other_server) = bed.connect(&domain);
+        let register = Message::Register { key: 4096, offset: 0, len: 100, access: ALL }.encode();
+        let mut ends = Vec::new();
+        for _ in 0..4 {
+            let (client, mut server) = bed.connect(&domain);
+            ends.push(send_lingering(client.connection.socket.as_fd(), &register));
+            server.on_event(1, false);
+            assert!(matches!(server.recv(), Err(TransportError::Peer(PeerFault::Malformed { .. }))));
+        }
+        taken_but(&closers, 2);
+        assert_eq!((closers.threads().used(), closers.waiting(), closers.threads().refused()), (2, 2, 2));
+        other_server.on_event(1, false);
+        assert!(other_server.recv().unwrap().is_none(), "who sends none is served");
+        drop(ends);
+        closed(&closers);
+    });
 }
 
 // [SHM-71] [SHM-74] whatever comes before it.
 #[test]
 fn connection_with_a_descriptor_that_nobody_took_ends_at_once() {
-    type Before = fn(BorrowedFd<'_>);
-    let many: Before = |socket| (0..100).for_each(|_| sock::send(socket, b"much", &[]).unwrap());
-    let empty: Before = |socket| sock::send(socket, &[], &[]).unwrap();
-    for before in [(|_| {}) as Before, empty, many] {
-        for closes_first in [false, true] {
-            let (domain, closers) = bounded_closers(4);
-            let mut bed = Bed::of(domain, small());
-            let (client, server) = bed.connect(&ShmDomain::new());
-            before(client.connection.socket.as_fd());
-            let end = send_lingering(client.connection.socket.as_fd(), b"not taken");
-            let client = (!closes_first).then_some(client);
-            drop(server);
-            assert_eq!(closers.threads().used(), 1);
-            drop((client, end));
-            closed(&closers);
+    alone("connection_with_a_descriptor_that_nobody_took_ends_at_once", || {
+        type Before = fn(BorrowedFd<'_>);
+        let many: Before = |socket| (0..100).for_each(|_| sock::send(socket, b"much", &[]).unwrap());
+        let empty: Before = |socket| sock::send(socket, &[], &[]).unwrap();
+        for before in [(|_| {}) as Before, empty, many] {
+            for closes_first in [false, true] {
+                let (domain, closers) = bounded_closers(4);
+                let mut bed = Bed::of(domain, small());
+                let (client, server) = bed.connect(&ShmDomain::new());
+                before(client.connection.socket.as_fd());
+                let end = send_lingering(client.connection.socket.as_fd(), b"not taken");
+                let client = (!closes_first).then_some(client);
+                drop(server);
+                assert_eq!(closers.threads().used(), 1);
+                drop((client, end));
+                closed(&closers);
+            }
         }
-    }
+    });
 }
 
 // [SHM-74] No thread for those who leave nothing.
@@ -155,82 +164,90 @@ fn connection_that_ends_without_descriptors_closes_here() {
 // [SHM-47] [SHM-62] [SHM-71]
 #[test]
 fn handshake_with_a_descriptor_holds_nobody_up() {
-    let (domain, closers) = bounded_closers(4);
-    let mut bed = Bed::of(domain, small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
-    for empty_first in [false, true] {
-        let socket = sock::connect(&path, LONG).unwrap();
-        if empty_first {
-            sock::send(socket.as_fd(), &[], &[]).unwrap();
+    alone("handshake_with_a_descriptor_holds_nobody_up", || {
+        let (domain, closers) = bounded_closers(4);
+        let mut bed = Bed::of(domain, small());
+        let Address::Shm(path) = bed.address.clone() else { panic!() };
+        let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+        for empty_first in [false, true] {
+            let socket = sock::connect(&path, LONG).unwrap();
+            if empty_first {
+                sock::send(socket.as_fd(), &[], &[]).unwrap();
+            }
+            let end = send_lingering(socket.as_fd(), &hello);
+            assert!(bed.listener.accept_endpoint().unwrap().is_none());
+            assert_eq!((bed.listener.handshake_count(), closers.threads().used()), (0, 1));
+            assert!(bed.listener.accept_endpoint().unwrap().is_none() && !bed.listener.has_more());
+            drop(end);
+            closed(&closers);
         }
-        let end = send_lingering(socket.as_fd(), &hello);
-        assert!(bed.listener.accept_endpoint().unwrap().is_none());
-        assert_eq!((bed.listener.handshake_count(), closers.threads().used()), (0, 1));
-        assert!(bed.listener.accept_endpoint().unwrap().is_none() && !bed.listener.has_more());
-        drop(end);
-        closed(&closers);
-    }
+    });
 }
 
 // [SHM-71] The kernel tells of an end with something unread before it tells of what the peer sent.
 #[test]
 fn descriptor_of_a_handshake_before_an_end_holds_nobody_up() {
-    let (domain, closers) = bounded_closers(4);
-    let mut bed = Bed::of(domain, small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let socket = sock::connect(&path, LONG).unwrap();
-    let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
-    sock::send(socket.as_fd(), &hello, &[]).unwrap();
-    assert!(bed.listener.accept_endpoint().unwrap().is_none());
-    // The welcome is there, and not read.
-    let end = send_lingering(socket.as_fd(), b"not ready");
-    drop(socket);
-    assert!(bed.listener.accept_endpoint().unwrap().is_none());
-    assert_eq!((bed.listener.handshake_count(), closers.threads().used()), (0, 1));
-    drop(end);
-    closed(&closers);
+    alone("descriptor_of_a_handshake_before_an_end_holds_nobody_up", || {
+        let (domain, closers) = bounded_closers(4);
+        let mut bed = Bed::of(domain, small());
+        let Address::Shm(path) = bed.address.clone() else { panic!() };
+        let socket = sock::connect(&path, LONG).unwrap();
+        let hello = Message::hello(&small(), &Nonce::new().unwrap()).encode();
+        sock::send(socket.as_fd(), &hello, &[]).unwrap();
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        // The welcome is there, and not read.
+        let end = send_lingering(socket.as_fd(), b"not ready");
+        drop(socket);
+        assert!(bed.listener.accept_endpoint().unwrap().is_none());
+        assert_eq!((bed.listener.handshake_count(), closers.threads().used()), (0, 1));
+        drop(end);
+        closed(&closers);
+    });
 }
 
 // [SHM-71]
 #[test]
 fn listener_that_ends_does_not_wait_for_what_was_not_accepted() {
-    let (domain, closers) = bounded_closers(4);
-    let bed = Bed::of(domain, small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let socket = sock::connect(&path, LONG).unwrap();
-    let end = send_lingering(socket.as_fd(), b"hello");
-    drop(bed.listener);
-    assert_eq!(closers.threads().used(), 1);
-    assert!(sock::connect(&path, LONG).is_err());
-    drop(end);
-    closed(&closers);
+    alone("listener_that_ends_does_not_wait_for_what_was_not_accepted", || {
+        let (domain, closers) = bounded_closers(4);
+        let bed = Bed::of(domain, small());
+        let Address::Shm(path) = bed.address.clone() else { panic!() };
+        let socket = sock::connect(&path, LONG).unwrap();
+        let end = send_lingering(socket.as_fd(), b"hello");
+        drop(bed.listener);
+        assert_eq!(closers.threads().used(), 1);
+        assert!(sock::connect(&path, LONG).is_err());
+        drop(end);
+        closed(&closers);
+    });
 }
 
 // [SHM-75]
 #[test]
 fn what_does_not_close_keeps_the_place_of_a_handshake() {
-    let (domain, closers) = bounded_closers(2);
-    let mut bed = Bed::of(domain, small());
-    let Address::Shm(path) = bed.address.clone() else { panic!() };
-    let mut ends = Vec::new();
-    while closers.waiting() < 256 {
-        let socket = sock::connect(&path, LONG).unwrap();
-        ends.push(send_lingering(socket.as_fd(), b"hello"));
+    alone("what_does_not_close_keeps_the_place_of_a_handshake", || {
+        let (domain, closers) = bounded_closers(2);
+        let mut bed = Bed::of(domain, small());
+        let Address::Shm(path) = bed.address.clone() else { panic!() };
+        let mut ends = Vec::new();
+        while closers.waiting() < 256 {
+            let socket = sock::connect(&path, LONG).unwrap();
+            ends.push(send_lingering(socket.as_fd(), b"hello"));
+            assert!(bed.listener.accept_endpoint().unwrap().is_none());
+            taken_but(&closers, ends.len() - 1);
+            assert!(ends.len() <= 257, "all are kept");
+        }
+        let _socket = sock::connect(&path, LONG).unwrap();
+        for _ in 0..3 {
+            assert!(bed.listener.accept_endpoint().unwrap().is_none());
+            assert_eq!(bed.listener.handshake_count(), 0);
+        }
+        drop(ends);
+        closed(&closers);
+        bed.listener.expire_handshakes();
         assert!(bed.listener.accept_endpoint().unwrap().is_none());
-        taken_but(&closers, ends.len() - 1);
-        assert!(ends.len() <= 257, "all are kept");
-    }
-    let _socket = sock::connect(&path, LONG).unwrap();
-    for _ in 0..3 {
-        assert!(bed.listener.accept_endpoint().unwrap().is_none());
-        assert_eq!(bed.listener.handshake_count(), 0);
-    }
-    drop(ends);
-    closed(&closers);
-    bed.listener.expire_handshakes();
-    assert!(bed.listener.accept_endpoint().unwrap().is_none());
-    assert_eq!(bed.listener.handshake_count(), 1);
+        assert_eq!(bed.listener.handshake_count(), 1);
+    });
 }
 
 // [SHM-76] It stays charged until it is gone.
