@@ -116,7 +116,7 @@ class End(NamedTuple):
         return f"{', '.join(replies) or 'nothing'}, then {self.why}"
 
 
-def receive(connection: TcpConnection, timeout: float = 5.0) -> Message:
+def receive(connection: TcpConnection, timeout: float = 20.0) -> Message:
     """Receive and decode one message."""
     delivered = connection.receive(timeout)
     if isinstance(delivered, Immediate):
@@ -124,7 +124,7 @@ def receive(connection: TcpConnection, timeout: float = 5.0) -> Message:
     return wire.decode(delivered.head, delivered.payload)
 
 
-def receive_reply(connection: TcpConnection, timeout: float = 5.0) -> Message:
+def receive_reply(connection: TcpConnection, timeout: float = 20.0) -> Message:
     """Receive the next reply; callbacks are passed over."""
     while True:
         message = receive(connection, timeout)
@@ -147,7 +147,7 @@ def read_to_end(connection: TcpConnection, timeout: float = 5.0) -> End:
         messages.append(message)
 
 
-def expect_end(connection: TcpConnection, what: str, timeout: float = 5.0) -> End:
+def expect_end(connection: TcpConnection, what: str, timeout: float = 20.0) -> End:
     """Fail unless the connection ends, without a reply to what was wrong."""
     end = read_to_end(connection, timeout)
     replies = [message for message in end.messages if message.is_reply]
@@ -177,7 +177,7 @@ def send(client: Client, message: Message) -> None:
     client.session.connection.send(*wire.encode(message))
 
 
-def ask(client: Client, message: Message, timeout: float = 5.0) -> Message:
+def ask(client: Client, message: Message, timeout: float = 20.0) -> Message:
     """Send a request past the client's own slots, and receive its reply."""
     send(client, message)
     reply = receive_reply(client.session.connection, timeout)
@@ -244,7 +244,7 @@ class Bench:
     def others_are_served(self) -> None:
         """Fail unless another client is served still, and a new one too."""
         try:
-            if time.monotonic() - self.begun < self.keeper.session.welcome.lease_ms / 1000:
+            if time.monotonic() - self.begun < self.keeper.session.welcome.lease_ms / 2000:
                 self.keeper.null()
             self.client().null()
         except (ConnectionEnded, TimeoutError, StatusError) as error:
@@ -255,7 +255,7 @@ class Bench:
     def client(self, key: Any = "own", identity: Optional[Identity] = None, **options: Any) -> Client:
         """Connect a client, which is closed with the test."""
         options.setdefault("connection_type", WatchedConnection)
-        options.setdefault("timeout", 8.0)
+        options.setdefault("timeout", 20.0)
         client = Client(self.address, self.key if key == "own" else key, identity or _identity(), **options)
         self.clients.append(client)
         return client

@@ -295,9 +295,9 @@ def turns_that_are_not_taken_are_given_back(bench: Bench) -> None:
     holder.lock(0, 10)
     fails("WAITING", lazy.lock, 0, 10, flags=NOTIFIED)
     pending = other.submit_lock(0, 10)
+    began = time.monotonic()
     holder.unlock()
     lazy.session.callback("LockTurn")
-    began = time.monotonic()
     while pending.reply is None and time.monotonic() - began < 3 * lease_ms / 1000:
         for file in (lazy, other):
             file.session.call("Null")

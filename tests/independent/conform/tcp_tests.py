@@ -80,7 +80,7 @@ def half_a_hello_delays_nobody(bench: Bench) -> None:
     sock.sendall(Hello().encode()[:31])
     begun = time.monotonic()
     bench.client().null()
-    expect(time.monotonic() - begun < 1, "a session in less than 1 s", time.monotonic() - begun)
+    expect(time.monotonic() - begun < 4, "a session in less than 4 s", time.monotonic() - begun)
     sock.close()
 
 
@@ -245,7 +245,7 @@ def reading_client(bench: Bench, size: int = 1_044_480) -> Tuple[Client, Range, 
     return client, lent.ranges[0], lent.reply.body.size + 4096
 
 
-def responses(client: Client, timeout: float = 0.5) -> List[Tuple[int, int, bytes]]:
+def responses(client: Client, timeout: float = 2.0) -> List[Tuple[int, int, bytes]]:
     """Receive responses until nothing comes."""
     end = read_to_end(client.session.connection, timeout)
     expect(not end.ended, "responses", end)
