@@ -147,7 +147,7 @@ pub(crate) fn kill_group_on_signals() -> Result<()> {
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             let groups = groups();
-            end_groups(&groups);
+            end_groups(&groups, GRACE);
             eprintln!("xtask: stopped by {}", signal_name(signal));
             std::process::exit(128 + signal);
         }
@@ -209,11 +209,11 @@ fn last_line(path: &Path) -> Option<String> {
     Some(line.chars().take(80).collect())
 }
 
-/// Asks process groups to end, so that their programs remove what they have made, and kills what does not.
-fn end_groups(groups: &BTreeSet<u32>) {
+/// Asks process groups to end, so that their programs remove what they have made, and kills what does not in this time.
+fn end_groups(groups: &BTreeSet<u32>, grace: Duration) {
     groups.iter().for_each(|group| signal_group(*group, Signal::TERM));
     let asked = Instant::now();
-    while groups.iter().any(|group| live_members(*group) > 0) && asked.elapsed() < GRACE {
+    while groups.iter().any(|group| live_members(*group) > 0) && asked.elapsed() < grace {
         std::thread::sleep(Duration::from_millis(20));
     }
     groups.iter().for_each(|group| kill_group(*group));
@@ -317,17 +317,21 @@ mod tests {
 
     #[test]
     fn group_that_is_ended_cleans_up_and_leaves_nobody() {
-        let left = std::env::temp_dir().join(format!("dafs-xtask-{}-ended", std::process::id()));
-        let script = r#"trap 'rm "$0"; exit' TERM; sh -c 'trap "" TERM; timeout --foreground 1000 sleep 1000' & : > "$0"; wait"#;
-        let mut shell = Command::new("sh");
-        let mut child = shell.args(["-c", script]).arg(&left).process_group(0).spawn().unwrap();
-        while !left.exists() {
-            std::thread::yield_now();
-        }
-        end_groups(&BTreeSet::from([child.id()]));
-        child.wait().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let left = directory.path().join("left");
+        let ended = |script: &str, grace| {
+            let mut shell = Command::new("sh");
+            let mut child = shell.args(["-c", script]).arg(&left).process_group(0).spawn().unwrap();
+            while !left.exists() {
+                std::thread::yield_now();
+            }
+            end_groups(&BTreeSet::from([child.id()]), grace);
+            child.wait().unwrap();
+            while live_members(child.id()) > 0 {}
+        };
+        ended(r#"trap 'kill $!; rm "$0"; exit' TERM; sleep 1000 & : > "$0"; wait"#, LONG);
         assert!(!left.exists());
-        while live_members(child.id()) > 0 {}
+        ended(r#"trap "" TERM; timeout --foreground 1000 sleep 1000 & : > "$0"; wait"#, Duration::ZERO);
     }
 
     #[test]
