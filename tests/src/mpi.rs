@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::program::{Signal, signal, xtask};
+use crate::program::{Signal, signal, write_script, xtask};
 
 /// The two ways into Open MPI, and the library without dafs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,14 +77,12 @@ impl Run {
 
     /// As [`Run::new`], on so many nodes as Open MPI sees it: this machine under as many names, each with a daemon and no memory in common.
     pub fn on_nodes(way: Way, nodes: u32, ranks: u32, program: &str) -> Self {
-        use std::os::unix::fs::PermissionsExt;
         let mut run = Self::new(way, ranks, program);
         let shell = run.directory.path().join("shell");
         // In place of ssh: the options go, and each host has a directory of its own, as of a machine of its own.
         let words = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nexport TMPDIR=\"$TMPDIR/$1\"\nshift\n\
                      mkdir -p \"$TMPDIR\" && exec /bin/sh -c \"$*\"\n";
-        std::fs::write(&shell, words).expect("a shell script");
-        std::fs::set_permissions(&shell, PermissionsExt::from_mode(0o755)).expect("permissions");
+        write_script(&shell, words);
         run.command.env_remove("OMPI_MCA_orte_tmpdir_base").env("TMPDIR", run.directory.path());
         run.command.env("OMPI_MCA_plm", "rsh").env("OMPI_MCA_plm_rsh_agent", shell);
         run.command.env("OMPI_MCA_btl", "self,tcp").env("OMPI_MCA_btl_tcp_if_include", "lo");

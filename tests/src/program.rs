@@ -24,6 +24,16 @@ pub fn signal(process: u32, signal: Signal) -> std::io::Result<()> {
     Ok(kill_process(process, signal)?)
 }
 
+/// Makes a program of these words. A program of this process does it: another test that starts one while this has the file open for
+/// writing would keep it busy for a moment, and nobody could run it.
+pub fn write_script(path: &Path, words: &str) {
+    let mut writes = Command::new("/bin/sh");
+    writes.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(path).stdin(Stdio::piped());
+    let mut writes = writes.spawn().expect("a shell starts");
+    writes.stdin.take().expect("its input").write_all(words.as_bytes()).expect("it reads");
+    assert!(writes.wait().expect("it ends").success(), "{} cannot be written", path.display());
+}
+
 /// A running server program with the exports `data` (a directory) and `mem` (memory). Killed when dropped.
 pub struct Program {
     child: Child,

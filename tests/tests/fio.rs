@@ -2,13 +2,12 @@
 //! what it says when something is wrong.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of this is test code, helpers included")]
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use dafs_tests::harness::On;
-use dafs_tests::program::{Program, beside_this_test, xtask};
+use dafs_tests::program::{Program, beside_this_test, write_script, xtask};
 
 dafs_tests::on_sockets! {
     #[ignore = "needs fio"] job_files_run,
@@ -154,8 +153,7 @@ fn mistakes_are_told_in_words(on: On) {
 fn engine_for_another_fio_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let other = directory.path().join("fio");
-    std::fs::write(&other, "#!/bin/sh\necho fio-3.33-17-gabcdef\n").unwrap();
-    std::fs::set_permissions(&other, PermissionsExt::from_mode(0o755)).unwrap();
+    write_script(&other, "#!/bin/sh\necho fio-3.33-17-gabcdef\n");
     let built = install(directory.path(), &["--fio", other.to_str().unwrap()]);
     let said = words(&built);
     assert!(!built.status.success() && said.contains("is not the fio of Debian's package"), "{said}");

@@ -301,16 +301,16 @@ fn build(folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     /// A shell script in place of a server, to see what is made of its lines and of its end.
     fn start(script: &str) -> anyhow::Result<(tempfile::TempDir, Server)> {
         let directory = tempfile::tempdir().unwrap();
         let binary = directory.path().join("server.sh");
-        std::fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // A shell makes it: another test that starts a program while this has it open for writing would keep it busy for a moment.
+        let mut writes = Command::new("/bin/sh");
+        writes.args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\""]).arg(&binary);
+        assert!(writes.arg(script).status().unwrap().success());
         Server::start(&binary, &options(directory.path())).map(|server| (directory, server))
     }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dafs_tests::harness::On;
+use dafs_tests::program::write_script;
 use nix::unistd::{Group, User};
 
 use crate::{World, on_passthrough};
@@ -158,8 +158,7 @@ fn path_with_mount(scratch: &Path) -> std::ffi::OsString {
     let directory = scratch.join("bin");
     fs::create_dir(&directory).unwrap();
     let script = directory.join("mount");
-    fs::write(&script, MOUNT_SCRIPT).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&script, MOUNT_SCRIPT);
     let old = std::env::var_os("PATH").unwrap_or_default();
     std::env::join_paths(std::iter::once(directory).chain(std::env::split_paths(&old))).unwrap()
 }
