@@ -148,6 +148,35 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Whether this test has a process to itself, as one needs whose memory is counted. Where others run beside it, it is run once more in
+/// another process, and has passed there.
+pub fn is_alone() -> bool {
+    const ALONE: &str = "DAFS_TEST_IS_ALONE";
+    let thread = std::thread::current();
+    // By the harness's word, threads of tests are named as these; without threads it runs one after the other.
+    let name = thread.name().filter(|name| *name != "main" && std::env::var_os(ALONE).is_none());
+    let Some(name) = name else { return true };
+    let mut again = std::process::Command::new(std::env::current_exe().expect("the path of the tests"));
+    again.args(["--exact", name, "--include-ignored", "--test-threads=1", "--nocapture"]).env(ALONE, "");
+    let output = again.output().expect("a process");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+    false
+}
+
+/// What a session answers that gives an operation little time: asks again where that was too little, as on a busy machine.
+#[track_caller]
+pub fn in_time<T>(mut ask: impl FnMut() -> Result<T>) -> T {
+    let mut found = None;
+    wait_for("an answer in time", || match ask() {
+        Ok(answer) => found.replace(answer).is_none(),
+        Err(Error::TimedOut { .. } | Error::Status { status: Status::TIMED_OUT, .. }) => false,
+        Err(error) => panic!("{error}"),
+    });
+    found.expect("an answer")
+}
+
 /// The operation was answered with this status.
 #[track_caller]
 pub fn assert_status<T: std::fmt::Debug>(result: Result<T>, expected: Status, what: &str) {
