@@ -194,7 +194,7 @@ fn program_whose_lock_was_lost_ends_badly_or_as_it_does(on: On) {
     for (its, expected) in [(0, 1), (7, 7)] {
         let mut world = World::start(on);
         let script = format!("echo runs; read line; exit {its}");
-        let mut holder = command(["--timeout=2", "lock", &world.url("data/lock"), "sh", "-c", &script])
+        let mut holder = command(["--timeout=5", "lock", &world.url("data/lock"), "sh", "-c", &script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -137,10 +137,10 @@ fn lost_server_is_named_and_the_rest_is_printed(on: On) {
     let (local, url) = (local.display().to_string(), volume.url("f"));
     dafs(["cp", "-q", "--stripe", "--stripe-unit", "64K", "--stripe-first", "0", &local, &url]).succeeded();
     volume.data[1].kill();
-    let printed = dafs(["--timeout", "0.5", "cat", &url]).failed(1, &["cannot read", "server io2"]);
+    let printed = dafs(["--timeout", "5", "cat", &url]).failed(1, &["cannot read", "server io2"]);
     assert!(printed.stdout == data[..65_536], "{}", printed.stdout.len());
-    dafs(["--timeout", "0.5", "cp", "-q", "--stripe", &local, &volume.url("g")]).failed(1, &["server io2"]);
-    let listed = dafs(["--timeout", "0.5", "stripe", "servers", &volume.url("")]);
+    dafs(["--timeout", "5", "cp", "-q", "--stripe", &local, &volume.url("g")]).failed(1, &["server io2"]);
+    let listed = dafs(["--timeout", "5", "stripe", "servers", &volume.url("")]);
     assert_eq!(listed.code, 1);
     assert!(listed.text().lines().next().unwrap().ends_with("reached"), "{}", listed.text());
     volume.data[1].restart();

@@ -20,12 +20,12 @@ fn buffers_of_clients_that_serve_no_rdma_go_to_others() {
 
 fn serve_no_rdma(reads: bool) {
     const LEN: u32 = 256 << 10;
-    const KEEP_ALIVE: Duration = Duration::from_millis(100);
+    const KEEP_ALIVE: Duration = Duration::from_millis(400);
     let harness = Harness::start_with(On::Tcp, |config| {
-        [config.lease_ms, config.keep_alive_ms] = [500, 100];
+        [config.lease_ms, config.keep_alive_ms] = [2000, 400];
         config.buffers_size_max = 1 << 20;
     });
-    let patient = Config { operation_timeout: Some(Duration::from_secs(20)), ..Config::default() };
+    let patient = Config { operation_timeout: Some(Duration::from_secs(60)), ..Config::default() };
     let bystander = harness.session_with(&patient);
     let root = bystander.mount("mem").unwrap();
     root.create("little").unwrap().write_all_at(&bytes(1, 4096), 0).unwrap();
@@ -85,7 +85,7 @@ fn client_on_a_slow_line_keeps_its_buffers_while_others_wait() {
             config.buffers_size_max = 512 << 10;
         })
     };
-    let (harness, clock) = (lease(1200, 400), lease(100, 30));
+    let (harness, clock) = (lease(2000, 400), lease(100, 30));
     let (relay, watcher) = (Relay::start(harness.address(), vec![]), clock.session());
     let patient = Config { operation_timeout: Some(Duration::from_secs(60)), ..Config::default() };
     let bystander = harness.session_with(&patient);

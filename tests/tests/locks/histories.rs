@@ -470,7 +470,7 @@ fn history_with_kills_is_one_of_a_table(on: On) {
 
 // [LOCK-9] What a silent client has is free when its lease is over, and not before.
 fn history_with_clients_that_go_silent_is_one_of_a_table(on: On) {
-    let lease = [1500, 100];
+    let lease = [3000, 100];
     let kind = (End::Silent(Duration::from_millis(lease[0].into())), false);
     let seeds = 400..400 + on.rounds(2);
     histories(&mut start(on, lease), Harness::session_with, kind, seeds, |_, _| false);

@@ -149,7 +149,7 @@ fn lock_is_not_taken_again_where_others_could_lock_meanwhile(on: On) {
 fn grace_ends_where_its_clients_do_not_come_back(on: On) {
     for has_file in [true, false] {
         let change = |config: &mut ServerConfig| {
-            (config.lease_ms, config.keep_alive_ms) = (300, 100);
+            (config.lease_ms, config.keep_alive_ms) = (2000, 100);
         };
         let mut harness = if has_file { start_with(on, change) } else { Harness::start_with(on, change) };
         let (mut gone, _) = Raw::session(harness.address(), 8);

@@ -16,7 +16,7 @@ use dafs_proto::wire::{
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
 use dafs_tests::raw::{Raw, introduction, write_body};
-use dafs_tests::suite::{Numbers, assert_invalid, assert_status, wait_for};
+use dafs_tests::suite::{Numbers, assert_invalid, assert_status, in_time, wait_for};
 
 mod histories;
 mod kept;
@@ -137,20 +137,8 @@ fn lock_that_is_waited_for_too_long_is_not_held_later(on: On) {
     let short = Config { operation_timeout: Some(Duration::from_millis(200)), ..Config::default() };
     let b = harness.session_with(&short);
     let ((_, a), (_, c)) = (open(&a), open(&c));
-    let export = loop {
-        match b.mount("data") {
-            Ok(export) => break export,
-            Err(Error::Status { status: Status::TIMED_OUT, .. } | Error::TimedOut { .. }) => {}
-            Err(error) => panic!("{error}"),
-        }
-    };
-    let b = loop {
-        match export.open_with("f", OpenOptions::new().read(true).write(true)) {
-            Ok(file) => break file,
-            Err(Error::Status { status: Status::TIMED_OUT, .. } | Error::TimedOut { .. }) => {}
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let export = in_time(|| b.mount("data"));
+    let b = in_time(|| export.open_with("f", OpenOptions::new().read(true).write(true)));
     a.lock(0..1, Exclusive).unwrap();
     match b.lock(0..1, Exclusive) {
         Err(Error::Status { status: Status::TIMED_OUT, .. } | Error::TimedOut { .. }) => {}

@@ -216,7 +216,7 @@ fn whoever_asks_again_keeps_his_place(on: On) {
 
 // [LOCK-27]
 fn grant_that_is_ignored_is_taken_back(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (3000, 100));
     let (a, b) = (harness.session(), harness.session());
     let ((_, held), (_, last)) = (open(&a), open(&b));
     held.lock(0..1, Exclusive).unwrap();
@@ -239,7 +239,7 @@ fn grant_that_is_ignored_is_taken_back(on: On) {
 
 // [LOCK-27]
 fn grant_asked_for_again_or_given_back_is_not_taken_back(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (3000, 100));
     let (a, b) = (harness.session(), harness.session());
     let ((_, held), (_, other)) = (open(&a), open(&b));
     held.lock(0..4, Exclusive).unwrap();
@@ -295,7 +295,7 @@ fn grant_asked_for_again_or_given_back_is_not_taken_back(on: On) {
 
 // [SESS-98]
 fn client_whose_only_credit_waits_for_a_lock_is_not_silent(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (3000, 100));
     let session = harness.session();
     let (_, held) = open(&session);
     held.lock(0..1, Exclusive).unwrap();

@@ -41,7 +41,7 @@ fn every_call_ends(mount: &crate::Mount, open: &fs::File) {
 // [MOUNT-19]
 fn server_that_never_comes_back_is_an_error_for_every_call(on: On) {
     let mut world = World::start(on);
-    let mount = world.mount("m", &["--timeout", "0.3", "--cache", "none"]);
+    let mount = world.mount_in_time("m", &["--timeout", "1", "--cache", "none"]);
     fs::write(world.behind("f"), "data").unwrap();
     let open = fs::File::options().read(true).write(true).open(mount.at("f")).unwrap();
     world.server.kill();
@@ -57,8 +57,8 @@ fn server_that_never_comes_back_is_an_error_for_every_call(on: On) {
 
 // [MOUNT-19]
 fn server_that_does_not_answer_is_an_error_until_it_does(on: On) {
-    let world = World::start_with(on, &["--lease-ms", "1000", "--keep-alive-ms", "200"]);
-    let mount = world.mount("m", &["--timeout", "0.3", "--cache", "none"]);
+    let world = World::start_with(on, &["--lease-ms", "3000", "--keep-alive-ms", "200"]);
+    let mount = world.mount_in_time("m", &["--timeout", "1", "--cache", "none"]);
     fs::write(world.behind("f"), "data").unwrap();
     let open = fs::File::options().read(true).write(true).open(mount.at("f")).unwrap();
     signal(world.server.id(), Signal::STOP).unwrap();

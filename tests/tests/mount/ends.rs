@@ -65,7 +65,7 @@ fn wait_for_the_end_of_patience(path: &std::path::Path) {
 // [MOUNT-17]
 fn open_file_goes_on_after_the_server_was_away_for_too_long(on: On) {
     let mut world = World::start(on);
-    let mount = world.mount("m", &["--timeout", "0.5", "--cache", "none"]);
+    let mount = world.mount("m", &["--timeout", "4", "--cache", "none"]);
     for name in ["f", "gone", "unsynced", "locked"] {
         fs::write(world.behind(name), "before").unwrap();
     }
@@ -94,7 +94,7 @@ fn open_file_goes_on_after_the_server_was_away_for_too_long(on: On) {
 // [MOUNT-15] [LOCAL-13]
 fn server_that_was_away_knows_what_the_kernel_has(on: On) {
     let mut world = World::start(on);
-    let mount = world.mount("m", &["--timeout", "0.5"]);
+    let mount = world.mount("m", &["--timeout", "4"]);
     let open = fs::File::create(mount.at("f")).unwrap();
     world.server.kill();
     wait_for_the_end_of_patience(&mount.at("other"));

@@ -99,7 +99,7 @@ fn file_that_is_wanted_back_is_given_back_when_it_is_closed(on: On) {
 
 // [MOUNT-15]
 fn file_opened_while_it_is_wanted_back_goes_through_the_server(on: On) {
-    let world = World::start_with(on, &["--lease-ms", "1000", "--keep-alive-ms", "200"]);
+    let world = World::start_with(on, &["--lease-ms", "3000", "--keep-alive-ms", "200"]);
     let mount = world.mount("m", &[]);
     fs::write(mount.at("f"), "data").unwrap();
     let first = fs::File::open(mount.at("f")).unwrap();

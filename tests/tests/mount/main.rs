@@ -22,6 +22,7 @@ use std::process::{Command, Output};
 
 use dafs_tests::harness::On;
 use dafs_tests::program::{Program, beside_this_test};
+use dafs_tests::suite::wait_for;
 
 /// Runs tests over shared memory, on an export whose files the kernel reads and writes itself.
 macro_rules! on_passthrough {
@@ -100,6 +101,16 @@ impl World {
         std::fs::create_dir_all(&directory).unwrap();
         let done = dafs().arg("mount").args(flags).arg(self.url()).arg(&directory).output().unwrap();
         succeeded(&done);
+        Mount { directory }
+    }
+
+    /// As [`World::mount`], with little time for the server: tries again where that was too little, as on a busy machine.
+    pub(crate) fn mount_in_time(&self, name: &str, flags: &[&str]) -> Mount {
+        let directory = self.scratch.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        wait_for("a mount", || {
+            dafs().arg("mount").args(flags).arg(self.url()).arg(&directory).output().unwrap().status.success()
+        });
         Mount { directory }
     }
 

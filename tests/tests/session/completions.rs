@@ -11,6 +11,7 @@ use std::time::Duration;
 use dafs_client::{Completions, Error, LockKind, OpenOptions, OperationId, Pending, Result, Session};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::suite::in_time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 on_each_provider_and_two_workers! {
@@ -187,7 +188,8 @@ fn operation_ends_at_its_deadline_in_an_event_loop(on: On) {
     let (holder, session) = (harness.session(), harness.session_with(&config));
     let open = |session: &Session| {
         let mut options = OpenOptions::new();
-        session.mount("data").unwrap().open_with("f", options.write(true).create(true)).unwrap()
+        let export = in_time(|| session.mount("data"));
+        in_time(|| export.open_with("f", options.write(true).create(true)))
     };
     let (held, file) = (open(&holder), open(&session));
     held.lock(0..1, LockKind::Exclusive).unwrap();

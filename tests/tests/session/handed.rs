@@ -192,7 +192,7 @@ mod shm {
     #[test]
     #[ignore = "needs root"]
     fn what_is_not_given_back_in_time_is_refused_and_nothing_changes() {
-        let harness = start(On::Shm, |config| (config.lease_ms, config.keep_alive_ms) = (400, 100));
+        let harness = start(On::Shm, |config| (config.lease_ms, config.keep_alive_ms) = (2000, 100));
         let config = ClientConfig { client_id: Some([7; 16]), ..ClientConfig::default() };
         let holder = Holder::of(&harness, &config);
         let other = harness.session();

@@ -128,6 +128,8 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     let write = file.submit_write_at(b"data".to_vec(), 0);
     session.flush();
     faults.wait_for_held(1);
+    // It may have been silent for a lease until then.
+    let before = session.reconnects();
     // Those that are silent for a lease end: two of them, one after the other.
     for _ in 0..2 {
         let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });
@@ -136,13 +138,13 @@ fn session_whose_operation_is_with_storage_outlives_its_lease(on: On) {
     }
     faults.release();
     assert_eq!(write.wait().result.unwrap(), 4);
-    assert_eq!(session.reconnects(), 0);
+    assert_eq!(session.reconnects(), before);
 }
 
 // [SESS-98] [SESS-130] It has one credit, and storage writes for whom it fences off.
 fn session_that_waits_for_a_fenced_client_outlives_its_lease(on: On) {
     let (harness, faults) =
-        Harness::start_faulty(on, |config| [config.lease_ms, config.keep_alive_ms] = [1200, 300]);
+        Harness::start_faulty(on, |config| [config.lease_ms, config.keep_alive_ms] = [3000, 300]);
     let fenced = harness.session_with(&Config { client_id: Some([1; 16]), ..Config::default() });
     let (watcher, session) =
         (harness.session(), harness.session_with(&Config { credits: 1, ..Config::default() }));
@@ -170,7 +172,7 @@ fn waiting_for_buffers() {
     const LEN: u32 = 256 << 10;
     let (harness, faults) = Harness::start_faulty(On::Tcp, |config| {
         // A busy machine keeps neither side from speaking for so long.
-        [config.lease_ms, config.keep_alive_ms] = [1200, 300];
+        [config.lease_ms, config.keep_alive_ms] = [3000, 300];
         config.buffers_size_max = 4 * u64::from(LEN);
     });
     let watcher = harness.session();
@@ -206,7 +208,8 @@ fn stopped_beside_one_that_waits_for_buffers() {
     const LEN: u32 = 256 << 10;
     const SLOTS: u16 = 8;
     let harness = Harness::start_with(On::Tcp, |config| {
-        [config.lease_ms, config.keep_alive_ms] = [300, 100];
+        // A busy machine does not keep the client from speaking for so long before all is sent.
+        [config.lease_ms, config.keep_alive_ms] = [2500, 100];
         config.buffers_size_max = 4 * u64::from(LEN);
     });
     let watcher = harness.session();
@@ -235,7 +238,7 @@ fn data_on_its_way() {
             [config.lease_ms, config.keep_alive_ms] = [lease_ms, keep_alive_ms];
         })
     };
-    let (harness, clock) = (lease(1200, 400), lease(100, 30));
+    let (harness, clock) = (lease(2500, 400), lease(100, 30));
     let (relay, watcher) = (Relay::start(harness.address(), vec![]), clock.session());
     std::fs::write(harness.data().join("f"), bytes(1, LEN)).unwrap();
     let config = Config { background: Background::None, credits: 1, ..Config::default() };
@@ -274,13 +277,13 @@ fn silent_session_ends_with_its_lease_and_files_are_reopened(on: On) {
     let silent = harness.session_with(&Config { background: Background::None, ..Config::default() });
     let file = silent.mount("data").unwrap().create("f").unwrap();
     file.write_all_at(b"data", 0).unwrap();
-    let id = silent.agreed().session;
+    let (id, before) = (silent.agreed().session, silent.reconnects());
     wait_for(|| watcher.statistics().unwrap().sessions == 1);
     assert_eq!(watcher.statistics().unwrap().handles, 0, "handles went with it");
     let mut data = [0; 4];
     file.read_exact_at(&mut data, 0).unwrap();
     assert_eq!(&data, b"data");
-    assert_eq!(silent.reconnects(), 1);
+    assert!(silent.reconnects() > before);
     assert_ne!(silent.agreed().session, id, "another session");
 }
 
@@ -314,7 +317,7 @@ fn callback_is_no_sign_of_the_client_that_takes_it(on: On) {
 
 // [SESS-42] [CLI-106]
 fn session_that_is_kept_alive_outlives_its_lease(on: On) {
-    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (1500, 100));
+    let harness = Harness::start_with(on, |config| (config.lease_ms, config.keep_alive_ms) = (3000, 100));
     let watcher = harness.session();
     let kept = [Background::KeepAlive, Background::Progress]
         .map(|background| harness.session_with(&Config { background, ..Config::default() }));
@@ -334,8 +337,8 @@ fn session_that_is_kept_alive_outlives_its_lease(on: On) {
 // [SESS-47]
 fn sessions_outlive_a_server_that_stood_still(on: On) {
     use rustix::process::{Pid, Signal, kill_process};
-    const LEASE: [u32; 2] = [600, 200];
-    let program = Program::start(on, &["--log", "info", "--lease-ms", "600", "--keep-alive-ms", "200"]);
+    const LEASE: [u32; 2] = [2500, 200];
+    let program = Program::start(on, &["--log", "info", "--lease-ms", "2500", "--keep-alive-ms", "200"]);
     let clock = Harness::start_with(on, |config| [config.lease_ms, config.keep_alive_ms] = LEASE);
     let watcher = clock.session();
     let sessions: Vec<_> = (0..5).map(|_| program.session()).collect();
@@ -371,8 +374,8 @@ fn sessions_outlive_a_server_that_stood_still(on: On) {
 // [SESS-47]
 fn handshake_outlives_a_server_that_stood_still(on: On) {
     use rustix::process::{Pid, Signal, kill_process};
-    let program = Program::start(on, &["--handshake-ms", "500", "--no-calibrate"]);
-    let clock = Harness::start_with(on, |config| config.handshake_ms = 500);
+    let program = Program::start(on, &["--handshake-ms", "2500", "--no-calibrate"]);
+    let clock = Harness::start_with(on, |config| config.handshake_ms = 2500);
     let mut raw = Raw::connect(program.address());
     // The server has taken it by then.
     program.session().ping().unwrap();

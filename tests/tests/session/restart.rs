@@ -7,7 +7,7 @@ use std::time::Duration;
 use dafs_client::{Config, DurableWriter, Error, OpenOptions, ReconnectPolicy, Session, StaleCause, Status};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider_and_two_workers;
-use dafs_tests::suite::{assert_same, bytes};
+use dafs_tests::suite::{assert_same, bytes, in_time};
 
 use crate::cuts::wait_for;
 
@@ -379,7 +379,7 @@ fn operation_ends_in_time_while_there_is_no_server(on: On) {
     let mut harness = Harness::start(on);
     let timeout = Some(Duration::from_millis(200));
     let session = harness.connect(&Config { operation_timeout: timeout, ..config() }).unwrap();
-    let export = session.mount("mem").unwrap();
+    let export = in_time(|| session.mount("mem"));
     harness.stop();
     std::thread::scope(|scope| {
         // The one that finds the connection broken, and those who wait for it.
