@@ -95,9 +95,13 @@ impl Mesh {
         writes: Vec<Pending<Transferred<Vec<u8>>>>,
         group: u64,
     ) -> Vec<u8> {
+        self.ended(first, writes.into_iter().map(Pending::wait).collect(), group)
+    }
+
+    /// The same of writes that have ended.
+    pub(super) fn ended(&self, first: usize, writes: Vec<Transferred<Vec<u8>>>, group: u64) -> Vec<u8> {
         let mut model = Vec::new();
         for (member, write) in (first..).zip(writes) {
-            let write = write.wait();
             assert_eq!(write.result.unwrap(), self.len(member), "group {group}");
             self.put(&mut model, 0, member, &write.buffer);
         }
