@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
@@ -58,12 +59,20 @@ fn idle() -> Config {
     Config { background: Background::None, ..Config::default() }
 }
 
+/// Who has a thousand sessions: so many descriptors are not for several tests at once.
+static MANY: Mutex<()> = Mutex::new(());
+
+fn alone_with_many() -> MutexGuard<'static, ()> {
+    MANY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn sessions(program: &Program, count: usize) -> Vec<Session> {
     (0..count).map(|_| program.session_with(&idle())).collect()
 }
 
 // [SESS-22]
 fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
+    let _alone = alone_with_many();
     let rounds = on.rounds(5);
     const THREADS: usize = 4;
     let program = Program::start(on, &["--no-calibrate"]);
@@ -132,6 +141,7 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
 
 // [BUF-20]
 fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
+    let _alone = alone_with_many();
     const IN_FLIGHT: usize = 4;
     // So many that what is in flight when the counting ends, and one packet sent again, weigh little in anybody's share.
     const EACH: u64 = 50;
@@ -172,6 +182,7 @@ fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
 
 // [VERBS-61]
 fn idle_sessions_cost_the_server_little_memory(on: On) {
+    let _alone = alone_with_many();
     const EACH_MAX: u64 = 64 << 10;
     // The allocator and the server's tables grow in steps: beside few sessions one step would count as theirs.
     const STEP: u64 = 256 << 10;
