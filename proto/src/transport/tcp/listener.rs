@@ -35,7 +35,7 @@ const LISTENING: Token = Token(usize::MAX - 1);
 
 /// A listening socket and the handshakes that came in through it, behind one descriptor.
 pub struct TcpListener {
-    socket: std::net::TcpListener,
+    pub(super) socket: std::net::TcpListener,
     address: Address,
     // Watches `socket` and the sockets in `handshakes`, edge-triggered.
     poll: Poll,

@@ -43,6 +43,15 @@ fn capabilities_are_what_both_sides_asked_for() {
     assert!(server.peer.address.unwrap().ip().is_loopback());
 }
 
+// [PROV-69] As a child of a fork has it, and any program before it runs.
+#[test]
+fn place_of_a_listener_is_free_although_others_have_its_descriptor() {
+    let listener = listen();
+    let (address, _copy) = (Address::Tcp(at(&listener)), listener.socket.try_clone().unwrap());
+    drop(listener);
+    TcpDomain::new().listen_tcp(&address, &params()).unwrap();
+}
+
 #[test]
 fn hello_in_single_bytes_is_understood() {
     let mut listener = listen();
