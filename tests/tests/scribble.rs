@@ -188,12 +188,7 @@ mod shm {
         let _alone = ALONE.lock();
         let program = Program::start(On::Shm, &["--lease-ms", "1000", "--keep-alive-ms", "300"]);
         let reconnect = ReconnectPolicy { attempts_max: 3, ..ReconnectPolicy::default() };
-        let config = Config {
-            reconnect,
-            connect_timeout: Duration::from_secs(2),
-            background: dafs_client::Background::None,
-            ..Config::default()
-        };
+        let config = Config { reconnect, background: dafs_client::Background::None, ..Config::default() };
         let (mut failed, mut fine) = (0, 0);
         for seed in seeds(40) {
             let mut numbers = Numbers::new(seed ^ 0x5eed);
