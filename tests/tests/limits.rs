@@ -66,6 +66,9 @@ fn alone_with_many() -> MutexGuard<'static, ()> {
     MANY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A busy machine may take longer than a usual lease to make them all, and the first say nothing meanwhile.
+const PATIENT: [&str; 3] = ["--no-calibrate", "--lease-ms", "3600000"];
+
 fn sessions(program: &Program, count: usize) -> Vec<Session> {
     (0..count).map(|_| program.session_with(&idle())).collect()
 }
@@ -75,7 +78,7 @@ fn a_thousand_sessions_are_all_served_beside_a_greedy_one(on: On) {
     let _alone = alone_with_many();
     let rounds = on.rounds(5);
     const THREADS: usize = 4;
-    let program = Program::start(on, &["--no-calibrate"]);
+    let program = Program::start(on, &PATIENT);
     let count = sessions_count(on);
     let all = sessions(&program, count);
     assert_eq!(all[0].statistics().unwrap().sessions, count as u64);
@@ -145,7 +148,7 @@ fn each_of_a_thousand_sessions_gets_half_its_fair_share_at_least(on: On) {
     const IN_FLIGHT: usize = 4;
     // So many that what is in flight when the counting ends, and one packet sent again, weigh little in anybody's share.
     const EACH: u64 = 50;
-    let program = Program::start(on, &["--no-calibrate"]);
+    let program = Program::start(on, &PATIENT);
     let all = sessions(&program, sessions_count(on));
     let greedy = program.session_with(&Config { credits: 4096, ..Config::default() });
     let large = greedy.mount("mem").unwrap().create("large").unwrap();
@@ -187,7 +190,7 @@ fn idle_sessions_cost_the_server_little_memory(on: On) {
     // The allocator and the server's tables grow in steps: beside few sessions one step would count as theirs.
     const STEP: u64 = 256 << 10;
     // Memory that measuring has given back would hide what sessions take.
-    let program = Program::start(on, &["--no-calibrate"]);
+    let program = Program::start(on, &PATIENT);
     // What is paid once is paid before.
     let watcher = program.session();
     let warm = sessions(&program, if on.is_verbs() { 2 } else { 50 });
