@@ -254,9 +254,9 @@ pub(crate) struct Cp {
     pub(crate) no_sync: bool,
     #[command(flatten)]
     pub(crate) striping: CopyStriping,
-    /// Copy this many files at the same time, 1 to 64
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = jobs)]
-    pub(crate) jobs: u16,
+    /// Copy this many files at the same time, 1 to 64 [default: 4; up to 32 where the server is far away]
+    #[arg(long, value_name = "COUNT", value_parser = jobs)]
+    pub(crate) jobs: Option<u16>,
     /// Print no progress and no summary
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use dafs_client::{Dir, Error, FileKind};
+use dafs_client::{Dir, Error, FileKind, Status};
 
 use crate::remote::{join, sure};
 use crate::report::lock;
@@ -23,6 +23,9 @@ const NEAR: usize = 16;
 /// File system and number in it.
 pub(crate) type Id = (u64, u64);
 
+/// A directory that is being opened.
+pub(crate) type Opening<H, E> = Box<dyn FnOnce() -> Result<(H, Id), E>>;
+
 /// An open directory.
 pub(crate) trait Held: Clone {
     type Error;
@@ -30,16 +33,22 @@ pub(crate) trait Held: Clone {
     /// Opens what is at a path below it. A symbolic link at its end is none that is followed, and no directory.
     fn directory(&self, path: &Path) -> Result<(Self, Id), Self::Error>;
 
+    /// Begins that; the result is waited for where it is called.
+    fn begin_directory(&self, path: &Path) -> Opening<Self, Self::Error>;
+
     /// What has a directory's name is another by now.
     fn replaced() -> Self::Error;
 
     /// It was closed by a restart of the server.
     fn is_lost(&self) -> bool;
+
+    /// Whoever opens it may not have more open: then fewer are held.
+    fn is_full(error: &Self::Error) -> bool;
 }
 
 /// Those of a tree that are held.
 pub(crate) struct Pool<H: Held> {
-    max: usize,
+    max: AtomicUsize,
     count: AtomicUsize,
     // As they were opened; some of them are gone.
     order: Mutex<VecDeque<Weak<Folder<H>>>>,
@@ -61,7 +70,11 @@ pub(crate) struct Folder<H: Held> {
 impl<H: Held> Folder<H> {
     /// The top of a tree, of which so many others are held at most.
     pub(crate) fn top(held: H, id: Id, max: usize) -> Arc<Self> {
-        let pool = Arc::new(Pool { max, count: AtomicUsize::new(0), order: Mutex::default() });
+        let pool = Arc::new(Pool {
+            max: AtomicUsize::new(max),
+            count: AtomicUsize::new(0),
+            order: Mutex::default(),
+        });
         let held = Mutex::new(Some(held));
         let was_used = AtomicBool::new(false);
         Arc::new(Self { above: None, name: PathBuf::new(), depth: 0, id, held, was_used, pool })
@@ -129,7 +142,12 @@ impl<H: Held> Folder<H> {
                 next = further;
                 closed.pop();
             }
-            let (opened, id) = held.directory(&path)?;
+            let (opened, id) = loop {
+                match held.directory(&path) {
+                    Err(error) if H::is_full(&error) && next.hold_fewer() => {}
+                    opened => break opened?,
+                }
+            };
             if id != next.id {
                 return Err(H::replaced());
             }
@@ -137,6 +155,37 @@ impl<H: Held> Folder<H> {
             held = opened;
         }
         Ok(held)
+    }
+
+    /// Opens those that were closed, all at the same time, each in one step. What cannot be opened so is left to [`Folder::held`].
+    pub(crate) fn hold_all<'a>(folders: impl Iterator<Item = &'a Arc<Self>>)
+    where
+        H: 'a,
+    {
+        let closed = folders.filter(|folder| folder.known().is_none());
+        let opening: Vec<_> = closed.filter_map(|folder| Some((folder, folder.begin_held()?))).collect();
+        for (folder, opening) in opening {
+            if let Ok((held, id)) = opening()
+                && id == folder.id
+            {
+                folder.keep(held);
+            }
+        }
+    }
+
+    /// Begins to open it from the nearest above it that is held.
+    fn begin_held(&self) -> Option<Opening<H, H::Error>> {
+        let mut names = vec![&self.name];
+        let mut above = self.above.as_ref()?;
+        let held = loop {
+            if let Some(held) = above.known() {
+                break held;
+            }
+            names.push(&above.name);
+            above = above.above.as_ref()?;
+        };
+        let path: PathBuf = names.into_iter().rev().collect();
+        (path.as_os_str().len() <= STEP_SIZE_MAX).then(|| held.begin_directory(&path))
     }
 
     /// The open directory, where it is held. The top stays so, whatever became of it.
@@ -158,14 +207,35 @@ impl<H: Held> Folder<H> {
             }
             *known = Some(held);
         }
+        self.pool.count.fetch_add(1, Ordering::Relaxed);
+        lock(&self.pool.order).push_back(Arc::downgrade(self));
+        self.close_surplus();
+    }
+
+    /// The server has no room for as many as are held: half of them are closed, and from now on fewer are. False if it is fewer already.
+    pub(crate) fn hold_fewer(self: &Arc<Self>) -> bool {
+        let fewer = |max: usize| (max > 1).then_some(max / 2);
+        let has_fewer = self.pool.max.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer).is_ok();
+        self.close_surplus();
+        has_fewer
+    }
+
+    /// Nothing is reached through it any more, or only seldom: another may be held in its place.
+    pub(crate) fn let_go(&self) {
+        if self.above.is_some() && lock(&self.held).take().is_some() {
+            self.pool.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes those beyond as many as may be held, but not this one.
+    fn close_surplus(self: &Arc<Self>) {
         let pool = &self.pool;
-        let mut count = pool.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let (max, mut count) = (pool.max.load(Ordering::Relaxed), pool.count.load(Ordering::Relaxed));
         let mut order = lock(&pool.order);
-        order.push_back(Arc::downgrade(self));
         // Each may come again once.
         let mut looks = 2 * order.len();
         while looks > 0
-            && (count > pool.max || order.len() > 2 * pool.max)
+            && (count > max || order.len() > 2 * max)
             && let Some(first) = order.pop_front()
         {
             looks -= 1;
@@ -209,12 +279,24 @@ impl Held for Dir {
         }
     }
 
+    fn begin_directory(&self, path: &Path) -> Opening<Self, Error> {
+        let pending = self.submit_lookup(path, false);
+        Box::new(move || match pending.wait()? {
+            (dir, found) if found.kind == FileKind::Directory => Ok((dir, (found.fs_id, found.file_id))),
+            _ => Err(Self::replaced()),
+        })
+    }
+
     fn replaced() -> Error {
         Error::Invalid("it was replaced meanwhile".into())
     }
 
     fn is_lost(&self) -> bool {
         self.is_stale()
+    }
+
+    fn is_full(error: &Error) -> bool {
+        error.status() == Some(Status::TOO_MANY_OPEN)
     }
 }
 
@@ -265,8 +347,17 @@ mod tests {
             Ok((Level::open(depth, &self.0.1), (0, depth)))
         }
 
+        fn begin_directory(&self, path: &Path) -> Opening<Self, Self::Error> {
+            let opened = self.directory(path);
+            Box::new(move || opened)
+        }
+
         fn replaced() -> Self::Error {
             "replaced"
+        }
+
+        fn is_full(error: &Self::Error) -> bool {
+            *error == "full"
         }
 
         fn is_lost(&self) -> bool {
@@ -295,6 +386,25 @@ mod tests {
         assert!(most <= 70, "{most} were open");
         assert!(opened <= 4 * DEPTH, "{opened} were opened");
         assert_eq!(counts.open.load(Ordering::Relaxed), 0);
+    }
+
+    // [CMD-97]
+    #[test]
+    fn directories_that_were_closed_are_opened_together_in_one_step_each() {
+        let counts = Arc::<Counts>::default();
+        let top = Folder::top(Level::open(0, &counts), (0, 0), 2);
+        let below = |above: &Arc<Folder<Counted>>, depth| {
+            above.below(Path::new("d"), Level::open(depth, &counts), (0, depth))
+        };
+        let deep = (1..6).fold(Arc::clone(&top), |above, depth| below(&above, depth));
+        let (one, other) = (below(&deep, 6), below(&deep, 77));
+        let _take_their_places = (below(&top, 1), below(&top, 1));
+        let known = || [&one, &other].map(|folder| folder.known().is_some());
+        assert_eq!(known(), [false, false]);
+        let before = counts.opened.load(Ordering::Relaxed);
+        Folder::hold_all([&one, &other].into_iter());
+        assert_eq!(counts.opened.load(Ordering::Relaxed), before + 2);
+        assert_eq!(known(), [true, false], "that of another number is none of the tree");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod remote;
 mod report;
 mod signals;
 mod stripe_flags;
+mod walk;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
 //! `dafs ls`.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -7,15 +8,15 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dafs_client::{Attributes, Dir, Error, FileKind};
+use dafs_client::{Attributes, Dir, DirEntry, Error, FileKind};
 
 use crate::flags::Ls;
-use crate::folder::{Folder, Held};
 use crate::format::{self, Owners};
 use crate::local_time;
 use crate::output::Output;
 use crate::remote::{Remotes, Target, join, sure};
 use crate::report::{Failure, Failures, Result};
+use crate::walk::{LinkTarget, Listed, Order, Step, Walk, Wanted};
 
 pub(crate) fn run(flags: &Ls, remotes: &Remotes) -> Result<ExitCode> {
     let failures = Failures::default();
@@ -42,6 +43,67 @@ struct Row {
     target: Option<Vec<u8>>,
 }
 
+/// Lines of a directory, whose symbolic links are still asked where they point to.
+struct Rows {
+    url: Rc<[u8]>,
+    rows: Vec<Row>,
+    /// Which row, or entry of those fetched ahead; in ascending order.
+    ahead: VecDeque<LinkTarget>,
+    asked: VecDeque<LinkTarget>,
+}
+
+impl Rows {
+    /// For a directory with this URL; of entries that were fetched ahead what they point to has been asked already.
+    fn new(url: Rc<[u8]>, ahead: Vec<LinkTarget>) -> Self {
+        Self { url, rows: Vec::new(), ahead: ahead.into(), asked: VecDeque::new() }
+    }
+
+    /// The directory's entry with this number. Returns how many bytes more than its name it needs.
+    fn add(
+        &mut self,
+        dir: &dyn Fn() -> dafs_client::Result<Dir>,
+        number: usize,
+        name: Vec<u8>,
+        attributes: Option<Attributes>,
+        with_target: bool,
+    ) -> usize {
+        while self.ahead.front().is_some_and(|(of, _)| *of < number) {
+            self.ahead.pop_front();
+        }
+        let is_link = attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Symlink);
+        let mut more = 0;
+        if is_link && with_target {
+            let asked = match self.ahead.front() {
+                Some((of, _)) if *of == number => self.ahead.pop_front().map(|(_, asked)| asked),
+                _ => dir().ok().map(|dir| dir.submit_read_link(Path::new(OsStr::from_bytes(&name)))),
+            };
+            self.asked.extend(asked.map(|asked| (self.rows.len(), asked)));
+            if self.asked.len() > ASKED_MAX {
+                more = self.answer();
+            }
+        }
+        self.rows.push(Row { directory: Rc::clone(&self.url), name, attributes, target: None });
+        more
+    }
+
+    /// Waits for the first that was asked. Returns the size of the answer.
+    fn answer(&mut self) -> usize {
+        let Some((at, asked)) = self.asked.pop_front() else { return 0 };
+        let target = asked.wait().ok();
+        let size = target.as_ref().map_or(0, Vec::len);
+        self.rows[at].target = target;
+        size
+    }
+
+    /// All lines so far, whole.
+    fn take(&mut self) -> Vec<Row> {
+        while !self.asked.is_empty() {
+            self.answer();
+        }
+        std::mem::take(&mut self.rows)
+    }
+}
+
 struct Listing<'a> {
     flags: &'a Ls,
     out: Output,
@@ -57,8 +119,11 @@ struct Listing<'a> {
 /// Bytes of a listing that is kept to be sorted: names, attributes, and directories to list.
 const KEPT_SIZE_MAX: usize = 128 << 20;
 
-/// Directories that are held open on the server.
-const HELD_MAX: usize = 64;
+/// Symbolic links of a directory that are asked at the same time where they point to.
+const ASKED_MAX: usize = 64;
+
+/// Lines that are written together where they are not sorted.
+const UNSORTED_ROWS_MAX: usize = 64;
 
 /// Widths of columns, for a listing that is not seen whole before it is written.
 const STREAM_WIDTHS: Widths = Widths { links: 3, user: 8, group: 8, size: 10 };
@@ -94,15 +159,17 @@ impl Listing<'_> {
             return self.directories(target);
         }
         let root = target.export.root();
+        let dir = || Ok(root.clone());
         let attributes =
-            self.whole(target, root, Path::new(""), target.path.as_os_str().as_bytes(), attributes);
+            self.whole(target, &dir, Path::new(""), target.path.as_os_str().as_bytes(), attributes);
         let name = match target.path.as_os_str().is_empty() {
             true => b"/".to_vec(),
             false => target.path.as_os_str().as_bytes().to_vec(),
         };
         let url = self.url_for_programs(target, Path::new(""));
-        let row = self.row((target.export.root(), &url), name, Some(attributes));
-        self.rows(vec![row])
+        let mut rows = Rows::new(url, Vec::new());
+        rows.add(&dir, 0, name, Some(attributes), self.flags.long || self.flags.json);
+        self.rows(&rows.take())
     }
 
     /// A directory, and with -R those below, depth first. Each of these is opened by its name in the one above.
@@ -110,60 +177,51 @@ impl Listing<'_> {
         let failed = |error: Error| target.failed("list", &error);
         let look = || target.export.lookup(&target.path, true);
         let (dir, found) = sure(look(), look).map_err(failed)?;
-        let top = Folder::top(dir, (found.fs_id, found.file_id), HELD_MAX);
-        let mut stack = vec![(None, PathBuf::new())];
-        while let Some((above, name)) = stack.pop() {
-            let mut below = Vec::new();
-            let listed = match &above {
-                None => self.directory(target, &top, &mut below).map(|()| Some(Arc::clone(&top))),
-                Some(above) => self.directory_below(target, above, &name, &mut below),
+        let (flags, inline) = (self.flags, target.session.agreed().read_inline_max);
+        let wanted = Wanted {
+            recursive: flags.recursive,
+            hidden: flags.all,
+            order: Order::Names,
+            attributes: flags.long || flags.json || flags.recursive,
+            link_targets: flags.long || flags.json,
+        };
+        let mut walk = Walk::new(dir, &found, inline, wanted);
+        while let Some(Step { above, name, listed }) = walk.next() {
+            let listed = match listed {
+                Ok(listed) => self.directory(target, *listed, wanted, &mut walk),
+                Err(error) => {
+                    Err(target.failed_at("list", &join(&target.path, &above.path_of(&name)), &error))
+                }
             };
             match listed {
                 Err(unreached @ Failure::Unreached(_)) => return Err(unreached),
-                Ok(Some(folder)) => {
-                    below.sort_by(|one: &PathBuf, other| other.cmp(one));
-                    stack.extend(below.into_iter().map(|name| (Some(Arc::clone(&folder)), name)));
-                }
-                listed => self.failures.keep_going(listed.map(drop))?,
+                listed => self.failures.keep_going(listed)?,
             }
         }
         Ok(())
     }
 
-    /// A directory in another; `None` where it is not there any more.
-    fn directory_below(
-        &mut self,
-        target: &Target,
-        above: &Arc<Folder<Dir>>,
-        name: &Path,
-        below: &mut Vec<PathBuf>,
-    ) -> Result<Option<Arc<Folder<Dir>>>> {
-        let opened = above.held().and_then(|dir| dir.directory(name));
-        let (dir, id) = opened.map_err(|error| {
-            let path = join(&target.path, &above.path_of(name));
-            target.failed_at("list", &path, &error)
-        })?;
-        let folder = above.below(name, dir, id);
-        self.directory(target, &folder, below)?;
-        Ok(Some(folder))
-    }
-
     fn directory(
         &mut self,
         target: &Target,
-        folder: &Arc<Folder<Dir>>,
-        below: &mut Vec<PathBuf>,
+        mut listed: Listed,
+        wanted: Wanted,
+        walk: &mut Walk,
     ) -> Result<()> {
+        let folder = Arc::clone(&listed.folder);
         let path = &join(&target.path, &folder.path());
         self.heading(target, path)?;
         let failed = |error| target.failed_at("list", path, &error);
-        let wants_attributes = self.flags.long || self.flags.json || self.flags.recursive;
-        let dir = folder.held().and_then(|held| held.open_dir_no_follow("")).map_err(failed)?;
-        let entries = dir.entries(wants_attributes);
-        let url = self.url_for_programs(target, path);
-        let mut rows = Vec::new();
-        let mut kept = 0;
-        for entry in entries {
+        let rest = listed.rest(wanted.attributes);
+        let rest_dir = rest.as_ref().map(|rest| rest.dir().clone());
+        let dir = || match &rest_dir {
+            Some(dir) => Ok(dir.clone()),
+            None => folder.held(),
+        };
+        let entries = listed.entries.into_iter().map(Ok).chain(rest.into_iter().flatten());
+        let mut rows = Rows::new(self.url_for_programs(target, path), listed.link_targets);
+        let (mut kept, mut below) = (0, Vec::new());
+        for (at, entry) in entries.enumerate() {
             let entry = entry.map_err(failed)?;
             if kept > KEPT_SIZE_MAX {
                 return Err(too_many(target, path, self.flags.recursive));
@@ -171,19 +229,12 @@ impl Listing<'_> {
             if !self.flags.all && entry.name.first() == Some(&b'.') {
                 continue;
             }
-            // Shown without attributes where they cannot be had, as ls does.
-            let attributes = match wants_attributes.then(|| dir.entry_metadata(&entry)) {
-                Some(Ok(attributes)) => Some(attributes),
-                Some(Err(error)) if error.status().is_none() => return Err(failed(error)),
-                Some(Err(error)) if !error.is_not_found() => {
-                    let own = join(path, Path::new(OsStr::from_bytes(&entry.name)));
-                    self.failures.report(&target.failed_at("look at", &own, &error));
-                    None
-                }
-                // Not wanted, or it vanished meanwhile.
-                _ => None,
+            let attributes = match wanted.attributes {
+                true => self.entry_attributes(target, &dir, path, &entry)?,
+                false => None,
             };
             if self.flags.recursive
+                && listed.below.is_none()
                 && attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Directory)
                 && let Some(name) = crate::remote::entry_name(&entry.name)
             {
@@ -192,30 +243,65 @@ impl Listing<'_> {
             }
             let attributes =
                 attributes.map(|attributes| self.whole(target, &dir, path, &entry.name, attributes));
-            let row = self.row((&dir, &url), entry.name, attributes);
-            match self.flags.unsorted {
-                true => self.write_row(&row, STREAM_WIDTHS)?,
-                false => {
-                    kept += size_of::<Row>() + row.name.len() + row.target.as_ref().map_or(0, Vec::len);
-                    rows.push(row);
-                }
+            kept += size_of::<Row>() + entry.name.len();
+            kept += rows.add(&dir, at, entry.name, attributes, wanted.link_targets);
+            if self.flags.unsorted && rows.rows.len() >= UNSORTED_ROWS_MAX {
+                kept = 0;
+                rows.take().iter().try_for_each(|row| self.write_row(row, STREAM_WIDTHS))?;
             }
         }
+        below.sort_unstable();
+        walk.enter(&folder, below);
+        let mut rows = rows.take();
+        if self.flags.unsorted {
+            return rows.iter().try_for_each(|row| self.write_row(row, STREAM_WIDTHS));
+        }
         rows.sort_by(|one, other| one.name.cmp(&other.name));
-        self.rows(rows)
+        self.rows(&rows)
+    }
+
+    /// The attributes of an entry; it is shown without them where they cannot be had, as ls does.
+    fn entry_attributes(
+        &self,
+        target: &Target,
+        dir: &dyn Fn() -> dafs_client::Result<Dir>,
+        path: &Path,
+        entry: &DirEntry,
+    ) -> Result<Option<Attributes>> {
+        let found = match &entry.attributes {
+            Some(attributes) => Ok(attributes.clone()),
+            None => dir().and_then(|dir| dir.entry_metadata(entry)),
+        };
+        match found {
+            Ok(attributes) => Ok(Some(attributes)),
+            Err(error) if error.status().is_none() => Err(target.failed_at("list", path, &error)),
+            // It vanished meanwhile.
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => {
+                let own = join(path, Path::new(OsStr::from_bytes(&entry.name)));
+                self.failures.report(&target.failed_at("look at", &own, &error));
+                Ok(None)
+            }
+        }
     }
 
     /// The attributes of all of a file that lies over several servers; where they cannot be had, those that its name has.
     fn whole(
         &self,
         target: &Target,
-        dir: &Dir,
+        dir: &dyn Fn() -> dafs_client::Result<Dir>,
         path: &Path,
         name: &[u8],
         attributes: Attributes,
     ) -> Attributes {
+        if let Ok(false) = target.volume.may_be_striped(&attributes) {
+            return attributes;
+        }
         let name = Path::new(OsStr::from_bytes(name));
-        target.volume.whole_attributes(dir, name, attributes.clone()).unwrap_or_else(|error| {
+        let whole = dir()
+            .map_err(dafs_stripe::Error::from)
+            .and_then(|dir| target.volume.whole_attributes(&dir, name, attributes.clone()));
+        whole.unwrap_or_else(|error| {
             let at = target.at(join(path, name));
             self.failures.report(&at.failed_striped("look at", &error));
             attributes
@@ -242,21 +328,7 @@ impl Listing<'_> {
         }
     }
 
-    fn row(
-        &mut self,
-        (directory, url): (&Dir, &Rc<[u8]>),
-        name: Vec<u8>,
-        attributes: Option<Attributes>,
-    ) -> Row {
-        let is_link = attributes.as_ref().is_some_and(|attributes| attributes.kind == FileKind::Symlink);
-        let points_to = match is_link && (self.flags.long || self.flags.json) {
-            true => directory.read_link(Path::new(OsStr::from_bytes(&name))).ok(),
-            false => None,
-        };
-        Row { directory: Rc::clone(url), name, attributes, target: points_to }
-    }
-
-    fn rows(&mut self, rows: Vec<Row>) -> Result<()> {
+    fn rows(&mut self, rows: &[Row]) -> Result<()> {
         let mut widths = Widths::default();
         if self.flags.long {
             for attributes in rows.iter().filter_map(|row| row.attributes.as_ref()) {

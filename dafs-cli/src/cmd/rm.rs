@@ -1,16 +1,16 @@
 //! `dafs rm`. Never follows a symbolic link below what was named: each directory is opened, and removed, by its one name in the directory
 //! that listed it. If another user may rename parts of the tree, a path could change its meaning.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use dafs_client::{Attributes, Dir, Error, FileKind, Pending, ReadDir, Status};
-
+use dafs_client::{Attributes, Dir, Error, FileKind, Pending, Status};
 use dafs_stripe::Doomed;
+use slab::Slab;
 
 use crate::flags::Rm;
 use crate::folder::{Folder, Held};
@@ -20,20 +20,17 @@ use crate::remote::{
 };
 use crate::report::{Failure, Failures, Result};
 use crate::signals::{Interrupt, progressed};
+use crate::walk::{Listed, Order, Step, Walk, Wanted};
 
 /// Removals in flight.
 const DEPTH: usize = 64;
 
-/// Directories of one that are opened ahead; in deep trees one alone, for they stay open on the server while others are emptied.
-const AHEAD: usize = 16;
-const AHEAD_LEVELS: usize = 4;
-
-/// Directories that are held open on the server, beside those opened ahead.
-const HELD_MAX: usize = 64;
-
 /// Directories of one that are known and not emptied yet, at most: then these are emptied before more is listed, for nothing says that the
 /// list ends.
 const BELOW_MAX: usize = 4096;
+
+const WANTED: Wanted =
+    Wanted { recursive: true, hidden: true, order: Order::Any, attributes: true, link_targets: false };
 
 pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
     // Before any of them is removed.
@@ -50,24 +47,35 @@ pub(crate) fn run(flags: &Rm, remotes: &Remotes) -> Result<ExitCode> {
     Ok(remover.failures.exit())
 }
 
-/// Removals that have begun, by the name of what is to be removed.
-type Removing = Vec<(PathBuf, Pending<dafs_client::Result<()>>)>;
-
-/// A directory that is being opened.
-type Opening = Pending<dafs_client::Result<(Dir, Attributes)>>;
-
-/// A directory on the way from the top to what is being emptied.
+/// A directory that is emptied, and then removed.
 struct Level {
     folder: Arc<Folder<Dir>>,
-    /// Its name in the one above.
+    /// What it is in; `None` for the top, which is removed last.
+    above: Option<usize>,
     name: PathBuf,
-    /// Behind which entry it is to be listed on; `None` where nothing is left.
-    rest: Option<u64>,
-    /// Directories in what was listed, by name.
-    below: Vec<PathBuf>,
-    opening: VecDeque<(PathBuf, Opening)>,
-    /// Of those that are empty.
-    removing: Removing,
+    /// What is to go before it does: its entries, and the listing.
+    left: usize,
+}
+
+/// What is removed from a directory.
+enum Removal {
+    File { from: usize, name: PathBuf },
+    Directory(Level),
+}
+
+/// A removal that has begun.
+struct Removing {
+    removal: Removal,
+    pending: Pending<dafs_client::Result<()>>,
+}
+
+/// A tree that is removed: directories are listed on the way down, and removed when they are empty.
+struct Tree<'a> {
+    target: &'a Target,
+    levels: Slab<Level>,
+    /// Which level a directory is, by the address of its folder.
+    known: HashMap<*const Folder<Dir>, usize>,
+    removing: VecDeque<Removing>,
 }
 
 struct Remover<'a> {
@@ -136,54 +144,177 @@ impl Remover<'_> {
         self.tree(target)
     }
 
-    /// A tree: directories are listed on the way down, and removed on the way up.
+    /// A tree.
     fn tree(&self, target: &Target) -> Result<()> {
-        let mut levels = Vec::new();
-        match target.export.directory(&target.path) {
-            Ok((dir, id)) => {
-                levels.push(Level::new(Folder::top(dir, id, HELD_MAX), PathBuf::new()));
+        let found = target.export.lookup(&target.path, false);
+        let look = || target.export.lookup(&target.path, false);
+        match sure(found, look) {
+            Ok((dir, found)) if found.kind == FileKind::Directory => {
+                let inline = target.session.agreed().read_inline_max;
+                let mut tree = Tree::new(target);
+                let mut walk = Walk::new(dir, &found, inline, WANTED);
+                while let Some(step) = walk.next() {
+                    self.check_interrupt(target)?;
+                    self.step(&mut tree, step, &mut walk)?;
+                }
+                while let Some(removing) = tree.removing.pop_front() {
+                    self.check_interrupt(target)?;
+                    self.collect(&mut tree, removing)?;
+                }
             }
             // It may be empty all the same.
             Err(error) => self.failed(target, "list", Path::new(""), &error)?,
-        }
-        while let Some(mut level) = levels.pop() {
-            self.check_interrupt(target)?;
-            let dir = match level.folder.held() {
-                Ok(dir) => dir,
-                // What is in it cannot be reached any more.
-                Err(error) => {
-                    self.failed(target, "list", &level.folder.path(), &error)?;
-                    continue;
-                }
-            };
-            if level.is_emptied() {
-                self.list(target, &dir, &mut level)?;
-            }
-            level.open_ahead(&dir, if levels.len() < AHEAD_LEVELS { AHEAD } else { 1 });
-            if let Some((name, opening)) = level.opening.pop_front() {
-                let below = self.opened(target, &dir, &mut level, name, opening)?;
-                levels.push(level);
-                levels.extend(below);
-                continue;
-            }
-            if level.rest.is_some() {
-                levels.push(level);
-                continue;
-            }
-            let Level { folder, name, removing, .. } = level;
-            self.collect(target, &folder, removing, |name| dir.remove_dir(name))?;
-            if let Some(above) = levels.last_mut() {
-                match above.folder.held() {
-                    Ok(dir) => self.remove(target, &dir, above, name)?,
-                    Err(error) => self.failed(target, "remove", &folder.path(), &error)?,
-                }
-            }
+            Ok(_) => self.failed(target, "list", Path::new(""), &Dir::replaced())?,
         }
         let remove = || target.export.remove_dir(&target.path);
         match sure(remove(), remove) {
             Err(error) if !error.is_not_found() => self.failed(target, "remove", Path::new(""), &error),
             _ => Ok(()),
         }
+    }
+
+    /// A directory whose turn it is: begins to remove what is in it and is no directory.
+    fn step(&self, tree: &mut Tree<'_>, step: Step, walk: &mut Walk) -> Result<()> {
+        let Step { above, name, listed } = step;
+        progressed();
+        let parent = tree.find(&above);
+        let listed = match listed {
+            Ok(listed) => listed,
+            Err(error) => {
+                // Somebody else was faster, or it may be empty all the same.
+                if !error.is_not_found() || parent.is_none() {
+                    self.failed(tree.target, "list", &above.path_of(&name), &error)?;
+                }
+                let Some(parent) = parent else { return Ok(()) };
+                let level = Level { folder: above, above: Some(parent), name, left: 0 };
+                return self.remove(tree, level);
+            }
+        };
+        let level = match (parent, name.as_os_str().is_empty()) {
+            // It is come back to.
+            (Some(level), true) => level,
+            (above, _) => tree.enter(Level { folder: Arc::clone(&listed.folder), above, name, left: 1 }),
+        };
+        let is_listed = self.list(tree, level, listed, walk)?;
+        match is_listed {
+            true => self.is_gone(tree, level),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins to remove what is in a directory. Returns false where it is come back to, when the directories in it are empty.
+    fn list(
+        &self,
+        tree: &mut Tree<'_>,
+        level: usize,
+        mut listed: Box<Listed>,
+        walk: &mut Walk,
+    ) -> Result<bool> {
+        let folder = Arc::clone(&listed.folder);
+        let rest = listed.rest(true);
+        let dir = match listed.dir.clone().map_or_else(|| folder.held(), Ok) {
+            Ok(dir) => dir,
+            // What is in it cannot be reached any more.
+            Err(error) => return self.failed(tree.target, "list", &folder.path(), &error).map(|()| true),
+        };
+        let mut below = Vec::new();
+        if let Some(count) = listed.below {
+            tree.levels[level].left += count;
+        }
+        let known = std::mem::take(&mut listed.entries);
+        for entry in known.into_iter().map(Ok).chain(rest.into_iter().flatten()) {
+            self.check_interrupt(tree.target)?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.failed(tree.target, "list", &folder.path(), &error)?;
+                    break;
+                }
+            };
+            let Some(name) = entry_name(&entry.name) else { continue };
+            match dir.entry_metadata(&entry) {
+                Ok(attributes) if attributes.kind == FileKind::Directory => {
+                    if listed.below.is_none() {
+                        below.push(name.to_owned());
+                    }
+                }
+                Ok(attributes) => self.remove_file(tree, level, &dir, name, &attributes)?,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => self.failed(tree.target, "look at", &folder.path_of(name), &error)?,
+            }
+            if below.len() >= BELOW_MAX {
+                tree.levels[level].left += below.len();
+                walk.come_back(listed, entry.cookie);
+                walk.enter(&folder, below);
+                return Ok(false);
+            }
+        }
+        tree.levels[level].left += below.len();
+        walk.enter(&folder, below);
+        Ok(true)
+    }
+
+    /// Begins to remove a file.
+    fn remove_file(
+        &self,
+        tree: &mut Tree<'_>,
+        level: usize,
+        dir: &Dir,
+        name: &Path,
+        attributes: &Attributes,
+    ) -> Result<()> {
+        let doomed = self.doomed(tree.target, dir, &tree.levels[level].folder, name, attributes)?;
+        tree.levels[level].left += 1;
+        let removing = Removing {
+            removal: Removal::File { from: level, name: name.to_owned() },
+            pending: dir.submit_remove_file(name),
+        };
+        match doomed {
+            None => self.begun(tree, removing),
+            // Its pieces go when it is gone.
+            Some(doomed) => {
+                self.collect(tree, removing)?;
+                doomed.settle();
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins to remove a directory that should be empty. Of its `folder` only what it is in is used.
+    fn remove(&self, tree: &mut Tree<'_>, level: Level) -> Result<()> {
+        let Some(above) = level.above.map(|above| Arc::clone(&tree.levels[above].folder)) else {
+            return Ok(());
+        };
+        match above.held() {
+            Ok(dir) => {
+                let pending = dir.submit_remove_dir(&level.name);
+                self.begun(tree, Removing { removal: Removal::Directory(level), pending })
+            }
+            Err(error) => {
+                self.failed(tree.target, "remove", &above.path_of(&level.name), &error)?;
+                level.above.map_or(Ok(()), |above| self.is_gone(tree, above))
+            }
+        }
+    }
+
+    /// A removal has begun; waits for the first where there are enough.
+    fn begun(&self, tree: &mut Tree<'_>, removing: Removing) -> Result<()> {
+        tree.removing.push_back(removing);
+        match tree.removing.len() > DEPTH {
+            true => tree.removing.pop_front().map_or(Ok(()), |first| self.collect(tree, first)),
+            false => Ok(()),
+        }
+    }
+
+    /// Something of a directory is gone, or all is listed; the directory goes with the last.
+    fn is_gone(&self, tree: &mut Tree<'_>, level: usize) -> Result<()> {
+        let left = &mut tree.levels[level].left;
+        *left = left.saturating_sub(1);
+        if *left > 0 {
+            return Ok(());
+        }
+        let level = tree.leave(level);
+        self.remove(tree, level)
     }
 
     /// Reports what could not be done, and goes on. The end of the session ends the operand: all that follows would fail for it.
@@ -194,92 +325,6 @@ impl Remover<'_> {
         }
         self.failures.report(&failure);
         Ok(())
-    }
-
-    /// The next level, where a directory could be opened.
-    fn opened(
-        &self,
-        target: &Target,
-        dir: &Dir,
-        above: &mut Level,
-        name: PathBuf,
-        opening: Opening,
-    ) -> Result<Option<Level>> {
-        let opened = sure(opening.wait(), || dir.lookup(&name, false));
-        progressed();
-        match opened {
-            Ok((held, found)) if found.kind == FileKind::Directory => {
-                let folder = above.folder.below(&name, held, (found.fs_id, found.file_id));
-                return Ok(Some(Level::new(folder, name)));
-            }
-            // Somebody else was faster.
-            Err(error) if error.is_not_found() => {}
-            opened => {
-                let error = opened.err().unwrap_or_else(Dir::replaced);
-                self.failed(target, "list", &above.folder.path_of(&name), &error)?;
-                // It may be empty all the same.
-                self.remove(target, dir, above, name)?;
-            }
-        }
-        Ok(None)
-    }
-
-    /// Begins to remove a directory that should be empty.
-    fn remove(&self, target: &Target, dir: &Dir, above: &mut Level, name: PathBuf) -> Result<()> {
-        let pending = dir.submit_remove_dir(&name);
-        above.removing.push((name, pending));
-        if above.removing.len() >= DEPTH {
-            let group = std::mem::take(&mut above.removing);
-            self.collect(target, &above.folder, group, |name| dir.remove_dir(name))?;
-        }
-        Ok(())
-    }
-
-    /// Removes what is in a directory and is none, and finds those that are: all, or so many that they are emptied first.
-    fn list(&self, target: &Target, dir: &Dir, level: &mut Level) -> Result<()> {
-        let Level { folder, rest, below, .. } = level;
-        let Some(cookie) = rest.take() else { return Ok(()) };
-        let mut removing = Removing::new();
-        let again = |name: &Path| dir.remove_file(name);
-        let open = || dir.open_dir_no_follow("");
-        let mut entries: ReadDir = match sure(open(), open) {
-            Ok(opened) => opened.entries_from(true, cookie),
-            // It may be empty all the same.
-            Err(error) => return self.failed(target, "list", &folder.path(), &error),
-        };
-        loop {
-            self.check_interrupt(target)?;
-            let entry = match entries.next() {
-                None => break,
-                Some(Ok(entry)) => entry,
-                Some(Err(error)) => {
-                    self.failed(target, "list", &folder.path(), &error)?;
-                    break;
-                }
-            };
-            let Some(name) = entry_name(&entry.name) else { continue };
-            match dir.entry_metadata(&entry) {
-                Ok(attributes) if attributes.kind == FileKind::Directory => below.push(name.to_owned()),
-                Ok(attributes) => {
-                    let doomed = self.doomed(target, dir, folder, name, &attributes)?;
-                    removing.push((name.to_owned(), dir.submit_remove_file(name)));
-                    if doomed.is_some() {
-                        self.collect(target, folder, std::mem::take(&mut removing), again)?;
-                    }
-                    doomed.into_iter().for_each(Doomed::settle);
-                }
-                Err(error) if error.is_not_found() => {}
-                Err(error) => self.failed(target, "look at", &folder.path_of(name), &error)?,
-            }
-            if removing.len() >= DEPTH {
-                self.collect(target, folder, std::mem::take(&mut removing), again)?;
-            }
-            if below.len() >= BELOW_MAX {
-                *rest = Some(entries.cookie());
-                break;
-            }
-        }
-        self.collect(target, folder, removing, again)
     }
 
     /// What lies over several servers of a file that is about to go.
@@ -302,24 +347,28 @@ impl Remover<'_> {
         })
     }
 
-    fn collect(
-        &self,
-        target: &Target,
-        folder: &Folder<Dir>,
-        removing: Removing,
-        again: impl Fn(&Path) -> dafs_client::Result<()>,
-    ) -> Result<()> {
-        for (name, pending) in removing {
-            let waited = pending.wait();
-            progressed();
-            match sure(waited, || again(&name)) {
-                Ok(()) => {}
-                // Somebody else was faster: what was asked for is so.
-                Err(error) if error.is_not_found() => {}
-                Err(error) => self.failed(target, "remove", &folder.path_of(&name), &error)?,
-            }
+    /// Waits for the end of a removal.
+    fn collect(&self, tree: &mut Tree<'_>, removing: Removing) -> Result<()> {
+        let Removing { removal, pending } = removing;
+        let (from, name) = match &removal {
+            Removal::File { from, name } => (Some(*from), name),
+            Removal::Directory(level) => (level.above, &level.name),
+        };
+        let Some(from) = from else { return Ok(()) };
+        let waited = pending.wait();
+        progressed();
+        let folder = Arc::clone(&tree.levels[from].folder);
+        let again = || match &removal {
+            Removal::File { .. } => folder.held()?.remove_file(name),
+            Removal::Directory(_) => folder.held()?.remove_dir(name),
+        };
+        match sure(waited, again) {
+            Ok(()) => {}
+            // Somebody else was faster: what was asked for is so.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => self.failed(tree.target, "remove", &folder.path_of(name), &error)?,
         }
-        Ok(())
+        self.is_gone(tree, from)
     }
 
     fn check_interrupt(&self, target: &Target) -> Result<()> {
@@ -331,25 +380,28 @@ impl Remover<'_> {
     }
 }
 
-impl Level {
-    fn new(folder: Arc<Folder<Dir>>, name: PathBuf) -> Self {
-        let (below, opening, removing) = (Vec::new(), VecDeque::new(), Vec::new());
-        Self { folder, name, rest: Some(0), below, opening, removing }
+impl<'a> Tree<'a> {
+    fn new(target: &'a Target) -> Self {
+        Self { target, levels: Slab::new(), known: HashMap::new(), removing: VecDeque::new() }
     }
 
-    /// Nothing is known to be in it.
-    fn is_emptied(&self) -> bool {
-        self.below.is_empty() && self.opening.is_empty()
+    /// The level of a directory.
+    fn find(&self, folder: &Arc<Folder<Dir>>) -> Option<usize> {
+        self.known.get(&Arc::as_ptr(folder)).copied()
     }
 
-    /// Begins to open the directories that are next, `count` of them.
-    fn open_ahead(&mut self, dir: &Dir, count: usize) {
-        while self.opening.len() < count
-            && let Some(name) = self.below.pop()
-        {
-            let pending = dir.submit_lookup(&name, false);
-            self.opening.push_back((name, pending));
-        }
+    fn enter(&mut self, level: Level) -> usize {
+        // Held as long as it is known: no other folder has the address.
+        let address = Arc::as_ptr(&level.folder);
+        let number = self.levels.insert(level);
+        self.known.insert(address, number);
+        number
+    }
+
+    fn leave(&mut self, number: usize) -> Level {
+        let level = self.levels.remove(number);
+        self.known.remove(&Arc::as_ptr(&level.folder));
+        level
     }
 }
 

@@ -114,6 +114,15 @@ impl Dir {
             self.directory_call(path.as_ref(), OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW)
         }
 
+        /// As [`Dir::open_dir_no_follow`], with the attributes that the directory has as it is opened.
+        enter, submit_enter, enter_call, (&self, path: impl AsRef<Path>) -> (Dir, Attributes) {
+            let flags = OpenFlags::READ | OpenFlags::DIRECTORY | OpenFlags::NO_FOLLOW;
+            let named = open_request(path.as_ref(), flags, 0)?;
+            Ok(self.node_call(Opcode::Open, named, Reopen::open(flags), |owner, node, attributes| {
+                (Dir::new(owner, node), attributes)
+            }))
+        }
+
         /// Makes the attributes of the directory and the names in it durable: entries that were created, renamed and removed before the
         /// call. Files and directories below are not covered.
         commit, submit_commit, commit_call, (&self) -> () {

@@ -161,7 +161,7 @@ fn make_deep(root: &Path, name: &str, depth: usize) {
     mkdirat(&held, "last", Mode::from_raw_mode(0o755)).unwrap();
 }
 
-// [CMD-97]
+// [CMD-97] [CMD-108]
 fn tree_of_any_depth_is_copied_listed_and_removed_with_few_descriptors(on: On) {
     const DEPTH: usize = 2500;
     let program = Program::start_limited(on, &[], Some(256));

@@ -20,6 +20,7 @@ on_sockets! {
     rm_of_files_that_is_interrupted_leaves_the_rest,
     rm_whose_server_goes_away_says_so_once,
     directory_without_end_is_worked_through_as_it_is_listed,
+    directories_of_a_tree_are_listed_at_the_same_time,
 }
 
 /// What is removed, and, with the same names, what must not be.
@@ -208,4 +209,43 @@ fn rm_whose_server_goes_away_says_so_once(on: On) {
     assert_eq!(output.status.code(), Some(1), "{said}");
     // What waited may have ended by its time before the session did.
     assert!((1..=2).contains(&said.matches("dafs: cannot ").count()), "{said}");
+}
+
+// [CMD-106]
+fn directories_of_a_tree_are_listed_at_the_same_time(on: On) {
+    for words in [&["ls", "-R"][..], &["rm", "-r"]] {
+        for kind in [Kind::Open, Kind::Readdir] {
+            let (harness, faults) = Harness::start_faulty(on, |_| {});
+            let expected: Vec<String> =
+                (0..100).flat_map(|number| [format!("{number}"), format!("{number}/below")]).collect();
+            expected
+                .iter()
+                .for_each(|path| fs::create_dir_all(harness.data().join("tree").join(path)).unwrap());
+            // That of the tree itself.
+            faults.next(kind, Fault::Pass, 1);
+            faults.next(kind, Fault::Hold, usize::MAX);
+            let mut command = command(words);
+            command.arg(url(&harness, "data/tree")).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let running = command.spawn().unwrap();
+            faults.wait_for_held(50);
+            faults.release();
+            let output = running.wait_with_output().unwrap();
+            assert_eq!(
+                (output.status.code(), &*String::from_utf8_lossy(&output.stderr)),
+                (Some(0), ""),
+                "{words:?}"
+            );
+            let listed = String::from_utf8(output.stdout).unwrap();
+            let headings: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(':')).collect();
+            match words[0] {
+                "rm" => assert!(!harness.data().join("tree").exists()),
+                _ => {
+                    let mut sorted = expected.clone();
+                    sorted.sort_by(|one, other| Path::new(one).cmp(Path::new(other)));
+                    let sorted = sorted.iter().map(|path| format!("{}/{path}", url(&harness, "data/tree")));
+                    assert_eq!(headings[1..], sorted.collect::<Vec<_>>());
+                }
+            }
+        }
+    }
 }

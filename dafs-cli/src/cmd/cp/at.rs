@@ -12,7 +12,7 @@ use dafs_client::{Dir, FileKind, OpenOptions, ReadDir, SetAttributes};
 use super::local;
 use super::meta::{Cause, Entry, KeepOwner, Later, Meta};
 use super::open_file::OpenFile;
-use crate::folder::{Folder, Held, Id};
+use crate::folder::{Folder, Held, Id, Opening};
 use crate::remote::{entry_name, normal, sure};
 
 /// The mode of a directory until all of it is there, for nobody else to use. The sticky bit, which nobody needs with it, marks it: who
@@ -107,11 +107,15 @@ impl Held for Base {
     type Error = Cause;
 
     fn directory(&self, path: &Path) -> Result<(Self, Id), Cause> {
-        let (base, meta) = At { base: self.clone(), name: path.to_owned() }.begin_directory().wait()?;
-        match meta.kind {
-            FileKind::Directory => Ok((base, meta.id)),
+        Held::begin_directory(self, path)()
+    }
+
+    fn begin_directory(&self, path: &Path) -> Opening<Self, Cause> {
+        let opening = At { base: self.clone(), name: path.to_owned() }.begin_directory();
+        Box::new(move || match opening.wait()? {
+            (base, meta) if meta.kind == FileKind::Directory => Ok((base, meta.id)),
             _ => Err(Self::replaced()),
-        }
+        })
     }
 
     fn replaced() -> Cause {
@@ -120,6 +124,10 @@ impl Held for Base {
 
     fn is_lost(&self) -> bool {
         matches!(self, Self::Remote(dir) if dir.is_stale())
+    }
+
+    fn is_full(cause: &Cause) -> bool {
+        cause.errno() == libc::EMFILE
     }
 }
 

@@ -14,29 +14,33 @@ use super::meta::{Cause, Later, Meta};
 use super::names::{Above, Made};
 use super::open_file::ROUNDS_MAX;
 use super::tree_root::TreeRoot;
+use crate::folder::Folder;
 use crate::remote::sure;
 
-/// Sets the attributes of directories in which all is made, deepest first: a directory may lose the permission that is
-/// needed to reach those in it. Then makes them durable, with the names of what no commit of a file covers:
-/// symbolic links, second names, directories.
-pub(super) fn finish(account: &Account, mut directories: Vec<Item>) {
+/// Sets the attributes of directories in which all is made, none of them in another. Then makes them durable, with the names of what no
+/// commit of a file covers: symbolic links, second names, directories.
+pub(super) fn finish(account: &Account, directories: &[Item]) {
+    for chunk in directories.chunks(BATCH_COUNT) {
+        Folder::hold_all(chunk.iter().filter_map(|item| Some(&item.folders.as_ref()?.copy)));
+        // Opened before its mode may forbid that.
+        let opening: Vec<_> = chunk.iter().map(|item| begin_open(account, item)).collect();
+        let opened: Vec<_> = opening.into_iter().map(|opening| opening.map(Later::wait)).collect();
+        let made: Vec<_> = chunk.iter().map(|item| made_in(account, item)).collect();
+        let setting: Vec<_> = chunk.iter().map(|item| begin_set_attributes(account, item)).collect();
+        for (item, later) in chunk.iter().zip(setting) {
+            if let Err(cause) = later.wait() {
+                account.failed(&item.roots.destination, "set the attributes of", &item.path(), &cause);
+            }
+        }
+        commit(account, chunk, opened, made);
+    }
+}
+
+/// As [`finish`], of a whole tree, deepest first: a directory may lose the permission that is needed to reach those in it.
+pub(super) fn finish_tree(account: &Account, mut directories: Vec<Item>) {
     let depth = |item: &Item| item.copy.depth();
     directories.sort_by_key(|item| std::cmp::Reverse(depth(item)));
-    for level in directories.chunk_by(|one, other| depth(one) == depth(other)) {
-        for chunk in level.chunks(BATCH_COUNT) {
-            // Opened before its mode may forbid that.
-            let opening: Vec<_> = chunk.iter().map(|item| begin_open(account, item)).collect();
-            let opened: Vec<_> = opening.into_iter().map(|opening| opening.map(Later::wait)).collect();
-            let made: Vec<_> = chunk.iter().map(|item| made_in(account, item)).collect();
-            let setting: Vec<_> = chunk.iter().map(|item| begin_set_attributes(account, item)).collect();
-            for (item, later) in chunk.iter().zip(setting) {
-                if let Err(cause) = later.wait() {
-                    account.failed(&item.roots.destination, "set the attributes of", &item.path(), &cause);
-                }
-            }
-            commit(account, chunk, opened, made);
-        }
-    }
+    directories.chunk_by(|one, other| depth(one) == depth(other)).for_each(|level| finish(account, level));
 }
 
 /// Those of a directory that was there are its owner's matter, unless all is to be kept.

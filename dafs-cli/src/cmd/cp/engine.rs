@@ -21,10 +21,10 @@ use super::directories;
 use super::group;
 use super::item::{BATCH_COUNT, Folders, Item, Linked, Made, is_large, is_sparse};
 use super::large;
-use super::meta::{Cause, Meta, SET_GROUP_ID};
+use super::meta::{Cause, Later, Meta, SET_GROUP_ID};
 use super::same;
 use super::tree_root::TreeRoot;
-use crate::folder::Folder;
+use crate::folder::{Folder, Held};
 use crate::report::{Failure, lock};
 
 /// Bytes of a group.
@@ -37,7 +37,7 @@ const WAITING_MAX: usize = 4096;
 const BELOW_MAX: usize = 4096;
 
 /// Directories of a tree, and of its copy, that are held open beside those that something is just done in.
-const HELD_MAX: usize = 128;
+const HELD_MAX: usize = 512;
 
 pub(super) struct Engine {
     pub(super) account: Account,
@@ -60,6 +60,10 @@ struct Work {
     files: VecDeque<Item>,
     /// Threads that may still find more.
     busy: usize,
+    /// Of these, those that list directories.
+    listing: usize,
+    /// Small files of a group.
+    group_count: usize,
 }
 
 /// Directories of which one may be made of several.
@@ -93,8 +97,8 @@ enum Task {
 impl Engine {
     pub(super) fn new(account: Account) -> Self {
         Self {
+            work: Mutex::new(Work { group_count: account.options.group_count, ..Work::default() }),
             account,
-            work: Mutex::default(),
             more: Condvar::new(),
             overlap: AtomicBool::new(false),
             first_names: Mutex::default(),
@@ -118,7 +122,7 @@ impl Engine {
         drop(std::mem::take(&mut *lock(&self.work)));
         drop(std::mem::take(&mut *lock(&self.first_names)));
         while self.finish_whole(1) {}
-        directories::finish(&self.account, std::mem::take(&mut lock(&self.shared).items));
+        directories::finish_tree(&self.account, std::mem::take(&mut lock(&self.shared).items));
         if self.account.options.sync && !self.account.is_over() {
             directories::commit_names(&self.account, tops);
         }
@@ -177,13 +181,17 @@ impl Engine {
                 work = self.more.wait(work).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            let is_listing = matches!(task, Task::Directory(_));
             work.busy += 1;
+            work.listing += usize::from(is_listing);
             drop(work);
             self.carry_out(task);
             self.finish_whole(BATCH_COUNT);
             work = lock(&self.work);
             work.busy -= 1;
-            if work.busy == 0 {
+            work.listing -= usize::from(is_listing);
+            // What is left may be copied when nobody lists any more.
+            if work.busy == 0 || is_listing && work.listing == 0 {
                 self.more.notify_all();
             }
         }
@@ -217,7 +225,12 @@ impl Engine {
         let Some(folders) = listing.item.folders.clone() else { return };
         let failed = |cause| self.account.failed(&roots.source, "list", &listing.item.path(), &cause);
         let entries = match listing.entries.take() {
-            None => folders.source.held().and_then(|held| held.entries()),
+            None => loop {
+                match folders.source.held().and_then(|held| held.entries()) {
+                    Err(cause) if Base::is_full(&cause) && folders.source.hold_fewer() => {}
+                    entries => break entries,
+                }
+            },
             Some(entries) => Ok(entries),
         };
         let mut entries = match entries {
@@ -290,7 +303,7 @@ impl Engine {
         }
         let directories = std::mem::take(&mut *whole);
         drop(whole);
-        directories::finish(&self.account, directories);
+        directories::finish(&self.account, &directories);
         true
     }
 
@@ -305,7 +318,7 @@ impl Engine {
             .collect();
         let making: Vec<_> = opening
             .into_iter()
-            .filter_map(|(item, later)| match later.wait().and_then(directory) {
+            .filter_map(|(item, later)| match opened(&item.roots.source, &item.source, later) {
                 Ok(source) => {
                     let session = item.roots.destination.session();
                     let later = item.roots.destination.begin(&item.copy, At::begin_make_dir);
@@ -334,7 +347,7 @@ impl Engine {
             })
             .collect();
         for (item, source, made, later) in opening {
-            match later.wait().and_then(directory) {
+            match opened(&item.roots.destination, &item.copy, later) {
                 Ok(copy) => self.made(item, source, copy, &made),
                 Err(cause) => self.not_made(&item, &cause),
             }
@@ -405,9 +418,11 @@ impl Engine {
                 item.meta.size
             });
         }
+        let is_large = is_large(&item.meta);
         let mut work = lock(&self.work);
         work.files.push_back(item);
-        if work.files.len() % BATCH_COUNT == 1 {
+        let is_group = work.files.len().is_multiple_of(work.group_count) || is_large;
+        if is_group || work.listing == 0 {
             self.more.notify_one();
         }
     }
@@ -433,14 +448,18 @@ impl Engine {
 }
 
 impl Work {
-    /// Full groups first, then directories, for they bring more, then what is left.
+    /// Full groups first, then directories, for they bring more. What is left is copied when nobody finds more: far away from the server a
+    /// step of few files takes as long as one of many.
     fn next(&mut self) -> Option<Task> {
-        if self.files.len() < BATCH_COUNT
+        if self.files.len() < self.group_count
             && let Some(directory) = self.directories.pop()
         {
             return Some(Task::Directory(Box::new(directory)));
         }
-        (!self.files.is_empty()).then(|| Task::Files(self.group()))
+        let is_due = self.files.len() >= self.group_count
+            || self.listing == 0
+            || self.files.front().is_some_and(|item| is_large(&item.meta));
+        (is_due && !self.files.is_empty()).then(|| Task::Files(self.group()))
     }
 
     /// One large file, or several small ones.
@@ -449,7 +468,7 @@ impl Work {
         let mut size = 0;
         while let Some(item) = self.files.front() {
             let large = is_large(&item.meta);
-            let full = items.len() >= BATCH_COUNT || size + item.meta.size > BATCH_SIZE;
+            let full = items.len() >= self.group_count || size + item.meta.size > BATCH_SIZE;
             if !items.is_empty() && (large || full) {
                 break;
             }
@@ -460,6 +479,18 @@ impl Work {
             }
         }
         items
+    }
+}
+
+/// What was opened, which is a directory. Where too much is open it is opened again when some has been closed.
+fn opened(place: &TreeRoot, spot: &Spot, mut later: Later<(Base, Meta)>) -> Result<(Base, Meta), Cause> {
+    loop {
+        match (later.wait(), &spot.folder) {
+            (Err(cause), Some(above)) if Base::is_full(&cause) && above.hold_fewer() => {
+                later = place.begin(spot, At::begin_directory);
+            }
+            (opened, _) => return opened.and_then(directory),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use dafs_client::FileKind;
 use dafs_proto::wire::SessionId;
 
 use super::account::Account;
-use super::at::{At, Spot};
+use super::at::{At, Base, Spot};
 use super::draft::Draft;
 use super::extras::{Extras, Having};
 use super::item::{Item, Roots, is_large};
@@ -14,6 +14,7 @@ use super::open_file::{OpenFile, SMALL_SIZE_MAX};
 use super::same;
 use super::sink::Sink;
 use super::tree_root::TreeRoot;
+use crate::folder::{Folder, Held};
 
 /// A file on its way: read, not yet written.
 type Loaded = (Item, Meta, Vec<u8>, Option<Extras>);
@@ -46,10 +47,18 @@ fn settled<X, R>(
 }
 
 fn not_done(account: &Account, item: &Item, side: Side, action: &str, cause: &Cause) {
-    match cause.is_passing() && item.meta.kind == FileKind::File {
+    let is_tried_again = cause.is_passing() || Base::is_full(cause) && hold_fewer(item);
+    match is_tried_again && item.meta.kind == FileKind::File {
         true => large::copy_reported(account, item),
         false => account.failed(side(&item.roots), action, &item.path(), cause),
     }
+}
+
+/// Closes directories, where too much is open for a file.
+fn hold_fewer(item: &Item) -> bool {
+    let holds_fewer = |spot: &Spot| spot.folder.as_ref().is_some_and(Folder::hold_fewer);
+    let (of_source, of_copy) = (holds_fewer(&item.source), holds_fewer(&item.copy));
+    of_source || of_copy
 }
 
 /// Copies one file now, whatever its size.

@@ -19,7 +19,7 @@ use crate::report::lock;
 /// Smallest file whose holes are looked for, bytes: below it, file systems that keep small files with their names would cost each a search.
 const SPARSE_SIZE_MIN: u64 = 8 * 1024;
 
-/// Files of a group.
+/// Steps in flight at the same time.
 pub(super) const BATCH_COUNT: usize = 64;
 
 /// Where a tree comes from and goes to.
@@ -128,6 +128,18 @@ pub(super) struct Options {
     /// Directories that were there get attributes too.
     pub(super) preserve: bool,
     pub(super) jobs: u16,
+    /// Small files of a group, which are open at the same time.
+    pub(super) group_count: usize,
+}
+
+/// Small files that all jobs together have open.
+const OPEN_COUNT: usize = 256;
+
+impl Options {
+    pub(super) fn new(sync: bool, preserve: bool, jobs: u16) -> Self {
+        let group_count = (OPEN_COUNT / usize::from(jobs.max(1))).clamp(1, BATCH_COUNT);
+        Self { sync, preserve, jobs, group_count }
+    }
 }
 
 /// A file with several names.

@@ -160,7 +160,7 @@ impl Cause {
         matches!(self, Self::System(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    fn errno(&self) -> i32 {
+    pub(super) fn errno(&self) -> i32 {
         match self {
             Self::System(error) => error.raw_os_error().unwrap_or(0),
             Self::Client(error) => error.errno(),

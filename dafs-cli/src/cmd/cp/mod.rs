@@ -26,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use dafs_client::{FileKind, Session};
 
@@ -41,6 +42,10 @@ use crate::flags::Cp;
 use crate::remote::{Remotes, is_remote, join};
 use crate::report::{Failure, Failures, INTERRUPTED, Result, say};
 use crate::signals::Interrupt;
+
+/// Jobs that are chosen for a server nearby, and for one far away.
+const JOBS_MIN: u16 = 4;
+const JOBS_MAX: u16 = 32;
 
 pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCode> {
     let flags = &flags.clone().with_archive();
@@ -67,7 +72,8 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
     }
     let tally = Tally::new(!flags.quiet);
     failures.print_above(tally.bar().clone());
-    let options = Options { sync: !flags.no_sync, preserve: flags.preserve, jobs: flags.jobs };
+    let jobs = flags.jobs.unwrap_or_else(|| jobs_for(&plan.sessions(&items)));
+    let options = Options::new(!flags.no_sync, flags.preserve, jobs);
     // Not to keep the sessions: they shall end with the command.
     let running: Arc<OnceLock<Weak<Engine>>> = Arc::default();
     let interrupt = Interrupt::catch({
@@ -112,6 +118,18 @@ pub(crate) fn run(flags: &Cp, remotes: &Remotes, verbose: bool) -> Result<ExitCo
         say(&format!("the rest was not copied: when the server is back, {again} copies everything again"));
     }
     Ok(failures.exit())
+}
+
+/// As many jobs as keep the lines to servers busy.
+fn jobs_for(sessions: &[&Session]) -> u16 {
+    // The shorter of two: the first may come into a busy moment.
+    let round_trip = |session: &&Session| session.ping().ok().min(session.ping().ok());
+    jobs_over(sessions.iter().filter_map(round_trip).max().unwrap_or_default())
+}
+
+/// A job waits for most of its time, and the further away the server is the longer.
+fn jobs_over(round_trip: Duration) -> u16 {
+    u16::try_from(round_trip.as_millis() * 4).unwrap_or(JOBS_MAX).clamp(JOBS_MIN, JOBS_MAX)
 }
 
 /// Each job has many files open. Where the limit stays as it was, errors say so.
@@ -304,6 +322,16 @@ fn may_give_files_away(destination: &TreeRoot) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // [CMD-107]
+    #[test]
+    fn more_jobs_copy_over_a_longer_line() {
+        let jobs = |millis| jobs_over(Duration::from_millis(millis));
+        assert_eq!([0, 1, 2, 7, 8, 9, 1 << 40].map(jobs), [4, 4, 8, 28, 32, 32, 32]);
+        // As many files are open with any number of them.
+        let open = |jobs: u16| usize::from(jobs) * Options::new(true, false, jobs).group_count;
+        assert_eq!([1, 4, 5, 32, 64].map(open), [64, 256, 255, 256, 256]);
+    }
 
     // [CMD-42]
     #[test]
