@@ -89,6 +89,7 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
         Benchmark::Mpi { mpi, .. } => serde_json::to_value(mpi)?,
         Benchmark::Views { views, .. } => serde_json::to_value(views)?,
         Benchmark::Stripe { stripe, .. } => serde_json::to_value(stripe)?,
+        Benchmark::Distance { distance, .. } => serde_json::to_value(distance)?,
         Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
         Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
         Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
@@ -209,6 +210,14 @@ fn uses(benchmark: &Benchmark) -> Uses {
         Benchmark::Stripe { .. } => {
             Uses { transport: Nothing, sizes: Nothing, queue_depth: Nothing, poll: Nothing, ..own }
         }
+        Benchmark::Distance { .. } => Uses {
+            transport: Nothing,
+            sizes: Nothing,
+            queue_depth: Nothing,
+            poll: Nothing,
+            op: Nothing,
+            ..own
+        },
         Benchmark::Limits(_) => {
             Uses { transport: Nothing, poll: Nothing, pattern: Many, direct_io: One, ..own }
         }

@@ -1,5 +1,6 @@
 //! The command line: flags, and how they are explained.
 
+mod distance;
 mod mpi;
 mod stripe;
 
@@ -12,6 +13,7 @@ use crate::load::Pattern;
 use crate::machine::Pin;
 use crate::record::{Method, Op};
 
+pub use distance::DistanceOptions;
 pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
 pub use stripe::StripeOptions;
 
@@ -53,6 +55,7 @@ Examples:
   dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
   dafs-bench stripe --plot stripe.svg                # files over 1 to 4 servers, as root
   dafs-bench metadata --plot metadata.svg            # create, stat, rename, list and remove files
+  dafs-bench distance --plot distance.svg            # trees over a line of some milliseconds
   dafs-bench limits                                  # the raw limits alone, no server
 
 Use a quiet machine; the JSON has the load average.
@@ -296,6 +299,20 @@ pub enum Benchmark {
     /// requests are in flight. The limit is a local program on the same file system, call by call. --dir names the file system; without
     /// it there are rows for memory and for a disk. Peers are measured one call at a time.
     Metadata(Options),
+    /// Measure trees over a long line.
+    ///
+    /// The command `dafs` copies a tree to a server (`copy-to`), lists it (`list`), copies it back (`copy-from`) and removes it (`remove`),
+    /// through a relay that holds every byte back for half of --round-trip-ms. Operations are files and directories. The limit is a line
+    /// that is always full, with 64 requests on the way: one for each file and directory, and a round trip for each level of the tree. What
+    /// comes back is compared with what was sent.
+    Distance {
+        /// What to vary.
+        #[command(flatten)]
+        distance: DistanceOptions,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure the raw limits alone; no server is started.
     Limits(Options),
 }
@@ -403,7 +420,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the results into this file as SVG: crossover, overlap, noncontiguous, listio,
-    /// sieve, locks, registration, pipeline, mpi, views, stripe, metadata.
+    /// sieve, locks, registration, pipeline, mpi, views, stripe, metadata, distance.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

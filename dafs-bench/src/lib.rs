@@ -20,6 +20,7 @@ pub mod cli;
 pub mod clock;
 pub mod interrupt;
 pub mod limit;
+pub mod line;
 pub mod links;
 pub mod load;
 pub mod machine;

@@ -204,6 +204,10 @@ impl Plan {
                 let transports = vec![Transport::Tcp];
                 ("stripe", options, Defaults { transports, seconds: 0.3, ..Defaults::default() })
             }
+            Benchmark::Distance { options, .. } => {
+                let transports = vec![Transport::Tcp];
+                ("distance", options, Defaults { transports, repeats: 3, ..Defaults::default() })
+            }
             Benchmark::Limits(options) => (
                 "limits",
                 options,

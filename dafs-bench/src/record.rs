@@ -210,7 +210,7 @@ pub struct Row {
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
     /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `c`, `pipeline`, `fairness`,
-    /// `mpi`, `views`, `compare`, `stripe`).
+    /// `mpi`, `views`, `compare`, `stripe`, `distance`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle`; `compare`: of the client, for `bandwidth`; `stripe`: of each client).
@@ -225,6 +225,9 @@ pub struct Row {
     /// Clients that moved data at once (`stripe` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clients: Option<usize>,
+    /// How long a round trip takes over the line, in milliseconds (`distance` only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trip_ms: Option<f64>,
     /// Resident memory that each of them cost, in KiB (`idle` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub kib_per_session: Option<f64>,

@@ -35,7 +35,11 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     raise_open_files_limit();
     let options = cli.benchmark.options();
     // Clients are many, and servers.
-    let pin = if matches!(cli.benchmark, Benchmark::Stripe { .. }) { Pin::None } else { options.pin };
+    let pin = if matches!(cli.benchmark, Benchmark::Stripe { .. } | Benchmark::Distance { .. }) {
+        Pin::None
+    } else {
+        options.pin
+    };
     let pins = Pins::choose(pin)?;
     let mut plan = Plan { same_cpu: pins.same_cpu(), ..Plan::of(&cli.benchmark) };
     if let Benchmark::Crossover { time, .. } = &cli.benchmark {
@@ -147,6 +151,7 @@ impl Benchmark {
                 | Self::Mpi { .. }
                 | Self::Views { .. }
                 | Self::Stripe { .. }
+                | Self::Distance { .. }
                 | Self::Metadata(_)
         )
     }
@@ -174,6 +179,7 @@ impl Benchmark {
             | Self::Mpi { options, .. }
             | Self::Views { options, .. }
             | Self::Stripe { options, .. }
+            | Self::Distance { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -224,7 +230,7 @@ impl Fleet<'_> {
         }
         let binary = match &self.options.server_program {
             Some(binary) => binary.clone(),
-            None => server::find_binary(|line| self.progress.say(line))?,
+            None => server::find_program("dafs-server", |line| self.progress.say(line))?,
         };
         Server::start(&binary, &options)
     }
@@ -342,7 +348,7 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
             "cannot use --plot: it draws crossover, overlap, noncontiguous, listio, sieve, locks, registration, \
-             pipeline, mpi, views, stripe and metadata"
+             pipeline, mpi, views, stripe, metadata and distance"
         );
     }
     let html = match benchmark {

@@ -451,6 +451,28 @@ fn crossover_of_a_server_that_runs_takes_its_time_and_publishes() {
 }
 
 #[test]
+fn distance_copies_lists_and_removes_a_tree_over_a_long_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("distance.svg");
+    let words =
+        ["--round-trip-ms", "0,4", "--files", "60", "--directories", "20", "--repeats", "1", "--json", "-"];
+    let output = dafs_bench(&[&["distance", "--plot", plot.to_str().unwrap()], &words[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["options"]["round_trip_ms"], serde_json::json!([0.0, 4.0]));
+    let rows = document["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 4, "{rows:?}");
+    for row in rows {
+        let has_limit = row["round_trip_ms"].as_f64().unwrap() > 0.0;
+        assert_eq!(row["limit_value"].is_f64(), has_limit, "{row}");
+        // No request is faster than the line.
+        assert!(!has_limit || row["ratio"].as_f64().unwrap() > 1.0, "{row}");
+    }
+    let drawn = std::fs::read_to_string(&plot).unwrap();
+    assert!(["copy-to", "list", "copy-from", "remove"].iter().all(|case| drawn.contains(case)));
+}
+
+#[test]
 #[ignore = "needs own-network"]
 fn stripe_measures_servers_behind_links_without_leaving_anything() {
     let directory = tempfile::tempdir().unwrap();

@@ -46,13 +46,14 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 47] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 48] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     let cpu = |has: fn(&CpuRow) -> bool| rows.iter().filter_map(|row| row.cpu.as_ref()).any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
         ("transport", true),
         ("case", any(|row| row.case.is_some())),
+        ("round trip ms", any(|row| row.round_trip_ms.is_some())),
         ("way", mpi(|_| true)),
         ("op", any(|row| row.op.is_some() || row.name_op.is_some())),
         ("mode", mpi(|mpi| mpi.mode.is_some())),
@@ -119,6 +120,7 @@ fn cells(row: &Row) -> Vec<String> {
     vec![
         row.transport.clone(),
         row.case.unwrap_or("-").to_owned(),
+        row.round_trip_ms.map_or_else(|| "-".to_owned(), figure),
         word(Some(mpi.way).filter(|way| !way.is_empty())),
         match (row.op, row.name_op) {
             (Some(op), _) => op.to_string(),
@@ -234,6 +236,7 @@ mod tests {
             hidden,
             [
                 "case",
+                "round trip ms",
                 "way",
                 "mode",
                 "method",

@@ -256,21 +256,22 @@ pub(crate) fn stop_child(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// The `dafs-server` beside this program. Where this program was built by cargo, the server is brought up to date
-/// first: `cargo run --bin dafs-bench` builds only the benchmark.
-pub fn find_binary(say: impl Fn(&str)) -> anyhow::Result<PathBuf> {
+/// A program of dafs beside this one. Where this program was built by cargo, the other is brought up to date first:
+/// `cargo run --bin dafs-bench` builds only the benchmark.
+pub fn find_program(name: &str, say: impl Fn(&str)) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("cannot tell where this program is")?;
     let folder = own.parent().ok_or_else(|| anyhow!("{} is in no folder", own.display()))?;
-    let binary = folder.join("dafs-server");
+    let binary = folder.join(name);
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
     let built_by_cargo = folder.parent().is_some_and(|target| target.join("CACHEDIR.TAG").exists());
     if built_by_cargo && workspace.join("Cargo.toml").exists() && stale(&binary, &own) {
-        build(folder, workspace, &say)?;
+        build(name, folder, workspace, &say)?;
     }
     if !binary.exists() {
         bail!(
-            "cannot start {}: no such file or directory; build it, or name a running server with --server",
-            binary.display()
+            "cannot start {}: no such file or directory; build it{}",
+            binary.display(),
+            if name == "dafs-server" { ", or name a running server with --server" } else { "" }
         );
     }
     Ok(binary)
@@ -282,19 +283,20 @@ fn stale(binary: &Path, own: &Path) -> bool {
     modified(binary) < modified(own)
 }
 
-fn build(folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result<()> {
+fn build(name: &str, folder: &Path, workspace: &Path, say: &impl Fn(&str)) -> anyhow::Result<()> {
     let release = folder.file_name().is_some_and(|name| name == "release");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(workspace).args(["build", "--quiet", "--bin", "dafs-server"]);
-    command.args(cfg!(feature = "verbs").then_some("--features=dafs-server/verbs"));
+    command.current_dir(workspace).args(["build", "--quiet", "--bin", name]);
+    let package = if name == "dafs" { "dafs-cli" } else { name };
+    command.args(cfg!(feature = "verbs").then(|| format!("--features={package}/verbs")));
     if release {
         command.arg("--release");
     }
     command.args(folder.parent().map(|target| format!("--target-dir={}", target.display())));
-    say("building dafs-server (cargo build --bin dafs-server) …");
+    say(&format!("building {name} (cargo build --bin {name}) …"));
     let status = command.stdin(Stdio::null()).status().context("cannot run cargo to build dafs-server")?;
     if !status.success() {
-        bail!("cannot build dafs-server: cargo ended ({status}); its messages are above");
+        bail!("cannot build {name}: cargo ended ({status}); its messages are above");
     }
     Ok(())
 }

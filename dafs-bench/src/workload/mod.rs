@@ -5,6 +5,7 @@ mod binding;
 mod compare;
 mod crossing;
 mod crossover;
+mod distance;
 mod fairness;
 mod idle;
 mod latency;
@@ -107,6 +108,7 @@ pub fn run(
         Benchmark::Metadata(_) => metadata::run(&mut bench)?,
         Benchmark::C { library, .. } => binding::run(&mut bench, library)?,
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
+        Benchmark::Distance { distance, .. } => distance::run(&mut bench, distance)?,
         Benchmark::Stripe { stripe, .. } => stripe::run(&mut bench, stripe)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }

@@ -200,7 +200,7 @@ fn rm_whose_server_goes_away_says_so_once(on: On) {
     let url = url(&harness, "data/tree");
     // The others are not tried any more.
     let others = [1, 2, 3].map(|number| format!("{url}/{number}"));
-    let words = ["rm", "-r", "--timeout=2", &url, &others[0], &others[1], &others[2]];
+    let words = ["rm", "-r", "--timeout=5", &url, &others[0], &others[1], &others[2]];
     let removal = command(words).stderr(Stdio::piped()).spawn().unwrap();
     faults.wait_for_held(1);
     harness.stop();

@@ -129,7 +129,7 @@ fn jobs_for(sessions: &[&Session]) -> u16 {
 
 /// A job waits for most of its time, and the further away the server is the longer.
 fn jobs_over(round_trip: Duration) -> u16 {
-    u16::try_from(round_trip.as_millis() * 4).unwrap_or(JOBS_MAX).clamp(JOBS_MIN, JOBS_MAX)
+    u16::try_from(round_trip.as_micros() / 60).unwrap_or(JOBS_MAX).clamp(JOBS_MIN, JOBS_MAX)
 }
 
 /// Each job has many files open. Where the limit stays as it was, errors say so.
@@ -326,8 +326,8 @@ mod tests {
     // [CMD-107]
     #[test]
     fn more_jobs_copy_over_a_longer_line() {
-        let jobs = |millis| jobs_over(Duration::from_millis(millis));
-        assert_eq!([0, 1, 2, 7, 8, 9, 1 << 40].map(jobs), [4, 4, 8, 28, 32, 32, 32]);
+        let jobs = |micros| jobs_over(Duration::from_micros(micros));
+        assert_eq!([0, 299, 300, 1000, 1919, 1920, 1 << 50].map(jobs), [4, 4, 5, 16, 31, 32, 32]);
         // As many files are open with any number of them.
         let open = |jobs: u16| usize::from(jobs) * Options::new(true, false, jobs).group_count;
         assert_eq!([1, 4, 5, 32, 64].map(open), [64, 256, 255, 256, 256]);
