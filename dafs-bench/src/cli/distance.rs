@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct DistanceOptions {
     /// Let round trips take this long, in milliseconds, 0 to 1000, separated by commas.
-    #[arg(long, default_value = "1,11", value_delimiter = ',', value_parser = parse_ms, value_name = "LIST")]
+    #[arg(long, default_value = "1,4,11", value_delimiter = ',', value_parser = parse_ms, value_name = "LIST")]
     pub round_trip_ms: Vec<f64>,
     /// Files of the tree.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]

@@ -87,7 +87,7 @@ pub(super) fn run(bench: &mut Bench<'_>, options: &DistanceOptions) -> anyhow::R
         }
     }
     bench.outcome.rows = times.iter().map(|times| row(times, &tree)).collect();
-    bench.outcome.chart = Some(chart(&bench.outcome.rows));
+    bench.outcome.chart = Some(chart(&bench.outcome.rows, &tree));
     Ok(())
 }
 
@@ -138,20 +138,22 @@ fn row(times: &Times, tree: &Tree) -> Row {
     .known_by(times.seconds.iter().map(|seconds| per_s(*seconds)))
 }
 
-fn chart(rows: &[Row]) -> Chart {
+fn chart(rows: &[Row], tree: &Tree) -> Chart {
     let axis = |label: &str| Axis { label: label.to_owned(), scale: Scale::Linear };
     let panel = |case: Case| {
         let own = || rows.iter().filter(move |row| row.case == Some(case.name()));
         let curve = |name: &str, y: fn(&Row) -> Option<f64>, reference| Curve {
             name: name.to_owned(),
-            points: own().filter_map(|row| Some((row.round_trip_ms?, y(row)?))).collect(),
+            points: own()
+                .filter_map(|row| Some((row.round_trip_ms?, tree.entries as f64 / y(row)?)))
+                .collect(),
             reference,
             band: Vec::new(),
         };
         Panel {
             title: case.name().to_owned(),
             x: axis("round trip (ms)"),
-            y: axis("files and directories/s"),
+            y: axis("time (s)"),
             marks: Vec::new(),
             remarks: Vec::new(),
             curves: vec![
@@ -160,7 +162,11 @@ fn chart(rows: &[Row]) -> Chart {
             ],
         }
     };
-    Chart { title: "Trees over a long line".to_owned(), panels: CASES.map(panel).into(), columns: 2 }
+    Chart {
+        title: format!("{} files and directories over a long line", tree.entries),
+        panels: CASES.map(panel).into(),
+        columns: 2,
+    }
 }
 
 impl Tree {
