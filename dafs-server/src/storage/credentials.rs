@@ -7,7 +7,7 @@
 //! Threads that serve drop two capabilities ([`hold_back`]), since they write data without the client's identity.
 #![allow(unsafe_code, reason = "per-thread credentials have no safe wrapper")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use dafs_proto::wire::Status;
 use rustix::fs::{Gid, Mode};
@@ -57,7 +57,9 @@ thread_local! {
     /// What this thread acts as; `None` for the process's own identity.
     static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
     /// Whether this thread has a umask of its own; `None` before it has tried to get one.
-    static OWN_UMASK: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
+    static OWN_UMASK: Cell<Option<bool>> = const { Cell::new(None) };
+    /// That umask, where it is known: nobody else changes it.
+    static UMASK: Cell<Option<Mode>> = const { Cell::new(None) };
 }
 
 impl Identities {
@@ -66,9 +68,10 @@ impl Identities {
         Self { privileged: may_change_identity(), own: own_identity() }
     }
 
-    /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged.
-    pub(super) fn act_as(&self, identity: &Identity) -> Result<Acting<'_>, Status> {
-        let umask = take_umask();
+    /// Makes this thread act as `identity` until the guard goes; as the process itself where it is not privileged. What it makes with a
+    /// `mode` gets that.
+    pub(super) fn act_as(&self, identity: &Identity, mode: Option<u32>) -> Result<Acting<'_>, Status> {
+        let umask = mode.and_then(|mode| take_umask(Mode::from_raw_mode(mode)));
         if !self.would_change(identity) {
             self.restore();
             return Ok(Acting { identities: None, umask });
@@ -143,7 +146,9 @@ impl Acting<'_> {
     /// Leaves the identity on the thread: for pool threads, whose next operation often has the same one.
     pub(super) fn keep(mut self) {
         self.identities = None;
-        self.umask = None;
+        if self.umask.take().is_some() {
+            UMASK.set(Some(Mode::empty()));
+        }
     }
 }
 
@@ -220,15 +225,20 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
 }
 
 /// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows
-/// that. Returns what it was, to be restored. Where it is every thread's it stays 0, for another may be making a file.
-fn take_umask() -> Option<Mode> {
+/// that, and not where it takes nothing from `mode`. Returns what it was, to be restored. Where it is every thread's it stays 0, for another
+/// may be making a file.
+fn take_umask(mode: Mode) -> Option<Mode> {
+    if UMASK.get().is_some_and(|known| !known.intersects(mode)) {
+        return None;
+    }
     let is_own = OWN_UMASK.get().unwrap_or_else(|| {
         // SAFETY: what is no longer shared is the working directory and the umask; nothing here relies on sharing them.
         unsafe { unshare_unsafe(UnshareFlags::FS) }.is_ok()
     });
     OWN_UMASK.set(Some(is_own));
     let before = set_umask(Mode::empty());
-    is_own.then_some(before)
+    UMASK.set(is_own.then_some(before));
+    UMASK.get()
 }
 
 /// Whether the calling thread, which acts as the process itself, may act as others: CAP_SETUID and CAP_SETGID are in effect, and the kernel
@@ -307,7 +317,7 @@ mod tests {
             sets.effective = sets.effective.difference(CapabilitySet::SETGID);
             set_capabilities(None, sets).unwrap();
             let client = Identity { uid: 4444, gid: 5555, groups: [5555].into() };
-            let refused = identities.act_as(&client).err();
+            let refused = identities.act_as(&client, None).err();
             assert_eq!(identities.act_as_itself(), Ok(()));
             refused
         });
@@ -329,7 +339,7 @@ mod tests {
         let after_acting = |is_own: Option<bool>| {
             OWN_UMASK.set(is_own);
             let identities = Identities::of_process();
-            drop(identities.act_as(&identities.own).unwrap());
+            drop(identities.act_as(&identities.own, Some(0o777)).unwrap());
             (OWN_UMASK.get(), set_umask(Mode::empty()))
         };
         let (is_own, umask) = std::thread::spawn(move || after_acting(None)).join().unwrap();
@@ -354,13 +364,13 @@ mod tests {
         if std::env::var_os(DOOMED).is_some() {
             let identities = Identities::of_process();
             let client = Identity { uid: 4444, gid: 5555, groups: [5555].into() };
-            let acting = identities.act_as(&client).unwrap();
+            let acting = identities.act_as(&client, None).unwrap();
             let mut sets = capabilities(None).unwrap();
             sets.effective = sets.effective.difference(CapabilitySet::SETGID);
             sets.permitted = sets.permitted.difference(CapabilitySet::SETGID);
             set_capabilities(None, sets).unwrap();
             drop(acting);
-            let _ = identities.act_as(&Identity { uid: 0, gid: 0, groups: [].into() });
+            let _ = identities.act_as(&Identity { uid: 0, gid: 0, groups: [].into() }, None);
             return;
         }
         let name = "storage::credentials::tests::process_that_cannot_return_to_its_own_user_ends";

@@ -381,7 +381,16 @@ impl Storage for Exports {
         }
     }
 
+    fn watch(&mut self, watched: bool) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.pool.watch(watched);
+        }
+    }
+
     fn flush(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.pool.announce();
+        }
         if let Some(ring) = self.waiting.as_mut().and_then(|waiting| waiting.ring.as_mut()) {
             ring.flush();
         }

@@ -492,6 +492,12 @@ pub trait Storage: Send {
     /// Starts what was submitted as one batch; called once per turn of the loop.
     fn flush(&mut self);
 
+    /// Whether [`Storage::flush`] and [`Storage::poll`] are called again and again, as by a loop that does not sleep: threads are then woken
+    /// only as they are needed. It is not so until this says it.
+    fn watch(&mut self, watched: bool) {
+        let _ = watched;
+    }
+
     /// Frees a part of the memory that was given back; whether there is more, for which to call it soon again.
     fn tidy(&mut self) -> bool {
         false

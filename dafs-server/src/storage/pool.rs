@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) use dafs_proto::transport::util::lock;
 use rustix::event::{EventfdFlags, eventfd};
@@ -85,11 +85,22 @@ enum Job<T> {
 /// After the end of a pool a thread hangs that is where it may, and is not back after this long.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a thread may be with a job before others are woken for what waits behind it: most jobs take less, and one thread does many of
+/// them in the time in which another wakes up.
+const PATIENCE: Duration = Duration::from_micros(50);
+
 /// A bounded number of threads, a bounded queue that is fair, results for one collector.
+///
+/// While the collector watches ([`Pool::watch`]), threads are woken as they are needed: one for a batch of jobs, and others as long as
+/// jobs stand still. While it does not, there is a thread for each job, as far as there are so many.
 pub(super) struct Pool<T: Send + 'static> {
     desk: Arc<Desk<T>>,
     results: Receiver<T>,
     threads: Vec<JoinHandle<()>>,
+    watched: bool,
+    /// Jobs were submitted that no thread was woken for.
+    unannounced: bool,
+    standstill: Standstill,
     /// Invariant: <= `JOBS_MAX`.
     pending_count: usize,
     thread_count: usize,
@@ -104,15 +115,64 @@ struct Desk<T> {
     work: Condvar,
     done: Sender<T>,
     wake: Arc<Wake>,
+    /// Jobs that no thread has taken, and how many were; as of the last change of the queue.
+    waiting: AtomicUsize,
+    taken: AtomicU64,
 }
 
 struct JobQueue<T> {
     jobs: Fair<Job<T>>,
+    /// Threads that sleep, and those of them, or just started, that were called and have not looked yet.
     idle_count: usize,
+    called_count: usize,
+    /// Who took a job last, and when, until it sleeps.
+    last: Option<(usize, Instant)>,
     /// Threads that have not ended.
     alive_count: usize,
     /// No more jobs come.
     closed: bool,
+}
+
+impl<T> JobQueue<T> {
+    /// A thread is about to look for a job, or was with its last one not for long.
+    fn is_attended(&self, now: Instant) -> bool {
+        self.called_count > 0
+            || self.last.is_some_and(|(_, since)| now.saturating_duration_since(since) < PATIENCE)
+    }
+
+    /// Threads that sleep and were not called.
+    fn sleeping(&self) -> usize {
+        self.idle_count.saturating_sub(self.called_count)
+    }
+}
+
+/// Since when no job was taken although some wait, and how many threads are called if that lasts.
+#[derive(Debug, Default)]
+struct Standstill {
+    since: Option<(u64, Instant)>,
+    step: usize,
+}
+
+impl Standstill {
+    /// Jobs wait at `now`, and so many were taken: how many threads are to be called.
+    fn look(&mut self, taken: u64, now: Instant) -> usize {
+        match self.since {
+            Some((before, since)) if before == taken => {
+                if now.saturating_duration_since(since) < PATIENCE {
+                    return 0;
+                }
+                self.since = Some((taken, now));
+                // Twice as many each time.
+                let count = self.step;
+                self.step = count.saturating_mul(2);
+                count
+            }
+            _ => {
+                *self = Self { since: Some((taken, now)), step: 1 };
+                0
+            }
+        }
+    }
 }
 
 impl<T: Send + 'static> Pool<T> {
@@ -120,11 +180,29 @@ impl<T: Send + 'static> Pool<T> {
     pub(super) fn new(thread_count: usize, wake: Arc<Wake>) -> Self {
         let (done, results) = channel();
         let thread_count = thread_count.max(1);
-        let state = JobQueue { jobs: Fair::new(thread_count), idle_count: 0, alive_count: 0, closed: false };
+        let state = JobQueue {
+            jobs: Fair::new(thread_count),
+            idle_count: 0,
+            called_count: 0,
+            last: None,
+            alive_count: 0,
+            closed: false,
+        };
+        let (waiting, taken) = Default::default();
         Self {
-            desk: Arc::new(Desk { state: Mutex::new(state), work: Condvar::new(), done, wake }),
+            desk: Arc::new(Desk {
+                state: Mutex::new(state),
+                work: Condvar::new(),
+                done,
+                wake,
+                waiting,
+                taken,
+            }),
             results,
             threads: Vec::new(),
+            watched: false,
+            unannounced: false,
+            standstill: Standstill::default(),
             pending_count: 0,
             thread_count,
             #[cfg(test)]
@@ -154,24 +232,68 @@ impl<T: Send + 'static> Pool<T> {
         }
     }
 
-    /// There is a thread, and one for the next job where there may be.
+    /// There is a thread.
     fn ensure_thread(&mut self) -> bool {
-        let count = self.threads.len();
-        if count < self.thread_count
-            && (count <= self.pending_count || lock(&self.desk.state).idle_count == 0)
-        {
+        if self.threads.is_empty() {
             self.start_thread();
         }
         !self.threads.is_empty()
     }
 
-    fn send(&self, ticket: Ticket, job: Job<T>) {
-        lock(&self.desk.state).jobs.push(ticket, job);
-        self.desk.work.notify_one();
+    /// Threads hear of it at once, or while the collector watches with the next [`Pool::announce`].
+    fn send(&mut self, ticket: Ticket, job: Job<T>) {
+        let mut state = lock(&self.desk.state);
+        state.jobs.push(ticket, job);
+        self.desk.waiting.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        self.unannounced = true;
+        if !self.watched {
+            self.announce();
+        }
+    }
+
+    /// Whether the collector calls [`Pool::poll`] again and again, without sleeping meanwhile.
+    pub(super) fn watch(&mut self, watched: bool) {
+        self.watched = watched;
+        self.announce();
+    }
+
+    /// Lets threads know of what was submitted.
+    pub(super) fn announce(&mut self) {
+        if self.watched && !self.unannounced || self.desk.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let new = std::mem::take(&mut self.unannounced);
+        if !self.watched {
+            return self.call(usize::MAX);
+        }
+        if new && !lock(&self.desk.state).is_attended(Instant::now()) {
+            self.call(1);
+        }
+    }
+
+    /// Calls so many threads, no more than there are jobs that nobody was called for.
+    fn call(&mut self, count: usize) {
+        let mut state = lock(&self.desk.state);
+        let waiting = self.desk.waiting.load(Ordering::Relaxed);
+        let count = count.min(waiting.saturating_sub(state.called_count));
+        let woken = count.min(state.sleeping());
+        state.called_count += woken;
+        drop(state);
+        (0..woken).for_each(|_| self.desk.work.notify_one());
+        let room = self.thread_count.saturating_sub(self.threads.len());
+        (0..room.min(count - woken)).for_each(|_| self.start_thread());
     }
 
     /// Collects results.
     pub(super) fn poll(&mut self, done: &mut Vec<T>) {
+        self.announce();
+        if self.watched && self.desk.waiting.load(Ordering::Relaxed) > 0 {
+            let more = self.standstill.look(self.desk.taken.load(Ordering::Relaxed), Instant::now());
+            if more > 0 {
+                self.call(more);
+            }
+        }
         let before = done.len();
         done.extend(self.results.try_iter());
         self.pending_count -= done.len() - before;
@@ -184,12 +306,17 @@ impl<T: Send + 'static> Pool<T> {
 
     fn start_thread(&mut self) {
         let desk = Arc::clone(&self.desk);
-        lock(&desk.state).alive_count += 1;
-        let name = format!("dafs-disk-{}", self.threads.len());
-        match std::thread::Builder::new().name(name).spawn(move || desk.run()) {
+        let number = self.threads.len();
+        let mut state = lock(&desk.state);
+        (state.alive_count, state.called_count) = (state.alive_count + 1, state.called_count + 1);
+        drop(state);
+        let name = format!("dafs-disk-{number}");
+        match std::thread::Builder::new().name(name).spawn(move || desk.run(number)) {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
-                lock(&self.desk.state).alive_count -= 1;
+                let mut state = lock(&self.desk.state);
+                (state.alive_count, state.called_count) = (state.alive_count - 1, state.called_count - 1);
+                drop(state);
                 tracing::warn!(%error, threads = self.threads.len(), "cannot start a storage thread")
             }
         }
@@ -227,8 +354,9 @@ impl<T: Send + 'static> Drop for Pool<T> {
 impl<T: Send + 'static> Desk<T> {
     /// Runs jobs until the pool closes and none is left. A panic, which has been reported by then, ends the job and not the thread:
     /// somebody waits for the result, and others for the thread.
-    fn run(&self) {
+    fn run(&self, number: usize) {
         let mut state = lock(&self.state);
+        state.called_count = state.called_count.saturating_sub(1);
         loop {
             let Some((ticket, job)) = state.jobs.take() else {
                 if state.closed && state.jobs.is_empty() {
@@ -236,40 +364,58 @@ impl<T: Send + 'static> Desk<T> {
                     self.work.notify_all();
                     return;
                 }
+                if state.last.is_some_and(|(last, _)| last == number) {
+                    state.last = None;
+                }
                 state.idle_count += 1;
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle_count -= 1;
+                state.called_count = state.called_count.saturating_sub(1);
                 continue;
             };
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            state.last = Some((number, Instant::now()));
             drop(state);
-            let more = self.carry_out(job);
+            let (more, is_told) = self.carry_out(job);
             state = lock(&self.state);
             state.jobs.done(ticket);
             if let Some((domain, job)) = more {
                 state.jobs.push(Ticket { domain: Some(domain), ..ticket }, job);
+                self.waiting.fetch_add(1, Ordering::Relaxed);
             }
-            // What had to leave a thread to others may run now; the last to go lets the rest see that all is done.
-            if !state.jobs.is_empty() || state.closed {
+            // What had to leave a thread to others may run now: where the collector has a result, it sees to that; else somebody who sleeps
+            // does. The last to go lets the rest see that all is done.
+            if state.closed {
                 self.work.notify_all();
+            } else if !is_told && !state.jobs.is_empty() && state.sleeping() > 0 {
+                state.called_count += 1;
+                self.work.notify_one();
             }
         }
     }
 
-    fn carry_out(&self, job: Job<T>) -> Option<(FaultDomain, Job<T>)> {
+    /// What is left of the job, and whether the collector has its result.
+    fn carry_out(&self, job: Job<T>) -> (Option<(FaultDomain, Job<T>)>, bool) {
         match job {
             Job::Work(work, panicked) => {
                 let result = match catch_unwind(AssertUnwindSafe(work)) {
-                    Ok(Ran::Beyond(domain, work)) => return Some((domain, Job::Work(work, panicked))),
+                    Ok(Ran::Beyond(domain, work)) => {
+                        return (Some((domain, Job::Work(work, panicked))), false);
+                    }
                     Ok(Ran::Done(result)) => result,
                     Err(_) => panicked,
                 };
                 // The collector lives as long as the pool.
                 let _ = self.done.send(result);
                 self.wake.raise();
+                (None, true)
             }
-            Job::Dispose(value) => drop(catch_unwind(AssertUnwindSafe(|| drop(value)))),
+            Job::Dispose(value) => {
+                drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
+                (None, false)
+            }
         }
-        None
     }
 }
 
@@ -397,5 +543,80 @@ mod tests {
         assert_eq!(collect(&mut pool, 1), [3]);
         drop(pool);
         drop(release);
+    }
+
+    /// Jobs that wait until somebody lets them go on, each with what it takes for that; and how many were taken once that is so many.
+    fn held(pool: &mut Pool<usize>, count: usize) -> Vec<Sender<()>> {
+        let holds = (0..count).map(|n| {
+            let (release, held) = channel::<()>();
+            let work = move || {
+                let _ = held.recv();
+                Ran::Done(n)
+            };
+            pool.submit(ALICE, Box::new(work), n).unwrap();
+            release
+        });
+        holds.collect()
+    }
+
+    fn await_taken(pool: &Pool<usize>, count: u64) {
+        while pool.desk.taken.load(Ordering::Relaxed) < count {
+            std::thread::yield_now();
+        }
+    }
+
+    // [STOR-20]
+    #[test]
+    fn thread_is_called_for_a_batch_and_others_while_it_stands_still() {
+        let mut pool = Pool::new(8, Arc::new(Wake::new().unwrap()));
+        pool.watch(true);
+        let holds = held(&mut pool, 5);
+        assert_eq!(pool.threads.len(), 1, "there is one at least");
+        pool.announce();
+        await_taken(&pool, 1);
+        assert_eq!(pool.threads.len(), 1);
+        let start = Instant::now();
+        assert_eq!(pool.standstill.look(1, start), 0);
+        assert_eq!(pool.standstill.look(1, start + PATIENCE / 2), 0);
+        // Nobody comes to the rest: more and more are called, and one after somebody has come.
+        let looks = [1, 2, 3].map(|times| pool.standstill.look(1, start + times * PATIENCE));
+        assert_eq!(looks, [1, 2, 4]);
+        assert_eq!(pool.standstill.look(2, start + 4 * PATIENCE), 0);
+        assert_eq!(pool.standstill.look(2, start + 5 * PATIENCE), 1);
+        pool.call(1);
+        await_taken(&pool, 2);
+        // Who does not watch has a thread for each.
+        pool.watch(false);
+        await_taken(&pool, 5);
+        let more = held(&mut pool, 2);
+        await_taken(&pool, 6);
+        drop((holds, more));
+        let mut done = collect(&mut pool, 7);
+        done.sort_unstable();
+        assert_eq!(done, [0, 0, 1, 1, 2, 3, 4]);
+    }
+
+    // [STOR-20]
+    #[test]
+    fn job_behind_one_that_takes_long_has_a_thread_of_its_own() {
+        let mut pool = Pool::new(8, Arc::new(Wake::new().unwrap()));
+        pool.watch(true);
+        let first = held(&mut pool, 1);
+        pool.announce();
+        await_taken(&pool, 1);
+        let since = lock(&pool.desk.state).last.unwrap().1;
+        assert!(lock(&pool.desk.state).is_attended(since + PATIENCE / 2));
+        assert!(!lock(&pool.desk.state).is_attended(since + PATIENCE));
+        // However long that is ago, the collector sees that nobody takes it.
+        let second = held(&mut pool, 1);
+        let mut done = Vec::new();
+        while pool.desk.taken.load(Ordering::Relaxed) < 2 {
+            pool.poll(&mut done);
+            std::thread::yield_now();
+        }
+        drop(second);
+        assert_eq!(collect(&mut pool, 1), [0]);
+        drop(first);
+        assert_eq!(collect(&mut pool, 1), [0]);
     }
 }

@@ -221,7 +221,12 @@ impl EventLoop {
                 self.note_turn();
                 let rests = sleeps && !untidy && !self.accepting.due;
                 let timeout = if rests { self.until_due() } else { Duration::ZERO };
-                match self.poll.poll(&mut events, Some(timeout)) {
+                if rests {
+                    self.worker.storage().watch(false);
+                }
+                let polled = self.poll.poll(&mut events, Some(timeout));
+                self.worker.storage().watch(true);
+                match polled {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) => return Err(error),
                     Ok(()) => {}

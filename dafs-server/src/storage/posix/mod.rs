@@ -204,7 +204,9 @@ impl Job for Task {
 impl Task {
     fn act(&self, place: Where) -> Result<Outcome, Status> {
         let on_data = self.op.traits().on_data;
-        let acting = (!on_data).then(|| self.shared.identities.act_as(&self.identity)).transpose()?;
+        let acting = (!on_data)
+            .then(|| self.shared.identities.act_as(&self.identity, made_mode(&self.op)))
+            .transpose()?;
         if on_data {
             // What the last operation here acted as is not to decide about this one.
             self.shared.identities.act_as_itself()?;
@@ -265,6 +267,17 @@ impl Task {
     }
 }
 
+/// The mode of what it may make.
+fn made_mode(op: &FsOp) -> Option<u32> {
+    match op {
+        FsOp::Open { flags, mode, .. } => {
+            flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED).then_some(*mode)
+        }
+        FsOp::Mkdir { mode, .. } | FsOp::Mknod { mode, .. } => Some(*mode),
+        _ => None,
+    }
+}
+
 /// What user 0 may do to the set-group-id bit of a file whose group is not its own. A thread of the pool does it: the loop writes
 /// data, and must never have the right that this takes.
 fn sets_ids(op: &FsOp) -> bool {
@@ -310,8 +323,10 @@ impl PosixExport {
         // Also one that only names it.
         let is_file = node.kind == FileKind::File;
         let on_disk = !node.class.memory && node.writable;
-        !node.class.local
-            || is_file && (on_disk || sys::fstat(node.fd.as_fd()).is_ok_and(|found| found.links == 0))
+        let frees_much = |found: Attributes| {
+            found.links == 0 && (!node.class.memory || found.allocated > resolve::LOOP_SIZE_MAX as u64)
+        };
+        !node.class.local || is_file && (on_disk || sys::fstat(node.fd.as_fd()).is_ok_and(frees_much))
     }
 }
 
@@ -421,7 +436,8 @@ impl FileSystem for PosixExport {
         let is_busy = if on_data { busy::is(task.node.key()) } else { busy::any() };
         let place = resolve::place(&task.node.class, &task.op, is_busy).filter(|_| !elsewhere);
         if let Some(place) = place {
-            let acting = (!on_data).then(|| self.shared.identities.act_as(identity)).transpose();
+            let acting =
+                (!on_data).then(|| self.shared.identities.act_as(identity, made_mode(&task.op))).transpose();
             let result = acting.and_then(|_acting| task.execute(place));
             match result {
                 Ok(outcome) => return Attempt::Done(self.finish(outcome)),

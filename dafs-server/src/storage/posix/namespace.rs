@@ -70,6 +70,7 @@ pub(super) fn change(
         }
         FsOp::Remove { at, directory } => {
             let (parent, name) = scope.parent(node, &at.path, *directory)?;
+            scope.check_frees_little(parent.as_fd(), name)?;
             let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             retry(|| fs::unlinkat(&parent, name, flags))?;
             Ok(FsReply::Done)
@@ -83,6 +84,9 @@ pub(super) fn change(
                 FsOp::Rename { replace: true, .. } => RenameFlags::empty(),
                 _ => RenameFlags::NOREPLACE,
             };
+            if flags.is_empty() {
+                scope.check_frees_little(to_parent.as_fd(), to_name)?;
+            }
             retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags))?;
             Ok(FsReply::Done)
         }
@@ -192,13 +196,20 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     let flags = wish.flags;
     // Whoever holds a lease on the file is not waited for, but where that was found before.
     let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let (fd, attributes) = if flags.contains(OpenFlags::UNNAMED) {
-        let directory = if path.is_empty() { b"." } else { path };
-        with_attributes(scope.make(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
-    } else if path.is_empty() {
-        with_attributes(reopen(scope, node, wish, system)?)?
+    let made = if flags.contains(OpenFlags::UNNAMED) || path.is_empty() {
+        None
     } else {
-        open_path(scope, node, path, wish, system)?
+        make_new(scope, node, path, wish, system.difference(OFlags::NONBLOCK))?
+    };
+    let is_new = made.is_some();
+    let (fd, attributes) = match made {
+        Some(made) => made,
+        None if flags.contains(OpenFlags::UNNAMED) => {
+            let directory = if path.is_empty() { b"." } else { path };
+            with_attributes(scope.make(node, directory, system | OFlags::TMPFILE, wish.mode)?)?
+        }
+        None if path.is_empty() => with_attributes(reopen(scope, node, wish, system)?)?,
+        None => open_path(scope, node, path, wish, system)?,
     };
     // Of what was made only now it is known.
     admit(wish.admission, &attributes)?;
@@ -207,8 +218,10 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
         FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),
         _ => return Err(Status::NOT_SUPPORTED),
     }
-    // Off with O_NONBLOCK again.
-    retry(|| fs::fcntl_setfl(&fd, OFlags::empty()))?;
+    if !is_new {
+        // Off with O_NONBLOCK again.
+        retry(|| fs::fcntl_setfl(&fd, OFlags::empty()))?;
+    }
     let direct = if scope.shared.direct_io || flags.contains(OpenFlags::DIRECT_IO) {
         open_direct(scope, &fd, system)
     } else {
@@ -229,6 +242,23 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
     Ok((node, attributes))
 }
 
+/// A file that was not there before, which waits for nobody; `None` where it is, or is not to be made.
+fn make_new(
+    scope: &Scope<'_>,
+    node: &Node,
+    path: &[u8],
+    Wish { flags, mode, .. }: Wish<'_>,
+    system: OFlags,
+) -> Result<Option<(OwnedFd, Attributes)>, Status> {
+    if !flags.contains(OpenFlags::CREATE) || flags.contains(OpenFlags::DIRECTORY) {
+        return Ok(None);
+    }
+    match scope.make(node, path, system | OFlags::EXCL, mode) {
+        Err(Status::EXISTS) if !flags.contains(OpenFlags::EXCLUSIVE) => Ok(None),
+        made => with_attributes(made?).map(Some),
+    }
+}
+
 /// Devices, FIFOs and sockets reach beyond the file system, and not even opening them is without effect: a device may act, and what waits
 /// for the other end of a FIFO goes on. So what the open does not make is named first, and opened when it is seen what it is.
 fn open_path(
@@ -239,14 +269,12 @@ fn open_path(
     system: OFlags,
 ) -> Result<(OwnedFd, Attributes), Status> {
     let creates = flags.contains(OpenFlags::CREATE);
-    if flags.intersects(OpenFlags::EXCLUSIVE | OpenFlags::DIRECTORY) {
+    if flags.contains(OpenFlags::DIRECTORY) {
         return with_attributes(scope.make(node, path, system, mode)?);
     }
-    if creates {
-        match scope.make(node, path, system | OFlags::EXCL, mode) {
-            Err(Status::EXISTS) => {}
-            made => return with_attributes(made?),
-        }
+    // To cut what is there is a thread's.
+    if flags.contains(OpenFlags::TRUNCATE) && !scope.place.on_thread() {
+        return Err(Status::AGAIN);
     }
     let (found, is_open) = match scope.name(node, path, !flags.contains(OpenFlags::NO_FOLLOW)) {
         // A link to nothing: what it names is made. It may be there by now, so it is not cut before it was looked at.
@@ -322,6 +350,9 @@ fn reopen(
         return Err(Status::EXISTS);
     }
     check_kind(node.kind, flags)?;
+    if flags.contains(OpenFlags::TRUNCATE) && !scope.place.on_thread() {
+        return Err(Status::AGAIN);
+    }
     if flags.contains(OpenFlags::TRUNCATE) {
         admit(admission, &sys::fstat(node.fd.as_fd())?)?;
     }

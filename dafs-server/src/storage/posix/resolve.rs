@@ -1,6 +1,6 @@
 //! From a client's path to a descriptor, never leaving the export.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dafs_proto::transport::MemoryRef;
@@ -10,7 +10,7 @@ use rustix::fs::{OFlags, ResolveFlags};
 use super::super::fair;
 use super::super::paths::{check_path, split_last};
 use super::super::pool::{lock, try_lock};
-use super::super::{At, FsOp};
+use super::super::{At, FsOp, work};
 use super::class::FsClass;
 use super::sys::{self, Errno, FdPath};
 use super::{ExportState, Node};
@@ -36,8 +36,10 @@ impl Where {
 
 /// Parts of a path that the loop has the kernel walk along.
 const LOOP_PARTS_MAX: usize = 64;
-/// Bytes that the loop moves in one operation of storage.
-const LOOP_SIZE_MAX: usize = 1 << 20;
+/// Bytes that the loop moves in one operation of storage, or frees.
+pub(super) const LOOP_SIZE_MAX: usize = 1 << 20;
+/// Bytes that are freed in the time of a step: a page or so.
+const FREED_IN_A_STEP: u64 = 4096;
 
 /// Where the loop may try the operation itself: where that costs no more than a few looks at the kernel's memory. `busy`: a thread works
 /// for long on the file, or on one that it may turn out to be, which keeps others waiting that change it.
@@ -58,12 +60,19 @@ pub(super) fn place(class: &FsClass, op: &FsOp, busy: bool) -> Option<Where> {
     let quick = looks
         || match op {
             FsOp::AccessCheck { at, .. } | FsOp::Readlink { at } => short(at),
-            FsOp::Open { at, flags, .. } => !flags.contains(OpenFlags::TRUNCATE) && short(at),
+            // What it makes is not cut; what is there turns out to be so.
+            FsOp::Open { at, flags, .. } => {
+                (flags.contains(OpenFlags::CREATE) || !flags.contains(OpenFlags::TRUNCATE)) && short(at)
+            }
             FsOp::Setattr { at, .. }
             | FsOp::Mkdir { at, .. }
             | FsOp::Mknod { at, .. }
             | FsOp::Symlink { at, .. } => !busy && short(at),
-            FsOp::Link { from, to, .. } => !busy && short(from) && short(to),
+            // As far as they free little: [`Scope::check_frees_little`].
+            FsOp::Remove { at, .. } => !busy && short(at),
+            FsOp::Link { from, to, .. } | FsOp::Rename { from, to, .. } | FsOp::Exchange { from, to } => {
+                !busy && short(from) && short(to)
+            }
             FsOp::Read { into: memory, .. } => !busy && little(memory),
             FsOp::Write { from: memory, .. } | FsOp::Append { from: memory, .. } => !busy && little(memory),
             FsOp::Commit { .. } => !busy,
@@ -137,6 +146,26 @@ impl Scope<'_> {
         Ok((Resolved::Opened(fd), last))
     }
 
+    /// Taking `name` away frees no more than the loop may: else, or where that cannot be told, a thread does it.
+    pub(super) fn check_frees_little(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Status> {
+        if self.place.on_thread() {
+            return Ok(());
+        }
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+        let found = match sys::openat2(parent, name, OFlags::PATH | OFlags::NOFOLLOW, 0, resolve) {
+            Ok(found) => found,
+            // There is nothing, or it may not be reached: whoever takes it away is told.
+            Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
+            Err(_) => return Err(Status::AGAIN),
+        };
+        let allocated = sys::fstat(found.as_fd())?.allocated;
+        if allocated > LOOP_SIZE_MAX as u64 {
+            return Err(Status::AGAIN);
+        }
+        work::add(usize::try_from(allocated / FREED_IN_A_STEP).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
     fn open_beneath(&self, node: &Node, path: &[u8], flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_MAGICLINKS
@@ -178,9 +207,8 @@ impl Scope<'_> {
 
     /// The node's path below the root, as the kernel knows it now; `None` where it is not there.
     pub(super) fn path_from_root(&self, node: &Node) -> Result<Option<Vec<u8>>, Errno> {
-        let name_of = |fd: std::os::fd::BorrowedFd<'_>| {
-            sys::readlinkat(self.shared.root.fd.as_fd(), FdPath::new(fd).as_c_str())
-        };
+        let name_of =
+            |fd: BorrowedFd<'_>| sys::readlinkat(self.shared.root.fd.as_fd(), FdPath::new(fd).as_c_str());
         let root = name_of(self.shared.root.fd.as_fd())?;
         let whole = name_of(node.fd.as_fd())?;
         let below = whole.strip_prefix(root.as_slice());
@@ -198,7 +226,7 @@ pub(super) enum Resolved<'a> {
 }
 
 impl AsFd for Resolved<'_> {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Node(node) => node.fd.as_fd(),
             Self::Opened(fd) => fd.as_fd(),

@@ -5,7 +5,8 @@ use dafs_proto::wire::{OpenFlags, SeekWhat, Stability, Status};
 
 use super::harness::*;
 use super::sieve_steps::serve;
-use crate::storage::file_system::Attempt;
+use crate::storage::file_system::{Attempt, FileSystem};
+use crate::storage::posix::open_for_tests;
 use crate::storage::*;
 
 /// Steps of one operation at most: all of a long path, or all nodes on both edges of a range.
@@ -225,6 +226,7 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
         let node = f.open("f", RWC).unwrap();
         f.write(node, 0, &[7; 5000]).unwrap();
         f.open("g", RWC).unwrap();
+        let other = f.open("h", RWC).unwrap();
         let root = f.open("", OpenFlags::READ.union(OpenFlags::DIRECTORY)).unwrap();
         let cut = RW.union(OpenFlags::TRUNCATE);
         let ops = [
@@ -242,8 +244,10 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
             FsOp::Append { node, from: vec![memory((1 << 20) + 1)], stability: Stability::Unstable },
             FsOp::Open { at: f.at("f"), flags: cut, mode: 0, admission: None },
             FsOp::Readdir { node: root, cookie: 0, size_max: 4096, attributes: true },
+            FsOp::Allocate { node, offset: 0, len: 2 << 20 },
             FsOp::Rename { from: f.at("g"), to: f.at("f"), replace: true },
-            FsOp::Remove { at: f.at("f"), directory: false },
+            FsOp::Allocate { node: other, offset: 0, len: 2 << 20 },
+            FsOp::Remove { at: f.at("h"), directory: false },
         ];
         let identity = f.identity.clone();
         for (index, op) in ops.into_iter().enumerate() {
@@ -257,6 +261,49 @@ fn what_takes_as_long_as_a_client_likes_is_left_to_threads() {
             }
         }
     }
+}
+
+// [STOR-194] [STOR-31]
+#[test]
+#[ignore = "needs dev-shm"]
+fn loop_changes_names_in_memory_where_that_frees_little() {
+    const ALLOCATED_MAX: usize = 1 << 20;
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut files = open_for_tests(directory.path(), false);
+    let identity = Identity { uid: 0, gid: 0, groups: Arc::new([]) };
+    let root = files.root();
+    let at = |name: &str| At { node: root, path: name.into() };
+    let path = |name: &str| directory.path().join(name);
+    let mut is_at_once = |op: FsOp| {
+        work::take();
+        match files.attempt(&identity, op) {
+            Attempt::Done(result) => result.map(|_| true),
+            Attempt::Job(_) | Attempt::Data(_) => Ok(false),
+        }
+    };
+    let remove = |name| FsOp::Remove { at: at(name), directory: false };
+    let rename = |from, to| FsOp::Rename { from: at(from), to: at(to), replace: true };
+    let create = |name| {
+        let flags = RWC.union(OpenFlags::TRUNCATE);
+        FsOp::Open { at: at(name), flags, mode: 0o644, admission: None }
+    };
+    assert_eq!(is_at_once(create("a")), Ok(true));
+    assert_eq!(is_at_once(rename("a", "b")), Ok(true));
+    assert!(path("b").exists() && !path("a").exists());
+    std::fs::write(path("most"), vec![1; ALLOCATED_MAX]).unwrap();
+    std::fs::write(path("more"), vec![1; ALLOCATED_MAX + 1]).unwrap();
+    // Nothing was done yet of what a thread is to do.
+    assert_eq!([is_at_once(remove("more")), is_at_once(rename("b", "more"))], [Ok(false); 2]);
+    assert_eq!([is_at_once(create("more")), is_at_once(create("b"))], [Ok(false); 2], "to cut is a thread's");
+    assert_eq!(std::fs::metadata(path("more")).unwrap().len(), ALLOCATED_MAX as u64 + 1);
+    assert_eq!(is_at_once(rename("b", "most")), Ok(true));
+    assert!(work::take() >= ALLOCATED_MAX / 4096, "what it frees counts");
+    let exchange = FsOp::Exchange { from: at("most"), to: at("more") };
+    assert_eq!(is_at_once(exchange), Ok(true), "that frees nothing");
+    assert_eq!(is_at_once(remove("more")), Ok(true));
+    assert_eq!(is_at_once(remove("more")), Err(Status::NOT_FOUND));
+    let mut names = std::fs::read_dir(directory.path()).unwrap();
+    assert!(names.next().is_some_and(|name| name.unwrap().file_name() == "most") && names.next().is_none());
 }
 
 // [STOR-20] The kernel keeps everybody from a file while it is cut, by whichever export.
@@ -292,7 +339,8 @@ fn last_close_of_unnamed_file_runs_on_a_thread() {
             f.storage.disposals() > before
         };
         let writer = f.open("f", RWC).unwrap();
-        f.write(writer, 0, &[1; 5000]).unwrap();
+        // More than a loop frees at once where files live in memory.
+        f.run(FsOp::Allocate { node: writer, offset: 0, len: 2 << 20 }).unwrap();
         let reader = f.open("f", OpenFlags::READ).unwrap();
         assert!(!slow(&mut f, reader), "{kind:?}: of what has a name");
         let nameless = f.open("f", OpenFlags::READ).unwrap();
@@ -301,7 +349,8 @@ fn last_close_of_unnamed_file_runs_on_a_thread() {
         assert!(slow(&mut f, nameless), "{kind:?}: of what may go with it");
         assert!(slow(&mut f, writer), "{kind:?}");
         // A handle that only names a file keeps all of it, too.
-        f.open("g", RWC).unwrap();
+        let long = f.open("g", RWC).unwrap();
+        f.run(FsOp::Allocate { node: long, offset: 0, len: 2 << 20 }).unwrap();
         let [named, nameless] = [(); 2].map(|()| f.lookup("g").unwrap());
         assert!(!slow(&mut f, named), "{kind:?}: of what has a name");
         let at = f.at("g");
