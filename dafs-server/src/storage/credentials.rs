@@ -225,8 +225,8 @@ fn set_fs_id(call: libc::c_long, id: u32) -> bool {
 }
 
 /// Modes are used as given: this thread's umask becomes 0, without touching other threads' where the kernel allows
-/// that, and not where it takes nothing from `mode`. Returns what it was, to be restored. Where it is every thread's it stays 0, for another
-/// may be making a file.
+/// that, and not where it takes nothing from `mode`. Returns what it was, to be restored. Where it is every thread's it stays 0, for
+/// another may be making a file.
 fn take_umask(mode: Mode) -> Option<Mode> {
     if UMASK.get().is_some_and(|known| !known.intersects(mode)) {
         return None;

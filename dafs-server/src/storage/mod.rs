@@ -492,8 +492,8 @@ pub trait Storage: Send {
     /// Starts what was submitted as one batch; called once per turn of the loop.
     fn flush(&mut self);
 
-    /// Whether [`Storage::flush`] and [`Storage::poll`] are called again and again, as by a loop that does not sleep: threads are then woken
-    /// only as they are needed. It is not so until this says it.
+    /// Whether [`Storage::flush`] and [`Storage::poll`] are called again and again, as by a loop that does not sleep: threads are then
+    /// woken only as they are needed. It is not so until this says it.
     fn watch(&mut self, watched: bool) {
         let _ = watched;
     }
