@@ -255,7 +255,7 @@ pub fn cpu_ns(id: &str) -> io::Result<u64> {
     Ok(cpu_ns)
 }
 
-/// Time that the process `id` has run on CPUs, up to now, with threads that have ended, in nanoseconds.
+/// Time that the process `id` has run on CPUs, with threads that have ended, in nanoseconds; of a thread that runs as of the last tick.
 pub fn cpu_ns_of(id: u32) -> io::Result<u64> {
     let id = libc::pid_t::try_from(id).map_err(io::Error::other)?;
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });

@@ -157,7 +157,8 @@ fn row(
     let ours = || rounds.clone().map(|(ours, _)| ours);
     let local = || rounds.clone().map(|(_, local)| local);
     let ratios = || rounds.clone().map(|(ours, local)| Unit::OpsPerS.ratio(ours.ops_per_s, local.ops_per_s));
-    let cpu = |end: usize| median(ours().map(|one| one.cpu_ns[end]).filter(|ns| !ns.is_nan()));
+    // The kernel counts by ticks that are longer than such a phase: only many of them together say something.
+    let cpu = |end: usize| mean(ours().map(|one| one.cpu_ns[end]).filter(|ns| !ns.is_nan()));
     Row {
         transport: name.to_owned(),
         name_op: Some(op),
@@ -171,10 +172,15 @@ fn row(
         ratio: median(ratios()),
         ratio_min: ratios().reduce(f64::min),
         ratio_max: ratios().reduce(f64::max),
-        cpu: CpuRow::of(0, cpu(0), cpu(1), median(local().map(|one| one.cpu_ns[0]))),
+        cpu: CpuRow::of(0, cpu(0), cpu(1), mean(local().map(|one| one.cpu_ns[0]))),
         ..Row::default()
     }
     .known_by(ours().map(|one| one.ops_per_s))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    (count > 0.0).then(|| sum / count)
 }
 
 /// Rates by requests in flight, of each subject, and as a level those of the local program.

@@ -122,9 +122,10 @@ struct Desk<T> {
 
 struct JobQueue<T> {
     jobs: Fair<Job<T>>,
-    /// Threads that sleep, and those of them, or just started, that were called and have not looked yet.
+    /// Threads that sleep, those of them that were woken, and those that were started; the latter two have not looked yet.
     idle_count: usize,
-    called_count: usize,
+    woken_count: usize,
+    starting_count: usize,
     /// Who took a job last, and when, until it sleeps.
     last: Option<(usize, Instant)>,
     /// Threads that have not ended.
@@ -136,13 +137,18 @@ struct JobQueue<T> {
 impl<T> JobQueue<T> {
     /// A thread is about to look for a job, or was with its last one not for long.
     fn is_attended(&self, now: Instant) -> bool {
-        self.called_count > 0
+        self.called() > 0
             || self.last.is_some_and(|(_, since)| now.saturating_duration_since(since) < PATIENCE)
     }
 
-    /// Threads that sleep and were not called.
+    /// Threads that are about to look.
+    fn called(&self) -> usize {
+        self.woken_count + self.starting_count
+    }
+
+    /// Threads that sleep and were not woken.
     fn sleeping(&self) -> usize {
-        self.idle_count.saturating_sub(self.called_count)
+        self.idle_count.saturating_sub(self.woken_count)
     }
 }
 
@@ -183,7 +189,8 @@ impl<T: Send + 'static> Pool<T> {
         let state = JobQueue {
             jobs: Fair::new(thread_count),
             idle_count: 0,
-            called_count: 0,
+            woken_count: 0,
+            starting_count: 0,
             last: None,
             alive_count: 0,
             closed: false,
@@ -276,9 +283,9 @@ impl<T: Send + 'static> Pool<T> {
     fn call(&mut self, count: usize) {
         let mut state = lock(&self.desk.state);
         let waiting = self.desk.waiting.load(Ordering::Relaxed);
-        let count = count.min(waiting.saturating_sub(state.called_count));
+        let count = count.min(waiting.saturating_sub(state.called()));
         let woken = count.min(state.sleeping());
-        state.called_count += woken;
+        state.woken_count += woken;
         drop(state);
         (0..woken).for_each(|_| self.desk.work.notify_one());
         let room = self.thread_count.saturating_sub(self.threads.len());
@@ -308,14 +315,14 @@ impl<T: Send + 'static> Pool<T> {
         let desk = Arc::clone(&self.desk);
         let number = self.threads.len();
         let mut state = lock(&desk.state);
-        (state.alive_count, state.called_count) = (state.alive_count + 1, state.called_count + 1);
+        (state.alive_count, state.starting_count) = (state.alive_count + 1, state.starting_count + 1);
         drop(state);
         let name = format!("dafs-disk-{number}");
         match std::thread::Builder::new().name(name).spawn(move || desk.run(number)) {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
                 let mut state = lock(&self.desk.state);
-                (state.alive_count, state.called_count) = (state.alive_count - 1, state.called_count - 1);
+                (state.alive_count, state.starting_count) = (state.alive_count - 1, state.starting_count - 1);
                 drop(state);
                 tracing::warn!(%error, threads = self.threads.len(), "cannot start a storage thread")
             }
@@ -356,7 +363,7 @@ impl<T: Send + 'static> Desk<T> {
     /// somebody waits for the result, and others for the thread.
     fn run(&self, number: usize) {
         let mut state = lock(&self.state);
-        state.called_count = state.called_count.saturating_sub(1);
+        state.starting_count -= 1;
         loop {
             let Some((ticket, job)) = state.jobs.take() else {
                 if state.closed && state.jobs.is_empty() {
@@ -370,52 +377,49 @@ impl<T: Send + 'static> Desk<T> {
                 state.idle_count += 1;
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle_count -= 1;
-                state.called_count = state.called_count.saturating_sub(1);
+                state.woken_count = state.woken_count.saturating_sub(1);
                 continue;
             };
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.taken.fetch_add(1, Ordering::Relaxed);
             state.last = Some((number, Instant::now()));
             drop(state);
-            let (more, is_told) = self.carry_out(job);
+            let more = self.carry_out(job);
             state = lock(&self.state);
             state.jobs.done(ticket);
+            // What had to leave a thread to others may run now: this one looks for it next. The last to go lets the rest see that all is
+            // done.
+            if state.closed {
+                self.work.notify_all();
+            }
             if let Some((domain, job)) = more {
                 state.jobs.push(Ticket { domain: Some(domain), ..ticket }, job);
                 self.waiting.fetch_add(1, Ordering::Relaxed);
-            }
-            // What had to leave a thread to others may run now: where the collector has a result, it sees to that; else somebody who sleeps
-            // does. The last to go lets the rest see that all is done.
-            if state.closed {
-                self.work.notify_all();
-            } else if !is_told && !state.jobs.is_empty() && state.sleeping() > 0 {
-                state.called_count += 1;
-                self.work.notify_one();
+                // This one may find another job, and nobody was called for that which is new.
+                if state.sleeping() > 0 {
+                    state.woken_count += 1;
+                    self.work.notify_one();
+                }
             }
         }
     }
 
-    /// What is left of the job, and whether the collector has its result.
-    fn carry_out(&self, job: Job<T>) -> (Option<(FaultDomain, Job<T>)>, bool) {
+    /// What is left of the job.
+    fn carry_out(&self, job: Job<T>) -> Option<(FaultDomain, Job<T>)> {
         match job {
             Job::Work(work, panicked) => {
                 let result = match catch_unwind(AssertUnwindSafe(work)) {
-                    Ok(Ran::Beyond(domain, work)) => {
-                        return (Some((domain, Job::Work(work, panicked))), false);
-                    }
+                    Ok(Ran::Beyond(domain, work)) => return Some((domain, Job::Work(work, panicked))),
                     Ok(Ran::Done(result)) => result,
                     Err(_) => panicked,
                 };
                 // The collector lives as long as the pool.
                 let _ = self.done.send(result);
                 self.wake.raise();
-                (None, true)
             }
-            Job::Dispose(value) => {
-                drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
-                (None, false)
-            }
+            Job::Dispose(value) => drop(catch_unwind(AssertUnwindSafe(|| drop(value)))),
         }
+        None
     }
 }
 
