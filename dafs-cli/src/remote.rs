@@ -12,6 +12,9 @@ use dafs_stripe::Volume;
 
 use crate::report::{Failure, Failures, Result, lock};
 
+/// Requests that are asked for to be in flight where a server may be far away. Over shared memory and RDMA each costs a buffer.
+const CREDITS_FAR: u16 = 256;
+
 /// Sessions of this command, one for each server.
 pub(crate) struct Remotes {
     config: Config,
@@ -44,7 +47,12 @@ impl Remotes {
         if let Some((_, session)) = open.iter().find(|(known, _)| *known == server) {
             return Ok(session.clone());
         }
-        let session = Session::connect_url(&server, &self.config)
+        let credits = match url.scheme {
+            Scheme::Shm | Scheme::Verbs => self.config.credits,
+            Scheme::Any | Scheme::Tcp | Scheme::Sim => CREDITS_FAR,
+        };
+        let config = Config { credits, ..self.config.clone() };
+        let session = Session::connect_url(&server, &config)
             .map_err(|error| Failure::at("connect to", &server, &error))?;
         open.push((server, session.clone()));
         Ok(session)

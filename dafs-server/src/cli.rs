@@ -133,7 +133,7 @@ pub struct Settings {
     /// Sessions at once [default: 4096]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub sessions_max: Option<u64>,
-    /// Outstanding requests of one session [default: 64]
+    /// Outstanding requests of one session [default: 256; over shm and RDMA, where each has a buffer, 64]
     #[arg(long, value_name = "COUNT", help_heading = LIMITS)]
     pub slots_max: Option<u64>,
     /// Open handles of one session [default: 65536]

@@ -54,6 +54,8 @@ pub struct Config {
     pub sessions_max: u32,
     /// Slots of one session: requests outstanding at most.
     pub slots_max: u16,
+    /// The same over shm and RDMA, where each slot costs a buffer of a message's size.
+    pub buffered_slots_max: u16,
     /// Operations in flight of all sessions together: the budget that credits share out.
     pub operations_max: u32,
     /// Open handles of one session.
@@ -114,7 +116,8 @@ impl Default for Config {
             workers: 1,
             poll: WaitPolicy::Adaptive,
             sessions_max: 4096,
-            slots_max: 64,
+            slots_max: 256,
+            buffered_slots_max: 64,
             operations_max: 4096,
             handles_max: 1 << 16,
             inline_max: 16 << 10,
@@ -156,7 +159,8 @@ impl Config {
         }
         compare! {
             self, new, Self;
-            workers "--workers", poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max", operations_max "--operations-max",
+            workers "--workers", poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max",
+            buffered_slots_max "--slots-max", operations_max "--operations-max",
             handles_max "--handles-max", inline_max "--inline-max", transfer_size_max "--transfer-size-max",
             buffers_size_max "--buffers-size-max", buffer_sizes "--buffer-sizes", buffers_kept_max "--buffers-kept-max",
             pipeline_depth "--pipeline-depth", chunk_size "--chunk-size", lease_ms "--lease-ms",
@@ -180,6 +184,8 @@ impl Config {
             filter "--log", format "--log-format", lines_max "--log-lines-max",
             ;
         }
+        // Some set several.
+        changed.dedup();
         changed
     }
 

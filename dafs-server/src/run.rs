@@ -193,7 +193,7 @@ fn listen(
         recv_payload_max: write_inline_max(config, address),
         recv_depth: recv_depth(config, address),
         send_payload_max: config.inline_max.max(PAYLOAD_MIN),
-        send_depth_max: config.slots_max.saturating_add(SPARE_RECEIVES),
+        send_depth_max: slots_max(config, address).saturating_add(SPARE_RECEIVES),
         rdma_depth: 256,
         wait: config.poll,
         ..ConnectParams::default()
@@ -244,11 +244,18 @@ fn cannot_listen(address: &Address, error: ConnectError) -> anyhow::Error {
 
 /// Messages that a connection is ready to hold. Over RDMA the device keeps queues for them, idle or not.
 fn recv_depth(config: &Config, address: &Address) -> u16 {
+    let slots = slots_max(config, address);
     match address {
-        Address::Verbs(_) if config.slots_max <= Config::default().slots_max => {
-            config.slots_max.min(VERBS_RECV_DEPTH)
-        }
-        _ => config.slots_max.saturating_add(SPARE_RECEIVES),
+        Address::Verbs(_) if slots <= Config::default().buffered_slots_max => slots.min(VERBS_RECV_DEPTH),
+        _ => slots.saturating_add(SPARE_RECEIVES),
+    }
+}
+
+/// Requests that a session over a listener may have outstanding.
+fn slots_max(config: &Config, address: &Address) -> u16 {
+    match address {
+        Address::Tcp(_) => config.slots_max,
+        _ => config.slots_max.min(config.buffered_slots_max),
     }
 }
 

@@ -101,7 +101,10 @@ impl Config {
         set(&mut config.sessions_max, "--sessions-max", settings.sessions_max, 1..=1_000_000, "")?;
         let mut slots_max = u32::from(config.slots_max);
         set(&mut slots_max, "--slots-max", settings.slots_max, 1..=1024, "")?;
-        config.slots_max = u16::try_from(slots_max).unwrap_or(u16::MAX);
+        if settings.slots_max.is_some() {
+            config.slots_max = u16::try_from(slots_max).unwrap_or(u16::MAX);
+            config.buffered_slots_max = config.slots_max;
+        }
         set(&mut config.handles_max, "--handles-max", settings.handles_max, 1..=1_000_000, "")?;
         set(&mut config.operations_max, "--operations-max", settings.operations_max, 1..=1_000_000, "")?;
         set(&mut config.inline_max, "--inline-max", bytes(settings.inline_max), 1024..=1 << 20, "bytes")?;

@@ -103,7 +103,7 @@ fn config_of_the_smallest_command_has_the_defaults() {
     let defaults = Config::default();
     assert_eq!(config.listeners, [tcp("127.0.0.1:12049"), Address::Shm("/run/dafs/dafs.sock".into())]);
     assert_eq!(config.poll, WaitPolicy::Adaptive);
-    assert_eq!((config.slots_max, config.operations_max, config.inline_max), (64, 4096, 16_384));
+    assert_eq!((config.slots_max, config.operations_max, config.inline_max), (256, 4096, 16_384));
     assert_eq!(config.transfer_size_max, defaults.transfer_size_max);
     assert_eq!(config.metrics_address, None);
     assert!(config.calibrate && !config.direct_io);

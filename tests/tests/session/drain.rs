@@ -80,7 +80,7 @@ impl Untaken {
     fn start(on: On, drain_ms: u32) -> (Harness, Self) {
         let harness = Harness::start_with(on, |config| {
             config.drain_ms = drain_ms;
-            config.slots_max = Self::COUNT;
+            (config.slots_max, config.buffered_slots_max) = (Self::COUNT, Self::COUNT);
             config.inline_max = 64 << 10;
         });
         let reconnect = ReconnectPolicy { attempts_max: 2, ..ReconnectPolicy::default() };
