@@ -165,19 +165,25 @@ fn task_is_woken_when_its_operation_has_ended(on: On) {
 // [CLI-192]
 fn task_taking_over_an_operation_is_woken_instead(on: On) {
     let harness = Harness::start(on);
-    let session = harness.session();
+    let (holder, session) = (harness.session(), harness.session());
+    let open = |session: &Session| {
+        session.mount("data").unwrap().open_with("f", OpenOptions::new().write(true).create(true)).unwrap()
+    };
+    let (held, file) = (open(&holder), open(&session));
+    held.lock(0..1, LockKind::Exclusive).unwrap();
     let completions = session.completions().unwrap();
     let (first, second) = (Arc::new(Flag::default()), Arc::new(Flag::default()));
-    // The reply is not taken before a turn.
-    let mut ping = pin!(session.submit_ping());
+    // It cannot end yet.
+    let mut lock = pin!(file.submit_lock(0..1, LockKind::Exclusive));
     for flag in [&first, &second] {
         let waker = Arc::clone(flag).into();
-        assert!(ping.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(lock.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
+    held.unlock(0..1).unwrap();
     until_woken(&completions, &second);
     assert!(!first.0.load(Ordering::SeqCst) && Arc::strong_count(&first) == 1);
     let waker = Arc::clone(&second).into();
-    assert!(ping.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    assert!(lock.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
 }
 
 // [CLI-187] [CLI-188]
