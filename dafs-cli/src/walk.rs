@@ -77,6 +77,8 @@ enum State {
     Opening(Option<Pending<Came>>),
     Listing(Box<Listed>, Option<Pending<Came>>),
     Listed(Box<Listed>),
+    /// It was taken, and there is more of it; its turn comes when those behind it on the stack are gone.
+    Rest(Box<Listed>),
     Failed(Error),
 }
 
@@ -135,7 +137,7 @@ impl Walk {
             };
             let Node { above, name, state } = node;
             let listed = match state {
-                State::Listed(listed) => Ok(listed),
+                State::Listed(listed) | State::Rest(listed) => Ok(listed),
                 State::Failed(error) => Err(error),
                 State::Waiting | State::Opening(_) | State::Listing(..) => continue,
             };
@@ -153,13 +155,16 @@ impl Walk {
 
     /// Comes back to a directory that was taken, behind this entry, when those have been that are entered from now on.
     pub(crate) fn come_back(&mut self, mut listed: Box<Listed>, cookie: u64) {
-        listed.rest = Some(cookie);
+        (listed.rest, listed.size) = (Some(cookie), 0);
         let (above, name) = (Arc::clone(&listed.folder), PathBuf::new());
-        self.stack.push(Node { above, name, state: State::Listed(listed) });
+        self.stack.push(Node { above, name, state: State::Rest(listed) });
     }
 
     /// The place of a directory that is known and whose turn it is.
     fn first_known(&self) -> Option<usize> {
+        if matches!(self.stack.last()?.state, State::Rest(_)) {
+            return Some(self.stack.len() - 1);
+        }
         let begin = match self.wanted.order {
             Order::Names => self.stack.len().saturating_sub(1),
             Order::Any => self.stack.len().saturating_sub(AHEAD_MAX),
@@ -272,7 +277,7 @@ impl Node {
     fn pending(&mut self) -> Option<&mut Option<Pending<Came>>> {
         match &mut self.state {
             State::Opening(pending) | State::Listing(_, pending) => Some(pending),
-            State::Waiting | State::Listed(_) | State::Failed(_) => None,
+            State::Waiting | State::Listed(_) | State::Rest(_) | State::Failed(_) => None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The options of `distance`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -15,6 +17,9 @@ pub struct DistanceOptions {
     /// Directories of the tree.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "COUNT")]
     pub directories: u32,
+    /// Measure this `dafs` [default: the one beside this program, brought up to date].
+    #[arg(long, value_name = "FILE")]
+    pub command: Option<PathBuf>,
 }
 
 fn parse_ms(text: &str) -> Result<f64, String> {

@@ -56,7 +56,10 @@ struct Times {
 }
 
 pub(super) fn run(bench: &mut Bench<'_>, options: &DistanceOptions) -> anyhow::Result<()> {
-    let command = server::find_program("dafs", |line| bench.progress.say(line))?;
+    let command = match &options.command {
+        Some(command) => command.clone(),
+        None => server::find_program("dafs", |line| bench.progress.say(line))?,
+    };
     bench.progress.doing("making a tree");
     let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
     let tree = Tree::make(&scratch.path().join("tree"), options)?;
