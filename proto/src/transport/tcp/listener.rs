@@ -13,7 +13,7 @@ use slab::Slab;
 use smallvec::smallvec;
 use socket2::{Socket, Type};
 
-use super::super::util::{Waiting, gives_way};
+use super::super::util::{Home, Waiting, gives_way};
 use super::super::{
     Address, ConnectParams, Endpoint, EventFds, Listener, PeerFault, TransportError, WaitPolicy,
 };
@@ -36,6 +36,8 @@ const LISTENING: Token = Token(usize::MAX - 1);
 /// A listening socket and the handshakes that came in through it, behind one descriptor.
 pub struct TcpListener {
     pub(super) socket: std::net::TcpListener,
+    // Who shuts a socket down does so for the processes that share it.
+    home: Home,
     address: Address,
     // Watches `socket` and the sockets in `handshakes`, edge-triggered.
     poll: Poll,
@@ -88,6 +90,7 @@ impl TcpListener {
         poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), LISTENING, Interest::READABLE)?;
         Ok(Self {
             address: Address::Tcp(socket.local_addr()?),
+            home: Home::here(),
             socket,
             poll,
             events: Events::with_capacity(ACCEPTS_AT_ONCE),
@@ -282,8 +285,11 @@ impl Handshake {
 }
 
 impl Drop for TcpListener {
-    /// Its place is free at once, also where a child of this process has the descriptor for a while.
+    /// Its place is free at once, also where a child of this process has the descriptor for a while. In a child it stays the parent's.
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return;
+        }
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
