@@ -70,11 +70,15 @@ fn own(name: &str) -> PathBuf {
 
 /// Runs a program of these tests: optimized, and with sanitizers, on both exports. With clang too where that is.
 fn check_program(on: On, name: &str) {
+    check_program_with(on, name, &SANITIZERS);
+}
+
+fn check_program_with(on: On, name: &str, sanitizers: &[&'static str]) {
     let server = Program::start(on, &[]);
     let directory = tempfile::tempdir().unwrap();
     let url = server.url().to_owned();
     let mut ways =
-        vec![("cc", vec!["-std=gnu11", "-O2"]), ("cc", [&["-std=gnu11", "-g"][..], &SANITIZERS].concat())];
+        vec![("cc", vec!["-std=gnu11", "-O2"]), ("cc", [&["-std=gnu11", "-g"][..], sanitizers].concat())];
     ways.extend(has("clang").then(|| ("clang", vec!["-std=gnu11", "-O2"])));
     for (number, (compiler, flags)) in ways.into_iter().enumerate() {
         let program = directory.path().join(format!("{name}-{number}"));
@@ -109,7 +113,8 @@ fn wrong_arguments_are_errors_and_never_more(on: On) {
 
 // [CLI-43]
 fn child_of_a_fork_is_refused_and_its_parent_goes_on(on: On) {
-    check_program(on, "forks");
+    // The address sanitizer of GCC 12 takes none of its own locks over a fork: there a child of any program with threads may hang in malloc.
+    check_program_with(on, "forks", &["-fsanitize=undefined", "-fno-sanitize-recover=all"]);
 }
 
 fn threads_share_a_session_whose_connection_breaks(on: On) {

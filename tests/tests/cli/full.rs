@@ -86,6 +86,12 @@ impl Drop for Mounted {
     }
 }
 
+/// Frees what a file fills. It is cut, since a child that another test has forked may have it open until its exec, and so keep one that is
+/// removed.
+pub(crate) fn give_room(filler: &Path) {
+    fs::write(filler, b"").unwrap();
+}
+
 pub(crate) fn mount(options: &[&str], at: &Path) -> Mounted {
     let output = Command::new("mount").args(options).arg(at).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -221,7 +227,7 @@ fn lock_that_cannot_be_written_is_held_by_nobody(on: On) {
     assert_eq!(raw.receive().unwrap().header.status, Status::NO_SPACE);
     assert_eq!(beside.test_lock(refused.clone(), LockKind::Exclusive).unwrap(), None);
     dafs(["lock", "--persistent", &world.url("data/other"), "true"]).failed(1, &["cannot lock"]);
-    fs::remove_file(&filler).unwrap();
+    give_room(&filler);
     file.lock_with(refused.clone(), LockKind::Exclusive, persistent).unwrap();
     assert!(beside.test_lock(refused, LockKind::Exclusive).unwrap().is_some());
     dafs(["lock", "--persistent", "--no-wait", &world.url("data/other"), "true"]).succeeded();
@@ -246,7 +252,7 @@ fn fence_that_finds_no_room_says_so(on: On) {
     assert_eq!(refused.and_then(|error| error.status()), Some(Status::NO_SPACE));
     let url = world.url("data");
     dafs(["fence", "add", "--client", &"07".repeat(16), &url]).failed(1, &["no space left on device"]);
-    fs::remove_file(&filler).unwrap();
+    give_room(&filler);
     dafs(["fence", "add", "--client", &"08".repeat(16), &url]).succeeded();
 }
 
@@ -278,7 +284,7 @@ fn unlock_that_cannot_be_written_is_written_later(on: On) {
     let unlocked = file.unlock(GUARDED);
     assert!(unlocked.as_ref().is_err_and(|error| error.status() == Some(Status::NO_SPACE)), "{unlocked:?}");
     beside.lock(GUARDED, LockKind::Exclusive).unwrap();
-    fs::remove_file(&filler).unwrap();
+    give_room(&filler);
     // What is written of another file.
     let another = session.mount("data").unwrap().create("another").unwrap();
     another.lock_with(0..1, LockKind::Exclusive, persistent).unwrap();

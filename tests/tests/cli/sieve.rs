@@ -137,7 +137,7 @@ fn sieved_list_without_room_stops_and_leaves_the_gaps(on: On) {
         }
     }
     // Room that is made is used.
-    fs::remove_file(&filler).unwrap();
+    crate::full::give_room(&filler);
     let parts = parts(hole - 1024, behind + 1024);
     file.set_sieve(Sieve::On);
     assert_eq!(write(&file, &parts, 99).unwrap(), 32 * parts.len());
