@@ -22,7 +22,8 @@ macro_rules! on_each_provider {
     };
 }
 
-/// As [`on_each_provider`], on verbs only: for what is chosen of a suite whose other tests an emulated device cannot run.
+/// As [`on_each_provider`], on verbs only: for what is chosen of a suite whose other tests an emulated device cannot run, or which do the
+/// same over every transport: an emulated machine is slow.
 #[macro_export]
 macro_rules! on_verbs {
     ($($name:ident),* $(,)?) => {

@@ -30,6 +30,9 @@ pub(crate) const IN_GUEST: &str = "in row verbs";
 /// The guest's device, as rdma-vm makes it.
 const DEVICE_ADDRESS: &str = "10.9.9.1";
 
+/// Boots a guest, seen from the root of the repository.
+const RDMA_VM: &str = "tests/rdma-vm/rdma-vm";
+
 /// Bound on one guest, boot included: some four times what an idle machine takes, for one that is busy is not one that hangs.
 const GUEST_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 
@@ -68,36 +71,23 @@ pub(crate) struct Done {
     pub(crate) stderr: String,
 }
 
-/// How a guest went.
-#[derive(Debug)]
-pub(crate) enum Guest {
-    /// The machine cannot have one: why.
-    Unavailable(String),
-    /// One entry per job.
-    Ran(Vec<Done>),
-}
-
-/// Runs all jobs in one guest. What the guest itself says goes to `log`; results pass through `directory`, which is emptied.
-pub(crate) fn run(
-    root: &Path,
-    jobs: &[Job],
-    may_install: bool,
-    directory: &Path,
-    log: &Log,
-) -> Result<Guest> {
-    let rdma_vm = root.join("tests/rdma-vm/rdma-vm");
-    let mut prepare = Command::new(&rdma_vm);
+/// Installs and unpacks what a guest needs. Returns why there can be none, if so.
+pub(crate) fn prepare(root: &Path, may_install: bool, log: &Log) -> Result<Option<String>> {
+    let mut prepare = Command::new(root.join(RDMA_VM));
     prepare.args((!may_install).then_some("-n")).arg("-p");
     let prepared = process::run(prepare, VERBS, log, PREPARE_TIME_MAX)?;
-    if !prepared.end.is_success() {
-        return Ok(Guest::Unavailable(obstacle(&prepared.end, &log.stderr_text())));
-    }
+    Ok((!prepared.end.is_success()).then(|| obstacle(&prepared.end, &log.stderr_text())))
+}
+
+/// Runs all jobs in one guest that was prepared, and returns an entry for each. What the guest itself says goes to `log`; results pass
+/// through `directory`, which is emptied.
+pub(crate) fn run(root: &Path, jobs: &[Job], directory: &Path, log: &Log) -> Result<Vec<Done>> {
     let _ = fs::remove_dir_all(directory);
     let create = || format!("cannot write {}", directory.display());
     fs::create_dir_all(directory).with_context(create)?;
     let script = directory.join("run.sh");
     fs::write(&script, format!("{FILE_SYSTEM}{}", script_of(jobs, directory))).with_context(create)?;
-    let mut command = Command::new(&rdma_vm);
+    let mut command = Command::new(root.join(RDMA_VM));
     command.arg("-n").arg("-t").arg(GUEST_TIME_MAX.as_secs().to_string());
     command.arg("-k").arg(directory.join("console.log")).arg("-w").arg(directory);
     command.arg("--").arg("sh").arg(&script).current_dir(root);
@@ -108,7 +98,7 @@ pub(crate) fn run(
         true => outcome.end,
         false => End::NotStarted(obstacle(&outcome.end, &log.stderr_text())),
     };
-    Ok(Guest::Ran((0..jobs.len()).map(|number| collect(directory, number, &end)).collect()))
+    Ok((0..jobs.len()).map(|number| collect(directory, number, &end)).collect())
 }
 
 /// Why a guest is not to be had, in a line.
@@ -216,14 +206,13 @@ mod tests {
     fn run_without_rdma_vm_says_why() {
         let directory = scratch("absent");
         let log = Log::new(&directory, "verbs");
-        let guest = run(&directory, &[], false, &directory.join("out"), &log).unwrap();
-        let Guest::Unavailable(why) = guest else { panic!("{guest:?}") };
+        let why = prepare(&directory, false, &log).unwrap().unwrap();
         assert!(why.contains("rdma-vm"), "{why}");
         fs::remove_dir_all(directory).unwrap();
     }
 
-    /// A guest whose rdma-vm is this script, which gets what the real one does, and one job.
-    fn run_by(name: &str, rdma_vm: &str) -> Guest {
+    /// A guest whose rdma-vm is this script, which gets what the real one does, and one job: what became of that, or why there is none.
+    fn run_by(name: &str, rdma_vm: &str) -> std::result::Result<Vec<Done>, String> {
         let root = scratch(name);
         let place = root.join("tests/rdma-vm");
         fs::create_dir_all(&place).unwrap();
@@ -233,15 +222,17 @@ mod tests {
         shell.args(["-c", write, "sh"]).arg(place.join("rdma-vm")).arg(rdma_vm);
         assert!(shell.status().unwrap().success());
         let log = Log::new(&root, "verbs");
-        let guest = run(&root, &[job("/bin/true", &["a"])], false, &root.join("out"), &log).unwrap();
+        let ran = match prepare(&root, false, &log).unwrap() {
+            Some(why) => Err(why),
+            None => Ok(run(&root, &[job("/bin/true", &["a"])], &root.join("out"), &log).unwrap()),
+        };
         fs::remove_dir_all(root).unwrap();
-        guest
+        ran
     }
 
     #[test]
     fn guest_that_cannot_be_prepared_is_no_failure() {
-        let guest = run_by("unprepared", "echo 'rdma-vm: needs qemu' >&2; exit 1");
-        let Guest::Unavailable(why) = guest else { panic!("{guest:?}") };
+        let why = run_by("unprepared", "echo 'rdma-vm: needs qemu' >&2; exit 1").unwrap_err();
         assert_eq!(why, "no guest: needs qemu");
     }
 
@@ -251,8 +242,7 @@ mod tests {
         for (name, end) in
             [("panic", "echo 'Kernel panic' >&2; exit 1"), ("hang", "exit 124"), ("quiet", "exit 0")]
         {
-            let guest = run_by(name, &format!("{prepares}; {end}"));
-            let Guest::Ran(done) = guest else { panic!("{guest:?}") };
+            let done = run_by(name, &format!("{prepares}; {end}")).unwrap();
             let [Done { outcome, .. }] = &done[..] else { panic!("{done:?}") };
             assert!(outcome.end.describe().contains("no guest: "), "{name}: {}", outcome.end.describe());
         }
@@ -261,9 +251,9 @@ mod tests {
     #[test]
     fn guest_runs_what_it_is_given() {
         // The last of its arguments is the script.
-        let guest =
-            run_by("runs", r#"case "$*" in *-p) exit 0; esac; for last; do :; done; sed 1,1d "$last" | sh"#);
-        let Guest::Ran(done) = guest else { panic!("{guest:?}") };
+        let done =
+            run_by("runs", r#"case "$*" in *-p) exit 0; esac; for last; do :; done; sed 1,1d "$last" | sh"#)
+                .unwrap();
         assert_eq!(done[0].outcome.end, End::Exit(0), "{}", done[0].stderr);
     }
 

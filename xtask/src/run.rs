@@ -1,5 +1,7 @@
 //! Runs what was selected and gathers the table.
 
+mod in_guest;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use self::in_guest::run_guest;
 use crate::TestArgs;
 use crate::checks::{self, CARGO_TIME_MAX, CHECKS, Check, Checked};
-use crate::guest::{self, Guest, Job, VERBS};
-use crate::judge::{explains_no_tests, judge, judge_job, leave_out};
+use crate::guest::{self, Job, VERBS};
+use crate::judge::{explains_no_tests, judge};
 use crate::libtest;
 use crate::packages::{self, NEEDS, Supplier};
 use crate::places::Places;
@@ -113,7 +116,42 @@ impl<'a> Runner<'a> {
         })
     }
 
+    /// The suites that have tests for the guest come first, so that it can run beside the others: it is slow, and has a machine of its own.
     fn run_suites(&mut self, suites: &[&Suite], programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
+        let mut first = Vec::new();
+        let mut rest = Vec::new();
+        for suite in suites {
+            if self.has_tests_for_guest(suite, programs)? { first.push(*suite) } else { rest.push(*suite) }
+        }
+        self.run_in_order(&first, programs)?;
+        let jobs = std::mem::take(&mut self.guest_jobs);
+        if self.prepare_guest(&jobs)? {
+            let (root, directory, start) = (&self.workspace.root, self.log_directory.clone(), self.start);
+            std::thread::scope(|scope| {
+                let guest = scope.spawn(|| run_guest(root, &jobs, &directory, start));
+                self.run_in_order(&rest, programs)?;
+                let ran = guest.join().unwrap_or_else(|_| bail!("the thread of the guest panicked"))?;
+                self.finish_guest(&jobs, &ran)
+            })?;
+        } else {
+            self.run_in_order(&rest, programs)?;
+        }
+        // Tests that name no provider may need the device too.
+        let late = std::mem::take(&mut self.guest_jobs);
+        if self.prepare_guest(&late)? {
+            let ran = run_guest(&self.workspace.root, &late, &self.log_directory, self.start)?;
+            self.finish_guest(&late, &ran)?;
+        }
+        if jobs.is_empty() && late.is_empty() {
+            self.explain_no_guest();
+        }
+        if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
+            self.run_doctests()?;
+        }
+        Ok(())
+    }
+
+    fn run_in_order(&mut self, suites: &[&Suite], programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
         for suite in suites {
             self.run_suite(suite, programs)?;
             if crate::probe::is_root()
@@ -121,10 +159,6 @@ impl<'a> Runner<'a> {
             {
                 self.run_suite_as_user(suite, programs, &row)?;
             }
-        }
-        self.run_guest()?;
-        if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
-            self.run_doctests()?;
         }
         Ok(())
     }
@@ -337,77 +371,6 @@ impl<'a> Runner<'a> {
         self.verbs_obstacle = headers.err();
         self.features = Some(chosen.clone());
         chosen
-    }
-
-    /// Keeps back the ignored tests that need an RDMA device, where the machine offers none; returns the others.
-    fn leave_to_guest(
-        &mut self,
-        suite: &Suite,
-        program: &Path,
-        row: &mut Row,
-        ignored: Vec<(String, String)>,
-    ) -> Vec<(String, String)> {
-        if self.supplier.supply(guest::DEVICE).is_ok() {
-            return ignored;
-        }
-        let needs_device = |reason: &str| {
-            packages::need_named_in(reason).is_some_and(|need| guest::SUPPLIED.contains(&need))
-        };
-        let (ours, others): (Vec<_>, Vec<_>) =
-            ignored.into_iter().partition(|(_, reason)| needs_device(reason));
-        if !ours.is_empty() {
-            let tests: Vec<String> = ours.into_iter().map(|(test, _)| test).collect();
-            for test in &tests {
-                row.cell(suite::column_of(test)).elsewhere = Some(guest::IN_GUEST);
-            }
-            self.guest_jobs.push(Job {
-                suite: suite.name.clone(),
-                directory: suite.directory.clone(),
-                version: suite.version.clone(),
-                program: program.to_owned(),
-                tests,
-            });
-        }
-        others
-    }
-
-    /// The row `verbs`: what the suites left to the guest. It appears in every full run, and wherever something waits.
-    fn run_guest(&mut self) -> Result<()> {
-        let column = suite::column_of("verbs::");
-        let jobs = std::mem::take(&mut self.guest_jobs);
-        let mut row = Row::new(VERBS);
-        if jobs.is_empty() {
-            let is_full =
-                self.args.suite.is_empty() && self.args.filter.is_none() && self.wants_column(column);
-            if is_full {
-                let has_device = self.supplier.supply(guest::DEVICE).is_ok();
-                let why =
-                    if has_device { "its tests ran on the machine's device" } else { "no test waits for it" };
-                row.cell(column).not_run =
-                    Some(self.verbs_obstacle.clone().unwrap_or_else(|| why.to_owned()));
-                self.finish(row, None, Duration::ZERO);
-            }
-            return Ok(());
-        }
-        self.announce(VERBS);
-        let start = Instant::now();
-        let log = Log::new(&self.log_directory, VERBS);
-        let directory = self.log_directory.join("guest");
-        match guest::run(&self.workspace.root, &jobs, !self.args.no_install, &directory, &log)? {
-            Guest::Unavailable(why) => leave_out(row.cell(column), &jobs, why),
-            Guest::Ran(done) => {
-                let mut whole = (log.stdout_text(), log.stderr_text());
-                for (job, done) in jobs.iter().zip(&done) {
-                    judge_job(&mut row, job, done);
-                    whole.0.push_str(&done.stdout);
-                    whole.1.push_str(&done.stderr);
-                }
-                fs::write(&log.stdout, whole.0)?;
-                fs::write(&log.stderr, whole.1)?;
-            }
-        }
-        self.finish(row, Some(&log), start.elapsed());
-        Ok(())
     }
 
     fn run_doctests(&mut self) -> Result<()> {

@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
+use dafs_tests::{on_sockets, on_verbs};
 
 use crate::programs::{World, command, dafs};
 
-on_each_provider![
+on_sockets! {
     ls_lists_names_sorted_and_byte_for_byte,
     ls_json_tells_the_directory_of_each_name,
     ls_long_shows_what_ls_shows,
@@ -31,7 +31,15 @@ on_each_provider![
     df_shows_every_export,
     questions_about_the_server_are_answered,
     devices_are_listed_with_their_limits,
-];
+}
+
+on_verbs! {
+    ls_of_a_large_directory_lists_every_name_once,
+    cat_writes_any_range,
+    rm_removes_trees_and_never_follows_links,
+    questions_about_the_server_are_answered,
+    devices_are_listed_with_their_limits,
+}
 
 #[test]
 fn dissector_is_printed_whole_and_its_help_says_where_it_goes() {

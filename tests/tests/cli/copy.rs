@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
+use dafs_tests::{on_sockets, on_verbs};
 
 use crate::programs::{World, command, dafs};
 use crate::trees::{self, SPARSE_SIZE, allocated, assert_same_data, assert_same_tree, look};
 
-on_each_provider![
+on_sockets! {
     copy_of_a_nasty_tree_and_back_keeps_everything,
     copy_between_exports_keeps_everything,
     copy_within_a_server_leaves_the_data_there,
@@ -27,7 +27,14 @@ on_each_provider![
     copy_makes_directories_and_links_durable_unless_told_not_to,
     copy_through_a_crash_of_the_server_loses_nothing,
     copy_through_a_crash_leaves_no_old_content,
-];
+}
+
+on_verbs! {
+    copy_of_a_nasty_tree_and_back_keeps_everything,
+    copy_between_exports_keeps_everything,
+    copy_by_each_method_is_the_same,
+    copy_through_a_crash_of_the_server_loses_nothing,
+}
 
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {
     let world = World::start(on);

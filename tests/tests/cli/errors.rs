@@ -7,12 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
 use dafs_tests::program::{Signal, signal};
+use dafs_tests::{on_sockets, on_verbs};
 
 use crate::programs::{World, command, dafs};
 
-on_each_provider![
+on_sockets! {
     export_that_demands_a_key_is_there_only_for_its_holders,
     output_that_nobody_reads_ends_the_command_quietly,
     server_that_is_killed_ends_the_command_with_a_reason,
@@ -20,7 +20,13 @@ on_each_provider![
     what_cannot_be_is_said_in_words,
     nothing_is_done_where_one_of_several_is_no_url,
     ping_that_is_interrupted_tells_so,
-];
+}
+
+on_verbs! {
+    export_that_demands_a_key_is_there_only_for_its_holders,
+    server_that_is_killed_ends_the_command_with_a_reason,
+    ping_that_is_interrupted_tells_so,
+}
 
 #[test]
 fn help_teaches_with_examples() {

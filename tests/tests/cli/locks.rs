@@ -9,15 +9,15 @@ use std::process::{Command, Stdio};
 use dafs_client::{LockKind, LockOptions, OpenOptions, Status};
 use dafs_tests::harness::On;
 use dafs_tests::locking_process::LockingProcess;
-use dafs_tests::on_each_provider;
 use dafs_tests::program::{Signal, signal};
 use dafs_tests::suite::assert_status;
+use dafs_tests::{on_sockets, on_verbs};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::full::mount;
 use crate::programs::{World, command, dafs, program};
 
-on_each_provider! {
+on_sockets! {
     program_runs_while_the_file_is_locked,
     program_that_ends_badly_is_told_of,
     program_whose_lock_was_lost_ends_badly_or_as_it_does,
@@ -29,6 +29,11 @@ on_each_provider! {
     lock_whose_end_could_not_be_written_is_there_until_that_is,
     persistent_lock_that_nothing_would_keep_says_what_to_do,
     process_of_the_servers_host_keeps_programs_out,
+}
+
+on_verbs! {
+    program_runs_while_the_file_is_locked,
+    wait_that_is_interrupted_keeps_nobody_out,
 }
 
 fn export_shown(server: &mut Command, directory: &Path) {

@@ -7,12 +7,12 @@ use std::path::Path;
 use dafs_proto::wire::Status;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider;
+use dafs_tests::on_sockets;
 
 use crate::programs::{World, command, dafs};
 use crate::trees::{assert_same_data, look};
 
-on_each_provider![
+on_sockets! {
     copy_from_a_server_makes_nobody_s_program_run_as_another,
     copy_without_owners_keeps_all_else,
     copy_into_directories_of_others_leaves_their_attributes,
@@ -23,7 +23,7 @@ on_each_provider![
     copy_down_to_where_root_gives_nothing_away_keeps_all_else,
     #[ignore = "needs root"]
     copy_that_keeps_owners_does_so_of_all_that_it_may,
-];
+}
 
 // [CMD-5] [CMD-16]
 fn copy_from_a_server_makes_nobody_s_program_run_as_another(on: On) {

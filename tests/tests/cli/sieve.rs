@@ -6,14 +6,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use dafs_client::{Extent, File, OpenOptions, Session, Sieve, Stability, Status};
 use dafs_tests::harness::On;
+use dafs_tests::on_sockets;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
-use dafs_tests::{on_each_provider, on_sockets};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::full::mount;
 use crate::programs::World;
 
-on_each_provider! {
+on_sockets! {
     killed_server_leaves_what_lies_between_the_parts_it_wrote,
     server_at_its_file_size_limit_leaves_the_gaps_alone,
 }

@@ -4,20 +4,24 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use dafs_tests::harness::On;
-use dafs_tests::on_each_provider;
 use dafs_tests::suite::bytes;
+use dafs_tests::{on_sockets, on_verbs};
 
 use crate::programs::{World, dafs};
 use crate::trees;
 
-on_each_provider![
+on_sockets! {
     striped_copy_is_listed_printed_and_copied_back,
     tree_of_striped_files_is_copied_moved_and_removed_whole,
     directory_that_stripes_does_so_for_copies,
     lost_server_is_named_and_the_rest_is_printed,
     check_says_what_is_wrong_and_repairs_it,
     wrong_words_about_striping_are_refused,
-];
+}
+
+on_verbs! {
+    striped_copy_is_listed_printed_and_copied_back,
+}
 
 /// A metadata server, and two data servers.
 struct Volume {
