@@ -113,7 +113,7 @@ fn wrong_arguments_are_errors_and_never_more(on: On) {
 
 // [CLI-43]
 fn child_of_a_fork_is_refused_and_its_parent_goes_on(on: On) {
-    // The address sanitizer of GCC 12 takes none of its own locks over a fork: there a child of any program with threads may hang in malloc.
+    // GCC 12's address sanitizer takes none of its own locks over a fork: a child of any program with threads may hang in malloc.
     check_program_with(on, "forks", &["-fsanitize=undefined", "-fno-sanitize-recover=all"]);
 }
 
