@@ -124,9 +124,11 @@ fn prepare(
     let shared = ServerState::open(config.clone(), u64::from_le_bytes(epoch), workers)?;
     let drain = millis(config.drain_ms);
     let began = std::time::Instant::now();
+    let meetings = Arc::default();
     let loops = shared.workers().zip(storages).map(|(id, storage)| {
         let randomness = Box::new(system_randomness);
-        let parts = Parts { shared: Arc::clone(&shared), id, storage, randomness };
+        let meetings = Arc::clone(&meetings);
+        let parts = Parts { shared: Arc::clone(&shared), id, storage, randomness, meetings };
         let worker = Worker::new(parts, Moment::default());
         EventLoop::new(worker, config.poll, drain, began).context("cannot set up the event loop")
     });

@@ -47,30 +47,30 @@ macro_rules! on_sockets {
     };
 }
 
-/// As [`on_sockets`], on servers with two workers, in modules `tcp_two_workers` and `shm_two_workers`: sessions then
+/// As [`on_sockets`], on servers with three workers, in modules `tcp_three_workers` and `shm_three_workers`: sessions then
 /// live beside each other on different loops.
 #[macro_export]
-macro_rules! on_two_workers {
+macro_rules! on_three_workers {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
-        mod tcp_two_workers {
+        mod tcp_three_workers {
             $(#[test] $(#[$attribute])* fn $name() {
-                $crate::harness::with_workers(2, || super::$name($crate::harness::On::Tcp));
+                $crate::harness::with_workers(3, || super::$name($crate::harness::On::Tcp));
             })*
         }
-        mod shm_two_workers {
+        mod shm_three_workers {
             $(#[test] $(#[$attribute])* fn $name() {
-                $crate::harness::with_workers(2, || super::$name($crate::harness::On::Shm));
+                $crate::harness::with_workers(3, || super::$name($crate::harness::On::Shm));
             })*
         }
     };
 }
 
-/// As [`on_each_provider`] and [`on_two_workers`].
+/// As [`on_each_provider`] and [`on_three_workers`].
 #[macro_export]
-macro_rules! on_each_provider_and_two_workers {
+macro_rules! on_each_provider_and_three_workers {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
         $crate::on_each_provider! { $($(#[$attribute])* $name),* }
-        $crate::on_two_workers! { $($(#[$attribute])* $name),* }
+        $crate::on_three_workers! { $($(#[$attribute])* $name),* }
     };
 }
 

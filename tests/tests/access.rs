@@ -19,7 +19,7 @@ use dafs_tests::harness::{Harness, On, key_for};
 use dafs_tests::raw::{Raw, introduction, write_body};
 use dafs_tests::suite::EXPORTS;
 use dafs_tests::suite::assert_status;
-use dafs_tests::{on_each_provider, on_two_workers};
+use dafs_tests::{on_each_provider, on_three_workers};
 
 on_each_provider! {
     export_with_keys_is_there_for_their_holders_only,
@@ -33,7 +33,7 @@ on_each_provider! {
     fence_waits_for_what_a_session_left_that_has_ended,
 }
 
-on_two_workers! {
+on_three_workers! {
     fenced_client_is_refused_and_others_go_on,
     fence_waits_for_what_the_client_has_in_flight,
     fence_waits_for_what_a_session_left_that_has_ended,

@@ -14,7 +14,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Raw, introduction};
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes, resident_size, wait_for};
-use dafs_tests::{on_each_provider, on_two_workers};
+use dafs_tests::{on_each_provider, on_three_workers};
 
 on_each_provider! {
     a_thousand_sessions_are_all_served_beside_a_greedy_one,
@@ -36,7 +36,7 @@ mod buffers;
 #[path = "limits/unproven.rs"]
 mod unproven;
 
-on_two_workers! {
+on_three_workers! {
     sessions_beyond_the_limit_are_refused_until_one_ends,
 }
 

@@ -66,7 +66,7 @@ mod tests {
             version: String::new(),
             targets: vec![target(package)],
         };
-        let tests = || ["tcp::a", "shm::a", "tcp_two_workers::a", "b"].map(str::to_owned).to_vec();
+        let tests = || ["tcp::a", "shm::a", "tcp_three_workers::a", "b"].map(str::to_owned).to_vec();
         let places = Places { memory: Some(PathBuf::from("/nowhere/at/all")) };
         let [(temporary, on_disk), (memory, in_memory)] = places.divide(&suite("dafs-tests"), tests());
         assert_eq!((temporary, on_disk), (None, vec!["tcp::a".to_owned()]));

@@ -79,7 +79,6 @@ impl Worker {
             && (2..=MEMBERS_MAX).contains(&size)
             && list.request.layout.fit(0, list.request.len, SEGMENTS_MIN - 1) < list.request.len
             && call.link.is_none()
-            && !self.shared.has_others()
             && !self.sessions.are_draining();
         let file = is_awaited.then(|| self.storage.lock_key(list.request.node).ok()).flatten()?;
         Some(Group { number, size, file, writes: call.header.opcode == Opcode::WriteView })

@@ -64,6 +64,8 @@ pub enum Mail {
         /// How that went.
         status: Status,
     },
+    /// Members of a group that another worker moved, or waited for with this one, go on by themselves.
+    Parted,
     /// Somebody has the lock that he waited for, or is refused.
     LockWaited {
         /// Who.

@@ -34,6 +34,7 @@ use crate::worker::buffers::BufferPool;
 use crate::worker::connections::Connections;
 use crate::worker::connections::connection::Connection;
 use crate::worker::flight::Call;
+use crate::worker::flight::meeting::Meetings;
 use crate::worker::ids::ConnectionKey;
 use crate::worker::lifetime::Lifetime;
 use crate::worker::operations::Operations;
@@ -70,6 +71,8 @@ pub struct Parts {
     pub storage: Box<dyn Storage>,
     /// Random numbers.
     pub randomness: Randomness,
+    /// Transfers of all workers that wait for others of their group.
+    pub meetings: Arc<Meetings>,
 }
 
 /// What serving a connection came to.
@@ -102,7 +105,7 @@ impl Worker {
             lifetime: Lifetime::new(now),
             connections: Connections::default(),
             sessions: Sessions::default(),
-            operations: Operations::default(),
+            operations: Operations::new(parts.meetings),
             sched: Scheduler::new(transfer_size_max),
         }
     }

@@ -144,6 +144,7 @@ impl ServerActor {
             randomness: Box::new(move |bytes| {
                 bytes.iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
             }),
+            meetings: Arc::default(),
         };
         let params = ConnectParams {
             recv_depth: 24,

@@ -259,6 +259,7 @@ impl Inside {
         (self.change)(&mut settings);
         let shared = ServerState::open(settings, self.epoch, self.storages.len());
         let shared = shared.expect("what the server keeps can be opened");
+        let meetings = Arc::default();
         let parts = shared.workers().zip(&self.storages).map(|(id, storage)| {
             let mut random = Random::new(self.random.number());
             Parts {
@@ -268,6 +269,7 @@ impl Inside {
                 randomness: Box::new(move |bytes| {
                     bytes.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
                 }),
+                meetings: Arc::clone(&meetings),
             }
         });
         let parts = parts.collect();

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use dafs_client::{Config, Export, File, MethodOverride, OpenOptions};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{EXPORTS, Numbers, assert_same, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     random_operations_agree_with_a_local_directory,
 }
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dafs_client::{Datatype, Explanation, Extent, File, OpenOptions, Session, Sieve};
 use dafs_proto::wire::LIST_MAX;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{Numbers, assert_same, bytes, wait_for};
 use nix::fcntl::{FcntlArg, fcntl};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     lists_leave_the_same_file_however_they_are_sieved,
     writers_of_parts_that_interleave_lose_nothing,
     list_that_is_not_sieved_leaves_what_lies_between_to_others,

@@ -14,12 +14,12 @@ use dafs_tests::cut::cut_connections;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
 use dafs_tests::suite::Numbers;
-use dafs_tests::{on_each_provider, on_each_provider_and_two_workers};
+use dafs_tests::{on_each_provider, on_each_provider_and_three_workers};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
 use LockKind::{Exclusive, Shared};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     history_of_concurrent_clients_is_one_of_a_table,
     history_with_broken_connections_is_one_of_a_table,
     history_with_restarts_is_one_of_a_table,

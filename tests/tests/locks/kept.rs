@@ -6,14 +6,14 @@ use dafs_proto::wire::{
 };
 use dafs_server::config::{Config as ServerConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::Raw;
 use dafs_tests::suite::{assert_invalid, assert_status};
 
 use super::open;
 use LockKind::{Exclusive, Shared};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     those_who_held_locks_go_first_after_a_restart,
     lock_given_up_while_others_are_awaited_leaves_what_was_taken_again,
     nobody_waits_where_nobody_held_a_lock,

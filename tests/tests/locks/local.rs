@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use dafs_client::{Error, LockKind, LockOptions};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::locking_process::LockingProcess;
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::wait_for;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use super::open;
 use LockKind::{Exclusive, Shared};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     locks_of_clients_keep_processes_out,
     locks_of_processes_keep_clients_out,
     lock_waits_for_a_process_and_gets_it,

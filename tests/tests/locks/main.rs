@@ -14,7 +14,7 @@ use dafs_proto::wire::{
     Sieve, Stability, encode_lists, lists_size,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Raw, introduction, write_body};
 use dafs_tests::suite::{Numbers, assert_invalid, assert_status, in_time, wait_for};
 
@@ -25,7 +25,7 @@ mod turns;
 
 use LockKind::{Exclusive, Shared};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     lock_keeps_others_out_until_it_is_given_back,
     lock_is_waited_for_in_the_order_of_coming,
     lock_ends_with_its_file_and_with_its_session,

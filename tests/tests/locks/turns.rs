@@ -9,12 +9,12 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Message, Raw};
 use dafs_tests::suite::{resident_size, wait_for};
-use dafs_tests::{on_each_provider, on_each_provider_and_two_workers};
+use dafs_tests::{on_each_provider, on_each_provider_and_three_workers};
 
 use super::open;
 use LockKind::{Exclusive, Shared};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     locks_that_wait_leave_their_session_its_slots,
     ten_thousand_who_wait_are_served_in_order,
     wait_that_is_given_up_is_granted_to_nobody,

@@ -8,11 +8,11 @@ use dafs_proto::wire::{
 };
 use dafs_server::config::{ExportConfig, ExportKind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Raw, read_body, request, stable_write_body, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     data_inline_and_direct_arrives,
     chains_run_and_errors_are_told,
     links_that_come_again_get_the_kept_reply_whatever_path_answered_them,

@@ -4,12 +4,12 @@ use dafs_client::{AccessPattern, Error, OpenOptions, Stability, Status};
 use dafs_tests::cut::cut_connections;
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, bytes};
 
 use crate::tokens::count;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     chain_of_lookup_open_read_and_close_brings_the_data,
     chain_that_is_not_closed_leaves_an_open_file,
     chain_that_hints_reads_and_writes_what_one_without_does,

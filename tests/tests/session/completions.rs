@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use dafs_client::{Completions, Error, LockKind, OpenOptions, OperationId, Pending, Result, Session};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::in_time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     operations_are_told_once_when_they_have_ended,
     descriptor_goes_on_after_the_session_connected_again,
     descriptor_tells_that_the_session_was_closed,

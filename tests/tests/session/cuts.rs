@@ -7,12 +7,12 @@ use std::time::Duration;
 use dafs_client::{Config, Error, Export, MethodOverride, OpenOptions, ReconnectPolicy, Session};
 use dafs_tests::cut::{Cut, Relay, Way, connect_cuttable, cut_connections};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{EXPORTS, Numbers, assert_same, bytes, in_time};
 
 use crate::tokens::count;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     connections_cut_again_and_again_under_load_lose_and_repeat_nothing,
     session_is_resumed_and_its_files_stay_open,
 }

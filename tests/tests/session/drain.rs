@@ -4,13 +4,13 @@ use dafs_client::{Background, Config, Error, MethodOverride, ReconnectPolicy, Se
 use dafs_proto::wire::{FileHandle, Flags, Header, Opcode, Status, WriteReply};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Raw, read_body, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     server_that_stops_finishes_what_is_in_flight_and_refuses_new_sessions,
     request_whose_deadline_passes_before_its_turn_has_no_effect,
     credits_grow_without_a_reply_when_another_session_falls_idle,

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use dafs_client::{Config, Error, MethodOverride, Session};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::program::Program;
 use dafs_tests::raw::Raw;
 use dafs_tests::suite::{assert_same, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     session_that_ends_with_requests_in_flight_leaves_nothing_behind,
     session_in_a_child_is_refused_and_goes_on_in_the_parent,
     ended_session_is_logged_once_with_who_and_why,

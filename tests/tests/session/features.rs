@@ -6,10 +6,10 @@ use dafs_proto::wire::{
     Resume, Sieve, Stability, Status, Welcome,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Raw, introduction, request};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     request_of_a_feature_that_does_not_hold_is_not_supported,
     client_without_callbacks_is_sent_none,
     session_is_not_resumed_without_the_feature,

@@ -9,14 +9,14 @@ use dafs_tests::cut::{Relay, Way};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Raw, domain, introduction, write_body};
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     credits_stay_within_the_budget_of_the_server,
     session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_waits_for_a_fenced_client_outlives_its_lease,

@@ -2,12 +2,12 @@
 
 use dafs_client::{Background, Config, OpenOptions, wait_any, wait_some};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{assert_same, bytes, is_all};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     threads_of_one_session_each_get_their_own_answers,
     threads_meeting_in_a_session_get_their_own_answers,
     operations_progress_without_calls_where_a_thread_is_asked_for,

@@ -8,13 +8,13 @@ use dafs_client::{
 };
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::silent::Silent;
 use dafs_tests::suite::{assert_same, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     test_without_a_server_says_no_until_there_is_one,
     test_alone_learns_that_the_server_does_not_come_back,
     test_beside_a_waiting_thread_says_no_until_the_end,

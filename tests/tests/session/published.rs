@@ -7,10 +7,10 @@ use dafs_client::{
 };
 use dafs_server::access::KeyEntry;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::assert_status;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     published_crossovers_are_exported_to_holders_of_the_same_key_alone,
     published_crossovers_hold_after_a_restart,
     crossovers_beyond_messages_are_refused,

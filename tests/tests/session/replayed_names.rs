@@ -6,13 +6,13 @@ use dafs_proto::wire::{
     OpenFlags, OpenRequest, RemoveRequest, RenameRequest, Resume, ShareRequest, Status, TwoNames, XattrNames,
 };
 use dafs_tests::harness::{Harness, On, workers};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Message, Raw, introduction, request};
 use dafs_tests::suite::EXPORTS;
 
 use crate::replays;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     resent_request_leaves_a_name_changed_by_another,
 }
 

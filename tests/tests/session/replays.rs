@@ -15,11 +15,11 @@ use dafs_proto::wire::{
 };
 use dafs_tests::faulty::{Fault, Faults, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Message, Raw, introduction, read_body, request, stable_write_body, write_body};
 use dafs_tests::suite::{EXPORTS, assert_same, bytes, wait_for};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     resent_write_does_not_overwrite_what_another_wrote_since,
     batch_sent_again_writes_nothing_twice_and_reads_anew,
     stable_writes_of_a_broken_batch_are_committed_not_repeated,

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dafs_client::{Config, DurableWriter, Error, OpenOptions, ReconnectPolicy, Session, StaleCause, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{assert_same, bytes, in_time};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     server_restarted_under_load_lets_every_client_finish,
     unstable_writes_of_before_a_restart_are_reported_by_the_commit,
     file_gone_after_a_restart_is_stale_alone,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use dafs_client::{Config, Error, Export, File, OpenOptions, ReconnectPolicy, StaleCause, Status};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{EXPORTS, assert_status};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     opens_that_conflict_are_refused_and_others_are_not,
     refused_open_leaves_the_file_as_it_is,
     open_counts_until_it_is_closed_or_its_session_ends,

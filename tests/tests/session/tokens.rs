@@ -10,12 +10,12 @@ use dafs_proto::transport::Address;
 use dafs_proto::wire::{Features, TOKEN_SIZE};
 use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{EXPORTS, assert_invalid, assert_same, assert_status, bytes};
 
 use crate::cuts::wait_for;
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     sessions_that_open_by_a_token_share_one_open,
     file_stays_open_while_it_has_a_handle_or_token,
     token_allows_what_it_was_made_for_and_no_more,

@@ -5,10 +5,10 @@ use dafs_proto::wire::{
     Status, TOKEN_SIZE, Token, decode_message_pack,
 };
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::raw::{Message, Raw, read_body};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     token_is_made_of_an_open_file_only,
     file_is_opened_by_its_token_only,
     malformed_requests_end_their_sessions_only,

@@ -6,12 +6,12 @@ use dafs_client::{Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
 use dafs_tests::cut::{Relay, connect_cuttable, cut_connections};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 
 use crate::cuts::wait_for;
 use crate::tokens::{LONG, count, read_write};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     delayed_open_by_token_outlives_connection_and_token,
     session_that_ends_during_an_open_by_a_token_leaves_nothing_open,
     open_by_a_token_that_storage_refuses_leaves_nothing_open,

@@ -4,14 +4,14 @@ use dafs_client::Session;
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::{Program, signal};
 use dafs_tests::suite::EXPORTS;
-use dafs_tests::{on_sockets, on_two_workers};
+use dafs_tests::{on_sockets, on_three_workers};
 use rustix::process::Signal;
 
 use crate::cuts::wait_for;
 
-on_two_workers! {
-    appends_on_both_workers_are_whole_and_do_not_overlap,
-    counters_of_both_workers_are_told_by_each,
+on_three_workers! {
+    appends_on_several_workers_are_whole_and_do_not_overlap,
+    counters_of_all_workers_are_told_by_each,
 }
 
 on_sockets! {
@@ -19,7 +19,7 @@ on_sockets! {
 }
 
 // [STOR-11]
-fn appends_on_both_workers_are_whole_and_do_not_overlap(on: On) {
+fn appends_on_several_workers_are_whole_and_do_not_overlap(on: On) {
     const SESSIONS: usize = 4;
     const COUNT: usize = 200;
     const SIZE: usize = 700;
@@ -57,7 +57,7 @@ fn appends_on_both_workers_are_whole_and_do_not_overlap(on: On) {
     }
 }
 
-fn counters_of_both_workers_are_told_by_each(on: On) {
+fn counters_of_all_workers_are_told_by_each(on: On) {
     let harness = Harness::start(on);
     let (one, two) = (harness.session(), harness.session());
     let file = one.mount("mem").unwrap().create("f").unwrap();

@@ -10,7 +10,7 @@ use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::sim::{World, WorldPlan};
 use dafs_tests::suite::{EXPORTS, Numbers, assert_same, bytes};
-use dafs_tests::{on_each_provider, on_two_workers};
+use dafs_tests::{on_each_provider, on_three_workers};
 
 on_each_provider! {
     group_leaves_what_its_transfers_leave_alone,
@@ -28,11 +28,20 @@ mod together {
         group_whose_connections_break_writes_nothing_again,
         group_whose_mover_goes_is_told_what_storage_did,
     }
+
+    // Its members are then served by different loops.
+    dafs_tests::on_three_workers! {
+        what_lies_side_by_side_is_moved_by_few_calls,
+        group_whose_connections_break_writes_nothing_again,
+        group_whose_mover_goes_is_told_what_storage_did,
+    }
 }
 
-on_two_workers! {
+on_three_workers! {
     group_leaves_what_its_transfers_leave_alone,
     group_that_stays_incomplete_is_served,
+    group_whose_storage_fails_ends_as_its_transfers_do_alone,
+    group_whose_connections_break_loses_nothing,
 }
 
 /// One of those who share a file.

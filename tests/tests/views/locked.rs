@@ -3,10 +3,10 @@
 use dafs_client::{Datatype, File, LockOptions, OpenOptions, Session, Status};
 use dafs_proto::wire::LockKind;
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_two_workers;
+use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::suite::{assert_same, assert_status, bytes};
 
-on_each_provider_and_two_workers! {
+on_each_provider_and_three_workers! {
     mandatory_lock_keeps_views_of_other_sessions_out,
 }
 

@@ -9,17 +9,18 @@
 use std::sync::Arc;
 
 use dafs_proto::session::Effect;
-use dafs_proto::transport::{OpToken, TransportError};
+use dafs_proto::transport::TransportError;
 use dafs_proto::wire::{Lists, Sieve, Stability, Status};
 use smallvec::SmallVec;
 
 use super::{Progress, Worker};
+use crate::shared::WorkerId;
 use crate::storage::{FsResult, work};
 use crate::worker::buffers::Buffer;
 use crate::worker::flight::Call;
 use crate::worker::flight::layout::WALKED_IN_A_STEP;
 use crate::worker::flight::list::{CHUNK_PARTS_MAX, DataSide, List, Step};
-use crate::worker::flight::meeting::{Group, Share};
+use crate::worker::flight::meeting::{Group, Home, Met, Share};
 use crate::worker::flight::transfer::TransferKind;
 use crate::worker::operations::WaitsFor;
 use crate::worker::requests::work::{Context, Fate, Work};
@@ -49,31 +50,28 @@ struct Round {
 impl Worker {
     /// Begins a transfer of a group: it waits for the others, or is moved with them.
     pub(crate) fn begin_member(&mut self, call: &Call, mut list: Box<List>, group: &Group) {
-        let present = self.operations.present(group);
         let identity = match self.identity(call) {
-            Ok(identity)
-                if list.data.side != DataSide::Buffers
-                    && self.operations.meetings().awaits(group, &identity) =>
-            {
-                identity
-            }
+            Ok(identity) if list.data.side != DataSide::Buffers => identity,
             _ => return self.begin_work(call, list),
         };
-        if present + 1 < group.size as usize {
-            list.step = Step::Joined;
-            let mut share = Share::of(&list, OpToken(0), identity);
-            list.joined = Some(Arc::clone(&share.progress));
-            share.token = self.park(*call, WaitsFor::Work(list));
-            return self.operations.meetings().wait(group.clone(), share, self.now);
+        let home = Home { shared: Arc::clone(&self.shared), worker: self.id };
+        let share = Share::of(&list, identity, home, self.operations.members());
+        match self.operations.meetings().come(group, share, self.now) {
+            Met::Alone => self.begin_work(call, list),
+            Met::Waits(progress) => {
+                list.step = Step::Joined;
+                list.joined = Some(Arc::clone(&progress));
+                let token = self.park(*call, WaitsFor::Work(list));
+                // If it has parted already, its worker hears of that by mail.
+                self.operations.members().wait(token, progress);
+            }
+            Met::Last(shares) => self.begin_work(call, Box::new(Joint { own: list, shares, round: None })),
         }
-        let own = Share::of(&list, OpToken(0), identity);
-        let shares = std::iter::once(own).chain(self.operations.meetings().begin(group)).collect();
-        self.begin_work(call, Box::new(Joint { own: list, shares, round: None }));
     }
 
     /// Members that go on by themselves are told.
     pub(crate) fn wake_parted(&mut self) {
-        for token in self.operations.meetings().parted() {
+        for token in self.operations.members().parted() {
             let Some(index) = self.operations.index_of(token) else { continue };
             let connection = self.operations[index].call.connection;
             if self.operations[index].forgotten || self.connections.find_mut(connection).is_none() {
@@ -88,6 +86,11 @@ impl Worker {
 }
 
 impl Joint {
+    /// The first is this one's.
+    fn mover(&self) -> WorkerId {
+        self.shares.first().map_or(WorkerId(0), Share::worker)
+    }
+
     fn is_alone(&self) -> bool {
         self.shares.is_empty()
     }
@@ -96,7 +99,7 @@ impl Joint {
         loop {
             // Locks that keep one of them out may not do so to the others: each asks for itself.
             let is_locked = at.locks().are_mandatory();
-            if self.round.is_none() && !is_locked && !self.misses_one(at) {
+            if self.round.is_none() && !is_locked && !self.misses_one() {
                 let plan = at.plan_room();
                 self.round = plan.and_then(|plan| self.next_round(plan)).map(Box::new);
             }
@@ -117,9 +120,9 @@ impl Joint {
     }
 
     /// A member has gone: nothing more is done with its memory.
-    fn misses_one(&self, at: &mut Context<'_>) -> bool {
+    fn misses_one(&self) -> bool {
         // The first is this one's.
-        self.shares.iter().skip(1).any(|share| !at.is_present(share.token))
+        self.shares.iter().skip(1).any(|share| share.progress.is_missed())
     }
 
     /// The next segments of every member, in one list; `None` when all is done.
@@ -177,7 +180,8 @@ impl Joint {
             }
             self.own.gaps.account = round.list.gaps.account;
         }
-        self.shares.drain(..).for_each(|share| share.part());
+        let mover = self.mover();
+        self.shares.drain(..).for_each(|share| share.part(mover));
     }
 }
 

@@ -293,6 +293,13 @@ impl Work for List {
         is_moved || !self.work.calls.is_empty() || self.step == Step::Commit
     }
 
+    fn lets_go(&self) -> bool {
+        match &self.joined {
+            Some(joined) => joined.lets_go(),
+            None => !self.in_storage(),
+        }
+    }
+
     fn on_disconnected(&mut self) {
         if !self.work.calls.is_empty() {
             self.data.is_broken |= self.data.side == DataSide::Buffers;

@@ -114,7 +114,7 @@ impl Worker {
 
     /// Looks at what became possible during this turn.
     pub(crate) fn run_wakeups(&mut self) {
-        if !self.operations.meetings().is_empty() {
+        if self.operations.members().have_news() {
             self.wake_parted();
         }
         while let Some(wakeup) = self.operations.next_wakeup() {

@@ -24,7 +24,7 @@ use crate::worker::flight::batch::{Batch, BatchPlace, Hints};
 use crate::worker::flight::eager::EagerFrame;
 use crate::worker::flight::fencing::Fencing;
 use crate::worker::flight::lock::AfterKept;
-use crate::worker::flight::meeting::{Group, Meetings};
+use crate::worker::flight::meeting::{Meetings, Members};
 use crate::worker::flight::{Call, INDEX_MASK, Wakeup, token};
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::requests::work::Work;
@@ -151,6 +151,14 @@ impl WaitsFor {
             _ => false,
         }
     }
+
+    /// Its client has gone. Whether nobody has its hands on its memory, and nobody will.
+    pub(crate) fn lets_go(&self) -> bool {
+        match self {
+            Self::Work(work) => work.lets_go(),
+            other => !other.in_storage(),
+        }
+    }
 }
 
 /// The operations in flight of a worker.
@@ -168,13 +176,20 @@ pub(crate) struct Operations {
     /// What storage has finished, the next to go on with first.
     results: VecDeque<(OpToken, FsResult)>,
     fencing: Fencing,
-    /// Transfers that wait for others of their group.
-    meetings: Meetings,
+    /// Transfers of all workers that wait for others of their group.
+    meetings: Arc<Meetings>,
+    /// Those of this worker, and those that another moves.
+    members: Members,
     /// When the first of the windows ends in which a batch gathers ends.
     window_end: Option<Moment>,
 }
 
 impl Operations {
+    /// None yet, of a worker that shares these with others.
+    pub(crate) fn new(meetings: Arc<Meetings>) -> Self {
+        Self { meetings, ..Self::default() }
+    }
+
     /// Adds one; its token names it to storage and providers.
     pub(crate) fn insert(&mut self, call: Call, state: WaitsFor) -> OpToken {
         self.count = self.count.wrapping_add(1);
@@ -310,15 +325,14 @@ impl Operations {
         Some((*position, *index))
     }
 
-    /// Transfers that wait for others of their group.
-    pub(crate) fn meetings(&mut self) -> &mut Meetings {
-        &mut self.meetings
+    /// Transfers of all workers that wait for others of their group.
+    pub(crate) fn meetings(&self) -> &Meetings {
+        &self.meetings
     }
 
-    /// How many wait for others of the group, without those of whom nobody is there any more.
-    pub(crate) fn present(&mut self, group: &Group) -> usize {
-        let waiting = &self.waiting;
-        self.meetings.present(group, |token| live_in(waiting, token).is_some())
+    /// Those of this worker.
+    pub(crate) fn members(&mut self) -> &mut Members {
+        &mut self.members
     }
 
     /// One of them waits until its session has less with storage.
@@ -332,7 +346,8 @@ impl Operations {
 impl Operations {
     /// When a batch's next window ends, or somebody has waited long enough for others of a group.
     pub(crate) fn window_end(&self) -> Option<Moment> {
-        [self.window_end, self.meetings.due()].into_iter().flatten().min()
+        let meeting = if self.members.is_empty() { None } else { self.meetings.due() };
+        [self.window_end, meeting].into_iter().flatten().min()
     }
 
     /// Somebody is to look when what has ended has waited long enough. What has already is told of when its batch goes on, or when its

@@ -129,9 +129,9 @@ impl Worker {
             // The endpoint is gone and with it all that was posted on it.
             self.operations[index].rdma_pending = 0;
             let state = &mut self.operations[index].state;
-            let in_storage = state.in_storage();
+            let lets_go = state.lets_go();
             match state {
-                WaitsFor::Work(work) if in_storage => work.on_disconnected(),
+                WaitsFor::Work(work) if !lets_go => work.on_disconnected(),
                 WaitsFor::Work(_) | WaitsFor::Chain { .. } => {
                     let operation = self.unpark(index);
                     self.abandon(operation);
@@ -160,7 +160,7 @@ impl Worker {
         for index in self.operations.places_of(|operation| operation.call.session == session) {
             let operation = &mut self.operations[index];
             operation.forgotten = true;
-            if !operation.state.in_storage() {
+            if operation.state.lets_go() {
                 let operation = self.unpark(index);
                 if let WaitsFor::FenceDrain { .. } = operation.state {
                     self.operations.fencing().end_wait();

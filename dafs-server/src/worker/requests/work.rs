@@ -62,6 +62,11 @@ pub(crate) trait Work: Debug + Send {
     /// Storage has its hands on its memory.
     fn in_storage(&self) -> bool;
 
+    /// Its client has gone. Whether nobody has its hands on its memory, and nobody will.
+    fn lets_go(&self) -> bool {
+        !self.in_storage()
+    }
+
     /// Its connection is gone, and with it what was posted there, while storage has its memory.
     fn on_disconnected(&mut self);
 
@@ -233,13 +238,6 @@ impl Context<'_> {
     /// Storage has it no longer.
     pub(crate) fn leaves_storage(&mut self, len: u64) {
         self.worker.sessions.leaves_storage(self.call.session, len);
-    }
-
-    /// The operation is there, and so is its connection.
-    pub(crate) fn is_present(&self, token: OpToken) -> bool {
-        let operations = &self.worker.operations;
-        let connection = operations.live_index_of(token).map(|index| operations[index].call.connection);
-        connection.is_some_and(|key| self.worker.connections.find(key).is_some())
     }
 
     /// A buffer for so many bytes, perhaps a smaller one: what was granted, or another. Without one the operation is queued.

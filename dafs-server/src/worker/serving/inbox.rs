@@ -29,6 +29,8 @@ impl Worker {
                 Mail::Drained { waiter } => self.on_drained(waiter),
                 Mail::LocksKept { waiter, status } => self.on_locks_kept(waiter, status),
                 Mail::CrossoversKept { waiter, status } => self.on_crossovers_kept(waiter, status),
+                // They are found below.
+                Mail::Parted => {}
                 Mail::LockWaited { told, status } => self.on_lock_waited(told, status),
             }
         }

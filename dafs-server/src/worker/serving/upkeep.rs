@@ -72,7 +72,7 @@ impl Worker {
         self.raise_credits();
         self.expect_fewer();
         self.tell_of_due_batches();
-        self.operations.meetings().end_overdue(self.now);
+        self.operations.meetings().end_overdue(self.now, self.id);
         self.resume_storage_waiters();
         self.tidy_storage();
         self.flush_dirty();
@@ -99,7 +99,7 @@ impl Worker {
     /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.
     pub fn end_windows(&mut self) {
         self.tell_of_due_batches();
-        self.operations.meetings().end_overdue(self.now);
+        self.operations.meetings().end_overdue(self.now, self.id);
         self.flush_dirty();
     }
 
