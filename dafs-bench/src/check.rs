@@ -90,6 +90,7 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
         Benchmark::Views { views, .. } => serde_json::to_value(views)?,
         Benchmark::Stripe { stripe, .. } => serde_json::to_value(stripe)?,
         Benchmark::Distance { distance, .. } => serde_json::to_value(distance)?,
+        Benchmark::Scale { scale, .. } => serde_json::to_value(scale)?,
         Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
         Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
         Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
@@ -218,6 +219,9 @@ fn uses(benchmark: &Benchmark) -> Uses {
             op: Nothing,
             ..own
         },
+        Benchmark::Scale { .. } => {
+            Uses { sizes: Nothing, queue_depth: Nothing, poll: Nothing, op: Nothing, ..own }
+        }
         Benchmark::Limits(_) => {
             Uses { transport: Nothing, poll: Nothing, pattern: Many, direct_io: One, ..own }
         }

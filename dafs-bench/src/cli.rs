@@ -2,6 +2,7 @@
 
 mod distance;
 mod mpi;
+mod scale;
 mod stripe;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::record::{Method, Op};
 
 pub use distance::DistanceOptions;
 pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
+pub use scale::ScaleOptions;
 pub use stripe::StripeOptions;
 
 /// Measure dafs beside the raw limit of this machine, and beside other systems.
@@ -56,6 +58,7 @@ Examples:
   dafs-bench stripe --plot stripe.svg                # files over 1 to 4 servers, as root
   dafs-bench metadata --plot metadata.svg            # create, stat, rename, list and remove files
   dafs-bench distance --plot distance.svg            # trees over a line of some milliseconds
+  dafs-bench scale --plot scale.svg                  # servers with one worker and with several
   dafs-bench limits                                  # the raw limits alone, no server
 
 Use a quiet machine; the JSON has the load average.
@@ -313,6 +316,20 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// Measure what more workers of a server give.
+    ///
+    /// Four clients that sleep, one request each, on servers with one worker and with several, in alternation: lists of 4,096 extents that
+    /// are cached (`list`), views of as many (`view`), 4 KiB reads (`sleepers`), one lock that all want (`hot lock`), 4 KiB writes to one
+    /// file (`hot file`). The limit are as many local threads that do the same by calls of the kernel. With c and s the CPU time that an
+    /// operation takes at the client and at one worker, n workers on n CPUs can give n / (1 + c/s) times as much as that one (`can give`).
+    Scale {
+        /// What to vary.
+        #[command(flatten)]
+        scale: ScaleOptions,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure the raw limits alone; no server is started.
     Limits(Options),
 }
@@ -420,7 +437,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the results into this file as SVG: crossover, overlap, noncontiguous, listio,
-    /// sieve, locks, registration, pipeline, mpi, views, stripe, metadata, distance.
+    /// sieve, locks, registration, pipeline, mpi, views, stripe, metadata, distance, scale.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

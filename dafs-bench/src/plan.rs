@@ -208,6 +208,9 @@ impl Plan {
                 let transports = vec![Transport::Tcp];
                 ("distance", options, Defaults { transports, repeats: 3, ..Defaults::default() })
             }
+            Benchmark::Scale { options, .. } => {
+                ("scale", options, Defaults { seconds: 0.5, ..Defaults::default() })
+            }
             Benchmark::Limits(options) => (
                 "limits",
                 options,

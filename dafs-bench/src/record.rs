@@ -210,7 +210,7 @@ pub struct Row {
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub cpu_fraction: Option<f64>,
     /// Which part of the benchmark this is, where it has several (`mixed`, `idle`, `registration`, `locks`, `c`, `pipeline`, `fairness`,
-    /// `mpi`, `views`, `compare`, `stripe`, `distance`).
+    /// `mpi`, `views`, `compare`, `stripe`, `distance`, `scale`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub case: Option<&'static str>,
     /// Share of one CPU that the process took, in percent (`idle`; `compare`: of the client, for `bandwidth`; `stripe`: of each client).
@@ -222,7 +222,7 @@ pub struct Row {
     /// Servers that the file lies over (`stripe` only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers: Option<usize>,
-    /// Clients that moved data at once (`stripe` only).
+    /// Clients that moved data at once (`stripe` and `scale`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clients: Option<usize>,
     /// How long a round trip takes over the line, in milliseconds (`distance` only).
@@ -255,6 +255,9 @@ pub struct Row {
     /// Time of one operation beyond the limit's, in microseconds (`registration` only).
     #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
     pub added_us: Option<f64>,
+    /// What only `scale` has.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<ScaleRow>,
     /// What only MPI programs have.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<MpiRow>,
@@ -286,6 +289,28 @@ impl Row {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// What more workers of a server give; medians over the rounds. Gains are over the first number of workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ScaleRow {
+    /// Workers of the server.
+    pub workers: usize,
+    /// Operations a second of the client that got least.
+    #[serde(serialize_with = "rounded")]
+    pub least_ops_per_s: Option<f64>,
+    /// How many times as many operations of all clients that are.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
+    /// The same of the client that got least.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub least_gain: Option<f64>,
+    /// As many times as much can be had of as many CPUs, which serve the clients too.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
+    /// `gain` over `bound`.
+    #[serde(serialize_with = "rounded", skip_serializing_if = "Option::is_none")]
+    pub reached: Option<f64>,
 }
 
 /// What an operation takes of CPUs, in nanoseconds; medians over the rounds. A process that spins takes all that it has.

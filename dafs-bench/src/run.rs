@@ -35,7 +35,10 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     raise_open_files_limit();
     let options = cli.benchmark.options();
     // Clients are many, and servers.
-    let pin = if matches!(cli.benchmark, Benchmark::Stripe { .. } | Benchmark::Distance { .. }) {
+    let pin = if matches!(
+        cli.benchmark,
+        Benchmark::Stripe { .. } | Benchmark::Distance { .. } | Benchmark::Scale { .. }
+    ) {
         Pin::None
     } else {
         options.pin
@@ -152,6 +155,7 @@ impl Benchmark {
                 | Self::Views { .. }
                 | Self::Stripe { .. }
                 | Self::Distance { .. }
+                | Self::Scale { .. }
                 | Self::Metadata(_)
         )
     }
@@ -180,6 +184,7 @@ impl Benchmark {
             | Self::Views { options, .. }
             | Self::Stripe { options, .. }
             | Self::Distance { options, .. }
+            | Self::Scale { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -221,6 +226,7 @@ impl Fleet<'_> {
             verbs: self.verbs,
             cpus: self.pins.server.clone(),
             host: None,
+            workers: 1,
         }
     }
 
@@ -317,6 +323,11 @@ impl Subjects for Fleet<'_> {
         self.start(options)
     }
 
+    fn server_of_workers(&mut self, workers: usize) -> anyhow::Result<Server> {
+        let options = self.server_options(Poll::Event);
+        self.start(ServerOptions { workers, cpus: self.pins.all.clone(), ..options })
+    }
+
     fn on_host(&mut self, host: &Host, key: &Key, folder: &str) -> anyhow::Result<Server> {
         let options = self.server_options(Poll::Event);
         let directory = self.directory.join(folder);
@@ -348,7 +359,7 @@ fn check_outputs(benchmark: &Benchmark, options: &Options) -> anyhow::Result<()>
     if options.plot.is_some() && !benchmark.has_plot() {
         bail!(
             "cannot use --plot: it draws crossover, overlap, noncontiguous, listio, sieve, locks, registration, \
-             pipeline, mpi, views, stripe, metadata and distance"
+             pipeline, mpi, views, stripe, metadata, distance and scale"
         );
     }
     let html = match benchmark {

@@ -479,6 +479,37 @@ fn distance_copies_lists_and_removes_a_tree_over_a_long_line() {
 }
 
 #[test]
+fn scale_measures_servers_with_one_worker_and_with_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("scale.svg");
+    let words =
+        ["--workers", "1,3", "--transport", "shm", "--repeats", "1", "--seconds", "0.01", "--json", "-"];
+    let output = dafs_bench(&[&["scale", "--plot", plot.to_str().unwrap()], &words[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["options"]["workers"], serde_json::json!([1, 3]));
+    let rows = document["rows"].as_array().unwrap();
+    let cases = ["list", "view", "sleepers", "hot lock", "hot file"];
+    assert_eq!(rows.len(), 2 * cases.len(), "{rows:?}");
+    for (row, at) in rows.iter().zip(0..) {
+        assert_eq!(
+            (row["case"].as_str(), row["workers"].as_u64()),
+            (Some(cases[at / 2]), Some([1, 3][at % 2]))
+        );
+        let is_known = |name: &str| row[name].as_f64().is_some_and(|value| value > 0.0);
+        let known = ["ops_per_s", "least_ops_per_s", "limit_value", "client_cpu_ns", "server_cpu_ns"];
+        assert!(known.into_iter().all(is_known), "{row}");
+        let compared = at % 2 == 1;
+        assert!(["gain", "least_gain"].into_iter().all(|name| is_known(name) == compared), "{row}");
+        // What CPUs can give is known where the work is the workers' own.
+        assert_eq!(is_known("bound") && is_known("reached"), compared && at < 4, "{row}");
+        assert!(!is_known("bound") || row["bound"].as_f64().unwrap() < 3.0, "{row}");
+    }
+    let drawn = std::fs::read_to_string(&plot).unwrap();
+    assert!(cases.iter().all(|case| drawn.contains(case)));
+}
+
+#[test]
 #[ignore = "needs own-network"]
 fn stripe_measures_servers_behind_links_without_leaving_anything() {
     let directory = tempfile::tempdir().unwrap();

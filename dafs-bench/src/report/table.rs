@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::machine::Machine;
-use crate::record::{CpuRow, MpiRow, NameOp, Outcome, Row};
+use crate::record::{CpuRow, MpiRow, NameOp, Outcome, Row, ScaleRow};
 use crate::report::{crossing as faster, figure, size, threshold};
 
 /// Draws `outcome` as text that ends with a newline.
@@ -46,9 +46,10 @@ pub fn render(outcome: &Outcome, machine: &Machine) -> String {
 }
 
 /// Titles, and whether the column is shown.
-fn columns(rows: &[Row]) -> [(&'static str, bool); 48] {
+fn columns(rows: &[Row]) -> [(&'static str, bool); 54] {
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
     let cpu = |has: fn(&CpuRow) -> bool| rows.iter().filter_map(|row| row.cpu.as_ref()).any(has);
+    let scale = |has: fn(&ScaleRow) -> bool| rows.iter().filter_map(|row| row.scale.as_ref()).any(has);
     let mpi = |has: fn(&MpiRow) -> bool| rows.iter().filter_map(|row| row.mpi.as_ref()).any(has);
     [
         ("transport", true),
@@ -67,6 +68,7 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 48] {
         ("reuse", mpi(|mpi| mpi.reuse.is_some())),
         ("ranks", mpi(|mpi| mpi.ranks > 1)),
         ("servers", any(|row| row.servers.is_some())),
+        ("workers", scale(|_| true)),
         ("clients", any(|row| row.clients.is_some())),
         ("sync", mpi(|mpi| mpi.sync.is_some())),
         ("size", any(|row| row.op.is_some() || row.bytes > 0)),
@@ -79,6 +81,11 @@ fn columns(rows: &[Row]) -> [(&'static str, bool); 48] {
         ("p99 us", any(|row| row.p99_us.is_some())),
         ("MiB/s", any(|row| row.mib_per_s.is_some())),
         ("op/s", any(|row| row.ops_per_s.is_some())),
+        ("least op/s", scale(|scale| scale.least_ops_per_s.is_some())),
+        ("gain", scale(|scale| scale.gain.is_some())),
+        ("least gain", scale(|scale| scale.least_gain.is_some())),
+        ("can give", scale(|scale| scale.bound.is_some())),
+        ("reached", scale(|scale| scale.reached.is_some())),
         ("sessions", any(|row| row.sessions.is_some())),
         ("CPU %", any(|row| row.cpu_percent.is_some())),
         ("KiB/session", any(|row| row.kib_per_session.is_some())),
@@ -116,6 +123,8 @@ fn cells(row: &Row) -> Vec<String> {
     };
     let none = MpiRow::default();
     let mpi = row.mpi.as_ref().unwrap_or(&none);
+    let scale = row.scale.unwrap_or_default();
+    let part = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), |part| format!("{part:.2}"));
     let word = |word: Option<&str>| word.unwrap_or("-").to_owned();
     vec![
         row.transport.clone(),
@@ -137,6 +146,7 @@ fn cells(row: &Row) -> Vec<String> {
         mpi.reuse.map_or_else(|| "-".to_owned(), |reuse| format!("{reuse} %")),
         mpi.ranks.to_string(),
         row.servers.map_or_else(|| "-".to_owned(), |count| count.to_string()),
+        row.scale.map_or_else(|| "-".to_owned(), |scale| scale.workers.to_string()),
         row.clients.map_or_else(|| "-".to_owned(), |count| count.to_string()),
         yes_no(mpi.sync),
         size(row.bytes as u64),
@@ -149,6 +159,11 @@ fn cells(row: &Row) -> Vec<String> {
         number(row.p99_us),
         number(row.mib_per_s),
         number(row.ops_per_s),
+        number(scale.least_ops_per_s),
+        part(scale.gain),
+        part(scale.least_gain),
+        part(scale.bound),
+        part(scale.reached),
         row.sessions.map_or_else(|| "-".to_owned(), |sessions| sessions.to_string()),
         number(row.cpu_percent),
         number(row.kib_per_session),
@@ -249,6 +264,7 @@ mod tests {
                 "reuse",
                 "ranks",
                 "servers",
+                "workers",
                 "clients",
                 "sync",
                 "chunk",
@@ -258,6 +274,11 @@ mod tests {
                 "p99 us",
                 "MiB/s",
                 "op/s",
+                "least op/s",
+                "gain",
+                "least gain",
+                "can give",
+                "reached",
                 "sessions",
                 "CPU %",
                 "KiB/session",

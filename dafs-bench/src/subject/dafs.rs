@@ -144,9 +144,7 @@ impl Dafs {
 
     /// One session of many, with the file open; none of them spins.
     pub(crate) fn one_of_many(&self) -> anyhow::Result<(Session, File)> {
-        let setup = Setup { method: Method::Auto, progress_thread: false, credits: CREDITS_MIN };
-        let config = Link::config(&self.target, setup);
-        connect(&self.target, &Config { wait: WaitPolicy::Event, background: Background::None, ..config })
+        sleeper(&self.target)
     }
 
     /// The session for `setup`, made when first needed.
@@ -526,6 +524,13 @@ impl Subject for Dafs {
 }
 
 /// A session with the benchmark's file open.
+/// A session that sleeps while it waits, and has no thread of its own, with the file open.
+pub(crate) fn sleeper(target: &Target) -> anyhow::Result<(Session, File)> {
+    let setup = Setup { method: Method::Auto, progress_thread: false, credits: CREDITS_MIN };
+    let config = Link::config(target, setup);
+    connect(target, &Config { wait: WaitPolicy::Event, background: Background::None, ..config })
+}
+
 fn connect(target: &Target, config: &Config) -> anyhow::Result<(Session, File)> {
     let url = Url::parse(target.address.as_ref())?;
     let session = Session::connect_url(&url, config)?;

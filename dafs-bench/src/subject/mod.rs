@@ -75,6 +75,9 @@ pub trait Subjects {
     /// A server by itself, on a CPU of its own, or on all of them where many clients are to use it.
     fn single_server(&mut self, poll: Poll, on_all_cpus: bool) -> anyhow::Result<Server>;
 
+    /// A server with so many workers, on all CPUs, that sleeps.
+    fn server_of_workers(&mut self, workers: usize) -> anyhow::Result<Server>;
+
     /// A server on another host, on any CPU, that exports a new directory of this name and demands this key.
     fn on_host(&mut self, host: &Host, key: &Key, folder: &str) -> anyhow::Result<Server>;
 

@@ -46,6 +46,8 @@ pub struct ServerOptions {
     pub cpus: Vec<usize>,
     /// The host that it runs on, where that is not the client's, and the key that it demands.
     pub host: Option<(Host, Key)>,
+    /// Its workers.
+    pub workers: usize,
 }
 
 /// What a server is asked for.
@@ -133,6 +135,9 @@ impl Server {
         // What it tells operators of every session would be noise beside results.
         command.args(["--poll", options.poll.name(), "--log", "warn"]);
         command.args(options.room.arguments());
+        if options.workers != 1 {
+            command.args(["--workers", &options.workers.to_string()]);
+        }
         if !options.coalescing {
             command.arg("--no-coalescing");
         }
@@ -329,6 +334,7 @@ mod tests {
             verbs: None,
             cpus: Vec::new(),
             host: None,
+            workers: 1,
         }
     }
 

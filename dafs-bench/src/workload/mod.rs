@@ -18,6 +18,7 @@ mod noncontiguous;
 mod overlap;
 mod pipeline;
 pub(crate) mod registration;
+mod scale;
 mod sieve;
 mod stripe;
 
@@ -109,6 +110,7 @@ pub fn run(
         Benchmark::C { library, .. } => binding::run(&mut bench, library)?,
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Distance { distance, .. } => distance::run(&mut bench, distance)?,
+        Benchmark::Scale { scale, .. } => scale::run(&mut bench, scale)?,
         Benchmark::Stripe { stripe, .. } => stripe::run(&mut bench, stripe)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
