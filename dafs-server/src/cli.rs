@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Deserialize;
 
-use crate::config::{ExportTable, Origin, Size, Workers};
+use crate::config::{Cpus, ExportTable, Origin, Size, Workers};
 use crate::logging::LogFormat;
 use crate::storage::Engine;
 
@@ -96,6 +96,11 @@ pub struct Settings {
     /// A server that listens on verbs has one.
     #[arg(long, value_name = "COUNT")]
     pub workers: Option<Workers>,
+    /// Run each worker on a CPU of its own: the first worker on the first of these, and so on, such as 0,2 or 0-3
+    ///
+    /// With `--workers auto` there is one worker for each of them. Threads for storage run on all CPUs.
+    #[arg(long, value_name = "LIST")]
+    pub worker_cpus: Option<Cpus>,
     /// How to wait for work [default: adaptive]
     #[arg(long, value_name = "POLICY")]
     pub poll: Option<Poll>,
@@ -258,7 +263,7 @@ impl Settings {
             };
         }
         join! {
-            or: key_file state_file fence_file lock_file workers poll storage_engine storage_threads metrics log log_format
+            or: key_file state_file fence_file lock_file workers worker_cpus poll storage_engine storage_threads metrics log log_format
                 sessions_max slots_max operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth
                 chunk_size lease_ms keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max
                 sparse_size_max unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max

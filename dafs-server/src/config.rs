@@ -4,6 +4,7 @@
 //! [`Config`] in which everything is in range and fits together. Nothing after it looks at flags again.
 
 mod build;
+mod cpus;
 mod export;
 mod origin;
 mod size;
@@ -27,6 +28,7 @@ use crate::worker::buffers::{BUFFER_SIZES, BufferConfig};
 
 pub use crate::storage::{ExportKind, MemoryRoot};
 pub use build::{CONFIG_FILE_SIZE_MAX, LISTENERS_MAX};
+pub use cpus::Cpus;
 pub use export::ExportTable;
 pub use origin::Origin;
 pub use size::Size;
@@ -48,6 +50,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Loops, each on a thread of its own, among which connections are divided.
     pub workers: usize,
+    /// The CPU of each worker; none where they run on any.
+    pub worker_cpus: Vec<usize>,
     /// How a loop waits.
     pub poll: WaitPolicy,
     /// Sessions at once.
@@ -114,6 +118,7 @@ impl Default for Config {
             listeners: Vec::new(),
             listen: Vec::new(),
             workers: 1,
+            worker_cpus: Vec::new(),
             poll: WaitPolicy::Adaptive,
             sessions_max: 4096,
             slots_max: 256,
@@ -159,7 +164,7 @@ impl Config {
         }
         compare! {
             self, new, Self;
-            workers "--workers", poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max",
+            workers "--workers", worker_cpus "--worker-cpus", poll "--poll", sessions_max "--sessions-max", slots_max "--slots-max",
             buffered_slots_max "--slots-max", operations_max "--operations-max",
             handles_max "--handles-max", inline_max "--inline-max", transfer_size_max "--transfer-size-max",
             buffers_size_max "--buffers-size-max", buffer_sizes "--buffer-sizes", buffers_kept_max "--buffers-kept-max",

@@ -96,6 +96,24 @@ const SESSION_LIMITS: &[SessionLimitFamily] = &[
     ("dafs_session_refused_total", "Refusals because a session had reached its limit.", |of| of.refused),
 ];
 
+/// Name, help, and the value of one worker.
+type WorkerFamily = (&'static str, &'static str, fn(&Statistics) -> u64);
+
+/// The metrics of each worker. Those without a worker in their names are sums.
+const WORKERS: &[WorkerFamily] = &[
+    ("dafs_worker_sessions", "Sessions of a worker.", |own| own.sessions),
+    ("dafs_worker_connections", "Connections of a worker.", |own| own.connections),
+    ("dafs_worker_operations_in_flight", "Operations in flight of a worker.", |own| own.in_flight),
+    ("dafs_worker_operations_total", "Requests that a worker answered.", |own| {
+        own.operations.iter().map(|(_, count)| count).sum()
+    }),
+    (
+        "dafs_worker_storage_waits_total",
+        "Reads and writes of a worker that had to wait for storage.",
+        |own| own.storage_waits,
+    ),
+];
+
 /// State of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetState {
@@ -133,6 +151,8 @@ pub struct Extras {
     pub longest_turn: Duration,
     /// Lines left out of the log.
     pub log_lines_left_out: u64,
+    /// Statistics of each worker by itself, the first one's first.
+    pub workers: Vec<Statistics>,
 }
 
 /// All metrics: the statistics, the budgets, and what the providers count.
@@ -142,6 +162,11 @@ pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     family(&mut text, "dafs_logins_refused_total", help, one(extras.logins_refused));
     for (name, help, value) in BUDGETS {
         let values = labelled("budget", &extras.budgets, |of| of.name.to_owned(), value);
+        family(&mut text, name, help, values);
+    }
+    let workers: Vec<_> = extras.workers.iter().enumerate().collect();
+    for (name, help, value) in WORKERS {
+        let values = labelled("worker", &workers, |(number, _)| number.to_string(), |(_, own)| value(own));
         family(&mut text, name, help, values);
     }
     for (name, help, value) in SESSION_LIMITS {
@@ -271,13 +296,29 @@ mod tests {
         let budgets = vec![BudgetState { name: "sessions", used: 201, limit: 202, refused: 203 }];
         let session_limits = vec![SessionLimitState { name: "views", limit: 205, refused: 206 }];
         let (logins_refused, log_lines_left_out) = (7, 204);
-        let extras =
-            Extras { budgets, session_limits, logins_refused, log_lines_left_out, ..Extras::default() };
+        let worker = |sessions, count| Statistics {
+            sessions,
+            operations: vec![("Read".into(), count), ("Write".into(), 1)],
+            ..Statistics::default()
+        };
+        let workers = vec![worker(301, 302), worker(304, 305)];
+        let extras = Extras {
+            budgets,
+            session_limits,
+            logins_refused,
+            log_lines_left_out,
+            workers,
+            ..Extras::default()
+        };
         let text = render_all(&Statistics::default(), &extras);
         assert!(text.contains("dafs_session_limit{limit=\"views\"} 205\n"));
         assert!(text.contains("dafs_session_refused_total{limit=\"views\"} 206\n"));
         assert!(text.contains("dafs_budget_refused_total{budget=\"sessions\"} 203\n"));
         assert!(text.contains("dafs_log_lines_left_out_total 204\n"));
+        assert!(
+            text.contains("dafs_worker_sessions{worker=\"0\"} 301\ndafs_worker_sessions{worker=\"1\"} 304\n")
+        );
+        assert!(text.contains("dafs_worker_operations_total{worker=\"1\"} 306\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let declared = text.find(&format!("# TYPE {name} ")).expect(name);

@@ -29,7 +29,7 @@ use crate::worker::event_loop::{EventLoop, Stop};
 use crate::worker::{Parts, Worker};
 
 pub use running::Running;
-use running::start_others;
+use running::{pin, start_others};
 
 /// Over tcp inline writes may be this many times the inline limit.
 const TCP_WRITE_FACTOR: u32 = 4;
@@ -79,6 +79,7 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
                 session_limits: server.shared().session_limit_states(),
                 logins_refused: server.shared().logins_refused(),
                 longest_turn: server.shared().longest_turn(),
+                workers: server.statistics_of_each(),
                 log_lines_left_out: flood::left_out(),
             };
             metrics::render_all(&server.statistics(), &extras)
@@ -95,7 +96,8 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
             another_failed.store(true, Ordering::Relaxed);
             stop_all();
         })?;
-        let served = announce(&config, &event_loop.addresses())
+        let served = pin(&config, 0)
+            .and_then(|()| announce(&config, &event_loop.addresses()))
             .and_then(|()| event_loop.run(observe).context("cannot go on serving"));
         // Where it ended by itself, so do the others.
         served.inspect_err(|_| stop_all())

@@ -356,7 +356,7 @@ fn scale_row(transport: &str, case: Case, (workers, side): (usize, usize), round
 
 /// Rates by workers, of each transport; as references those of local threads, and what workers can give.
 fn chart(rows: &[Row]) -> Chart {
-    let axis = |label: &str| Axis { label: label.to_owned(), scale: Scale::Linear };
+    let axis = |label: &str, scale| Axis { label: label.to_owned(), scale };
     let panel = |case: Case| {
         let own = || rows.iter().filter(move |row| row.case == Some(case.name()));
         let mut names: Vec<&str> = own().map(|row| row.transport.as_str()).collect();
@@ -379,12 +379,20 @@ fn chart(rows: &[Row]) -> Chart {
             if case.has_bound() {
                 curves.push(curve(format!("{name} can"), points(&can), true, Vec::new()));
             }
-            curves.push(curve(format!("{name} local"), points(&|row| row.limit_value), true, Vec::new()));
+        }
+        let levels: Vec<(f64, f64)> = own().filter_map(|row| Some((at(row)?, row.limit_value?))).collect();
+        let ends = || levels.iter().map(|(workers, _)| *workers);
+        if let (Some(level), Some(first), Some(last)) =
+            (median(levels.iter().map(|(_, level)| *level)), ends().reduce(f64::min), ends().reduce(f64::max))
+        {
+            let points = vec![(first, level), (last, level)];
+            curves.push(Curve { name: "local".to_owned(), points, reference: true, band: Vec::new() });
         }
         Panel {
             title: case.name().to_owned(),
-            x: axis("workers"),
-            y: axis("op/s"),
+            x: axis("workers", Scale::Linear),
+            // Local calls may be a hundred times as many.
+            y: axis("op/s", Scale::Log),
             curves,
             marks: Vec::new(),
             remarks: Vec::new(),
@@ -430,7 +438,7 @@ mod tests {
         let chart = chart(&rows);
         let list = &chart.panels[0];
         let names: Vec<&str> = list.curves.iter().map(|curve| curve.name.as_str()).collect();
-        assert_eq!(names, ["tcp", "tcp can", "tcp local"]);
+        assert_eq!(names, ["tcp", "tcp can", "local"]);
         assert_eq!(list.curves[0].points, [(1.0, 100.0), (2.0, 140.0)]);
         assert_eq!(list.curves[1].points, [(1.0, 100.0), (2.0, 150.0)]);
     }

@@ -8,6 +8,7 @@ use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme}
 use dafs_proto::small_file::{SmallFile, SmallFileError};
 use dafs_proto::transport::{Address, WaitPolicy};
 
+use super::cpus;
 use super::export::{check, parse_flag};
 use super::workers::worker_count;
 use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Listen, Origin, Size};
@@ -112,7 +113,9 @@ impl Config {
         set(place, "--transfer-size-max", most, 64 << 10..=1 << 30, "bytes")?;
         config.metrics_address = metrics_address(&settings)?;
         config.log = log_config(&settings)?;
-        config.workers = worker_count(settings.workers, &config.listeners)?;
+        config.workers = worker_count(settings.workers, settings.worker_cpus.as_ref(), &config.listeners)?;
+        let usable = cpus::usable();
+        config.worker_cpus = cpus::worker_cpus(settings.worker_cpus.as_ref(), config.workers, &usable)?;
         config.poll = settings.poll.map_or(config.poll, wait_policy);
         config.storage_engine = settings.storage_engine.unwrap_or_default();
         let (threads, range) = (&mut config.storage_threads, 4..=1024);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use dafs_proto::transport::Address;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-use super::ConfigError;
+use super::{ConfigError, Cpus};
 
 /// Workers at most: each has a thread, storage and buffers of its own.
 const WORKERS_MAX: usize = 64;
@@ -69,11 +69,17 @@ impl<'de> Deserialize<'de> for Workers {
 }
 
 /// RDMA devices belong to one thread.
-pub(super) fn worker_count(workers: Option<Workers>, listeners: &[Address]) -> Result<usize, ConfigError> {
+pub(super) fn worker_count(
+    workers: Option<Workers>,
+    cpus: Option<&Cpus>,
+    listeners: &[Address],
+) -> Result<usize, ConfigError> {
     let rdma = listeners.iter().find(|address| matches!(address, Address::Verbs(_)));
     match (workers, rdma) {
         (None, _) | (Some(Workers::Auto), Some(_)) => Ok(1),
-        (Some(Workers::Auto), None) => Ok(Workers::for_this_machine()),
+        (Some(Workers::Auto), None) => {
+            Ok(cpus.map_or_else(Workers::for_this_machine, |cpus| cpus.0.len().min(WORKERS_MAX)))
+        }
         (Some(Workers::Count(count)), Some(address)) if count > 1 => {
             let problem =
                 format!("{count} workers cannot serve {address}: an RDMA device belongs to one thread");
@@ -96,13 +102,17 @@ mod tests {
     use super::*;
 
     fn count(text: &str, listener: &Address) -> Result<usize, String> {
-        worker_count(Some(text.parse()?), std::slice::from_ref(listener)).map_err(|error| error.to_string())
+        worker_count(Some(text.parse()?), None, std::slice::from_ref(listener))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn count_of_workers_at_its_edges() {
         let tcp = Address::Tcp(([127, 0, 0, 1], 0).into());
-        assert_eq!(worker_count(None, &[]).ok(), Some(1));
+        assert_eq!(worker_count(None, None, &[]).ok(), Some(1));
+        let cpus = Cpus(vec![0, 1, 2]);
+        assert_eq!(worker_count(Some(Workers::Auto), Some(&cpus), &[]).ok(), Some(3));
+        assert_eq!(worker_count(Some(Workers::Count(2)), Some(&cpus), &[]).ok(), Some(2));
         for (text, workers) in
             [("1", Some(1)), ("64", Some(64)), ("0", None), ("65", None), ("-1", None), ("many", None)]
         {

@@ -6,6 +6,7 @@ use std::thread::Scope;
 
 use anyhow::Context;
 use dafs_proto::transport::Address;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{loop_keeps_identity, prepare};
 use crate::config::{Config, ExportConfig};
@@ -54,6 +55,10 @@ impl Running {
             std::thread::scope(|scope| {
                 let (first, others) = loops.split_at_mut(1);
                 if let Err(error) = start_others(scope, others, &config, |_| {}) {
+                    return drop(send.send(Err(error)));
+                }
+                if let Err(error) = pin(&config, 0) {
+                    stops.iter().for_each(Stop::stop);
                     return drop(send.send(Err(error)));
                 }
                 let Some(shared) = shared.clone() else { return };
@@ -113,7 +118,7 @@ pub(super) fn start_others<'s>(
         let (entered, failed) = (entered.clone(), failed.clone());
         let thread = std::thread::Builder::new().name(format!("dafs-worker-{number}"));
         let serves = move || {
-            let result = enter_thread(config);
+            let result = enter_thread(config).and_then(|()| pin(config, number - 1));
             let serves = result.is_ok();
             drop((entered.send(result), entered));
             if serves && let Err(error) = tell_of(event_loop.run(|_| {})) {
@@ -128,6 +133,14 @@ pub(super) fn start_others<'s>(
     drop(entered);
     let all: anyhow::Result<()> = others.iter().collect();
     all.inspect_err(|_| stops.iter().for_each(Stop::stop))
+}
+
+/// The thread of this worker runs on its own CPU from now on, where it has one.
+pub(super) fn pin(config: &Config, worker: usize) -> anyhow::Result<()> {
+    let Some(&cpu) = config.worker_cpus.get(worker) else { return Ok(()) };
+    let mut own = CpuSet::new();
+    own.set(cpu);
+    sched_setaffinity(None, &own).with_context(|| format!("cannot run a worker on CPU {cpu}"))
 }
 
 fn tell_of(served: io::Result<()>) -> io::Result<()> {

@@ -252,6 +252,13 @@ impl ServerState {
         *lock(&self.desks[own.0].statistics) = statistics;
     }
 
+    /// The counters of each worker: of this one now, of the others as they published them last.
+    pub(crate) fn statistics_of_each(&self, own: WorkerId, now: Statistics) -> Vec<Statistics> {
+        let mut each: Vec<_> = self.desks.iter().map(|desk| lock(&desk.statistics).clone()).collect();
+        each[own.0] = now;
+        each
+    }
+
     /// Adds the counters of a worker to those that the others published last.
     pub(crate) fn statistics(&self, own: WorkerId, now: Statistics) -> Statistics {
         self.others(own).fold(now, |mut sum, worker| {

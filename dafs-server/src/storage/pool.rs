@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 pub(super) use dafs_proto::transport::util::lock;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::fair::{Fair, FaultDomain, Ticket};
 
@@ -104,6 +105,8 @@ pub(super) struct Pool<T: Send + 'static> {
     /// Invariant: <= `JOBS_MAX`.
     pending_count: usize,
     thread_count: usize,
+    /// What threads run on, wherever their worker does.
+    cpus: Option<CpuSet>,
     /// What was left to a thread to be dropped.
     #[cfg(test)]
     pub(super) disposals: usize,
@@ -212,6 +215,8 @@ impl<T: Send + 'static> Pool<T> {
             standstill: Standstill::default(),
             pending_count: 0,
             thread_count,
+            // Before any worker is pinned.
+            cpus: sched_getaffinity(None).ok(),
             #[cfg(test)]
             disposals: 0,
         }
@@ -318,7 +323,13 @@ impl<T: Send + 'static> Pool<T> {
         (state.alive_count, state.starting_count) = (state.alive_count + 1, state.starting_count + 1);
         drop(state);
         let name = format!("dafs-disk-{number}");
-        match std::thread::Builder::new().name(name).spawn(move || desk.run(number)) {
+        let cpus = self.cpus;
+        let run = move || {
+            // Where that fails it runs where its worker does.
+            let _ = cpus.map(|cpus| sched_setaffinity(None, &cpus));
+            desk.run(number);
+        };
+        match std::thread::Builder::new().name(name).spawn(run) {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
                 let mut state = lock(&self.desk.state);

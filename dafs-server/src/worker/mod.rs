@@ -259,6 +259,11 @@ impl Worker {
         self.shared.statistics(self.id, self.own_statistics())
     }
 
+    /// The counters of each worker by itself: this worker's now, those of others as of their last tick.
+    pub fn statistics_of_each(&self) -> Vec<Statistics> {
+        self.shared.statistics_of_each(self.id, self.own_statistics())
+    }
+
     /// The worker's counters now.
     pub(crate) fn own_statistics(&self) -> Statistics {
         let millis = self.lifetime.uptime(self.now).as_millis();

@@ -16,6 +16,7 @@ on_three_workers! {
 
 on_sockets! {
     program_with_three_workers_serves_by_all_and_drains_all,
+    program_runs_each_worker_on_its_cpu_and_tells_of_each,
 }
 
 // [STOR-11]
@@ -105,6 +106,49 @@ fn program_with_three_workers_serves_by_all_and_drains_all(on: On) {
     assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{before:?} {after:?}");
     wait_for(|| server.metric("dafs_sessions") >= 6.0);
     drop((files, sessions));
+    signal(server.id(), Signal::TERM).unwrap();
+    assert!(server.wait().success());
+}
+
+/// The CPUs that the threads of a server may run on whose names begin so.
+fn cpus_of_threads(server: u32, name: &str) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{server}/task")).unwrap().map(|task| task.unwrap().path());
+    let named = threads
+        .filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)));
+    // A thread of storage may end.
+    named.filter_map(|task| std::fs::read_to_string(task.join("status")).ok()).map(allowed).collect()
+}
+
+fn allowed(status: impl AsRef<str>) -> String {
+    let line = status.as_ref().lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
+}
+
+fn program_runs_each_worker_on_its_cpu_and_tells_of_each(on: On) {
+    let own = allowed(std::fs::read_to_string("/proc/self/status").unwrap());
+    let numbers = || own.split([',', '-']).map(|cpu| cpu.parse::<usize>().unwrap());
+    let (first, last) = (numbers().min().unwrap(), numbers().max().unwrap());
+    let cpus = format!("{first},{last}");
+    let mut server = Program::start_counted(
+        on,
+        &["--workers", "auto", "--worker-cpus", &cpus, "--poll", "event", "--storage-engine", "pool"],
+    );
+    let sessions = [server.session(), server.session()];
+    for (number, session) in sessions.iter().enumerate() {
+        let file = session.mount("data").unwrap().create(format!("f{number}")).unwrap();
+        file.write_all_at(&[7; 100_000], 0).unwrap();
+        file.commit().unwrap();
+    }
+    let main = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    assert_eq!(allowed(main), first.to_string());
+    assert_eq!(cpus_of_threads(server.id(), "dafs-worker-"), [last.to_string()]);
+    let disk = cpus_of_threads(server.id(), "dafs-disk-");
+    assert!(!disk.is_empty() && disk.iter().all(|cpus| *cpus == own), "{disk:?}, not {own}");
+    for worker in 0..2 {
+        wait_for(|| server.metric(&format!("dafs_worker_sessions{{worker=\"{worker}\"}}")) >= 1.0);
+        wait_for(|| server.metric(&format!("dafs_worker_operations_total{{worker=\"{worker}\"}}")) >= 4.0);
+    }
+    drop(sessions);
     signal(server.id(), Signal::TERM).unwrap();
     assert!(server.wait().success());
 }
