@@ -69,6 +69,7 @@ struct budget budget_of(const struct command *command);
 void run_transfer(const struct command *command);
 void run_overlap(const struct command *command);
 void run_pattern(const struct command *command);
+void run_region(const struct command *command);
 
 #include <time.h>
 

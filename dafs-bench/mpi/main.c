@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(const struct command *);
-    } commands[] = {{"transfer", run_transfer}, {"overlap", run_overlap}, {"pattern", run_pattern}};
+    } commands[] = {{"transfer", run_transfer}, {"overlap", run_overlap}, {"pattern", run_pattern}, {"region", run_region}};
     const size_t count = sizeof commands / sizeof *commands;
     static char line[LINE_MAX];
     MPI_Init(&argc, &argv);

@@ -518,9 +518,12 @@ fn stripe_measures_servers_behind_links_without_leaving_anything() {
     command.args(["--servers", "1,2", "--clients", "1,4", "--repeats", "1", "--seconds", "0.001"]);
     let plot = directory.path().join("stripe.svg");
     command.args(["--json", "-", "--plot"]).arg(&plot).arg("--dir").arg(directory.path());
+    // Rows of MPI programs are tested where there is MPI.
+    command.arg("--mpi-prefix").arg(directory.path());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document["notes"].to_string().contains("no rows for MPI-IO"), "{}", document["notes"]);
     assert_eq!(document["options"]["link_rate"], 100);
     let rows = document["rows"].as_array().unwrap();
     // Two numbers of servers and of clients, and two ways for tiles, each written and read.

@@ -30,7 +30,7 @@ fn rows(output: &Output) -> Vec<Value> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(["mpi", "views"].iter().any(|name| document["benchmark"] == *name));
+    assert!(["mpi", "views", "stripe"].iter().any(|name| document["benchmark"] == *name));
     document["rows"].as_array().unwrap().clone()
 }
 
@@ -178,6 +178,25 @@ fn views_draws_each_figure_and_table_with_a_note() {
     assert!(!notes.contains("not measured"), "{notes}");
     let drawn = std::fs::read_to_string(plot).unwrap();
     assert!(drawn.contains("tiled, read, cold") && drawn.contains("mesh of 2 ranks"));
+}
+
+#[test]
+#[ignore = "needs own-network-open-mpi"]
+fn stripe_has_rows_of_ranks_by_each_way() {
+    let prefix = installed();
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_dafs-bench"), "stripe", "--servers", "2"]);
+    command.args(["--clients", "1,2", "--repeats", "1", "--seconds", "0.001", "--json", "-"]);
+    command.arg("--mpi-prefix").arg(prefix).arg("--dir").arg(directory.path());
+    let rows = rows(&command.output().unwrap());
+    for case in ["mpi-ompio", "mpi-romio"] {
+        let own: Vec<&Value> = rows.iter().filter(|row| row["case"] == case).collect();
+        // One rank and two, each writes and reads.
+        assert_eq!(own.len(), 4, "{case}: {rows:?}");
+        assert!(own.iter().all(|row| row["mib_per_s"].as_f64().unwrap() > 0.0), "{own:?}");
+        assert!(own.iter().all(|row| row["cpu_percent"].as_f64().unwrap() > 0.0), "{own:?}");
+    }
 }
 
 #[test]

@@ -23,9 +23,12 @@ use crate::volume::Volume;
 /// Requests that are taken before those that have begun are looked at again.
 const TAKEN_MAX: usize = 32;
 
-/// While something is in flight, the answer is looked for so long before the thread sleeps: a server on this host answers sooner than a
-/// thread is woken.
-const SPIN_TIME: Duration = Duration::from_micros(20);
+/// While something is in flight, the answer is looked for so long before the thread sleeps: a server on this host, or on a fast network,
+/// answers sooner than a thread is woken.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// After a spin in vain, so many waits are slept through at once; after each further one twice as many, up to this.
+const PAUSE_MIN: u32 = 16;
+const PAUSE_MAX: u32 = 4096;
 
 /// What is being carried out.
 type Tasks = FuturesUnordered<Pin<Box<dyn Future<Output = ()>>>>;
@@ -40,10 +43,42 @@ impl Wake for Woken {
     }
 }
 
+/// Whether to look for an answer before sleeping: not for a while where that was in vain.
+#[derive(Debug)]
+struct Spin {
+    /// Waits to sleep through from now on.
+    left: u32,
+    /// As many after the next spin in vain.
+    next: u32,
+}
+
+impl Spin {
+    fn new() -> Self {
+        Self { left: 0, next: PAUSE_MIN }
+    }
+
+    /// Asked once at the beginning of a wait.
+    fn is_worth_it(&mut self) -> bool {
+        let waits = self.left;
+        self.left = waits.saturating_sub(1);
+        waits == 0
+    }
+
+    fn paid(&mut self) {
+        self.next = PAUSE_MIN;
+    }
+
+    fn was_in_vain(&mut self) {
+        self.left = self.next;
+        self.next = (2 * self.next).min(PAUSE_MAX);
+    }
+}
+
 /// Serves a volume until it is unmounted.
 pub(crate) struct EventLoop {
     volume: Rc<Volume>,
     tasks: Tasks,
+    spin: Spin,
     woken: Arc<Woken>,
     /// Takes the data of the next write.
     spare: Option<RegisteredBuf>,
@@ -54,28 +89,46 @@ pub(crate) struct EventLoop {
 
 impl EventLoop {
     pub(crate) fn new(volume: Rc<Volume>, stop: OwnedFd) -> Self {
-        Self { volume, tasks: Tasks::new(), woken: Arc::default(), spare: None, unmounted: false, stop }
+        Self {
+            volume,
+            tasks: Tasks::new(),
+            spin: Spin::new(),
+            woken: Arc::default(),
+            spare: None,
+            unmounted: false,
+            stop,
+        }
     }
 
     /// Runs until the mount is gone and every request is answered. `unmount` is called when that is asked for.
     pub(crate) fn run(mut self, mut unmount: impl FnMut()) -> std::io::Result<()> {
-        let mut idle_since = Instant::now();
+        // Since when an answer is looked for, where one is.
+        let mut spinning: Option<Instant> = None;
         while !(self.unmounted && self.tasks.is_empty()) {
             let mut moved = self.take_requests()?;
             moved |= self.turn();
             if moved {
-                idle_since = Instant::now();
+                if spinning.take().is_some() {
+                    self.spin.paid();
+                }
                 continue;
             }
-            let is_awaited = !self.tasks.is_empty();
-            if is_awaited && idle_since.elapsed() < SPIN_TIME {
-                std::hint::spin_loop();
-                continue;
+            match spinning {
+                None if !self.tasks.is_empty() && self.spin.is_worth_it() => {
+                    spinning = Some(Instant::now());
+                    continue;
+                }
+                Some(since) if since.elapsed() < SPIN_TIME => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Some(_) => self.spin.was_in_vain(),
+                None => {}
             }
+            spinning = None;
             if self.sleep()? {
                 unmount();
             }
-            idle_since = Instant::now();
         }
         Ok(())
     }
@@ -175,5 +228,27 @@ impl EventLoop {
             let _ = rustix::io::read(&self.stop, &mut count);
         }
         Ok(stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spin_in_vain_is_made_up_for_by_ever_more_waits_until_one_pays() {
+        let mut spin = Spin::new();
+        let waits_until_it_is_worth_it = |spin: &mut Spin| (0..).find(|_| spin.is_worth_it()).unwrap();
+        assert_eq!(waits_until_it_is_worth_it(&mut spin), 0);
+        for pause in [16, 32, 64] {
+            spin.was_in_vain();
+            assert_eq!(waits_until_it_is_worth_it(&mut spin), pause);
+        }
+        (0..20).for_each(|_| spin.was_in_vain());
+        assert_eq!(waits_until_it_is_worth_it(&mut spin), PAUSE_MAX);
+        spin.paid();
+        assert!(spin.is_worth_it(), "it goes on as long as it pays");
+        spin.was_in_vain();
+        assert_eq!(waits_until_it_is_worth_it(&mut spin), PAUSE_MIN);
     }
 }

@@ -1,6 +1,7 @@
 //! Suites that run the whole of dafs on every provider: the real server and the real client library, in one process or as programs.
 //!
 //! - [`area`] is address space with holes.
+//! - [`differential`] has random operations, and does them on a directory, beside which other ways are put.
 //! - [`datatypes`] are small datatypes of every kind.
 //! - [`faulty`] is storage that fails on demand.
 //! - [`forbidden`] starts programs that may not make some system calls, or with signals blocked.
@@ -24,6 +25,7 @@
 pub mod area;
 pub mod cut;
 pub mod datatypes;
+pub mod differential;
 pub mod exhausted;
 pub mod faulty;
 pub mod forbidden;

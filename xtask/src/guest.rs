@@ -34,7 +34,7 @@ const DEVICE_ADDRESS: &str = "10.9.9.1";
 const RDMA_VM: &str = "tests/rdma-vm/rdma-vm";
 
 /// Bound on one guest, boot included: some four times what an idle machine takes, for one that is busy is not one that hangs.
-const GUEST_TIME_MAX: Duration = Duration::from_secs(15 * 60);
+const GUEST_TIME_MAX: Duration = Duration::from_secs(20 * 60);
 
 /// Bound on what the first run on a machine installs and downloads.
 const PREPARE_TIME_MAX: Duration = Duration::from_secs(10 * 60);

@@ -100,6 +100,18 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["iproute2"],
     },
     Need {
+        name: "own-network-open-mpi",
+        purpose: "MPI programs over servers that are each behind a link",
+        probes: &[
+            Probe::UserNamespace,
+            Probe::Program("ip"),
+            Probe::Program("mpicc"),
+            Probe::Program("mpirun"),
+            Probe::Program("ompi_info"),
+        ],
+        packages: &["iproute2", "openmpi-bin", "libopenmpi-dev"],
+    },
+    Need {
         name: "debian-root",
         purpose: "the commands of the README in a bare Debian, as root and as a user",
         probes: &[Probe::Root, Probe::Program("ip"), Probe::Program("debootstrap"), Probe::DebianRoot],

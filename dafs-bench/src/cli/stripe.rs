@@ -1,5 +1,7 @@
 //! The options of `stripe`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use serde::Serialize;
 
@@ -21,6 +23,10 @@ pub struct StripeOptions {
     /// Bytes on one server before the next one follows, in KiB, a multiple of 4, 4 to 1048576.
     #[arg(long, default_value_t = 256, value_parser = parse_unit, value_name = "KIB")]
     pub striping_unit: u64,
+    /// Directory where `cargo xtask mpi install` put the driver, for rows of MPI-IO.
+    #[arg(long, env = "DAFS_MPI_HOME", default_value = "target/mpi", value_name = "DIR")]
+    #[serde(skip)]
+    pub mpi_prefix: PathBuf,
 }
 
 fn parse_count(text: &str) -> Result<usize, String> {

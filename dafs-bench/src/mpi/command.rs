@@ -84,6 +84,12 @@ pub struct Reply {
     pub io_us: f64,
     /// One for each share of computation (`overlap`).
     pub steps: Vec<Step>,
+    /// Bytes that all ranks moved (`region`).
+    pub moved: u64,
+    /// Time until the last rank was done, microseconds (`region`).
+    pub elapsed_us: f64,
+    /// Time of all ranks on CPUs, nanoseconds (`region`).
+    pub cpu_ns: u64,
 }
 
 /// Nonblocking transfers with some computation.

@@ -9,12 +9,13 @@ use tempfile::TempDir;
 use crate::cli::Way;
 
 /// The sources of the program.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 6] = [
     ("bench.h", include_str!("../../mpi/bench.h")),
     ("main.c", include_str!("../../mpi/main.c")),
     ("measure.c", include_str!("../../mpi/measure.c")),
     ("transfer.c", include_str!("../../mpi/transfer.c")),
     ("pattern.c", include_str!("../../mpi/pattern.c")),
+    ("region.c", include_str!("../../mpi/region.c")),
 ];
 
 const PACKAGES: &str = "install Open MPI (Debian: apt-get install openmpi-bin libopenmpi-dev)";

@@ -6,7 +6,9 @@ use dafs_client::{
     Dir, Error, Export, Extent, File, FileKind, OpenOptions, Result, SetAttributes, Stability, XattrSetMode,
 };
 
-use crate::operation::{Answer, Driver, Op, SLOTS, attributes_answer, data, sum, sum_of_names};
+use dafs_tests::differential::operation::{
+    Answer, Driver, Op, SLOTS, attributes_answer, data, sum, sum_of_names,
+};
 
 pub(crate) struct Api {
     root: Dir,

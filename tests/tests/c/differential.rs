@@ -1,14 +1,12 @@
 //! One random mixture of operations through the Rust API, through C, and on a local directory: the same answers, and the same tree.
 
-use std::path::Path;
-
 use dafs_client::{Config, Sieve};
+use dafs_tests::differential::local::{Local, tree_of};
+use dafs_tests::differential::operation::{Answer, Driver, Generator, Op};
 use dafs_tests::harness::On;
 use dafs_tests::program::Program;
 
 use crate::api::Api;
-use crate::local::Local;
-use crate::operation::{Answer, Driver, Generator, Op};
 use crate::{compile, own, run};
 
 /// As many as take some seconds on either provider.
@@ -66,31 +64,4 @@ pub(crate) fn rust_c_and_kernel_do_the_same(on: On) {
     assert!(!expected.is_empty());
     assert_eq!(tree("api"), expected);
     assert_eq!(tree("c"), expected);
-}
-
-/// All below a directory: paths, kinds, modes, names, sizes, sums, targets and extended attributes.
-fn tree_of(root: &Path) -> Vec<String> {
-    let mut local = Local::new(root);
-    let mut found = Vec::new();
-    let mut left = vec![String::new()];
-    while let Some(directory) = left.pop() {
-        let mut names: Vec<_> =
-            std::fs::read_dir(root.join(&directory)).unwrap().map(|entry| entry.unwrap()).collect();
-        names.sort_by_key(|entry| entry.file_name());
-        for entry in names {
-            let path = Path::new(&directory).join(entry.file_name()).to_str().unwrap().to_owned();
-            let stat = local.apply(&Op::Stat { path: path.clone(), follow: false });
-            let xattrs = local.apply(&Op::ListXattr { path: path.clone() });
-            let kind = entry.file_type().unwrap();
-            let content = match (kind.is_symlink(), kind.is_dir()) {
-                (true, _) => local.apply(&Op::Readlink { path: path.clone() }),
-                (_, true) => stat.clone(),
-                _ => local.apply(&Op::Head { path: path.clone(), len: 8 << 20 }),
-            };
-            found.push(format!("{path} {stat:?} {xattrs:?} {content:?}"));
-            left.extend(kind.is_dir().then_some(path));
-        }
-    }
-    found.sort();
-    found
 }

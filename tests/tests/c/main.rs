@@ -14,8 +14,6 @@ use differential::rust_c_and_kernel_do_the_same;
 
 mod api;
 mod differential;
-mod local;
-mod operation;
 
 dafs_tests::on_sockets! {
     every_call_does_and_refuses_as_the_header_says,

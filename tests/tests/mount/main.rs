@@ -5,6 +5,7 @@
 
 mod away;
 mod caching;
+mod differential;
 mod ends;
 mod local;
 mod locks;

@@ -4,6 +4,7 @@
 mod clients;
 mod ends;
 mod programs;
+mod striped;
 
 /// Declares functions of a way and a provider as tests in `WAY::PROVIDER`.
 macro_rules! on_each_way {

@@ -44,9 +44,9 @@ impl Tile {
 /// What all clients together moved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
-    bytes: u64,
-    elapsed: Duration,
-    /// Of this process.
+    pub(super) bytes: u64,
+    pub(super) elapsed: Duration,
+    /// Of all clients.
     pub(super) cpu_ns: u64,
 }
 

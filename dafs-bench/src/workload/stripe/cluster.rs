@@ -1,5 +1,7 @@
 //! The servers: one that has the names, and the data servers, each on a host of its own.
 
+use std::path::Path;
+
 use anyhow::Context;
 use dafs_client::{Config, Key, Url, WaitPolicy};
 use dafs_stripe::Volume;
@@ -40,7 +42,17 @@ impl Cluster {
     pub(super) fn volume(&self) -> anyhow::Result<Volume> {
         // Waits are long: spinning would take the CPU from other clients, and from servers.
         let config = Config { key: Some(self.key.clone()), wait: WaitPolicy::Event, ..Config::default() };
-        Ok(Volume::connect(self.names.address("tcp", "bench")?, &config)?)
+        Ok(Volume::connect(self.address()?, &config)?)
+    }
+
+    /// Where the names are.
+    pub(super) fn address(&self) -> anyhow::Result<String> {
+        self.names.address("tcp", "bench")
+    }
+
+    /// The key of all servers.
+    pub(super) fn key_file(&self) -> Option<&Path> {
+        self.names.key_file()
     }
 
     /// What the data servers have used of CPUs, in nanoseconds.

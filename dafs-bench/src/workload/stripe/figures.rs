@@ -1,5 +1,6 @@
 //! The figures of "PVFS over InfiniBand", drawn from rows.
 
+use crate::cli::Way;
 use crate::record::{Axis, Chart, Curve, Op, Panel, Row, Scale};
 
 use super::clients::Tile;
@@ -13,6 +14,7 @@ pub(super) fn chart(rows: &[Row]) -> Chart {
     let ops = [Op::Write, Op::Read];
     let mut panels: Vec<Panel> = ops.iter().filter_map(|op| by_clients(rows, *op)).collect();
     panels.extend(ops.iter().filter_map(|op| by_servers(rows, *op)));
+    panels.extend(ops.iter().filter_map(|op| by_ranks(rows, *op)));
     panels.extend(cpu(rows));
     panels.extend(tiles(rows));
     Chart { title: "Files over several servers".to_owned(), panels, columns: 2 }
@@ -74,6 +76,27 @@ fn by_servers(rows: &[Row], op: Op) -> Option<Panel> {
     panel(format!("{op}, by servers"), ("servers", Scale::Linear), "bandwidth (MiB/s)", curves)
 }
 
+/// Figure 6: the same by ranks of MPI programs, over all servers, beside the client library.
+fn by_ranks(rows: &[Row], op: Op) -> Option<Panel> {
+    let most = rows.iter().filter_map(|row| row.servers).max()?;
+    let of = move |load: Load| {
+        rows.iter().filter(move |row| {
+            row.case == Some(load.name()) && row.op == Some(op) && row.servers == Some(most)
+        })
+    };
+    let ways =
+        [Way::Ompio, Way::Romio].map(|way| (format!("MPI-IO, {}", way.name()), of(Load::Mpi(way)), false));
+    if ways.iter().all(|(_, own, _)| own.clone().next().is_none()) {
+        return None;
+    }
+    let library = [("client library".to_owned(), of(Load::Contiguous), true)];
+    let curves = ways.into_iter().chain(library);
+    let curves = curves
+        .map(|(name, own, reference)| curve(name, own, |row| row.clients, |row| row.mib_per_s, reference));
+    let title = format!("{op} by MPI-IO, {most} servers");
+    panel(title, ("ranks", Scale::Linear), "bandwidth (MiB/s)", curves.collect())
+}
+
 /// Figure 7: what a client takes of a CPU, with all servers.
 fn cpu(rows: &[Row]) -> Option<Panel> {
     let most = rows.iter().filter_map(|row| row.servers).max();
@@ -118,16 +141,25 @@ mod tests {
         let rows = [
             row("contiguous", Op::Write, 1, 1),
             row("contiguous", Op::Write, 2, 1),
+            row("mpi-romio", Op::Write, 2, 3),
             row("tile-list", Op::Write, 2, 4),
         ];
         let chart = chart(&rows);
         let titles: Vec<&str> = chart.panels.iter().map(|panel| panel.title.as_str()).collect();
-        let wanted =
-            ["write, by clients", "write, by servers", "CPU of a client, 2 servers", "tiles of 4 clients"];
+        let wanted = [
+            "write, by clients",
+            "write, by servers",
+            "write by MPI-IO, 2 servers",
+            "CPU of a client, 2 servers",
+            "tiles of 4 clients",
+        ];
         assert_eq!(titles, wanted);
         assert_eq!(chart.panels[1].curves[0].points, [(1.0, 90.0), (2.0, 180.0)]);
         assert_eq!(chart.panels[1].curves[1].points, [(1.0, 95.0), (2.0, 190.0)]);
-        assert_eq!(chart.panels[3].curves[0].points, [(2.0, 180.0)]);
+        let by_ranks: Vec<_> =
+            chart.panels[2].curves.iter().map(|curve| (&*curve.name, &*curve.points)).collect();
+        assert_eq!(by_ranks, [("MPI-IO, romio", &[(3.0, 180.0)][..]), ("client library", &[(1.0, 180.0)])]);
+        assert_eq!(chart.panels[4].curves[0].points, [(2.0, 180.0)]);
         assert!(crate::report::plot::render(&chart).unwrap().contains("2N, 4 MiB"));
     }
 }

@@ -1,14 +1,17 @@
 //! Files over several servers, each behind a link of a limited rate: how bandwidth grows with servers and clients, what that takes of CPUs
-//! ("PVFS over InfiniBand" §6.3 to §6.6, Figures 5, 7 and 9).
+//! ("PVFS over InfiniBand" §6.3 to §6.6, Figures 5 to 7 and 9).
 
 mod clients;
 mod cluster;
 mod figures;
+mod ranks;
 mod sockets;
 
 use std::time::{Duration, Instant};
 
-use crate::cli::StripeOptions;
+use anyhow::Context;
+
+use crate::cli::{StripeOptions, Way};
 use crate::interrupt;
 use crate::record::{CpuRow, Op, Row, Unit};
 use crate::stats::median;
@@ -16,6 +19,7 @@ use crate::workload::Bench;
 
 use clients::{Clients, Moved, Tile};
 use cluster::Cluster;
+use ranks::Ranks;
 
 /// Each client moves so much of each server, in one operation.
 const REGION_BYTES_PER_SERVER: usize = 2 << 20;
@@ -25,6 +29,8 @@ const REGION_BYTES_PER_SERVER: usize = 2 << 20;
 enum Load {
     /// A contiguous region for each client.
     Contiguous,
+    /// The same by ranks of an MPI program.
+    Mpi(Way),
     /// A tile of a picture for each of four clients.
     Tile(Tile),
 }
@@ -33,6 +39,8 @@ impl Load {
     fn name(self) -> &'static str {
         match self {
             Self::Contiguous => "contiguous",
+            Self::Mpi(Way::Ompio) => "mpi-ompio",
+            Self::Mpi(Way::Romio) => "mpi-romio",
             Self::Tile(Tile::List) => "tile-list",
             Self::Tile(Tile::Multiple) => "tile-multiple",
         }
@@ -62,7 +70,16 @@ pub(super) fn run(bench: &mut Bench<'_>, options: &StripeOptions) -> anyhow::Res
     bench.pins.be_anywhere();
     let cluster = Cluster::start(bench.subjects, most(&options.servers), options.link_rate)?;
     let mut clients = Clients::connect(&cluster, most(&options.clients), options.striping_unit << 10)?;
-    let mut cases = cases(options, &bench.plan.ops);
+    bench.progress.doing("compiling the MPI program");
+    let mut ranks = match Ranks::new(options) {
+        Ok(ranks) => Some(ranks),
+        Err(error) => {
+            bench.outcome.notes.push(format!("no rows for MPI-IO: {error:#}"));
+            None
+        }
+    };
+    let ways = ways(bench, ranks.as_ref());
+    let mut cases = cases(options, &bench.plan.ops, &ways);
     bench.progress.announce(bench.plan.repeats as usize * cases.len(), 1, None);
     for round in 0..bench.plan.repeats as usize {
         let mut limits = Vec::new();
@@ -74,7 +91,11 @@ pub(super) fn run(bench: &mut Bench<'_>, options: &StripeOptions) -> anyhow::Res
             let case = &mut cases[if round.is_multiple_of(2) { step } else { count - 1 - step }];
             bench.progress.doing(format!("{}, {} of {} servers", case.load.name(), case.op, case.servers));
             let limit = limit(&mut limits, &cluster, case, bench.plan.budget.duration)?;
-            case.rounds.push(measure(&cluster, &mut clients, case, limit, bench.plan.budget.duration)?);
+            let before = cluster.cpu_ns()?;
+            let moved = moved(&cluster, &mut clients, ranks.as_mut(), case, bench.plan.budget.duration)?;
+            let server_ns = cluster.cpu_ns()?.saturating_sub(before);
+            let server_cpu_ns_per_mib = server_ns as f64 / moved.mib();
+            case.rounds.push(Round { moved, server_cpu_ns_per_mib, limit });
             bench.progress.pass(began.elapsed());
         }
     }
@@ -84,7 +105,20 @@ pub(super) fn run(bench: &mut Bench<'_>, options: &StripeOptions) -> anyhow::Res
     Ok(())
 }
 
-fn cases(options: &StripeOptions, ops: &[Op]) -> Vec<Case> {
+/// The implementations of MPI-IO that go to dafs.
+fn ways(bench: &mut Bench<'_>, ranks: Option<&Ranks>) -> Vec<Way> {
+    let Some(ranks) = ranks else { return Vec::new() };
+    let mut ways = Vec::new();
+    for way in [Way::Ompio, Way::Romio] {
+        match ranks.lacks(way) {
+            None => ways.push(way),
+            Some(why) => bench.outcome.notes.push(format!("no rows for {}: {why}", way.name())),
+        }
+    }
+    ways
+}
+
+fn cases(options: &StripeOptions, ops: &[Op], ways: &[Way]) -> Vec<Case> {
     let case = |load, op, servers, clients| Case { load, op, servers, clients, rounds: Vec::new() };
     let mut cases = Vec::new();
     // Writes first: they fill the file.
@@ -95,6 +129,9 @@ fn cases(options: &StripeOptions, ops: &[Op]) -> Vec<Case> {
             cases.extend(contiguous);
         }
         let most = options.servers.iter().copied().max().unwrap_or(1);
+        for load in ways.iter().copied().map(Load::Mpi) {
+            cases.extend(options.clients.iter().map(|&clients| case(load, op, most, clients)));
+        }
         if options.clients.contains(&Tile::CLIENTS) {
             let tiles = [Tile::Multiple, Tile::List].map(Load::Tile);
             cases.extend(tiles.map(|load| case(load, op, most, Tile::CLIENTS)));
@@ -119,30 +156,29 @@ fn limit(
     Ok(limit)
 }
 
-fn measure(
+fn moved(
     cluster: &Cluster,
     clients: &mut Clients,
+    ranks: Option<&mut Ranks>,
     case: &Case,
-    limit: f64,
     duration: Duration,
-) -> anyhow::Result<Round> {
-    let before = cluster.cpu_ns()?;
-    let moved = match case.load {
-        Load::Contiguous => {
-            let bytes = REGION_BYTES_PER_SERVER * case.servers;
-            clients.contiguous(case.op, case.servers, case.clients, bytes, duration)?
+) -> anyhow::Result<Moved> {
+    let bytes = REGION_BYTES_PER_SERVER * case.servers;
+    match case.load {
+        Load::Contiguous => clients.contiguous(case.op, case.servers, case.clients, bytes, duration),
+        Load::Mpi(way) => {
+            let size = (case.op, case.servers, case.clients, bytes);
+            ranks.context("no MPI program")?.contiguous(cluster, way, size, duration)
         }
-        Load::Tile(tile) => clients.tiles(tile, case.op, case.servers, duration)?,
-    };
-    let server_ns = cluster.cpu_ns()?.saturating_sub(before);
-    Ok(Round { moved, server_cpu_ns_per_mib: server_ns as f64 / moved.mib(), limit })
+        Load::Tile(tile) => clients.tiles(tile, case.op, case.servers, duration),
+    }
 }
 
 fn row(case: &Case) -> Row {
     let over = |of: &dyn Fn(&Round) -> f64| median(case.rounds.iter().map(of));
     let ratios = || case.rounds.iter().map(|round| Unit::MibPerS.ratio(round.moved.mib_per_s(), round.limit));
     let (bytes, segments) = match case.load {
-        Load::Contiguous => (REGION_BYTES_PER_SERVER * case.servers, None),
+        Load::Contiguous | Load::Mpi(_) => (REGION_BYTES_PER_SERVER * case.servers, None),
         Load::Tile(_) => (Tile::ROW_BYTES, Some(Tile::ROWS)),
     };
     let cpu = CpuRow {

@@ -8,15 +8,15 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
-use crate::operation::{Answer, Driver, Op, SLOTS, attributes_answer, data, sum_of_names};
+use super::operation::{Answer, Driver, Op, SLOTS, attributes_answer, data, sum_of_names};
 
-pub(crate) struct Local {
+pub struct Local {
     root: PathBuf,
     slots: [Option<OwnedFd>; SLOTS],
 }
 
 impl Local {
-    pub(crate) fn new(root: &Path) -> Self {
+    pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), slots: Default::default() }
     }
 
@@ -239,4 +239,31 @@ fn copy(from: &OwnedFd, offset: u64, to: &OwnedFd, target: u64, len: u64) -> Res
         }
     }
     Ok(done)
+}
+
+/// All below a directory: paths, kinds, modes, names, sizes, sums, targets and extended attributes.
+pub fn tree_of(root: &Path) -> Vec<String> {
+    let mut local = Local::new(root);
+    let mut found = Vec::new();
+    let mut left = vec![String::new()];
+    while let Some(directory) = left.pop() {
+        let mut names: Vec<_> =
+            std::fs::read_dir(root.join(&directory)).unwrap().map(|entry| entry.unwrap()).collect();
+        names.sort_by_key(|entry| entry.file_name());
+        for entry in names {
+            let path = Path::new(&directory).join(entry.file_name()).to_str().unwrap().to_owned();
+            let stat = local.apply(&Op::Stat { path: path.clone(), follow: false });
+            let xattrs = local.apply(&Op::ListXattr { path: path.clone() });
+            let kind = entry.file_type().unwrap();
+            let content = match (kind.is_symlink(), kind.is_dir()) {
+                (true, _) => local.apply(&Op::Readlink { path: path.clone() }),
+                (_, true) => stat.clone(),
+                _ => local.apply(&Op::Head { path: path.clone(), len: 8 << 20 }),
+            };
+            found.push(format!("{path} {stat:?} {xattrs:?} {content:?}"));
+            left.extend(kind.is_dir().then_some(path));
+        }
+    }
+    found.sort();
+    found
 }

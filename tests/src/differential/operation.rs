@@ -2,49 +2,49 @@
 
 use std::collections::BTreeMap;
 
-use dafs_tests::suite::Numbers;
+use crate::suite::Numbers;
 
 /// Files that are open at once.
-pub(crate) const SLOTS: usize = 6;
+pub const SLOTS: usize = 6;
 /// No file becomes much larger.
 const SIZE_MAX: u64 = 1 << 20;
 
 /// What an operation answers: what its call in C would return, its errno, and a sum of what it brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) value: i64,
-    pub(crate) errno: i32,
-    pub(crate) sum: u64,
+pub struct Answer {
+    pub value: i64,
+    pub errno: i32,
+    pub sum: u64,
 }
 
 impl Answer {
-    pub(crate) fn of(line: &str) -> Self {
+    pub fn of(line: &str) -> Self {
         let mut words = line.split(' ');
         let mut next = || words.next().expect("three numbers");
         Self { value: next().parse().unwrap(), errno: next().parse().unwrap(), sum: next().parse().unwrap() }
     }
 
-    pub(crate) fn value(value: u64) -> Self {
+    pub fn value(value: u64) -> Self {
         Self { value: i64::try_from(value).unwrap(), errno: 0, sum: 0 }
     }
 
-    pub(crate) fn bytes(bytes: &[u8]) -> Self {
+    pub fn bytes(bytes: &[u8]) -> Self {
         Self { sum: sum(bytes), ..Self::value(bytes.len() as u64) }
     }
 
-    pub(crate) fn failed(errno: i32) -> Self {
+    pub fn failed(errno: i32) -> Self {
         Self { value: -1, errno, sum: 0 }
     }
 }
 
 /// Whoever executes operations.
-pub(crate) trait Driver {
+pub trait Driver {
     fn apply(&mut self, operation: &Op) -> Answer;
 }
 
 /// An operation. Paths begin at the test's own directory, which is the empty one; numbers are those of C.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub enum Op {
     Open {
         slot: usize,
         path: String,
@@ -171,7 +171,7 @@ pub(crate) enum Op {
 
 impl Op {
     /// As the program in C reads it. The empty path is a dot there.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let name = |path: &String| if path.is_empty() { ".".to_owned() } else { path.clone() };
         let list = |extents: &[(u64, u64)]| {
             let each: String = extents.iter().map(|(offset, len)| format!(" {offset} {len}")).collect();
@@ -216,12 +216,12 @@ impl Op {
 }
 
 /// The bytes that a write with this seed writes.
-pub(crate) fn data(seed: u64, len: usize) -> Vec<u8> {
+pub fn data(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(31) + at * 7 + at / 251).to_le_bytes()[0]).collect()
 }
 
 /// FNV-1a, of words and the bytes that are left.
-pub(crate) fn sum(bytes: &[u8]) -> u64 {
+pub fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
     let all = words.chain(rest.iter().map(|byte| u64::from(*byte)));
@@ -229,32 +229,33 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// A sum of names and what stands beside each, in whatever order they come.
-pub(crate) fn sum_of_names<'a>(names: impl Iterator<Item = (&'a [u8], u64)>) -> (u64, u64) {
+pub fn sum_of_names<'a>(names: impl Iterator<Item = (&'a [u8], u64)>) -> (u64, u64) {
     names.fold((0, 0), |(count, all), (name, beside)| {
         (count + 1, all.wrapping_add(sum(name).wrapping_mul(2 * beside + 1)))
     })
 }
 
 /// What an answer says of attributes: what differs from one directory to another is left out.
-pub(crate) fn attributes_answer(mode: u32, links: u64, size: u64) -> Answer {
+pub fn attributes_answer(mode: u32, links: u64, size: u64) -> Answer {
     let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
     let (links, size) = if is_directory { (0, 0) } else { (links, size) };
     Answer { value: i64::from(mode), errno: 0, sum: size.wrapping_mul(1_000_003).wrapping_add(links) }
 }
 
 /// Makes operations that mostly succeed.
-pub(crate) struct Generator {
+pub struct Generator {
     numbers: Numbers,
     /// How the slots were opened, as far as that is known without executing anything.
     open: BTreeMap<usize, i32>,
 }
 
 impl Generator {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self { numbers: Numbers::new(seed), open: BTreeMap::new() }
     }
 
-    pub(crate) fn next(&mut self) -> Op {
+    #[allow(clippy::should_implement_trait, reason = "operations without end are no iteration")]
+    pub fn next(&mut self) -> Op {
         match self.numbers.below(100) {
             0..12 => self.open(),
             12..14 => Op::Close { slot: self.slot() },
