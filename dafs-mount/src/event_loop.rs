@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spin_in_vain_is_made_up_for_by_ever_more_waits_until_one_pays() {
+    fn spin_in_vain_pauses_ever_longer_until_one_pays() {
         let mut spin = Spin::new();
         let waits_until_it_is_worth_it = |spin: &mut Spin| (0..).find(|_| spin.is_worth_it()).unwrap();
         assert_eq!(waits_until_it_is_worth_it(&mut spin), 0);
