@@ -65,6 +65,21 @@ macro_rules! on_three_workers {
     };
 }
 
+/// As [`on_verbs`], on servers with three workers, in a module `three_workers`.
+#[macro_export]
+macro_rules! on_verbs_three_workers {
+    ($($name:ident),* $(,)?) => {
+        #[cfg(feature = "verbs")]
+        mod three_workers {
+            mod verbs {
+                $(#[test] #[ignore = "needs rdma-device"] fn $name() {
+                    $crate::harness::with_workers(3, || super::super::$name($crate::harness::On::Verbs));
+                })*
+            }
+        }
+    };
+}
+
 /// As [`on_each_provider`] and [`on_three_workers`].
 #[macro_export]
 macro_rules! on_each_provider_and_three_workers {

@@ -39,6 +39,8 @@ on_three_workers! {
     fence_waits_for_what_a_session_left_that_has_ended,
 }
 
+dafs_tests::on_verbs_three_workers! { fence_waits_for_what_the_client_has_in_flight }
+
 /// Where the kernel knows who is at the other end.
 mod by_kernel {
     use super::client_in_another_process_acts_as_its_own_user;

@@ -113,7 +113,7 @@ impl Config {
         set(place, "--transfer-size-max", most, 64 << 10..=1 << 30, "bytes")?;
         config.metrics_address = metrics_address(&settings)?;
         config.log = log_config(&settings)?;
-        config.workers = worker_count(settings.workers, settings.worker_cpus.as_ref(), &config.listeners)?;
+        config.workers = worker_count(settings.workers, settings.worker_cpus.as_ref())?;
         let usable = cpus::usable();
         config.worker_cpus = cpus::worker_cpus(settings.worker_cpus.as_ref(), config.workers, &usable)?;
         config.poll = settings.poll.map_or(config.poll, wait_policy);

@@ -36,8 +36,7 @@ impl Running {
         Self::start_workers(config, 1, wrap)
     }
 
-    /// As [`Running::start_over`], with several workers, each in a thread of its own and with storage of its own. Those over
-    /// RDMA cannot have several: a device belongs to one thread.
+    /// As [`Running::start_over`], with several workers, each in a thread of its own and with storage of its own.
     pub fn start_workers(
         config: Config,
         workers: usize,

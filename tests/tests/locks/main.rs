@@ -46,6 +46,8 @@ on_each_provider_and_three_workers! {
     chain_with_waiting_lock_holds_up_neither_fence_nor_shutdown,
 }
 
+dafs_tests::on_verbs_three_workers! { counter_under_a_lock_counts_every_addition }
+
 fn open(session: &Session) -> (Export, File) {
     let export = session.mount("data").unwrap();
     let file = export.open_with("f", OpenOptions::new().read(true).write(true).create(true)).unwrap();

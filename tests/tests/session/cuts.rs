@@ -17,6 +17,8 @@ on_each_provider_and_three_workers! {
     session_is_resumed_and_its_files_stay_open,
 }
 
+dafs_tests::on_verbs_three_workers! { session_is_resumed_and_its_files_stay_open }
+
 fn config(method: MethodOverride) -> Config {
     let reconnect = ReconnectPolicy {
         attempts_max: 1000,

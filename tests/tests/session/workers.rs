@@ -14,6 +14,11 @@ on_three_workers! {
     counters_of_all_workers_are_told_by_each,
 }
 
+dafs_tests::on_verbs_three_workers! {
+    appends_on_several_workers_are_whole_and_do_not_overlap,
+    counters_of_all_workers_are_told_by_each,
+}
+
 on_sockets! {
     program_with_three_workers_serves_by_all_and_drains_all,
     program_runs_each_worker_on_its_cpu_and_tells_of_each,
