@@ -321,7 +321,8 @@ pub enum Benchmark {
     /// Four clients that sleep, one request each, on servers with one worker and with several, in alternation: lists of 4,096 extents that
     /// are cached (`list`), views of as many (`view`), 4 KiB reads (`sleepers`), one lock that all want (`hot lock`), 4 KiB writes to one
     /// file (`hot file`). The limit are as many local threads that do the same by calls of the kernel. With c and s the CPU time that an
-    /// operation takes at the client and at one worker, n workers on n CPUs can give n / (1 + c/s) times as much as that one (`can give`).
+    /// operation takes at the client and at one worker, n workers on n CPUs can give n / (1 + c/s) times as much as that one (`can give`),
+    /// and at least as much.
     Scale {
         /// What to vary.
         #[command(flatten)]

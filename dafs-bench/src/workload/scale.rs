@@ -304,9 +304,9 @@ fn together<'a>(
 }
 
 /// What `workers` can give that have as many CPUs for themselves and their clients, times what one gives that has one of them for itself:
-/// its operations take `server` of its CPU, and `client` of another.
+/// its operations take `server` of its CPU, and `client` of another. Clients that take more than a worker have all CPUs busy with one.
 fn bound(workers: usize, client: f64, server: f64) -> f64 {
-    workers as f64 / (1.0 + client / server)
+    (workers as f64 / (1.0 + client / server)).max(1.0)
 }
 
 fn row(transport: Transport, case: Case, sides: &[Side], side: usize, rounds: &Rounds) -> Row {
@@ -428,6 +428,7 @@ mod tests {
             (Some(100.0), Some(1200.0), Some(12.0))
         );
         let lock = scale_row("shm", Case::HotLock, (2, 1), &rounds.to_vec()).scale.unwrap();
+        assert!((bound(2, 3.0, 2.0) - 1.0).abs() < 1e-9, "clients have both CPUs busy");
         assert_eq!((lock.gain, lock.bound), (Some(1.5), None), "its work is not on the loop");
     }
 

@@ -13,7 +13,12 @@ use dafs_tests::suite::{assert_same, bytes};
 on_each_provider_and_three_workers! {
     session_that_ends_with_requests_in_flight_leaves_nothing_behind,
     session_in_a_child_is_refused_and_goes_on_in_the_parent,
-    ended_session_is_logged_once_with_who_and_why,
+}
+
+mod logged {
+    use super::ended_session_is_logged_once_with_who_and_why;
+
+    dafs_tests::on_each_provider! { ended_session_is_logged_once_with_who_and_why }
 }
 
 /// Until its lease is over a session that the server believes lost would keep its files and what they take.

@@ -9,22 +9,18 @@ use dafs_tests::cut::{Relay, Way};
 use dafs_tests::exhausted::{Registers, connect_exhausted};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
-use dafs_tests::on_each_provider_and_three_workers;
 use dafs_tests::program::Program;
 use dafs_tests::raw::{Raw, domain, introduction, write_body};
 use dafs_tests::suite::{assert_same, bytes};
+use dafs_tests::{on_each_provider, on_each_provider_and_three_workers};
 
 use crate::cuts::wait_for;
 
 on_each_provider_and_three_workers! {
     credits_stay_within_the_budget_of_the_server,
-    session_whose_operation_is_with_storage_outlives_its_lease,
     session_that_waits_for_a_fenced_client_outlives_its_lease,
     silent_session_ends_with_its_lease_and_files_are_reopened,
-    session_that_is_kept_alive_outlives_its_lease,
-    callback_is_no_sign_of_the_client_that_takes_it,
     sessions_outlive_a_server_that_stood_still,
-    handshake_outlives_a_server_that_stood_still,
     session_that_is_closed_or_dropped_ends_on_the_server_too,
     handles_of_dropped_files_are_given_back,
     server_that_stops_tells_its_clients,
@@ -33,6 +29,18 @@ on_each_provider_and_three_workers! {
     credits_follow_what_the_client_wants_and_never_pass_the_slots,
     chain_asks_for_as_many_credits_as_it_has_requests,
     slots_leave_room_for_callbacks,
+}
+
+/// They take seconds, and one session of its own.
+mod alone {
+    use super::*;
+
+    on_each_provider! {
+        session_whose_operation_is_with_storage_outlives_its_lease,
+        session_that_is_kept_alive_outlives_its_lease,
+        callback_is_no_sign_of_the_client_that_takes_it,
+        handshake_outlives_a_server_that_stood_still,
+    }
 }
 
 /// What passes through buffers of one worker, by a stream.
