@@ -63,7 +63,30 @@ fn make(flags: &Mkdir, target: &Target, mode: u32) -> Result<()> {
 /// The user's umask: the server has none.
 pub(crate) fn umask() -> u32 {
     use rustix::process::umask;
-    let mask = umask(0o077.into());
-    umask(mask);
-    mask.bits()
+    // To ask by setting it would give another mask to files that a thread makes meanwhile.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    umask_in(&status).unwrap_or_else(|| {
+        let mask = umask(0o077.into());
+        umask(mask);
+        mask.bits()
+    })
+}
+
+fn umask_in(status: &str) -> Option<u32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(mask.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn umask_is_what_the_kernel_says() {
+        assert_eq!(umask_in("Name:\tdafs\nUmask:\t0027\nState:\tR\n"), Some(0o027));
+        assert_eq!(umask_in("Name:\tdafs\n"), None);
+        let mask = rustix::process::umask(0o022.into());
+        rustix::process::umask(mask);
+        assert_eq!(umask(), mask.bits());
+    }
 }
