@@ -170,6 +170,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &[],
     },
     Need {
+        name: "disk-windows",
+        purpose: "files on ext4, XFS or Btrfs that are read from mappings",
+        probes: &[Probe::HotWindows, Probe::PageCache, Probe::LockablePages],
+        packages: &[],
+    },
+    Need {
         name: "dev-shm",
         purpose: "files on a file system in memory",
         probes: &[Probe::File("/dev/shm")],

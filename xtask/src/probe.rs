@@ -45,6 +45,8 @@ pub(crate) enum Probe {
     LoopMount,
     /// Temporary files are on a disk, are opened with O_DIRECT too, and the kernel tells which pages of them it keeps.
     PageCache,
+    /// Temporary files are on ext4, XFS or Btrfs.
+    LockablePages,
     /// The source of the fio of this machine is here, or can be downloaded to the target directory.
     FioSource,
     /// A bare Debian is in the target directory, or can be downloaded to it, and programs run in it.
@@ -86,6 +88,7 @@ impl Probe {
             Probe::FioSource => is_supplied(fio::supply_source),
             Probe::DebianRoot => is_supplied(debian::supply),
             Probe::Crate(wanted) => is_supplied(|root| crates::supply(root, wanted)),
+            Probe::LockablePages => has_lockable_pages(&std::env::temp_dir()),
             Probe::PageCache => tells_of_page_cache() && in_new_directory(can_bypass_page_cache),
         }
     }
@@ -140,6 +143,11 @@ fn can_bypass_page_cache(directory: &Path) -> bool {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let is_on_disk = rustix::fs::statfs(directory).is_ok_and(|found| found.f_type != TMPFS_MAGIC);
     is_on_disk && rustix::fs::open(directory.join("image"), flags, Mode::RUSR | Mode::WUSR).is_ok()
+}
+
+fn has_lockable_pages(directory: &Path) -> bool {
+    const MAGICS: [rustix::fs::FsWord; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+    rustix::fs::statfs(directory).is_ok_and(|found| MAGICS.contains(&found.f_type))
 }
 
 fn in_new_directory(probe: impl FnOnce(&Path) -> bool) -> bool {

@@ -14,6 +14,8 @@ pub(super) struct FsClass {
     pub(super) kernel: bool,
     /// Lives in memory: nothing on it waits for a device, and nothing small takes long.
     pub(super) memory: bool,
+    /// On a disk, with a page cache that mappings share: what is in memory stays there while it is mapped and locked.
+    pub(super) lockable: bool,
     /// On this host: metadata in the kernel's caches is answered without asking elsewhere.
     pub(super) local: bool,
     /// Appending is left to the kernel. Overlays lose the flag on the way to the layer below (seen in Linux 6.1): such a
@@ -67,6 +69,7 @@ impl Classes {
         let class = Arc::new(FsClass {
             kernel: KERNEL_MAGICS.contains(&magic),
             memory: matches!(magic, libc::TMPFS_MAGIC | 0x8584_58f6),
+            lockable: LOCKABLE_MAGICS.contains(&magic),
             local: is_local(magic),
             appends: magic != OVERLAY_MAGIC,
             nowait_read: AtomicBool::new(true),
@@ -109,6 +112,9 @@ const KERNEL_MAGICS: [i64; 21] = [
     0x6759_6969,
     0x1cd1,
 ];
+
+/// ext2–4, XFS, Btrfs.
+const LOCKABLE_MAGICS: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 

@@ -413,7 +413,7 @@ impl FileSystem for PosixExport {
         match op {
             FsOp::Truncate { .. } | FsOp::Punch { .. } => self.mapped.forget_file(node),
             // What is mapped stays in memory.
-            FsOp::Hint { pattern: Some(AccessPattern::WillNotNeed), .. } => self.mapped.let_go(first),
+            FsOp::Hint { pattern: Some(AccessPattern::WillNotNeed), .. } => self.mapped.let_go(first, node),
             _ => {}
         }
         let second = match second.map(|id| self.nodes.get(id)) {
@@ -536,6 +536,7 @@ mod tests {
             let class = FsClass {
                 kernel: false,
                 memory: false,
+                lockable: false,
                 local,
                 appends: true,
                 nowait_read: AtomicBool::new(true),

@@ -1,4 +1,4 @@
-//! Files in memory that are read again and again, and changed meanwhile.
+//! Files in memory and in the page cache that are read again and again, and changed meanwhile.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -10,10 +10,34 @@ use dafs_proto::wire::{OpenFlags, Stability};
 use super::harness::*;
 use crate::storage::*;
 
+/// Declares tests of files in memory, and of files on a disk.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod tmpfs {
+            $(#[test] #[ignore = "needs hot-windows"] fn $name() { super::$name(super::Kind::Tmpfs); })*
+        }
+        mod disk {
+            $(#[test] #[ignore = "needs disk-windows"] fn $name() {
+                super::$name(super::Kind::Disk(super::Engine::Pool));
+            })*
+        }
+    };
+}
+
+on_both! {
+    hot_file_of_every_size_reads_right_at_its_edges,
+    pieces_of_hot_windows_are_read_up_to_the_last_page,
+    hot_file_changed_by_others_reads_as_it_is,
+    hot_file_written_through_the_server_reads_what_was_written,
+    file_resized_during_read_shows_only_its_own_bytes,
+    hot_file_that_an_open_cuts_is_not_mapped_any_more,
+    window_read_once_is_not_mapped_and_read_twice_is,
+}
+
 const PAGE: u64 = 4096;
 const WINDOW: u64 = 1 << 20;
 
-/// A file on tmpfs, open as a node and beside the server.
+/// A file, open as a node and beside the server.
 struct Hot {
     fixture: Fixture,
     node: NodeId,
@@ -30,9 +54,13 @@ fn patterned(offset: u64, len: usize) -> Vec<u8> {
 }
 
 impl Hot {
-    /// On tmpfs: elsewhere no window is mapped.
+    /// On tmpfs.
     fn new(size: u64) -> Self {
-        let mut fixture = Fixture::new(Kind::Tmpfs);
+        Self::on(Kind::Tmpfs, size)
+    }
+
+    fn on(kind: Kind, size: u64) -> Self {
+        let mut fixture = Fixture::new(kind);
         let path = fixture.directory.as_ref().unwrap().path().join("root/f");
         let beside = File::options().create(true).truncate(true).read(true).write(true).open(path).unwrap();
         beside.write_all_at(&patterned(0, size as usize), 0).unwrap();
@@ -89,10 +117,8 @@ impl Hot {
 }
 
 // [STOR-21] [STOR-23]
-#[test]
-#[ignore = "needs hot-windows"]
-fn window_read_once_is_not_mapped_and_read_twice_is() {
-    let mut hot = Hot::new(3 * WINDOW);
+fn window_read_once_is_not_mapped_and_read_twice_is(kind: Kind) {
+    let mut hot = Hot::on(kind, 3 * WINDOW);
     for pass in 0..2 {
         for offset in (0..3 * WINDOW).step_by(64 * 1024) {
             assert!(pass > 0 || hot.windows() == 0, "in the first pass");
@@ -105,13 +131,11 @@ fn window_read_once_is_not_mapped_and_read_twice_is() {
 }
 
 // [STOR-21]
-#[test]
-#[ignore = "needs hot-windows"]
-fn hot_file_of_every_size_reads_right_at_its_edges() {
+fn hot_file_of_every_size_reads_right_at_its_edges(kind: Kind) {
     for size in
         [1, PAGE - 1, PAGE, PAGE + 1, WINDOW - 1, WINDOW, WINDOW + 1, WINDOW + PAGE, WINDOW + PAGE + 1]
     {
-        let mut hot = Hot::new(size);
+        let mut hot = Hot::on(kind, size);
         hot.activate(0);
         hot.activate(size - 1);
         assert_eq!(hot.windows() as u64, size.div_ceil(WINDOW), "{size}");
@@ -122,11 +146,9 @@ fn hot_file_of_every_size_reads_right_at_its_edges() {
 }
 
 // [STOR-21]
-#[test]
-#[ignore = "needs hot-windows"]
-fn pieces_of_hot_windows_are_read_up_to_the_last_page() {
+fn pieces_of_hot_windows_are_read_up_to_the_last_page(kind: Kind) {
     let size = 2 * WINDOW;
-    let mut hot = Hot::new(size);
+    let mut hot = Hot::on(kind, size);
     hot.activate(0);
     hot.activate(size - 1);
     for (count, len, stride) in
@@ -155,11 +177,9 @@ fn pieces_of_hot_windows_are_read_up_to_the_last_page() {
 }
 
 // [STOR-13] [STOR-21]
-#[test]
-#[ignore = "needs hot-windows"]
-fn hot_file_changed_by_others_reads_as_it_is() {
+fn hot_file_changed_by_others_reads_as_it_is(kind: Kind) {
     let size = 2 * WINDOW;
-    let mut hot = Hot::new(size);
+    let mut hot = Hot::on(kind, size);
     let edges = [0, PAGE, WINDOW - 7, WINDOW, size];
     for cut in [size - 1, WINDOW + PAGE, WINDOW + 1, WINDOW, WINDOW - 7, PAGE, 1, 0] {
         hot.activate(0);
@@ -178,10 +198,8 @@ fn hot_file_changed_by_others_reads_as_it_is() {
 }
 
 // [STOR-21]
-#[test]
-#[ignore = "needs hot-windows"]
-fn hot_file_written_through_the_server_reads_what_was_written() {
-    let mut hot = Hot::new(WINDOW);
+fn hot_file_written_through_the_server_reads_what_was_written(kind: Kind) {
+    let mut hot = Hot::on(kind, WINDOW);
     hot.activate(0);
     assert_eq!(hot.windows(), 1);
     hot.fixture.write(hot.node, PAGE - 1, b"abc").unwrap();
@@ -230,6 +248,33 @@ fn hot_file_punched_or_cut_is_not_filled_by_reading() {
             assert_eq!(hot.allocated(), PAGE);
         }
     }
+}
+
+// [STOR-195]
+#[test]
+#[ignore = "needs disk-windows"]
+fn window_on_a_disk_is_mapped_when_all_is_cached() {
+    let mut hot = Hot::on(Kind::Disk(Engine::Pool), 2 * WINDOW);
+    hot.beside.sync_all().unwrap();
+    let forget = |file: &File| rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    forget(&hot.beside);
+    hot.beside.read_at(&mut [0; 64 * 1024], 0).unwrap();
+    hot.activate(0);
+    assert_eq!(hot.windows(), 0, "the rest would be waited for");
+    hot.beside.read_exact_at(&mut vec![0; 2 * WINDOW as usize], 0).unwrap();
+    hot.activate(0);
+    assert_eq!(hot.windows(), 1, "others have brought it");
+    // What is locked stays.
+    forget(&hot.beside);
+    let page = rustix::fs::fadvise(&hot.beside, 0, None, rustix::fs::Advice::Normal);
+    page.unwrap();
+    hot.check(WINDOW - 100, 100);
+    assert_eq!(hot.windows(), 1);
+    let pattern = Some(AccessPattern::WillNotNeed);
+    let hint = FsOp::Hint { node: hot.node, offset: 0, len: 0, pattern };
+    hot.fixture.run(hint).unwrap();
+    assert_eq!(hot.windows(), 0, "it was given back");
+    hot.check(0, 100);
 }
 
 // [STOR-22]
@@ -346,11 +391,9 @@ impl Drop for Done<'_> {
 /// Another process cuts the file in the middle of pages and writes it anew, without end. A read that no change overlaps is
 /// exact; one that is overlapped shows nothing that the file never had: zeroes from the cut on at most.
 // [STOR-69]
-#[test]
-#[ignore = "needs hot-windows"]
-fn file_resized_during_read_shows_only_its_own_bytes() {
+fn file_resized_during_read_shows_only_its_own_bytes(kind: Kind) {
     let size = WINDOW + 3 * PAGE;
-    let mut hot = Hot::new(size);
+    let mut hot = Hot::on(kind, size);
     let cut_of = |round: u64| size - 1 - round * 1237 % (5 * PAGE);
     // Four changes a round: begins to cut, is cut, begins to grow, has grown.
     let (done, changes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -409,10 +452,8 @@ fn file_resized_during_read_shows_only_its_own_bytes() {
     hot.check_edges(&[WINDOW, size]);
 }
 
-#[test]
-#[ignore = "needs hot-windows"]
-fn hot_file_that_an_open_cuts_is_not_mapped_any_more() {
-    let mut hot = Hot::new(WINDOW);
+fn hot_file_that_an_open_cuts_is_not_mapped_any_more(kind: Kind) {
+    let mut hot = Hot::on(kind, WINDOW);
     hot.activate(0);
     assert_eq!(hot.windows(), 1);
     hot.fixture.open("f", RW).unwrap();

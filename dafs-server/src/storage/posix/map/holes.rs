@@ -1,4 +1,4 @@
-//! Where a file has no holes, at a cost that its size does not decide.
+//! Where a file has no holes, and where it is in memory, at a cost that its size does not decide.
 
 use super::super::{Node, sys};
 
@@ -28,4 +28,11 @@ pub(super) fn held_from(node: &Node, start: u64, wanted: u64, file_size: u64) ->
         if whole(middle)? { held = middle } else { missing = middle }
     }
     Some(held * PAGE_SIZE)
+}
+
+/// As many bytes from `start`, the beginning of a page, on a disk, if all of them are in memory.
+pub(super) fn cached_from(node: &Node, start: u64, wanted: u64) -> Option<u64> {
+    let pages = wanted.div_ceil(PAGE_SIZE);
+    let cached = sys::cached_pages(node.buffered_fd(), start, pages * PAGE_SIZE).ok()?;
+    (cached == pages && pages > 0).then_some(wanted)
 }

@@ -1,8 +1,7 @@
 //! Hot windows: parts of files that are read often, mapped and read without a system call.
 //!
-//! Where a file system lives in memory, most of the time of a read of cached data is the system call and the kernel's way of copying.
-//! Mapping has its price too, about what two reads of the window save; so a window is mapped when reads have taken
-//! twice its size from it, and one that is read once never is.
+//! Most of the time of a read of cached data is the system call and the kernel's way of copying. Mapping has its price too, about what two
+//! reads of the window save; so a window is mapped when reads have taken twice its size from it, and one that is read once never is.
 //!
 //! # The end of the file Anybody may cut the file short, and bytes of its last page beyond the end read as zeroes. So before and after
 //! every few pages that are copied the file is proved to reach beyond them: a later page of the window, never the one where the copy ends,
@@ -14,6 +13,10 @@
 //! # Holes
 //! Touching a hole of a mapped file fills it. Only windows without holes are mapped; they are given up when the file is punched or
 //! cut, and looked after now and then for what other processes do.
+//!
+//! # Disks
+//! Touching a page that is not in memory waits for the disk. So of a file on a disk only a window that is wholly in memory is mapped, and
+//! it is locked there. What is left: after another process bypasses the page cache (O_DIRECT) to write such a file, the next reads wait.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +27,7 @@ use smallvec::SmallVec;
 
 use super::super::busy::{FileKey, cuts_of};
 use super::super::{Node, sys};
-use super::holes::held_from;
+use super::holes::{cached_from, held_from};
 use super::mapping::{Mapping, prepare};
 use crate::storage::NodeId;
 
@@ -174,8 +177,11 @@ impl HotWindows {
         // Whatever was mapped is out of date.
         self.mapped_count -= usize::from(slot.window.take().is_some());
         slot.missed = 0;
-        slot.patience = (slot.patience * 2).min(PATIENCE_MAX);
         slot.window = Window::map(node, number);
+        // What is not in memory yet may soon be.
+        if slot.window.is_some() || node.class.memory {
+            slot.patience = (slot.patience * 2).min(PATIENCE_MAX);
+        }
         if slot.window.is_some() {
             self.mapped_count += 1;
             node.hot.store(true, Ordering::Relaxed);
@@ -297,10 +303,18 @@ impl Window {
         let rest = file_size.checked_sub(start)?;
         let wanted = rest.min((WINDOW_SIZE + PAGE_SIZE) as u64);
         let attributes = sys::fstat(fd).ok()?;
-        let held = usize::try_from(held_from(node, start, wanted, file_size)?).ok()?;
+        let held = match node.class.memory {
+            true => held_from(node, start, wanted, file_size)?,
+            false => cached_from(node, start, wanted)?,
+        };
+        let held = usize::try_from(held).ok()?;
         let last_page = held.checked_sub(1)? / PAGE_SIZE * PAGE_SIZE;
-        let mapping = Mapping::new(fd, start, held)?;
-        mapping.populate();
+        let mut mapping = Mapping::new(fd, start, held)?;
+        match node.class.memory {
+            true => mapping.populate(),
+            false if mapping.lock() => {}
+            false => return None,
+        }
         Some(Self {
             mapping,
             held,

@@ -10,12 +10,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 
 use dafs_proto::transport::{Memory, Span};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
+
+use super::locked::Locked;
 
 /// A mapped part of a file.
 pub(super) struct Mapping {
     pointer: *mut u8,
     len: usize,
+    /// Locked into memory.
+    lock: Option<Locked>,
 }
 
 // SAFETY: only an address of a mapping that lives as long as the value.
@@ -75,13 +79,22 @@ impl Mapping {
     pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Option<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let pointer = unsafe { mmap(null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset) };
-        Some(Self { pointer: pointer.ok()?.cast(), len })
+        Some(Self { pointer: pointer.ok()?.cast(), len, lock: None })
     }
 
     /// Enters all pages in the page table now. Only for speed: a kernel that cannot (before Linux 5.14) does it page by page later.
     pub(super) fn populate(&self) {
         // SAFETY: our own mapping; its contents stay as they are.
         let _ = unsafe { madvise(self.pointer.cast(), self.len, Advice::LinuxPopulateRead) };
+    }
+
+    /// Keeps all pages in memory until it is dropped; false where they are more than may be kept. Waits only for pages that are not there.
+    pub(super) fn lock(&mut self) -> bool {
+        let Some(locked) = Locked::take(self.len) else { return false };
+        // SAFETY: our own mapping; its contents stay as they are. It is unlocked with `munmap`.
+        let is_locked = unsafe { mlock(self.pointer.cast(), self.len) }.is_ok();
+        self.lock = is_locked.then_some(locked);
+        is_locked
     }
 
     /// Copies the bytes at `offset` out; `false` when they are not all there, in the file or in the mapping, and

@@ -5,6 +5,7 @@
 
 mod holes;
 mod hot;
+mod locked;
 mod mapping;
 mod windows;
 
@@ -31,7 +32,7 @@ impl Mapped {
     /// Reads from mapped windows; `None`, with the memory filled in part or not at all, when a system call has to.
     #[inline]
     pub(super) fn read(&mut self, id: NodeId, node: &Node, offset: u64, into: &[Span<'_>]) -> Option<usize> {
-        if node.class.memory { self.hot.read(id, node, offset, into) } else { None }
+        if has_hot_windows(node) { self.hot.read(id, node, offset, into) } else { None }
     }
 
     /// See [`crate::storage::Storage::read_pieces`].
@@ -42,7 +43,7 @@ impl Mapped {
         total: usize,
         piece: &dyn Fn(usize) -> Option<(u64, Span<'a>)>,
     ) -> usize {
-        if node.class.memory { self.hot.read_pieces(id, node, total, piece) } else { 0 }
+        if has_hot_windows(node) { self.hot.read_pieces(id, node, total, piece) } else { 0 }
     }
 
     /// See [`crate::storage::Storage::map`].
@@ -55,9 +56,12 @@ impl Mapped {
         self.hot.forget_file(node);
     }
 
-    /// What a node has mapped to be sent from keeps its pages in memory: they are to go.
-    pub(super) fn let_go(&mut self, id: NodeId) {
+    /// What a node has mapped keeps its pages in memory: they are to go.
+    pub(super) fn let_go(&mut self, id: NodeId, node: &Node) {
         self.sent.close(id);
+        if !node.class.memory {
+            self.hot.close(id);
+        }
     }
 
     /// The node is closed.
@@ -74,6 +78,11 @@ impl Mapped {
     pub(super) fn hot_count(&self) -> usize {
         self.hot.mapped_count()
     }
+}
+
+#[inline]
+fn has_hot_windows(node: &Node) -> bool {
+    node.class.memory || node.class.lockable
 }
 
 /// The beginning of a file as memory that may fault: for system calls only.
