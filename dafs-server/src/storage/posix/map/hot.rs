@@ -3,12 +3,12 @@
 //! Most of the time of a read of cached data is the system call and the kernel's way of copying. Mapping has its price too, about what two
 //! reads of the window save; so a window is mapped when reads have taken twice its size from it, and one that is read once never is.
 //!
-//! # The end of the file Anybody may cut the file short, and bytes of its last page beyond the end read as zeroes. So before and after
-//! every few pages that are copied the file is proved to reach beyond them: a later page of the window, never the one where the copy ends,
-//! is still there. Truncating a file unmaps the pages beyond its new end before it clears the rest of the last one. So if the copy met
-//! zeroes, a later page is missing, unless the file was truncated and grown again meanwhile. A `pread` is no better: it looks at the size
-//! before each page. Near the end of the file there is no later page, and the kernel is asked for the size. What cannot be proved is read
-//! again by a system call.
+//! # The end of the file
+//! Anybody may cut the file short, and bytes of its last page beyond the end read as zeroes. So before and after every few pages that are
+//! copied the file is proved to reach beyond them: a later page of the window, never the one where the copy ends, is still there.
+//! Truncating a file unmaps the pages beyond its new end before it clears the rest of the last one. So if the copy met zeroes, a later page
+//! is missing, unless the file was truncated and grown again meanwhile. A `pread` is no better: it looks at the size before each page. Near
+//! the end of the file there is no later page, and the kernel is asked for the size. What cannot be proved is read again by a system call.
 //!
 //! # Holes
 //! Touching a hole of a mapped file fills it. Only windows without holes are mapped; they are given up when the file is punched or
