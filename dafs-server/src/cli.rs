@@ -91,7 +91,7 @@ pub struct Settings {
     /// What earlier versions kept locks in.
     #[arg(long, value_name = "FILE", hide = true)]
     pub lock_file: Option<PathBuf>,
-    /// Serve on this many threads, 1 to 64, each with its part of the connections; `auto` is one for every two CPUs, at most 8 [default: 1]
+    /// Serve on this many threads, 1 to 64, each with its part of connections; `auto` is one for every two CPUs, at most 8 [default: auto]
     #[arg(long, value_name = "COUNT")]
     pub workers: Option<Workers>,
     /// Run each worker on a CPU of its own: the first worker on the first of these, and so on, such as 0,2 or 0-3

@@ -89,7 +89,11 @@ impl Program {
         if key_for(&listener).is_some() {
             command.arg("--key-file").arg(key_file(directory.path()));
         }
-        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        if !flags.iter().any(|flag| flag == "--workers") {
+            // As many on every machine: by default it depends on CPUs.
+            flags.extend(["--workers", "1"].map(str::to_owned));
+        }
         let (child, stdout, url) = launch((&command, &flags), &listener, directory.path());
         let address = match on {
             On::Tcp => Address::Tcp(url.trim_start_matches("dafs+tcp://").parse().expect("an address")),

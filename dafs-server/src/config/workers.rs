@@ -69,8 +69,7 @@ impl<'de> Deserialize<'de> for Workers {
 
 pub(super) fn worker_count(workers: Option<Workers>, cpus: Option<&Cpus>) -> Result<usize, ConfigError> {
     match workers {
-        None => Ok(1),
-        Some(Workers::Auto) => {
+        None | Some(Workers::Auto) => {
             Ok(cpus.map_or_else(Workers::for_this_machine, |cpus| cpus.0.len().min(WORKERS_MAX)))
         }
         Some(Workers::Count(count)) if (1..=WORKERS_MAX).contains(&count) => Ok(count),
@@ -91,9 +90,10 @@ mod tests {
 
     #[test]
     fn count_of_workers_at_its_edges() {
-        assert_eq!(worker_count(None, None).ok(), Some(1));
+        assert_eq!(worker_count(None, None).ok(), count("auto").ok());
         let cpus = Cpus(vec![0, 1, 2]);
         assert_eq!(worker_count(Some(Workers::Auto), Some(&cpus)).ok(), Some(3));
+        assert_eq!(worker_count(None, Some(&cpus)).ok(), Some(3));
         assert_eq!(worker_count(Some(Workers::Count(2)), Some(&cpus)).ok(), Some(2));
         for (text, workers) in
             [("1", Some(1)), ("64", Some(64)), ("0", None), ("65", None), ("-1", None), ("many", None)]
