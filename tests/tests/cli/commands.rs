@@ -34,10 +34,6 @@ on_sockets! {
 }
 
 on_verbs! {
-    ls_of_a_large_directory_lists_every_name_once,
-    cat_writes_any_range,
-    rm_removes_trees_and_never_follows_links,
-    questions_about_the_server_are_answered,
     devices_are_listed_with_their_limits,
 }
 

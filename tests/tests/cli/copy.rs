@@ -31,9 +31,7 @@ on_sockets! {
 
 on_verbs! {
     copy_of_a_nasty_tree_and_back_keeps_everything,
-    copy_between_exports_keeps_everything,
     copy_by_each_method_is_the_same,
-    copy_through_a_crash_of_the_server_loses_nothing,
 }
 
 fn copy_of_a_nasty_tree_and_back_keeps_everything(on: On) {

@@ -23,9 +23,7 @@ on_sockets! {
 }
 
 on_verbs! {
-    export_that_demands_a_key_is_there_only_for_its_holders,
     server_that_is_killed_ends_the_command_with_a_reason,
-    ping_that_is_interrupted_tells_so,
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use dafs_client::Status;
 use dafs_proto::wire::FenceList;
 use dafs_tests::harness::On;
+use dafs_tests::on_sockets;
 use dafs_tests::suite::assert_status;
-use dafs_tests::{on_sockets, on_verbs};
 
 use crate::locks::limit_file_size;
 use crate::programs::{World, dafs};
@@ -17,10 +17,6 @@ on_sockets! {
     fence_is_shown_and_changed_and_keeps_out_whom_it_names,
     fence_outlives_a_server_that_is_killed,
     unwritten_fence_holds_and_is_written_later,
-}
-
-on_verbs! {
-    fence_is_shown_and_changed_and_keeps_out_whom_it_names,
 }
 
 // [CMD-61] [CMD-62] [CMD-63] [ACC-107] [ACC-132] [ACC-141]

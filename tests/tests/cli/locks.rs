@@ -33,7 +33,6 @@ on_sockets! {
 
 on_verbs! {
     program_runs_while_the_file_is_locked,
-    wait_that_is_interrupted_keeps_nobody_out,
 }
 
 fn export_shown(server: &mut Command, directory: &Path) {
