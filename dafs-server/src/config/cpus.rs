@@ -23,12 +23,15 @@ impl FromStr for Cpus {
         let mut cpus = Vec::new();
         for part in text.split(',') {
             match part.split_once('-') {
-                Some((first, last)) => cpus.extend(number(first)?..=number(last)?),
+                Some((first, last)) => {
+                    let range = number(first)?..=number(last)?;
+                    if range.is_empty() {
+                        return Err(format!("\"{part}\" has no CPU in it; write the smaller number first"));
+                    }
+                    cpus.extend(range);
+                }
                 None => cpus.push(number(part)?),
             }
-        }
-        if cpus.is_empty() {
-            return Err(format!("\"{text}\" has no CPU in it"));
         }
         Ok(Self(cpus))
     }
@@ -85,7 +88,7 @@ mod tests {
         assert_eq!(parsed("3").unwrap(), [3]);
         assert_eq!(parsed("4,0-2, 7").unwrap(), [4, 0, 1, 2, 7]);
         assert_eq!(Cpus(vec![4, 0, 1]).to_string(), "4,0,1");
-        for text in ["", "a", "1,", "2-1", "-1", "1-", "1024", "0-99999"] {
+        for text in ["", "a", "1,", "2-1", "0,2-1", "-1", "1-", "1024", "0-99999"] {
             assert!(parsed(text).is_err(), "{text}");
         }
     }
