@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dafs_client::{Completions, Config, Dir, Identity, Session, Url};
+use dafs_client::{Completions, Config, Dir, Identity, OperationId, Session, Url};
 use futures_channel::oneshot;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -37,6 +37,9 @@ pub(crate) struct Caller {
     over: Cell<bool>,
 }
 
+/// Names an operation that has ended, and its session.
+pub(crate) type Ended = (u64, OperationId);
+
 /// What a thread that connects brings.
 type Connected = dafs_client::Result<(Session, Dir)>;
 
@@ -47,6 +50,8 @@ pub(crate) struct Callers {
     /// Others have sessions of their own.
     for_all: bool,
     others: RefCell<HashMap<Who, Rc<Caller>>>,
+    /// Have ended; whoever waited there is yet to be told.
+    parting: RefCell<Vec<Rc<Caller>>>,
     /// For whom a session is being made.
     connecting: OnceAtATime<Who>,
     next: Cell<u64>,
@@ -92,19 +97,18 @@ impl Caller {
         }))
     }
 
-    /// Moves its session along; whether anything may have come of it.
-    pub(crate) fn turn(&self) -> bool {
+    /// Moves its session along, and tells what has ended; whether anything may have come of it.
+    pub(crate) fn turn(&self, tell: &mut Vec<Ended>) -> bool {
         // What was in flight when it ended has ended too, and is told once.
         if self.completions.is_over() && self.over.replace(true) {
             return false;
         }
         let more = self.completions.turn();
-        // Who waits was woken; nobody asks which it was.
-        let mut ended = false;
-        while self.completions.next().is_some() {
-            ended = true;
+        let before = tell.len();
+        while let Some(id) = self.completions.next() {
+            tell.push((self.number, id));
         }
-        more || ended
+        more || tell.len() > before
     }
 
     /// It has ended, and whoever waited was told: nothing will come of it.
@@ -138,6 +142,7 @@ impl Callers {
             own: RefCell::new(own),
             for_all,
             others: RefCell::default(),
+            parting: RefCell::default(),
             connecting: OnceAtATime::default(),
             next: Cell::new(2),
             wake: Arc::new(wake),
@@ -155,8 +160,10 @@ impl Callers {
 
     /// Every session there is.
     pub(crate) fn all(&self) -> Vec<Rc<Caller>> {
+        let mut parting = self.parting.borrow_mut();
+        parting.retain(|caller| !caller.is_over());
         let others = self.others.borrow();
-        std::iter::once(self.own()).chain(others.values().cloned()).collect()
+        std::iter::once(self.own()).chain(others.values().chain(parting.iter()).cloned()).collect()
     }
 
     /// The session that acts as whoever asks.
@@ -190,7 +197,10 @@ impl Callers {
                     caller.used.set(self.number());
                     return Ok(caller);
                 }
-                Some(_) => drop(self.others.borrow_mut().remove(&who)),
+                Some(ended) => {
+                    self.others.borrow_mut().remove(&who);
+                    self.parting.borrow_mut().push(ended);
+                }
                 None => {}
             }
             let Some(_first) = self.connecting.first(&who).await else {

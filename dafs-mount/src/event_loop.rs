@@ -1,7 +1,8 @@
 //! The one place that waits: for the kernel, for servers, and for threads that connect.
 //!
 //! One thread does all of it. A request becomes a task, a future that asks the server without blocking; its session wakes it when the
-//! answer is there. So a request that waits, for a lock or for a server that is away, keeps no other waiting.
+//! answer is there. A read or write that has nothing in the way needs no task. So a request that waits, for a lock or for a server that is
+//! away, keeps no other waiting.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use dafs_client::RegisteredBuf;
 use futures_util::stream::{FuturesUnordered, Stream};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use crate::callers::Ended;
 use crate::kernel::device::Received;
 use crate::kernel::request::Request;
 use crate::ops::serve;
@@ -80,6 +82,8 @@ pub(crate) struct EventLoop {
     tasks: Tasks,
     spin: Spin,
     woken: Arc<Woken>,
+    /// Operations that have ended and are to be told of.
+    ended: Vec<Ended>,
     /// Takes the data of the next write.
     spare: Option<RegisteredBuf>,
     unmounted: bool,
@@ -94,6 +98,7 @@ impl EventLoop {
             tasks: Tasks::new(),
             spin: Spin::new(),
             woken: Arc::default(),
+            ended: Vec::new(),
             spare: None,
             unmounted: false,
             stop,
@@ -104,7 +109,7 @@ impl EventLoop {
     pub(crate) fn run(mut self, mut unmount: impl FnMut()) -> std::io::Result<()> {
         // Since when an answer is looked for, where one is.
         let mut spinning: Option<Instant> = None;
-        while !(self.unmounted && self.tasks.is_empty()) {
+        while !(self.unmounted && self.is_idle()) {
             let mut moved = self.take_requests()?;
             moved |= self.turn();
             if moved {
@@ -114,12 +119,13 @@ impl EventLoop {
                 continue;
             }
             match spinning {
-                None if !self.tasks.is_empty() && self.spin.is_worth_it() => {
+                None if !self.is_idle() && self.spin.is_worth_it() => {
                     spinning = Some(Instant::now());
                     continue;
                 }
                 Some(since) if since.elapsed() < SPIN_TIME => {
-                    std::hint::spin_loop();
+                    // Whoever answers, or asks for more, is perhaps to run here.
+                    std::thread::yield_now();
                     continue;
                 }
                 Some(_) => self.spin.was_in_vain(),
@@ -131,6 +137,11 @@ impl EventLoop {
             }
         }
         Ok(())
+    }
+
+    /// Every request is answered.
+    fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && self.volume.transfers.is_empty()
     }
 
     /// Begins requests that the kernel has; whether there were any, or it has said that there will be no more.
@@ -156,13 +167,16 @@ impl EventLoop {
                 }
                 Received::Request(header, request) => {
                     any = true;
-                    let data = match request {
+                    let mut data = match request {
                         Request::Write { .. } => Some(data),
                         _ => {
                             self.spare = Some(data);
                             None
                         }
                     };
+                    if self.volume.begin_at_once(header.unique, &request, &mut data) {
+                        continue;
+                    }
                     self.tasks.push(Box::pin(serve(Rc::clone(&self.volume), header, request, data)));
                     self.run_tasks();
                 }
@@ -175,8 +189,9 @@ impl EventLoop {
     fn turn(&mut self) -> bool {
         let mut moved = false;
         for caller in self.volume.callers.all() {
-            moved |= caller.turn();
+            moved |= caller.turn(&mut self.ended);
         }
+        self.ended.drain(..).for_each(|ended| self.volume.on_end(&ended));
         if self.volume.local.is_behind(self.volume.callers.own().number) {
             let volume = Rc::clone(&self.volume);
             self.tasks.push(Box::pin(async move { volume.hand_over_again().await }));

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! The rooms, from the top: `event_loop` waits, `ops` carries requests out, `local` has what the kernel reads and writes itself, `volume`
-//! knows what is mounted, `callers` has the sessions, `first` lets one do something while others wait, `nodes` and `files` have what the
-//! kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor, its requests and their replies.
+//! knows what is mounted, `transfers` has reads and writes in flight, `callers` has the sessions, `first` lets one do something while
+//! others wait, `nodes` and `files` have what the kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor,
+//! its requests and their replies.
 #![deny(unsafe_code)]
 
 mod callers;
@@ -27,6 +28,7 @@ mod mount;
 mod nodes;
 mod ops;
 mod options;
+mod transfers;
 mod volume;
 
 pub use kernel::mounting::{remount, unmount};

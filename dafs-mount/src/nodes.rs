@@ -130,6 +130,11 @@ impl Nodes {
         self.by_identity.get(&Identity::of(attributes)).copied().ok_or(Errno::STALE)
     }
 
+    /// The kernel was told of it once: of what it is about to be told now, it has nothing cached.
+    pub(crate) fn is_new(&self, number: u64) -> bool {
+        self.nodes.get(&number).is_some_and(|node| node.lookups == 1)
+    }
+
     /// The kernel forgets a node so many times; whether it knows it no more.
     pub(crate) fn forget(&mut self, number: u64, times: u64) -> bool {
         let Some(node) = self.nodes.get_mut(&number) else { return false };

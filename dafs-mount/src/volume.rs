@@ -21,6 +21,7 @@ use crate::kernel::errno::{Answer, Errno};
 use crate::local::Local;
 use crate::nodes::{Nodes, ROOT};
 use crate::options::{Cache, Options};
+use crate::transfers::Transfers;
 
 /// Handles of the server that are kept for nodes that nobody has open.
 const HANDLES_MAX: NonZeroUsize = NonZeroUsize::new(16 * 1024).unwrap();
@@ -37,6 +38,8 @@ pub(crate) struct Volume {
     pub(crate) open: Open,
     /// What the kernel reads and writes itself.
     pub(crate) local: Local,
+    /// Reads and writes in flight.
+    pub(crate) transfers: Transfers,
     /// Room for copies of what is not durable.
     pub(crate) copies: Budget,
     /// Handles of nodes, by session and node.
@@ -73,6 +76,7 @@ impl Volume {
             nodes: RefCell::new(Nodes::new(root)),
             open: Open::default(),
             local: Local::new(is_local),
+            transfers: Transfers::default(),
             copies: Budget::default(),
             handles: RefCell::new(LruCache::new(HANDLES_MAX)),
             buffers: RefCell::default(),
@@ -116,6 +120,8 @@ impl Volume {
             && let Some(request) = interrupts.remove(&unique)
         {
             let _ = request.tell.send(());
+        } else if is_away() && self.transfers.give_up_read(unique) {
+            self.device.fail(unique, Errno::INTERRUPTED);
         }
     }
 

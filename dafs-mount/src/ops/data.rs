@@ -4,65 +4,138 @@ use std::rc::Rc;
 
 use dafs_client::{Error, RegisteredBuf, Stability, Status, Transferred};
 
+use crate::callers::Ended;
 use crate::files::OpenFile;
 use crate::kernel::device::DATA_SIZE_MAX;
 use crate::kernel::errno::{Answer, Errno};
 use crate::kernel::reply::Fields;
-use crate::kernel::request::{CopyAsked, ReadAsked};
+use crate::kernel::request::{CopyAsked, ReadAsked, Request};
+use crate::transfers::{Kind, Transfer};
 use crate::volume::Volume;
 
 impl Volume {
-    pub(super) async fn read(&self, unique: u64, asked: &ReadAsked) {
-        let size = (asked.size as usize).min(DATA_SIZE_MAX);
-        let (open, mut buffer) = match (self.opened_file(asked.file).await, self.take_buffer()) {
-            (Ok(open), Ok(buffer)) => (open, buffer),
-            (Err(error), _) => return self.device.fail(unique, error),
-            (_, Err(error)) => return self.device.fail(unique, error.into()),
-        };
-        let rest = buffer.split_off(size);
-        let Transferred { buffer, result } = open.file.submit_read_at(buffer, asked.offset).await;
-        match result {
-            Ok(count) => {
-                self.device.reply(unique, 0, &buffer[..count]);
-                self.give_back(joined(buffer, rest));
+    /// Begins a read or a write that needs nothing but one transfer; `false` where it needs more than that, and so a task.
+    pub(crate) fn begin_at_once(
+        &self,
+        unique: u64,
+        request: &Request,
+        data: &mut Option<RegisteredBuf>,
+    ) -> bool {
+        let begun = match *request {
+            Request::Read(asked) => {
+                let Some(open) = self.usable_file(asked.file) else { return false };
+                self.begin_read(unique, open, &asked)
             }
-            Err(error) => self.device.fail(unique, data_error(error)),
+            Request::Write { file, offset, size, flags } if !self.appends(flags) => {
+                let Some(open) = self.usable_file(file) else { return false };
+                let Some(data) = data.take() else { return false };
+                Ok(self.begin_write(unique, open, (offset, size), data))
+            }
+            _ => return false,
+        };
+        match begun.map(|transfer| self.transfers.add(transfer)) {
+            Ok(Some(ended)) => self.end(ended),
+            Ok(None) => {}
+            Err(error) => self.device.fail(unique, error),
         }
+        true
+    }
+
+    /// An operation has ended. Whether a task waits for it does not matter.
+    pub(crate) fn on_end(&self, ended: &Ended) {
+        if let Some(transfer) = self.transfers.take(ended) {
+            self.end(transfer);
+        }
+    }
+
+    /// Replies to what has ended.
+    fn end(&self, transfer: Transfer) {
+        let Transfer { unique, open, pending, rest, kind } = transfer;
+        self.reply_to(unique, &open, kind, pending.wait(), rest);
+    }
+
+    fn begin_read(&self, unique: u64, open: Rc<OpenFile>, asked: &ReadAsked) -> Answer<Transfer> {
+        let mut buffer = self.take_buffer()?;
+        let rest = buffer.split_off((asked.size as usize).min(DATA_SIZE_MAX));
+        let pending = open.file.submit_read_at(buffer, asked.offset);
+        Ok(Transfer { unique, open, pending, rest, kind: Kind::Read })
+    }
+
+    fn begin_write(
+        &self,
+        unique: u64,
+        open: Rc<OpenFile>,
+        (offset, size): (u64, u32),
+        mut data: RegisteredBuf,
+    ) -> Transfer {
+        let rest = data.split_off((size as usize).min(DATA_SIZE_MAX));
+        self.nodes.borrow_mut().changed_here(open.node);
+        let pending = open.file.submit_write_at(data, offset);
+        Transfer { unique, open, pending, rest, kind: Kind::Write { offset } }
+    }
+
+    fn reply_to(
+        &self,
+        unique: u64,
+        open: &OpenFile,
+        kind: Kind,
+        transferred: Transferred<RegisteredBuf>,
+        rest: RegisteredBuf,
+    ) {
+        let Transferred { buffer, result } = transferred;
+        match (result, kind) {
+            (Ok(count), Kind::Read) => self.device.reply(unique, 0, &buffer[..count]),
+            (Ok(count), Kind::Write { offset }) => {
+                open.held.borrow_mut().keep(&self.copies, offset, &buffer[..count]);
+                self.device.reply(unique, 0, &written(count));
+            }
+            (Err(error), _) => return self.device.fail(unique, data_error(error)),
+        }
+        self.give_back(joined(buffer, rest));
+    }
+
+    pub(super) async fn read(&self, unique: u64, asked: &ReadAsked) {
+        let begun = self.opened_file(asked.file).await.and_then(|open| self.begin_read(unique, open, asked));
+        match begun {
+            Ok(transfer) => self.wait_for(transfer).await,
+            Err(error) => self.device.fail(unique, error),
+        }
+    }
+
+    async fn wait_for(&self, transfer: Transfer) {
+        let Transfer { unique, open, pending, rest, kind } = transfer;
+        self.reply_to(unique, &open, kind, pending.await, rest);
     }
 
     pub(super) async fn write(
         &self,
         unique: u64,
         (file, offset, size, flags): (u64, u64, u32, u32),
-        mut data: RegisteredBuf,
+        data: RegisteredBuf,
     ) {
         let open = match self.opened_file(file).await {
             Ok(open) => open,
             Err(error) => return self.device.fail(unique, error),
         };
-        let rest = data.split_off((size as usize).min(DATA_SIZE_MAX));
+        if !self.appends(flags) {
+            return self.wait_for(self.begin_write(unique, open, (offset, size), data)).await;
+        }
         self.nodes.borrow_mut().changed_here(open.node);
-        let appends = flags & libc::O_APPEND.cast_unsigned() != 0 && !self.options.writeback;
-        let written = match appends {
-            true => self.append(&open, &data).await.map(|at| (at, size, data)),
-            false => {
-                let Transferred { buffer, result } = open.file.submit_write_at(data, offset).await;
-                result.map(|count| (offset, u32::try_from(count).unwrap_or(size), buffer)).map_err(data_error)
+        let len = (size as usize).min(DATA_SIZE_MAX);
+        // At the end of the file, wherever that is: the kernel's word for it is a guess.
+        match open.file.submit_append(data[..len].to_vec()).await {
+            Ok(at) => {
+                open.held.borrow_mut().keep(&self.copies, at, &data[..len]);
+                self.device.reply(unique, 0, &written(len));
+                self.give_back(data);
             }
-        };
-        match written {
-            Ok((at, count, data)) => {
-                open.held.borrow_mut().keep(&self.copies, at, &data[..count as usize]);
-                self.device.reply(unique, 0, &Fields::new().u32(count).u32(0).into_bytes());
-                self.give_back(joined(data, rest));
-            }
-            Err(error) => self.device.fail(unique, error),
+            Err(error) => self.device.fail(unique, data_error(error)),
         }
     }
 
-    /// At the end of the file, wherever that is: the kernel's word for it is a guess.
-    async fn append(&self, open: &OpenFile, data: &[u8]) -> Answer<u64> {
-        open.file.submit_append(data.to_vec()).await.map_err(data_error)
+    /// A write goes to the end of the file.
+    fn appends(&self, flags: u32) -> bool {
+        flags & libc::O_APPEND.cast_unsigned() != 0 && !self.options.writeback
     }
 
     /// A descriptor is closed: what it locked in the name of this owner is given back. Data was sent when it was written.
@@ -179,6 +252,13 @@ impl Volume {
 
 /// The kernel takes the number of bytes copied in 32 bits.
 const COPY_SIZE_MAX: u64 = 1 << 30;
+
+/// The reply that tells how much was written.
+fn written(count: usize) -> [u8; 8] {
+    let mut reply = [0; 8];
+    reply[..4].copy_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_ne_bytes());
+    reply
+}
 
 /// The whole of a buffer that a part was cut from.
 fn joined(mut first: RegisteredBuf, rest: RegisteredBuf) -> RegisteredBuf {

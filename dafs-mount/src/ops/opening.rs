@@ -33,6 +33,17 @@ impl OpenFlags {
     }
 }
 
+/// What the kernel knows of a file before it is told that it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Perhaps all of it.
+    Known,
+    /// Nothing: it was created, or is new to the kernel.
+    New,
+    /// Nothing, and it has no name.
+    Unnamed,
+}
+
 impl Volume {
     /// How a file is opened for a program that opens it so.
     fn how(&self, flags: OpenFlags) -> OpenOptions {
@@ -50,7 +61,7 @@ impl Volume {
         if may_be_striped(file.attributes_at_open()) && self.has_layout(asks).await {
             return Err(Errno::NOT_SUPPORTED);
         }
-        Ok(self.opened(asks.node, &caller, file, flags, false).await.into_bytes())
+        Ok(self.opened(asks.node, &caller, file, flags, Origin::Known).await.into_bytes())
     }
 
     async fn has_layout(&self, asks: &Header) -> bool {
@@ -88,8 +99,9 @@ impl Volume {
         caller: &Rc<Caller>,
         file: File,
         flags: OpenFlags,
-        is_unnamed: bool,
+        origin: Origin,
     ) -> Fields {
+        let is_unnamed = origin == Origin::Unnamed;
         let way = self.way_to_open(node, is_unnamed).await;
         let change = file.attributes_at_open().change;
         let unchanged = self.nodes.borrow_mut().opened(node, change);
@@ -108,6 +120,7 @@ impl Volume {
             _ if appends || flags.has(libc::O_DIRECT) => open::DIRECT_IO,
             Cache::Lasting => open::KEEP_CACHE,
             Cache::CloseToOpen if unchanged => open::KEEP_CACHE,
+            Cache::CloseToOpen if origin != Origin::Known => 0,
             Cache::CloseToOpen => {
                 // Also the size, by which reads end.
                 self.device.invalidate(node, -1, 0);
@@ -128,6 +141,11 @@ impl Volume {
         };
         let backing = way.local.as_ref().map_or(0, |local| local.number());
         Fields::new().open(self.open.add_file(file), how, backing)
+    }
+
+    /// An open file, unless its session has ended for good.
+    pub(super) fn usable_file(&self, number: u64) -> Option<Rc<OpenFile>> {
+        self.open.file(number).ok().filter(|open| !open.caller.has_ended())
     }
 
     /// An open file. One whose session has ended for good, since the server was away for too long, is opened again in a new one: unless it
@@ -176,7 +194,8 @@ impl Volume {
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, name, &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;
-        entry.extend(self.opened(node, &caller, file, flags, false).await.into_bytes());
+        let origin = if self.nodes.borrow().is_new(node) { Origin::New } else { Origin::Known };
+        entry.extend(self.opened(node, &caller, file, flags, origin).await.into_bytes());
         Ok(entry)
     }
 
@@ -190,7 +209,7 @@ impl Volume {
         let mut entry = self.entry(asks.node, b"", &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;
         let flags = OpenFlags(libc::O_RDWR.cast_unsigned());
-        entry.extend(self.opened(node, &caller, file, flags, true).await.into_bytes());
+        entry.extend(self.opened(node, &caller, file, flags, Origin::Unnamed).await.into_bytes());
         Ok(entry)
     }
 

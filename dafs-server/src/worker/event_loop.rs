@@ -33,6 +33,14 @@ const WORK_PER_TURN: usize = WORK_PER_POLL / 4;
 const WORK_PER_CONTENDED_TURN: usize = WORK_PER_POLL;
 /// What a look that is a system call counts, beside the turn that it is made in.
 const WORK_PER_CALL: usize = 3;
+/// Rounds in vain before the CPU is first given away, longer than a client at hand takes to ask again; and between two times after that.
+const SILENT_ROUNDS: u32 = 6;
+const ROUNDS_BETWEEN_YIELDS: u32 = 2;
+/// A CPU that comes back later than this went to who has more to do than to ask for something.
+const YIELD_MAX: Duration = Duration::from_micros(200);
+/// After some of those in a row, the CPU is kept for so many times: at first, and at most.
+const YIELD_PAUSE_MIN: u32 = 64;
+const YIELD_PAUSE_MAX: u32 = 4096;
 /// Connections whose looks are system calls are spun on while there are no more than this: else the kernel's events are cheaper.
 const CALLS_PER_TURN_MAX: usize = 4;
 /// Rounds with the only hot connection in one turn, the bare looks before each, and what a round counts.
@@ -122,6 +130,10 @@ struct Pace {
     // Messages handled, and how many were parked by then, as of storage's last turn.
     messages: usize,
     parked: u32,
+    // Rounds in a row in which nobody had a message.
+    silent_rounds: u32,
+    // Whether the CPU comes back soon when it is given away.
+    yields: BackOff,
 }
 
 struct Hot {
@@ -133,6 +145,20 @@ struct Hot {
     is_light: bool,
     // Whether looking for its next request before large transfers go on pays.
     anticipation: BackOff,
+}
+
+impl Pace {
+    fn give_cpu_away(&mut self) {
+        if !self.yields.tries() {
+            return;
+        }
+        let began = Instant::now();
+        std::thread::yield_now();
+        match began.elapsed() < YIELD_MAX {
+            true => self.yields.paid(),
+            false => self.yields.missed(),
+        }
+    }
 }
 
 impl EventLoop {
@@ -164,7 +190,14 @@ impl EventLoop {
                 next_tick: Moment::default(),
                 longest_turn: Duration::ZERO,
             },
-            pace: Pace { work: 0, storage_turns: StorageTurns::new(Instant::now()), messages: 0, parked: 0 },
+            pace: Pace {
+                work: 0,
+                storage_turns: StorageTurns::new(Instant::now()),
+                messages: 0,
+                parked: 0,
+                silent_rounds: 0,
+                yields: BackOff::new(YIELD_PAUSE_MIN, YIELD_PAUSE_MAX),
+            },
             policy,
             stop: Stop { requested: Arc::new(AtomicBool::new(false)), waker },
             drain_for,
@@ -245,6 +278,7 @@ impl EventLoop {
                 }
             }
             self.serve_hot();
+            self.give_way();
             self.turn_to_storage();
             while let Some(key) = self.worker.take_runnable() {
                 self.activate(key);
@@ -259,6 +293,17 @@ impl EventLoop {
             {
                 return Ok(());
             }
+        }
+    }
+
+    /// Nobody has asked for anything for a while. Whoever will is perhaps a program that waits for this CPU.
+    #[inline]
+    fn give_way(&mut self) {
+        let silent = self.pace.messages == 0 && !self.hots.hot.is_empty();
+        self.pace.silent_rounds = if silent { self.pace.silent_rounds + 1 } else { 0 };
+        if self.pace.silent_rounds >= SILENT_ROUNDS && self.policy == WaitPolicy::Adaptive {
+            self.pace.silent_rounds -= ROUNDS_BETWEEN_YIELDS;
+            self.pace.give_cpu_away();
         }
     }
 

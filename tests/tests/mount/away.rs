@@ -1,11 +1,15 @@
 //! Servers that are away for good: nothing waits for them for ever.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dafs_tests::harness::On;
 use dafs_tests::program::{Signal, signal};
+use dafs_tests::suite::wait_for;
 
 use crate::{World, dafs, succeeded};
 
@@ -14,6 +18,8 @@ dafs_tests::on_sockets! {
     server_that_never_comes_back_is_an_error_for_every_call,
     #[ignore = "needs fuse"]
     server_that_does_not_answer_is_an_error_until_it_does,
+    #[ignore = "needs fuse"]
+    read_of_an_absent_server_ends_when_its_program_is_killed,
 }
 
 crate::on_passthrough! {
@@ -71,4 +77,35 @@ fn server_that_does_not_answer_is_an_error_until_it_does(on: On) {
     }
     assert_eq!(&buffer, b"data");
     fs::write(mount.at("new"), "x").unwrap();
+}
+
+/// The sockets that a process has open.
+fn sockets(process: &Path) -> HashSet<PathBuf> {
+    let open = fs::read_dir(process.join("fd")).unwrap();
+    let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).collect()
+}
+
+// [MOUNT-19]
+fn read_of_an_absent_server_ends_when_its_program_is_killed(on: On) {
+    let mut world = World::start(on);
+    let mount = world.mount("m", &["--timeout", "86400", "--cache", "none"]);
+    fs::write(world.behind("f"), "data").unwrap();
+    let open = fs::File::open(mount.at("f")).unwrap();
+    let process = mount.process();
+    let connected = sockets(&process);
+    world.server.kill();
+    wait_for("the mount to let go of its connection", || !connected.is_subset(&sockets(&process)));
+    // It reads its input and does nothing else with it before.
+    let mut reads = Command::new("dd").args(["bs=4096", "count=1"]).stdin(open).spawn().unwrap();
+    let is_in_read = |process: u32| {
+        let call = fs::read_to_string(format!("/proc/{process}/syscall")).unwrap_or_default();
+        call.starts_with(&format!("{} 0x0 ", libc::SYS_read))
+    };
+    while !is_in_read(reads.id()) {
+        assert!(reads.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    reads.kill().unwrap();
+    assert_eq!(reads.wait().unwrap().signal(), Some(libc::SIGKILL));
 }
