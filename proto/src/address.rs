@@ -4,6 +4,7 @@
 //! dafs://host[:port]/export/path          any provider: shm on this host, else verbs, else tcp
 //! dafs+tcp://host[:port]/export/path      tcp
 //! dafs+verbs://host[:port]/export/path    verbs
+//! dafs://host[:port],host[:port]/export/path   servers of which each has the files, in the order in which they are tried
 //! dafs+shm:///socket/path:/export/path    shm: the path of the socket, a colon, then export and path
 //! dafs+sim://port/export/path             the simulated network of tests
 //! tcp://host[:port]   shm:///socket/path   verbs://host[:port]   sim://port      where a server listens
@@ -12,7 +13,10 @@
 //! Names are bytes. There is no percent-decoding and no other escape: what stands after the export is the path, byte for byte, so
 //! any name a file system can
 //! hold can be written. An IPv6 address stands in brackets; its zone follows `%25`, with the escapes of a URL (RFC 6874), or `%` as it is.
+//! A host without a port may also be a name of the file that [`clusters`] reads, which stands for the servers that it lists there.
 //! A scheme may be written in upper case (RFC 3986). A socket path ends at the first colon, so it cannot contain one.
+
+pub mod clusters;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -41,6 +45,9 @@ pub const DEFAULT_PORT: u16 = 12_049;
 
 /// Longest path of a unix socket, bytes: what `sockaddr_un` holds with its closing zero.
 pub const SOCKET_PATH_SIZE_MAX: usize = 107;
+
+/// Servers that an address names at most.
+pub const SERVERS_MAX: usize = 16;
 
 /// Which provider an address asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +105,8 @@ pub enum Location {
         /// TCP port, or the port of the connection manager.
         port: u16,
     },
+    /// Hosts and ports of several servers, 2 to [`SERVERS_MAX`], each as in [`Location::Host`]. A session with any of them has the files.
+    Hosts(Vec<(String, u16)>),
     /// The absolute path of a unix socket, at most [`SOCKET_PATH_SIZE_MAX`] bytes.
     Socket(PathBuf),
     /// A port of a simulated network.
@@ -142,7 +151,7 @@ impl Url {
             _ => rest.split_at(rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())),
         };
         let location = parse_location(scheme, server).map_err(fault)?;
-        if matches!(location, Location::Host { port: 0, .. }) {
+        if location.hosts().iter().any(|(_, port)| *port == 0) {
             return Err(fault(Problem::PortZero));
         }
         let (export, path) = parse_tail(tail).map_err(fault)?;
@@ -153,12 +162,8 @@ impl Url {
     pub fn to_os_string(&self) -> OsString {
         let mut bytes = format!("{}://", self.scheme).into_bytes();
         match &self.location {
-            Location::Host { host, port } if host.contains(':') => {
-                bytes.extend(format!("[{}]:{port}", with_zone_escaped(host)).bytes())
-            }
-            Location::Host { host, port } => bytes.extend(format!("{host}:{port}").bytes()),
             Location::Socket(path) => bytes.extend(path.as_os_str().as_bytes()),
-            Location::SimPort(port) => bytes.extend(port.to_string().bytes()),
+            location => bytes.extend(location.to_string().bytes()),
         }
         if let Some(export) = &self.export {
             if self.scheme == Scheme::Shm {
@@ -174,9 +179,63 @@ impl Url {
         OsString::from_vec(bytes)
     }
 
-    /// Every address of the server, in the order of the resolver: see [`resolve`].
+    /// Every address of the server, in the order of the resolver: see [`resolve`]. Of several servers, those of the first come first.
     pub fn resolve(&self) -> Result<Vec<Address>, ResolveError> {
         resolve(self.scheme, &self.location)
+    }
+}
+
+impl Location {
+    /// Its hosts and ports; none of a socket or a simulated port.
+    pub fn hosts(&self) -> Vec<(&str, u16)> {
+        match self {
+            Self::Host { host, port } => vec![(host, *port)],
+            Self::Hosts(hosts) => hosts.iter().map(|(host, port)| (&**host, *port)).collect(),
+            Self::Socket(_) | Self::SimPort(_) => Vec::new(),
+        }
+    }
+
+    /// Each of its servers by itself, in their order.
+    pub fn servers(&self) -> Vec<Self> {
+        match self {
+            Self::Hosts(hosts) => {
+                hosts.iter().map(|(host, port)| Self::Host { host: host.clone(), port: *port }).collect()
+            }
+            one => vec![one.clone()],
+        }
+    }
+
+    /// Of one server or several.
+    fn of_hosts(mut hosts: Vec<(String, u16)>) -> Self {
+        match hosts.len() {
+            1 => {
+                let (host, port) = hosts.remove(0);
+                Self::Host { host, port }
+            }
+            _ => Self::Hosts(hosts),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host { .. } | Self::Hosts(_) => {
+                let hosts = self.hosts();
+                let hosts: Vec<_> = hosts.iter().map(|(host, port)| host_and_port(host, *port)).collect();
+                f.write_str(&hosts.join(","))
+            }
+            Self::Socket(path) => write!(f, "{}", path.display()),
+            Self::SimPort(port) => write!(f, "{port}"),
+        }
+    }
+}
+
+/// As an address has it.
+fn host_and_port(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{}]:{port}", with_zone_escaped(host)),
+        false => format!("{host}:{port}"),
     }
 }
 
@@ -223,7 +282,11 @@ impl ListenUrl {
                 Problem::ListenPath
             }));
         }
-        Ok(Self { scheme, location: parse_location(scheme, rest).map_err(fault)? })
+        let location = parse_location(scheme, rest).map_err(fault)?;
+        match location {
+            Location::Hosts(_) => Err(fault(Problem::ListenSeveral)),
+            location => Ok(Self { scheme, location }),
+        }
     }
 
     /// Every address it stands for: see [`resolve`].
@@ -246,6 +309,11 @@ pub fn resolve(scheme: Scheme, location: &Location) -> Result<Vec<Address>, Reso
                 false => Ok(addresses),
             }
         }
+        Location::Hosts(_) => {
+            let each = location.servers();
+            let each: Result<Vec<_>, _> = each.iter().map(|server| resolve(scheme, server)).collect();
+            Ok(each?.concat())
+        }
         Location::Socket(path) => Ok(vec![Address::Shm(path.clone())]),
         Location::SimPort(port) => Ok(vec![Address::Sim(*port)]),
     }
@@ -259,6 +327,18 @@ fn or_loopback(host: &str, port: u16, looked_up: io::Result<Vec<SocketAddr>>) ->
             Ok(loopback.map(|address| SocketAddr::new(address, port)).into())
         }
         looked_up => looked_up,
+    }
+}
+
+impl Address {
+    /// How an address of its kind begins.
+    pub fn scheme(&self) -> Scheme {
+        match self {
+            Self::Tcp(_) => Scheme::Tcp,
+            Self::Shm(_) => Scheme::Shm,
+            Self::Verbs(_) => Scheme::Verbs,
+            Self::Sim(_) => Scheme::Sim,
+        }
     }
 }
 
@@ -309,8 +389,14 @@ pub enum Problem {
     ListenAny,
     #[error("has a path, but a server listens on a host and port only")]
     ListenPath,
+    #[error("names several servers, but a server listens at one address")]
+    ListenSeveral,
     #[error("has no host")]
     NoHost,
+    #[error("has a comma beside which no host stands")]
+    EmptyServer,
+    #[error("names {0} servers; the limit is {SERVERS_MAX}")]
+    ServersMany(usize),
     #[error("has a host that is not a name or address: {0:?}")]
     Host(String),
     #[error("has an IPv6 address without brackets")]
@@ -347,6 +433,14 @@ pub enum ResolveError {
         host: String,
         /// Why.
         source: io::Error,
+    },
+    /// The file that says which servers a name stands for is of no use.
+    #[error("cannot read the names of clusters in {path}: {problem}")]
+    Clusters {
+        /// The file.
+        path: String,
+        /// Why not.
+        problem: String,
     },
     /// This build has no such provider.
     #[error(
@@ -390,7 +484,7 @@ fn parse_tail(tail: &[u8]) -> Result<(Option<Vec<u8>>, Vec<u8>), Problem> {
 
 fn parse_location(scheme: Scheme, server: &[u8]) -> Result<Location, Problem> {
     match scheme {
-        Scheme::Any | Scheme::Tcp | Scheme::Verbs => parse_host(server),
+        Scheme::Any | Scheme::Tcp | Scheme::Verbs => parse_hosts(server),
         Scheme::Shm if !server.starts_with(b"/") => Err(Problem::SocketRelative),
         Scheme::Shm if server.iter().all(|&byte| byte == b'/') => Err(Problem::SocketRoot),
         Scheme::Shm if server.len() > SOCKET_PATH_SIZE_MAX => Err(Problem::SocketLong(server.len())),
@@ -399,7 +493,25 @@ fn parse_location(scheme: Scheme, server: &[u8]) -> Result<Location, Problem> {
     }
 }
 
-fn parse_host(server: &[u8]) -> Result<Location, Problem> {
+/// One server, or several between which commas stand. A comma in brackets belongs to a zone.
+fn parse_hosts(servers: &[u8]) -> Result<Location, Problem> {
+    let mut is_inside = false;
+    let parts: Vec<&[u8]> = servers
+        .split(|byte| {
+            is_inside = *byte == b'[' || is_inside && *byte != b']';
+            *byte == b',' && !is_inside
+        })
+        .collect();
+    if parts.len() > SERVERS_MAX {
+        return Err(Problem::ServersMany(parts.len()));
+    }
+    if parts.len() > 1 && parts.iter().any(|part| part.is_empty()) {
+        return Err(Problem::EmptyServer);
+    }
+    parts.into_iter().map(parse_host).collect::<Result<_, _>>().map(Location::of_hosts)
+}
+
+fn parse_host(server: &[u8]) -> Result<(String, u16), Problem> {
     let bad_host = || Problem::Host(lossy(server));
     let decoded;
     let (host, port) = match server.strip_prefix(b"[") {
@@ -441,7 +553,7 @@ fn parse_host(server: &[u8]) -> Result<Location, Problem> {
             .and_then(|port| u16::try_from(port).ok())
             .ok_or_else(|| Problem::Port(lossy(digits)))?,
     };
-    Ok(Location::Host { host: host.to_owned(), port })
+    Ok((host.to_owned(), port))
 }
 
 /// An IPv6 address as RFC 6874 has it in a URL, `fe80::1%25eth0`, as the resolver takes it, `fe80::1%eth0`. As written, where nothing

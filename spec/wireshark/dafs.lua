@@ -31,6 +31,7 @@ local SPEC = {
             about = "a client may set EXPLAIN in ReadList, WriteList, ReadView and WriteView (lists.md)",
         },
         { 0x400, "LOCAL_FILES", about = "a client may send HandOver; the server may send Recall (local.md)" },
+        { 0x800, "CLUSTER", about = "Welcome may have the field cluster, if LISTS holds too (cluster.md)" },
     },
     methods = { [0] = "inline", [1] = "direct", [2] = "eager", [3] = "client-initiated" },
     stabilities = { [0] = "unstable", [1] = "data-sync", [2] = "file-sync" },
@@ -1067,6 +1068,43 @@ local SPEC = {
                 "Crossovers?",
                 absent = true,
                 about = "size of a piece of memory from which gathering by RDMA is faster than packing",
+            },
+            {
+                "cluster",
+                "ClusterTerms?",
+                absent = true,
+                about = "what a client does when it loses this server (cluster.md)",
+            },
+        },
+        ClusterTerms = {
+            {
+                "term_ms",
+                "u32",
+                min = 100,
+                max = 60000,
+                about = "silence of this server after which its client asks another",
+            },
+            {
+                "servers",
+                "string[]",
+                about =
+                    "addresses of the other servers, each as dafs+tcp://host:port or " ..
+                    "dafs+verbs://host:port",
+            },
+            { "outcomes", "SlotOutcome[]?", about = "what the session that was to be resumed has done" },
+        },
+        SlotOutcome = {
+            { "slot", "u32", about = "slot of the session that was to be resumed" },
+            { "sequence", "u32", about = "number of its last request" },
+            { "reply", "OutcomeReply?", about = "the reply to that request" },
+        },
+        OutcomeReply = {
+            { "status", "u32", about = "the status of the reply" },
+            { "offset", "u64", about = "where the data of an append begins; all of it was written" },
+            {
+                "payload",
+                "binary",
+                about = "the payload of the reply: attributes, where the opcode replies them",
             },
         },
         Thresholds = {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dafs_client::{Direction, LimitsReply, Registration, Session, Statistics, Url};
+use dafs_client::{Agreed, Direction, LimitsReply, Registration, Session, Statistics, Url};
 use dafs_proto::wire::{ClientStatistics, PipelineStatistics};
 use serde_json::{Value, json};
 
@@ -128,6 +128,7 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
         };
         let rows = [
             ("server", session.address().to_string()),
+            ("other servers", agreed.servers.join(", ")),
             ("transport", format!("{}: {}", session.provider(), session.provider_reason())),
             ("you are", acts_as),
             ("client id", shown_id(&session.client_id())),
@@ -151,18 +152,24 @@ pub(crate) fn info(flags: &Info, remotes: &Remotes) -> Result<ExitCode> {
             ("server's buffers", zones_text(&stats)),
             ("memory", memory.to_owned()),
             ("open files", format!("{} at most", agreed.handles_max)),
-            (
-                "silence",
-                format!(
-                    "keep-alive every {} ms; the session ends after {} ms of silence",
-                    agreed.keep_alive_ms, agreed.lease_ms
-                ),
-            ),
+            ("silence", silence_text(&agreed)),
         ];
-        table(&mut out, rows)?;
+        // A server that is alone tells of no others.
+        table(&mut out, rows.into_iter().filter(|(_, text)| !text.is_empty()))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What each side makes of the other's silence.
+fn silence_text(agreed: &Agreed) -> String {
+    let (keep_alive_ms, lease_ms) = (agreed.keep_alive_ms, agreed.lease_ms);
+    let text =
+        format!("keep-alive every {keep_alive_ms} ms; the session ends after {lease_ms} ms of silence");
+    match agreed.term_ms {
+        Some(term_ms) => format!("{text}; another server is asked after {term_ms} ms of this one's"),
+        None => text,
+    }
 }
 
 fn info_json(session: &Session, limits: &LimitsReply, stats: &Statistics) -> Value {
@@ -184,6 +191,8 @@ fn info_json(session: &Session, limits: &LimitsReply, stats: &Statistics) -> Val
         "handles_max": agreed.handles_max,
         "keep_alive_ms": agreed.keep_alive_ms,
         "lease_ms": agreed.lease_ms,
+        "term_ms": agreed.term_ms,
+        "servers": agreed.servers,
         "registers_ordinary_memory": agreed.registers_ordinary_memory,
         "buffer_sizes": stats.zones.iter().map(|zone| zone.size).collect::<Vec<_>>(),
         "pipelines": stats.pipelines.iter().map(|pipeline| json!({

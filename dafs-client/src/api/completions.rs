@@ -67,7 +67,7 @@ impl Completions {
 }
 
 pub(crate) fn failed(shared: &SharedSession, what: &str, error: &std::io::Error) -> Error {
-    let server = shared.server.name.clone();
+    let server = shared.servers.name();
     Error::Connection { server, cause: format!("cannot {what} the session: {error}") }
 }
 

@@ -3,7 +3,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dafs_proto::address::{Address, Url};
+use dafs_proto::address::{Address, Location, Url};
 use dafs_proto::transport::{ConnectError, Domain, Provider};
 use dafs_proto::wire::{
     Crossovers, GatherSwitches, LimitsReply, MountReply, Opcode, SessionId, Statistics, Thresholds,
@@ -14,7 +14,8 @@ use crate::api::dir::{Dir, Export, check_name, forms, opened};
 use crate::api::reply::{decoded, done};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Background, Config, Identity};
-use crate::connect::{self, Server};
+use crate::connect::servers::{Servers, location_of};
+use crate::connect::{self, Server, turns, ways};
 use crate::driver::background::{self, Threads};
 use crate::driver::calls::Calls;
 use crate::driver::driven::Driven;
@@ -69,6 +70,10 @@ pub struct Agreed {
     pub cuts_inline_writes: bool,
     /// Bytes of a piece of memory from which gathering is faster than packing, as the server exports it; `None` where it was not measured.
     pub gather: Option<GatherSwitches>,
+    /// Addresses of other servers with which the session can go on, as this one told them.
+    pub servers: Vec<String>,
+    /// Of several servers: a silent one is given up after this long, and another one asked, milliseconds.
+    pub term_ms: Option<u32>,
 }
 
 /// Submissions that leave together: [`Session::cork`].
@@ -90,7 +95,7 @@ impl Cork<'_> {
 
 impl std::fmt::Debug for Cork<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cork({})", self.owner.shared.server.name)
+        write!(f, "Cork({})", self.owner.shared.servers.name())
     }
 }
 
@@ -110,6 +115,9 @@ impl Session {
     /// `dafs://` takes shared memory when the server is on this host and its socket answers (`$DAFS_SHM_SOCKET`, or
     /// for the default port `/run/dafs/dafs.sock` or `$XDG_RUNTIME_DIR/dafs.sock`), else RDMA where a device has a route to
     /// the host (a second at most), else TCP; [`Session::provider`] tells. Blocks for `config.connect_timeout` per address at most.
+    ///
+    /// Of several servers (`dafs://a,b:12050/export`, or a name of `/etc/dafs/clusters`) the first takes the session that can be reached
+    /// and has room. A second at most is waited for each. Shared memory is not used then, since the session is to go on with the others.
     pub fn connect(url: impl AsRef<OsStr>, config: &Config) -> Result<Self> {
         Self::connect_url(&Url::parse(url.as_ref())?, config)
     }
@@ -117,15 +125,36 @@ impl Session {
     /// As [`Session::connect`], for a URL that was parsed already.
     pub fn connect_url(url: &Url, config: &Config) -> Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let servers = url.servers()?;
+        let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        turns::in_turn(&names, config.connect_timeout, &*clock, |index, time_max| {
+            Self::connect_to(url, (&servers, index), (config, time_max), &clock)
+        })
+    }
+
+    /// By the first way to one of several servers that answers.
+    fn connect_to(
+        url: &Url,
+        (servers, index): (&[Location], usize),
+        (config, time_max): (&Config, Duration),
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self> {
         let mut failed = None;
         // What was tried before what is tried now.
         let mut tried: Vec<String> = Vec::new();
-        for mut candidate in connect::candidates(url)? {
+        for mut candidate in ways::candidates(url.scheme, &servers[index], servers.len() > 1)? {
             let name = candidate.server.name.clone();
             for why in tried.iter().rev() {
                 candidate.server.reason = format!("{why}; {}", candidate.server.reason);
             }
-            match Self::begin(candidate.domain, candidate.server, config, Arc::clone(&clock), true) {
+            let begun = Self::begin(
+                candidate.domain,
+                Servers::new(candidate.server, servers),
+                (config, time_max),
+                Arc::clone(clock),
+                true,
+            );
+            match begun {
                 Ok(session) => return Ok(session),
                 Err(error @ (Error::Handshake(_) | Error::Peer(_))) => return Err(error),
                 Err(error) => {
@@ -147,19 +176,35 @@ impl Session {
         config: &Config,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        let server = Server {
-            provider: domain.provider(),
-            name: address.to_string(),
-            address,
-            reason: "the program chose it".to_owned(),
-            attempt_time_max: None,
-            connect_as: None,
-        };
+        Self::connect_with_any(domain, &[address], config, clock)
+    }
+
+    /// As [`Session::connect_with`], with the first of several servers that takes the session. Each has the same files, and the session
+    /// goes on with any of them.
+    pub fn connect_with_any(
+        domain: Arc<dyn Domain>,
+        addresses: &[Address],
+        config: &Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         let mut config = config.clone();
         if config.background == Background::KeepAlive {
             config.background = Background::None;
         }
-        Self::begin(domain, server, &config, clock, false)
+        let names: Vec<String> = addresses.iter().map(Address::to_string).collect();
+        let locations: Vec<Location> = addresses.iter().map(location_of).collect();
+        turns::in_turn(&names, config.connect_timeout, &*clock, |index, time_max| {
+            let server = Server {
+                provider: domain.provider(),
+                name: names[index].clone(),
+                address: addresses[index].clone(),
+                reason: "the program chose it".to_owned(),
+                attempt_time_max: None,
+                connect_as: None,
+            };
+            let servers = Servers::new(server, &locations);
+            Self::begin(Arc::clone(&domain), servers, (&config, time_max), Arc::clone(&clock), false)
+        })
     }
 
     /// Another session with this one's server, by the same way and with the same settings, for another user: it acts as `who`. Registered
@@ -177,21 +222,28 @@ impl Session {
     /// where this one has ended. Registered buffers of either session can be used in both. Blocks.
     pub fn connect_again(&self) -> Result<Self> {
         let shared = &self.owner.shared;
-        self.another(shared.server.connect_as.clone(), shared.config.identity.clone())
+        self.another(shared.servers.current().connect_as.clone(), shared.config.identity.clone())
     }
 
     fn another(&self, connect_as: Option<Identity>, identity: Option<Identity>) -> Result<Self> {
         let shared = &self.owner.shared;
-        let server = Server { connect_as, ..shared.server.clone() };
         let config = Config { identity, ..shared.config.clone() };
-        let (domain, clock) = (Arc::clone(&shared.domain), Arc::clone(&shared.clock));
-        Self::begin(domain, server, &config, clock, shared.threads.may_start())
+        let (domain, clock) = (&shared.domain, &shared.clock);
+        // Names that cannot be resolved now are of servers that cannot be reached.
+        let servers: Vec<_> = shared.servers.round().filter_map(Result::ok).collect();
+        let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
+        turns::in_turn(&names, config.connect_timeout, &**clock, |index, time_max| {
+            let server = Server { connect_as: connect_as.clone(), ..Server::clone(&servers[index]) };
+            let servers = shared.servers.for_another(server);
+            let (domain, may_start) = (Arc::clone(domain), shared.threads.may_start());
+            Self::begin(domain, servers, (&config, time_max), Arc::clone(clock), may_start)
+        })
     }
 
     fn begin(
         domain: Arc<dyn Domain>,
-        server: Server,
-        config: &Config,
+        servers: Servers,
+        (config, time_max): (&Config, Duration),
         clock: Arc<dyn Clock>,
         may_start_threads: bool,
     ) -> Result<Self> {
@@ -208,17 +260,19 @@ impl Session {
         // The session is its, whoever the process is when it connects again.
         config.identity.get_or_insert_with(connect::process::identity);
         config.credits = config.credits.clamp(1, crate::config::CREDITS_MAX);
+        let server = servers.current();
         let calls = Calls::new().map_err(|source| {
             let what = "make descriptors for a session with";
             Error::from(ConnectError::System { what, address: server.name.clone(), source })
         })?;
-        let limits = (&config, config.connect_timeout);
-        let established = connect::establish(&*domain, &server, limits, client_id, None, &*clock)?;
+        let established =
+            connect::establish(&*domain, &server, (&config, time_max), client_id, None, &*clock)?;
+        servers.on_welcome(&server, established.terms.welcome.cluster.as_ref());
         let mut core = Core::new(established.terms, Arc::clone(&domain), config.credits, clock.now());
         core.refined = Refined::new(config.refinement, core.terms.is_remote);
         let core = Driven::new(core, established.endpoint);
         let threads = Threads::new(may_start_threads);
-        let shared = SharedSession::new(core, domain, server, config, clock, threads, calls);
+        let shared = SharedSession::new(core, domain, servers, config, clock, threads, calls);
         let weak = Arc::downgrade(&shared);
         shared.closings.set_hasten(move |is_awaited| {
             if let Some(shared) = weak.upgrade() {
@@ -238,17 +292,17 @@ impl Session {
 
     /// The provider that carries the session.
     pub fn provider(&self) -> Provider {
-        self.owner.shared.server.provider
+        self.owner.shared.servers.current().provider
     }
 
     /// Says in words why that provider was taken.
-    pub fn provider_reason(&self) -> &str {
-        &self.owner.shared.server.reason
+    pub fn provider_reason(&self) -> String {
+        self.owner.shared.servers.current().reason.clone()
     }
 
-    /// The address that was connected to.
-    pub fn address(&self) -> &Address {
-        &self.owner.shared.server.address
+    /// The address of the server that has the session now, or had it last.
+    pub fn address(&self) -> Address {
+        self.owner.shared.servers.current().address.clone()
     }
 
     /// What was agreed with the server. Does not ask it.
@@ -268,6 +322,8 @@ impl Session {
             keep_alive_ms: welcome.keep_alive_ms,
             lease_ms: welcome.lease_ms,
             registers_ordinary_memory: terms.registers_ordinary_memory,
+            servers: welcome.cluster.iter().flat_map(|cluster| cluster.servers.clone()).collect(),
+            term_ms: welcome.cluster.as_ref().map(|cluster| cluster.term_ms),
         }
     }
 
@@ -465,6 +521,6 @@ impl Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({})", self.owner.shared.server.name)
+        write!(f, "Session({})", self.owner.shared.servers.name())
     }
 }

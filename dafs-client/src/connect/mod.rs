@@ -2,14 +2,14 @@
 
 pub(crate) mod devices;
 pub(crate) mod process;
+pub(crate) mod servers;
+pub(crate) mod turns;
+pub(crate) mod ways;
 
-use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::ffi::OsStr;
 use std::time::Duration;
 
-use dafs_proto::address::{Address, DEFAULT_PORT, Location, ResolveError, Scheme, Url};
+use dafs_proto::address::{Address, Scheme};
 use dafs_proto::session::{
     ClientHandshake, ClientIntroduction, ClientSession, KEEP_ALIVE_MAX_MS, Moment, SessionFault,
 };
@@ -40,161 +40,9 @@ pub(crate) struct Server {
     pub(crate) connect_as: Option<Identity>,
 }
 
-/// One way to reach a server.
-pub(crate) struct Candidate {
-    pub(crate) domain: Arc<dyn Domain>,
-    pub(crate) server: Server,
-    /// What there is none of if it fails, where another way is taken then.
-    pub(crate) without: Option<&'static str>,
-}
-
 /// The smallest payload that a connection must carry, bytes.
 #[allow(clippy::cast_possible_truncation, reason = "a small constant")]
 const PAYLOAD_MIN: u32 = PAYLOAD_SIZE_MIN as u32;
-
-/// Where a server on this host may listen for shared memory, besides `$DAFS_SHM_SOCKET`.
-const WELL_KNOWN_SOCKET: &str = "/run/dafs/dafs.sock";
-
-/// A host without RDMA does not answer at all: so long is waited before TCP is tried.
-const VERBS_ATTEMPT_TIME_MAX: Duration = Duration::from_secs(1);
-
-/// The ways to reach what a URL names, best first. Blocks while names are resolved.
-pub(crate) fn candidates(url: &Url) -> Result<Vec<Candidate>> {
-    match url.scheme {
-        Scheme::Sim => Err(ResolveError::Unsupported { scheme: url.scheme }.into()),
-        Scheme::Verbs if cfg!(not(feature = "verbs")) => {
-            Err(ResolveError::Unsupported { scheme: url.scheme }.into())
-        }
-        Scheme::Tcp | Scheme::Shm | Scheme::Verbs => url
-            .resolve()?
-            .into_iter()
-            .map(|address| candidate(address, "the address asks for it".to_owned()))
-            .collect(),
-        Scheme::Any => {
-            let addresses = url.resolve()?;
-            let mut candidates = Vec::new();
-            let mut why_not = match local_socket(url, &addresses) {
-                Ok((path, reason)) => {
-                    let why_not =
-                        format!("cannot connect to the server's socket on this host, {}", path.display());
-                    candidates.push(candidate(Address::Shm(path), reason)?);
-                    why_not
-                }
-                Err(why_not) => why_not,
-            };
-            match devices::with_route(&addresses) {
-                Ok((address, device)) => {
-                    let mut verbs = candidate(address, format!("{why_not}; {device} has a route to it"))?;
-                    verbs.server.attempt_time_max = Some(VERBS_ATTEMPT_TIME_MAX);
-                    candidates.push(verbs);
-                }
-                Err(Some(no_rdma)) => why_not = format!("{why_not}; no RDMA: {no_rdma}"),
-                Err(None) => {}
-            }
-            for address in addresses {
-                candidates.push(candidate(address, format!("{why_not}; tcp reaches every host"))?);
-            }
-            Ok(candidates)
-        }
-    }
-}
-
-/// The socket through which a server on this host is reached by shared memory, or why none is.
-fn local_socket(url: &Url, addresses: &[Address]) -> std::result::Result<(PathBuf, String), String> {
-    let local = addresses.iter().any(|address| match address {
-        Address::Tcp(address) => is_own(address.ip()),
-        _ => false,
-    });
-    if !local {
-        return Err("the server is on another host".to_owned());
-    }
-    if let Some(path) = std::env::var_os("DAFS_SHM_SOCKET").filter(|path| !path.is_empty()) {
-        return Ok((
-            path.into(),
-            "the server is on this host, and DAFS_SHM_SOCKET names its socket".to_owned(),
-        ));
-    }
-    // Behind another port there is another server than the one that owns the well-known socket.
-    if !matches!(url.location, Location::Host { port: DEFAULT_PORT, .. }) {
-        return Err("the port is not the default one, so the well-known socket may be another server's; \
-                    if the server has a socket, name it in DAFS_SHM_SOCKET"
-            .to_owned());
-    }
-    let runtime = runtime_socket(std::env::var_os("XDG_RUNTIME_DIR"));
-    let second = match &runtime {
-        Some(path) => path.display().to_string(),
-        None => "in $XDG_RUNTIME_DIR, which is not set to an absolute path".to_owned(),
-    };
-    [Some(PathBuf::from(WELL_KNOWN_SOCKET)), runtime]
-        .into_iter()
-        .flatten()
-        .find(|path| path.exists())
-        .map(|path| {
-            let reason = format!("the server is on this host and listens at {}", path.display());
-            (path, reason)
-        })
-        .ok_or_else(|| {
-            format!(
-                "there is no socket at {WELL_KNOWN_SOCKET} or {second}: a server of another user prints its \
-                 socket at start; set DAFS_SHM_SOCKET to it"
-            )
-        })
-}
-
-/// An address of this host: what is sent there comes from there, or a socket can be bound to it. The first is not so of an interface's
-/// further addresses; the second may be so of any address, with `net.ipv4.ip_nonlocal_bind`, then also of those that nobody has (RFC 5737,
-/// RFC 3849).
-fn is_own(ip: IpAddr) -> bool {
-    let (any, nobodys) = match ip {
-        IpAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 223))),
-        IpAddr::V6(_) => {
-            let nobodys = Ipv6Addr::new(0x2001, 0xdb8, 0xdaf5, 0, 0, 0, 0, 1);
-            (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(nobodys))
-        }
-    };
-    // Nothing is sent.
-    let source = || {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect((ip, DEFAULT_PORT))?;
-        socket.local_addr()
-    };
-    let can_bind = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
-    ip.is_loopback()
-        || ip.is_unspecified()
-        || source().is_ok_and(|source| source.ip() == ip)
-        || !ip.is_multicast() && ip != Ipv4Addr::BROADCAST && can_bind(ip) && !can_bind(nobodys)
-}
-
-/// A socket in the directory that a variable names. One that is relative, or empty, is of no use: the directory of this process may be
-/// anybody's.
-fn runtime_socket(directory: Option<OsString>) -> Option<PathBuf> {
-    directory
-        .map(PathBuf::from)
-        .filter(|directory| directory.is_absolute())
-        .map(|directory| directory.join("dafs.sock"))
-}
-
-fn candidate(address: Address, reason: String) -> Result<Candidate> {
-    let (domain, without): (Arc<dyn Domain>, _) = match &address {
-        Address::Tcp(_) => (Arc::new(dafs_proto::transport::tcp::TcpDomain::new()), None),
-        Address::Shm(_) => (Arc::new(dafs_proto::transport::shm::ShmDomain::new()), Some("no shared memory")),
-        #[cfg(feature = "verbs")]
-        Address::Verbs(_) => (Arc::new(dafs_proto::transport::verbs::VerbsDomain::new()), Some("no RDMA")),
-        #[cfg(not(feature = "verbs"))]
-        Address::Verbs(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Verbs }.into()),
-        Address::Sim(_) => return Err(ResolveError::Unsupported { scheme: Scheme::Sim }.into()),
-    };
-    let name = address.to_string();
-    let server = Server {
-        provider: domain.provider(),
-        name,
-        address,
-        reason,
-        attempt_time_max: None,
-        connect_as: None,
-    };
-    Ok(Candidate { domain, server, without })
-}
 
 /// A connection with its handshake done.
 pub(crate) struct Established {
@@ -234,14 +82,14 @@ pub(crate) fn establish(
     random(&mut nonce)?;
     let introduction = introduction(config, client_id, credits, resume);
     let (handshake, hello) = ClientHandshake::begin(&introduction, nonce);
-    let server = &*server.name;
+    let (server, scheme) = (&*server.name, server.address.scheme());
     let mut caller = Caller { endpoint: &mut *endpoint, session: None, server, clock, deadline };
     let reply = caller.call(Header::request(Opcode::Hello, FileHandle(0)), &[], &hello)?;
     let (proven, authenticate) = handshake.on_hello_reply(reply.header.status, &reply.payload)?;
     let reply = caller.call(Header::request(Opcode::Authenticate, FileHandle(0)), &[], &authenticate)?;
     let welcome = proven.on_authenticate_reply(reply.header.status, &reply.payload)?;
     endpoint.open_memory(Reach::Domain);
-    let terms = terms(welcome, &*endpoint);
+    let terms = terms(welcome, &*endpoint, scheme);
     Ok(Established { endpoint, terms })
 }
 
@@ -273,12 +121,20 @@ fn introduction(
 
 /// A server that says it may be silent for longer is not waited for longer, milliseconds.
 const LEASE_MAX_MS: u32 = 2 * KEEP_ALIVE_MAX_MS;
+/// Of several servers, one that says it is given up sooner is not given up sooner, milliseconds.
+const TERM_MIN_MS: u32 = 100;
 
-fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
+fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint, scheme: Scheme) -> Terms {
     // The peer does not choose how long this side waits.
     welcome.lease_ms = welcome.lease_ms.min(LEASE_MAX_MS);
     // Whoever asks only when the wait is over never gets an answer.
     welcome.keep_alive_ms = welcome.keep_alive_ms.min(welcome.lease_ms / 2);
+    welcome.cluster.take_if(|_| welcome.features & Features::CLUSTER.bits() == 0);
+    if let Some(cluster) = &mut welcome.cluster {
+        cluster.term_ms = cluster.term_ms.clamp(TERM_MIN_MS, LEASE_MAX_MS);
+        welcome.keep_alive_ms = welcome.keep_alive_ms.min(cluster.term_ms / 3);
+        servers::keep_usable(&mut cluster.servers, scheme);
+    }
     let capabilities = endpoint.capabilities();
     let thresholds = &welcome.thresholds;
     Terms {
@@ -293,6 +149,7 @@ fn terms(mut welcome: Welcome, endpoint: &dyn Endpoint) -> Terms {
             .min(capabilities.send_payload_max as usize / dafs_proto::wire::REMOTE_RANGE_SIZE)
             .max(1),
         is_remote: capabilities.peer.address.is_some_and(|peer| !peer.ip().to_canonical().is_loopback()),
+        loss_epoch: welcome.server_epoch,
         welcome,
     }
 }
@@ -433,10 +290,12 @@ fn misplaced(opcode: Opcode, place: &'static str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::Arc;
+
     use dafs_proto::transport::sim::{FaultPlan, NodeId, SimNet};
     use dafs_proto::transport::{Access, HeapMemory, LocalSegments, MemoryRef, OpToken, Region};
-    use dafs_proto::wire::{Crossovers, SessionId, Thresholds};
+    use dafs_proto::wire::{ClusterTerms, Crossovers, SessionId, Thresholds};
 
     use super::*;
 
@@ -493,7 +352,7 @@ mod tests {
         }
     }
 
-    fn welcome() -> Welcome {
+    pub(crate) fn welcome() -> Welcome {
         let crossovers = Crossovers {
             read_registered: 1,
             read_unregistered: 1,
@@ -515,34 +374,8 @@ mod tests {
             handles_max: 100,
             slot_reports: Vec::new(),
             gather: None,
+            cluster: None,
         }
-    }
-
-    // [CLI-178]
-    #[test]
-    fn address_is_own_where_what_is_sent_there_comes_from_there() {
-        for own in ["127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "::"] {
-            assert!(is_own(own.parse().unwrap()), "{own}");
-        }
-        // An own address of another interface, where this host has a way to anywhere.
-        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        if socket.connect("192.0.2.1:9").is_ok() {
-            assert!(is_own(socket.local_addr().unwrap().ip()));
-        }
-        // Of documentation, and what is no host's.
-        for other in ["192.0.2.1", "198.51.100.7", "2001:db8::1", "255.255.255.255", "224.0.0.1"] {
-            assert!(!is_own(other.parse().unwrap()), "{other}");
-        }
-    }
-
-    // [CLI-179]
-    #[test]
-    fn runtime_directory_that_is_not_absolute_is_not_used() {
-        for wrong in [None, Some(""), Some("."), Some("run/user")] {
-            assert_eq!(runtime_socket(wrong.map(OsString::from)), None);
-        }
-        let found = runtime_socket(Some("/run/user/1".into()));
-        assert_eq!(found, Some("/run/user/1/dafs.sock".into()));
     }
 
     // [SESS-132] [SESS-97]
@@ -557,8 +390,28 @@ mod tests {
             ((5000, 6000), (3000, 6000)),
         ] {
             let said = Welcome { keep_alive_ms: said.0, lease_ms: said.1, ..welcome() };
-            let welcome = terms(said, &*connected.client).welcome;
+            let welcome = terms(said, &*connected.client, Scheme::Sim).welcome;
             assert_eq!((welcome.keep_alive_ms, welcome.lease_ms), taken);
+        }
+    }
+
+    // [SESS-142] [SESS-145] [SESS-146]
+    #[test]
+    fn what_a_server_says_of_a_cluster_is_kept_within_bounds() {
+        let connected = Connected::new();
+        let servers: Vec<String> = (0..10_000).map(|port| format!("dafs+sim://{port}")).collect();
+        for (said_ms, term_ms, keep_alive_ms) in
+            [(0, 100, 33), (99, 100, 33), (1500, 1500, 500), (60_000, 60_000, 1000), (u32::MAX, 60_000, 1000)]
+        {
+            let cluster = ClusterTerms { term_ms: said_ms, servers: servers.clone(), outcomes: None };
+            let features = Features::CLUSTER.bits();
+            let said = Welcome { features, cluster: Some(cluster), ..welcome() };
+            let welcome = terms(said.clone(), &*connected.client, Scheme::Sim).welcome;
+            let cluster = welcome.cluster.unwrap();
+            assert_eq!((cluster.term_ms, welcome.keep_alive_ms), (term_ms, keep_alive_ms));
+            assert_eq!(cluster.servers, servers[..16]);
+            let unasked = Welcome { features: 0, ..said };
+            assert_eq!(terms(unasked, &*connected.client, Scheme::Sim).welcome.cluster, None);
         }
     }
 

@@ -153,7 +153,7 @@ impl Driven {
             return None;
         }
         let Self { core, endpoint: Some(endpoint), .. } = self else { return None };
-        let (epoch, server_epoch) = (core.epoch, core.terms.welcome.server_epoch);
+        let (epoch, server_epoch) = (core.epoch, core.terms.loss_epoch);
         let reply = Reply { epoch, server_epoch, header: &header, head, body, payload: endpoint.payload() };
         work.on_reply(at, &reply).ok()?;
         core.session.on_reply(&header).ok()?;

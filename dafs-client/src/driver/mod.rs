@@ -37,7 +37,7 @@ use dafs_proto::wire::{FileHandle, Opcode};
 
 use crate::clock::Clock;
 use crate::config::{Background, Config};
-use crate::connect::Server;
+use crate::connect::servers::Servers;
 use crate::driver::background::Threads;
 use crate::driver::calls::Calls;
 use crate::driver::driven::Driven;
@@ -77,7 +77,7 @@ pub(crate) struct SharedSession {
     pub(crate) registrar: Arc<Registrar>,
     /// For threads that go on with it.
     itself: Weak<Self>,
-    pub(crate) server: Server,
+    pub(crate) servers: Servers,
     pub(crate) config: Config,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) threads: Threads,
@@ -93,7 +93,7 @@ impl SharedSession {
     pub(crate) fn new(
         core: Driven,
         domain: Arc<dyn Domain>,
-        server: Server,
+        servers: Servers,
         config: Config,
         clock: Arc<dyn Clock>,
         threads: Threads,
@@ -114,7 +114,7 @@ impl SharedSession {
             registrar,
             itself: Weak::clone(itself),
             domain,
-            server,
+            servers,
             config,
             clock,
             threads,
@@ -448,16 +448,16 @@ impl SharedSession {
             Broken::Lost(error) => {
                 match &error {
                     TransportError::Peer(fault) => {
-                        tracing::warn!(server = %self.server.name, "connection lost: {fault}");
+                        tracing::warn!(server = %self.servers.name(), "connection lost: {fault}");
                     }
-                    _ => tracing::debug!(server = %self.server.name, "connection lost: {error}"),
+                    _ => tracing::debug!(server = %self.servers.name(), "connection lost: {error}"),
                 }
                 if self.config.reconnect.attempts_max == 0 {
-                    core.die(Error::lost(&self.server.name, &error));
+                    core.die(Error::lost(&self.servers.name(), &error));
                 }
             }
             Broken::Fault(fault) => {
-                tracing::error!(server = %self.server.name, "the server broke the protocol: {fault}; the session ends");
+                tracing::error!(server = %self.servers.name(), "the server broke the protocol: {fault}; the session ends");
                 core.die(Error::Peer(fault));
             }
         }

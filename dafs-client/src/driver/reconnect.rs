@@ -1,20 +1,23 @@
 //! After the connection broke: connect again, take the session up, and send again what was not answered; or, when the
 //! server forgot the session, build it anew.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use dafs_proto::session::{ClientSession, HandshakeError};
-use dafs_proto::transport::{ConnectError, Endpoint};
-use dafs_proto::wire::{Resume, Status};
+use dafs_proto::session::{ClientSession, Moment};
+use dafs_proto::transport::Endpoint;
+use dafs_proto::wire::Resume;
 
-use crate::connect::{Caller, Established, establish};
+use crate::config::ReconnectPolicy;
+use crate::connect::turns::{PAUSE_MAX, is_final};
+use crate::connect::{Caller, Established, Server, establish};
 use crate::driver::driven::Driven;
 use crate::driver::give_up::GIVE_UP_AFTER;
 use crate::driver::rebuild::Rebuild;
 use crate::driver::{GOODBYE_MAX, Guard, SharedSession};
-use crate::engine::recovery::Renewed;
+use crate::engine::outcomes::Outcomes;
+use crate::engine::recovery::{Renewed, RenewedNode};
 use crate::error::Error;
 
 /// Connects again, without the lock; others wait meanwhile or queue their work. When the attempts are used up the session ends. Blocks.
@@ -49,8 +52,8 @@ pub(crate) fn finish(shared: &SharedSession, resume: Resume) -> Guard<'_> {
                 "it broke {GIVE_UP_AFTER} times in a row before any request in flight was answered; the server may be unable to \
                  reach the memory of a request, or fail on one; look at its log"
             );
-            tracing::error!(server = %shared.server.name, "cannot continue the session: {cause}");
-            core.die(Error::Connection { server: shared.server.name.clone(), cause });
+            tracing::error!(server = %shared.servers.name(), "cannot continue the session: {cause}");
+            core.die(Error::Connection { server: shared.servers.name(), cause });
             core = dismiss(shared, core, fresh);
         }
         Ok(fresh) => {
@@ -59,7 +62,7 @@ pub(crate) fn finish(shared: &SharedSession, resume: Resume) -> Guard<'_> {
         }
         Err(error) => {
             if !shared.stopping.load(Ordering::Acquire) {
-                tracing::error!(server = %shared.server.name, "cannot continue the session: {error}");
+                tracing::error!(server = %shared.servers.name(), "cannot continue the session: {error}");
             }
             core.die(error);
         }
@@ -93,101 +96,185 @@ fn dismiss<'a>(shared: &'a SharedSession, mut core: Guard<'a>, fresh: Fresh) -> 
 
 /// Tells the server that a session has ended: else it keeps files and locks until the lease is over. Blocks.
 fn say_goodbye(shared: &SharedSession, endpoint: &mut dyn Endpoint, mut session: ClientSession) {
-    let (server, clock) = (&*shared.server.name, &*shared.clock);
+    let (server, clock) = (shared.servers.current(), &*shared.clock);
     let deadline = clock.now().after(GOODBYE_MAX);
+    let server = &*server.name;
     // To whom it cannot be said, the lease says it.
     let _ = Caller { endpoint, session: Some(&mut session), server, clock, deadline }.say_goodbye();
 }
 
+/// What is sought: the session that lost its connection, or one in its place.
+struct Search<'a> {
+    shared: &'a SharedSession,
+    resume: Resume,
+    /// Which its handles have.
+    epoch: u64,
+    /// The new session in which the last attempt began to open everything.
+    begun: Option<Rebuild>,
+    /// What became of the requests of the lost session.
+    outcomes: Option<Outcomes>,
+}
+
+/// Asks all servers that are known, round after round, with pauses between the rounds.
 fn attempts(shared: &SharedSession, resume: Resume) -> Result<Fresh, Error> {
     let policy = &shared.config.reconnect;
     let began = shared.clock.now();
     let given_up = began.after(policy.time_max);
-    let mut pause = policy.backoff_min;
+    let epoch = shared.core.lock().unwrap_or_else(PoisonError::into_inner).epoch;
+    let mut search = Search { shared, resume, epoch, begun: None, outcomes: None };
+    let mut pauses = Pauses { policy, left: Duration::ZERO, next: policy.backoff_min };
     let mut attempt = 0;
-    let mut begun = None;
     loop {
-        attempt += 1;
-        let left = given_up.since(shared.clock.now());
-        let error = match attempt_once(shared, &resume, &mut begun, shared.config.connect_timeout.min(left)) {
+        let is_alone = shared.servers.round().is_alone;
+        // The rounds that several servers are asked in one pause of the policy count as one.
+        attempt += u32::from(pauses.left.is_zero());
+        let error = match search.round(given_up) {
             Ok(fresh) => return Ok(fresh),
-            Err(error) => error,
+            Err(Failed::ForGood(error)) => return Err(error),
+            Err(Failed::ForNow(error)) => error,
         };
-        if is_final(&error) {
-            return Err(error);
-        }
-        if shared.stopping.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
         let now = shared.clock.now();
+        let pause = pauses.next(is_alone);
         if attempt >= policy.attempts_max || now.after(pause) >= given_up {
             let seconds = now.since(began).as_secs_f64();
             let cause = format!("{error} ({attempt} attempts to connect again in {seconds:.1} s)");
-            return Err(Error::Connection { server: shared.server.name.clone(), cause });
+            return Err(Error::Connection { server: shared.servers.name(), cause });
         }
         shared.clock.sleep(pause);
         if shared.stopping.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        pause = (pause * 2).min(policy.backoff_max);
     }
 }
 
-/// Trying again cannot help.
-fn is_final(error: &Error) -> bool {
-    match error {
-        Error::Handshake(HandshakeError::Refused(status)) => {
-            !matches!(*status, Status::DRAINING | Status::SERVER_FULL | Status::NO_SESSION | Status::AGAIN)
+/// The pauses between rounds.
+struct Pauses<'a> {
+    policy: &'a ReconnectPolicy,
+    /// Of the present one.
+    left: Duration,
+    next: Duration,
+}
+
+impl Pauses<'_> {
+    /// The next. Of several servers, one may take the session over at any time: they are asked during a long pause too.
+    fn next(&mut self, is_alone: bool) -> Duration {
+        if self.left.is_zero() {
+            self.left = self.next;
+            self.next = (self.next * 2).min(self.policy.backoff_max);
         }
-        Error::Handshake(_) | Error::Peer(_) => true,
-        Error::Connect(error) => matches!(**error, ConnectError::WrongAddress { .. }),
-        _ => false,
+        let now = if is_alone { self.left } else { self.left.min(PAUSE_MAX) };
+        self.left -= now;
+        now
     }
 }
 
-/// Takes the session up again, or the new one that the last attempt began to open everything in.
-fn attempt_once(
-    shared: &SharedSession,
-    resume: &Resume,
-    begun: &mut Option<Rebuild>,
-    timeout: Duration,
-) -> Result<Fresh, Error> {
-    let (config, clock) = (&shared.config, &*shared.clock);
-    let client_id = config.client_id.unwrap_or_default();
-    let connect = |resume: &Resume| {
+/// Why there is no connection.
+enum Failed {
+    /// Trying again may help.
+    ForNow(String),
+    ForGood(Error),
+}
+
+impl Search<'_> {
+    /// Asks each server once: first the one that gave the last session.
+    fn round(&mut self, given_up: Moment) -> Result<Fresh, Failed> {
+        let shared = self.shared;
+        let mut failed: Vec<Error> = Vec::new();
+        let round = shared.servers.round();
+        let is_alone = round.is_alone;
+        for server in round {
+            let left = given_up.since(shared.clock.now());
+            let time_max = shared.servers.handshake_time_max(shared.config.connect_timeout).min(left);
+            let had = shared.servers.current();
+            let error = match server.and_then(|server| self.attempt_once(&server, time_max)) {
+                Ok(fresh) => return Ok(fresh),
+                Err(error) => error,
+            };
+            if shared.stopping.load(Ordering::Acquire) {
+                return Err(Failed::ForGood(Error::Closed));
+            }
+            tracing::debug!("cannot connect again: {error}");
+            failed.push(error);
+            // It gave a session, and broke while files were opened in that: the next round begins with it.
+            if !Arc::ptr_eq(&had, &shared.servers.current()) && self.begun.is_some() {
+                break;
+            }
+        }
+        if failed.iter().all(is_final)
+            && let Some(last) = failed.pop()
+        {
+            return Err(Failed::ForGood(last));
+        }
+        let told: Vec<String> = failed.iter().map(Error::to_string).collect();
+        let prefix = if is_alone { "" } else { "no server takes the session: " };
+        Err(Failed::ForNow(format!("{prefix}{}", told.join("; "))))
+    }
+
+    /// Asks a server for a session, or for a new one in its place.
+    fn connect(
+        &self,
+        server: &Arc<Server>,
+        resume: &Resume,
+        time_max: Duration,
+    ) -> Result<Established, Error> {
+        let Self { shared, .. } = self;
+        let (config, clock) = (&shared.config, &*shared.clock);
+        let client_id = config.client_id.unwrap_or_default();
         let resume = Some(resume.clone());
-        establish(&*shared.domain, &shared.server, (config, timeout), client_id, resume, clock)
-    };
-    let mut established = connect(begun.as_ref().map_or(resume, Rebuild::session))?;
-    let resumed = established.terms.welcome.resumed;
-    if resumed && begun.is_none() {
-        return Ok(Fresh { established, renewed: None });
+        let established = establish(&*shared.domain, server, (config, time_max), client_id, resume, clock)?;
+        shared.servers.on_welcome(server, established.terms.welcome.cluster.as_ref());
+        Ok(established)
     }
-    if !resumed {
+
+    /// Takes the session up again, or the new one that the last attempt began to open everything in.
+    fn attempt_once(&mut self, server: &Arc<Server>, time_max: Duration) -> Result<Fresh, Error> {
+        let resume = self.begun.as_ref().map_or(&self.resume, Rebuild::session);
+        let mut established = self.connect(server, resume, time_max)?;
+        let mut is_of_lost = self.begun.is_none();
         // Locks are taken again by who proves to have had them: that is not yet the session that was begun.
-        if begun.take().is_some_and(|lost| !lost.has_locks()) {
-            established = connect(resume)?;
+        if !established.terms.welcome.resumed && self.begun.take().is_some_and(|lost| !lost.has_locks()) {
+            established = self.connect(server, &self.resume, time_max)?;
+            is_of_lost = true;
         }
-        tracing::warn!(server = %shared.server.name, "the server forgot the session; reopening its files");
+        if established.terms.welcome.resumed && is_of_lost {
+            // It may have been given up for a while: another server did not know it.
+            self.shared.core.lock().unwrap_or_else(PoisonError::into_inner).epoch = self.epoch;
+            return Ok(Fresh { established, renewed: None });
+        }
+        if !established.terms.welcome.resumed {
+            tracing::warn!(server = %server.name, "the server forgot the session; reopening its files");
+        }
+        // Those of another session that was lost meanwhile are of no request that is awaited.
+        let outcomes = Outcomes::take(&mut established.terms.welcome).filter(|_| is_of_lost);
+        self.outcomes = self.outcomes.take().or(outcomes);
+        let nodes = self.rebuild(&mut established)?;
+        let outcomes = self.outcomes.take();
+        let begun = self.begun.take();
+        let renewed = begun.map(|rebuild| Renewed { session: rebuild.into_session(), nodes, outcomes });
+        Ok(Fresh { established, renewed })
     }
-    let rebuild = match begun {
-        Some(rebuild) => rebuild.resumed(&established.terms.welcome),
-        None => {
-            let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
-            begun.insert(Rebuild::new(&mut core, &established.terms))
+
+    /// Opens everything in a new session, or goes on with that.
+    fn rebuild(&mut self, established: &mut Established) -> Result<Vec<RenewedNode>, Error> {
+        let Self { shared, begun, .. } = self;
+        let rebuild = match begun {
+            Some(rebuild) => rebuild.resumed(&established.terms.welcome),
+            None => {
+                let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+                begun.insert(Rebuild::new(&mut core, &established.terms))
+            }
+        };
+        let time_max = shared.servers.handshake_time_max(shared.config.connect_timeout);
+        let with = (&*shared.servers.name(), &*shared.clock, time_max);
+        let nodes = rebuild.run(&mut *established.endpoint, with, &shared.stopping);
+        if shared.stopping.load(Ordering::Acquire) {
+            if let Some(rebuild) = begun.take() {
+                say_goodbye(shared, &mut *established.endpoint, rebuild.into_session());
+            }
+            return Err(Error::Closed);
         }
-    };
-    let with = (&*shared.server.name, clock, config.connect_timeout);
-    let nodes = rebuild.run(&mut *established.endpoint, with, &shared.stopping);
-    if shared.stopping.load(Ordering::Acquire) {
-        if let Some(rebuild) = begun.take() {
-            say_goodbye(shared, &mut *established.endpoint, rebuild.into_session());
-        }
-        return Err(Error::Closed);
+        nodes
     }
-    let nodes = nodes?;
-    let renewed = begun.take().map(|rebuild| Renewed { session: rebuild.into_session(), nodes });
-    Ok(Fresh { established, renewed })
 }
 
 impl Driven {
@@ -272,21 +359,5 @@ mod tests {
         assert_eq!(world.count(Opcode::Bye), 1);
         assert!(others.try_lock(0..1, LockKind::Exclusive).unwrap());
         assert!(matches!(read.wait(), Err(Error::Closed)));
-    }
-
-    // [CLI-102]
-    #[test]
-    fn refusal_that_trying_again_cannot_help_is_final_and_no_other() {
-        let refused = |status| is_final(&Error::Handshake(HandshakeError::Refused(status)));
-        for status in [Status::DRAINING, Status::SERVER_FULL, Status::NO_SESSION, Status::AGAIN] {
-            assert!(!refused(status), "{status}");
-        }
-        for status in [Status::AUTH_FAILED, Status::AUTH_REQUIRED, Status::FENCED, Status::from_value(0x7777)]
-        {
-            assert!(refused(status), "{status}");
-        }
-        assert!(is_final(&Error::Handshake(HandshakeError::KeyRequired)));
-        let lost = Error::Connection { server: String::new(), cause: String::new() };
-        assert!(!is_final(&lost), "it was lost in the handshake");
     }
 }

@@ -339,7 +339,7 @@ impl Core {
         }
     }
 
-    fn on_reply(
+    pub(super) fn on_reply(
         &mut self,
         header: &Header,
         head: &Head,
@@ -347,7 +347,7 @@ impl Core {
         request: &Request,
         arrived: Arrived<'_>,
     ) -> Result<(), Broken> {
-        let (epoch, server_epoch) = (self.epoch, self.terms.welcome.server_epoch);
+        let (epoch, server_epoch) = (self.epoch, self.terms.loss_epoch);
         let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
         let payload = match (arrived, &self.eager_buffers) {
             (Arrived::Payload(payload), _) => payload,
@@ -560,7 +560,7 @@ impl Core {
         self.expire(now);
         if is_connected && self.session.outstanding() > 0 && gives_up {
             let silent = std::io::Error::from(std::io::ErrorKind::TimedOut);
-            return Err(Broken::Lost(TransportError::system("the server was silent for its lease", silent)));
+            return Err(Broken::Lost(TransportError::system("the server was silent for too long", silent)));
         }
         if is_connected && must_speak && self.session.can_send() && self.queue.is_empty() {
             self.submit(Op::detached(Opcode::Null, Named::default()));

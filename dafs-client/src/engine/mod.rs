@@ -8,5 +8,6 @@ pub(crate) mod eager;
 pub(crate) mod ended;
 pub(crate) mod ending;
 pub(crate) mod locks;
+pub(crate) mod outcomes;
 pub(crate) mod recovery;
 pub(crate) mod signs;

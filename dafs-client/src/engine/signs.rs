@@ -5,7 +5,7 @@ use std::time::Duration;
 use dafs_proto::session::{KeepAlive, Moment};
 use dafs_proto::wire::Welcome;
 
-/// Who waits looks at the time at least this often.
+/// Longest time without a look at the clock.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Replies after which the remembered peak of wanted credits falls by one.
 const PEAK_DECAY_REPLIES: u32 = 64;
@@ -15,6 +15,8 @@ pub(crate) struct Signs {
     alive: KeepAlive,
     // Longest time without a look that counts as the server's silence.
     unseen_max: Duration,
+    // Who waits looks at the time at least this often.
+    look_max: Duration,
     // Who has just said something may wait for this long without a look at the time.
     undated_max: Duration,
     looked: Moment,
@@ -29,14 +31,29 @@ impl Signs {
     /// Of a connection that was made now.
     pub(crate) fn new(welcome: &Welcome, now: Moment) -> Self {
         let time = |ms: u32| Duration::from_millis(u64::from(ms.max(1)));
-        Self::with(time(welcome.keep_alive_ms), time(welcome.lease_ms), now)
+        let (keep_alive, lease) = (time(welcome.keep_alive_ms), time(welcome.lease_ms));
+        match &welcome.cluster {
+            // A server of several may have been replaced after a term: others wait for whoever notices that late.
+            Some(cluster) => Self::with(keep_alive, time(cluster.term_ms).min(lease), 8, now),
+            None => Self::with(keep_alive, lease, 4, now),
+        }
     }
 
-    fn with(keep_alive: Duration, lease: Duration, now: Moment) -> Self {
-        let alive = KeepAlive::new(keep_alive, lease, now);
-        let unseen_max = lease / 2;
-        let undated_max = LOOK_MAX.min(unseen_max / 2).min(keep_alive);
-        Self { alive, unseen_max, undated_max, looked: now, heard: false, spoke: false, received: 0 }
+    /// The server is given up after so much silence, in which who waits looks at the time so often.
+    fn with(keep_alive: Duration, silence_max: Duration, looks: u32, now: Moment) -> Self {
+        let alive = KeepAlive::new(keep_alive, silence_max, now);
+        let (unseen_max, look_max) = (silence_max / 2, LOOK_MAX.min(silence_max / looks));
+        let undated_max = look_max.min(keep_alive);
+        Self {
+            alive,
+            unseen_max,
+            look_max,
+            undated_max,
+            looked: now,
+            heard: false,
+            spoke: false,
+            received: 0,
+        }
     }
 
     /// How long who waits may sleep that has just said something: no clock is read for it.
@@ -48,7 +65,7 @@ impl Signs {
     /// How long who waits may sleep: until this side must say something, or the other is given up. That it does not, or cannot, may keep
     /// either in the past.
     pub(crate) fn sleep_max(&self, now: Moment) -> Duration {
-        let longest = LOOK_MAX.min(self.unseen_max / 2);
+        let longest = self.look_max;
         Some(self.alive.next_timeout().since(now))
             .filter(|left| !left.is_zero())
             .map_or(longest, |left| left.min(longest))
@@ -109,7 +126,7 @@ mod tests {
     #[test]
     fn time_in_which_nobody_looked_is_not_the_servers_silence() {
         let at = |seconds| Moment::default().after(Duration::from_secs(seconds));
-        let signs = || Signs::with(Duration::from_secs(20), Duration::from_secs(60), at(0));
+        let signs = || Signs::with(Duration::from_secs(20), Duration::from_secs(60), 4, at(0));
         let gives_up = |signs: &mut Signs, seconds| signs.dated(at(seconds)).gives_up(at(seconds));
         let mut looks = signs();
         assert!((1..60).all(|second| !gives_up(&mut looks, second)));

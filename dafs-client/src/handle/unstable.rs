@@ -5,6 +5,9 @@ use dafs_proto::wire::Verifier;
 
 /// Ranges remembered per file at most; beyond it ranges are joined across gaps, so a loss is then reported too large, never too small.
 pub(crate) const RANGES_MAX: usize = 1024;
+/// In place of the verifier of a write whose reply is known from another server alone. It is not lost with the server that wrote it. What
+/// is lost later is told by the verifier of what was written before it, if any of that is left.
+pub(crate) const UNKNOWN_VERIFIER: Verifier = Verifier(u64::MAX);
 
 /// What was done to a file and is not committed.
 #[derive(Debug, Default)]
@@ -34,7 +37,13 @@ pub(crate) struct Taken {
 impl Unstable {
     /// A write of these bytes was acknowledged.
     pub(crate) fn add(&mut self, verifier: Verifier, range: Range<u64>) {
-        self.rest.add(verifier, range);
+        let known = match verifier {
+            UNKNOWN_VERIFIER => self.rest.ranges.last().map(|(verifier, _)| *verifier),
+            verifier => Some(verifier),
+        };
+        if let Some(verifier) = known {
+            self.rest.add(verifier, range);
+        }
     }
 
     /// A change of its size or attributes was acknowledged by the server of this epoch.
@@ -214,6 +223,18 @@ mod tests {
         let taken = unstable.take(&(0..u64::MAX), true);
         let (ranges, _) = lost(&taken, Verifier(2), 1);
         assert!(ranges == written, "{} ranges of 1,024", ranges.len());
+    }
+
+    // [CLI-215]
+    #[test]
+    fn write_of_unknown_verifier_counts_as_the_last_known_one() {
+        let mut unstable = Unstable::default();
+        unstable.add(UNKNOWN_VERIFIER, 0..10);
+        unstable.add(Verifier(3), 20..30);
+        unstable.add(UNKNOWN_VERIFIER, 40..50);
+        let taken = unstable.take(&(0..u64::MAX), true);
+        assert!(lost(&taken, Verifier(3), 1).0.is_empty());
+        assert_eq!(lost(&taken, Verifier(4), 1).0, [20..30, 40..50]);
     }
 
     #[test]

@@ -189,6 +189,21 @@ impl ChainWork {
         !makes && !compares && !changes_locked && self.attempts < ATTEMPTS_MAX
     }
 
+    /// Doing it all again does no harm, where none of its links that were not answered had an effect that it may not have again. One that
+    /// was answered may have, and a write may have been carried out: what follows from that is as in [`ChainWork::repeats`].
+    pub(crate) fn repeats_undone(&self) -> bool {
+        let has = |opcode| self.links.iter().any(|link| link.opcode == opcode);
+        let harms = |link: &Link| {
+            let makes = matches!(&link.ask, Ask::Named(named) if named.makes);
+            makes || link.opcode.modifies() && !link.opcode.is_idempotent()
+        };
+        let sent = || self.links.iter().take(self.sent);
+        let has_harmed = sent().any(|link| matches!(link.answer, Some(Ok(_))) && harms(link));
+        let may_have_changed = sent().any(|link| link.opcode.modifies() && link.opcode.is_idempotent());
+        let is_compared = may_have_changed && (has(Opcode::Verify) || has(Opcode::Lock));
+        !has_harmed && !is_compared && self.attempts < ATTEMPTS_MAX
+    }
+
     /// Aborted, and no link before has failed: the reply of one that succeeded was lost, and the chain is over on the server.
     pub(crate) fn lost_replies(&self) -> bool {
         let failed = self.links.iter().find_map(|link| match &link.answer {

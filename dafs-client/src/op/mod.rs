@@ -22,12 +22,14 @@ use std::task::Waker;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    BatchFlags, BatchNotice, BatchRequest, Existing, FileHandle, Header, Opcode, RenameRequest, TwoNames,
+    BatchFlags, BatchNotice, BatchRequest, Class, Existing, FileHandle, Header, Opcode, OpenFlags,
+    OpenRequest, RenameRequest, TwoNames,
 };
+use smallvec::SmallVec;
 
 use crate::error::{Error, Result, StaleCause};
 use crate::handle::closings::Closing;
-use crate::handle::node::{Node, join};
+use crate::handle::node::{MAKING, Node, join};
 use crate::memory::registration::Hold;
 use crate::memory::{BounceBuffers, Keep};
 use crate::method::io_path::{Direction, IoPath};
@@ -549,6 +551,35 @@ impl Op {
         }
     }
 
+    /// As [`Op::can_repeat`], of one of which a request had no effect in the lost session, or one that it may have again, whatever has
+    /// changed since. Not a part of a description, whose other parts are gone.
+    pub(crate) fn can_follow_undone(&self, lapsed: bool) -> bool {
+        self.opcode != Opcode::ViewSet || self.can_repeat(lapsed)
+    }
+
+    /// A chain, of which no link that was not answered had an effect that it may not have again.
+    pub(crate) fn can_begin_anew(&self) -> bool {
+        matches!(&self.work, Work::Chain(chain) if chain.repeats_undone())
+    }
+
+    /// What a request of it gained is gone with the session, although it was carried out; or what it said is not known, and it can be asked
+    /// again.
+    pub(crate) fn has_lost_its_reply(&self, opcode: Opcode) -> bool {
+        opcode.class() == Class::Handle || opcode.is_idempotent()
+    }
+
+    /// What it opens, it has made already.
+    pub(crate) fn begin_as_made(&mut self) {
+        let (Opcode::Open, Work::Named(named)) = (self.opcode, &mut self.work) else { return };
+        let Ok(request) = OpenRequest::decode(&named.body) else { return };
+        // A file without a name went with its session.
+        if !request.flags.contains(OpenFlags::UNNAMED) {
+            named.body =
+                SmallVec::from_slice(&OpenRequest { flags: request.flags - MAKING, ..request }.bytes());
+            named.makes = false;
+        }
+    }
+
     /// It changes files.
     fn modifies(&self) -> bool {
         match &self.work {
@@ -573,7 +604,6 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use dafs_proto::wire::{Stability, Status};
-    use smallvec::SmallVec;
 
     use super::*;
     use crate::memory::RawMemory;

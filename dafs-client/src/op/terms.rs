@@ -8,6 +8,8 @@ use crate::method::io_path::{Direction, IoPath};
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) welcome: Welcome,
+    /// Changes when what was done and not committed may be lost: that of the server, or of one that this server has taken over.
+    pub(crate) loss_epoch: u64,
     /// Largest inline payloads: the server's limit and the posted buffers together.
     pub(crate) read_inline_max: u32,
     pub(crate) write_inline_max: u32,

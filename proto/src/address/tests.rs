@@ -20,7 +20,10 @@ fn parse_listen(text: &str) -> Result<ListenUrl, Problem> {
 #[test]
 fn url_of_every_form_is_read_and_written_back() {
     let socket = |path: &str| Location::Socket(PathBuf::from(path));
-    let cases: [(&[u8], Url); 20] = [
+    let hosts = |all: &[(&str, u16)]| {
+        Location::Hosts(all.iter().map(|(host, port)| ((*host).to_owned(), *port)).collect())
+    };
+    let cases: [(&[u8], Url); 23] = [
         (b"dafs://host", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
         (b"dafs://host/", url(Scheme::Any, host("host", DEFAULT_PORT), None, b"")),
         (b"dafs://host:1/data", url(Scheme::Any, host("host", 1), Some(b"data"), b"")),
@@ -41,6 +44,15 @@ fn url_of_every_form_is_read_and_written_back() {
             url(Scheme::Shm, socket("/tmp/dafs.sock"), Some(b"data"), b"tree"),
         ),
         (b"dafs+shm:///s:/d/x:/y", url(Scheme::Shm, socket("/s"), Some(b"d"), b"x:/y")),
+        (
+            b"dafs://a,b:12050,[::1]:7/d/x,y",
+            url(Scheme::Any, hosts(&[("a", DEFAULT_PORT), ("b", 12_050), ("::1", 7)]), Some(b"d"), b"x,y"),
+        ),
+        (b"dafs+tcp://a,a", url(Scheme::Tcp, hosts(&[("a", DEFAULT_PORT); 2]), None, b"")),
+        (
+            b"dafs+verbs://[fe80::1%a,b],c:1",
+            url(Scheme::Verbs, hosts(&[("fe80::1%a,b", DEFAULT_PORT), ("c", 1)]), None, b""),
+        ),
         (b"dafs+sim://7/d/a", url(Scheme::Sim, Location::SimPort(7), Some(b"d"), b"a")),
         (b"dafs://h/d/%41?x#y z\n", url(Scheme::Any, host("h", DEFAULT_PORT), Some(b"d"), b"%41?x#y z\n")),
         (
@@ -58,7 +70,16 @@ fn url_of_every_form_is_read_and_written_back() {
 #[test]
 fn url_with_fault_names_it() {
     let long = format!("dafs+shm:///{}", "x".repeat(SOCKET_PATH_SIZE_MAX));
-    let cases: [(&[u8], Problem); 31] = [
+    let many = format!("dafs://h{}", ",h".repeat(SERVERS_MAX));
+    let cases: [(&[u8], Problem); 39] = [
+        (b"dafs://,", Problem::EmptyServer),
+        (b"dafs://a,/d", Problem::EmptyServer),
+        (b"dafs://,a/d", Problem::EmptyServer),
+        (b"dafs+tcp://a,,b/d", Problem::EmptyServer),
+        (b"dafs+verbs://a:1,:2/d", Problem::NoHost),
+        (b"dafs://a,b:0/d", Problem::PortZero),
+        (b"dafs://a,::1/d", Problem::Brackets),
+        (b"dafs+sim://1,2/d", Problem::SimPort("1,2".into())),
         (b"", Problem::NoScheme),
         (b"/tmp/file", Problem::NoScheme),
         (b"host:/data", Problem::NoScheme),
@@ -94,6 +115,9 @@ fn url_with_fault_names_it() {
     for (text, problem) in cases {
         assert_eq!(parse(text), Err(problem), "{}", lossy(text));
     }
+    assert_eq!(parse(many.as_bytes()), Err(Problem::ServersMany(SERVERS_MAX + 1)));
+    assert!(parse(&many.as_bytes()[..many.len() - 2]).is_ok());
+    assert_eq!(parse_listen("tcp://a,b"), Err(Problem::ListenSeveral));
     assert_eq!(parse(long.as_bytes()), Err(Problem::SocketLong(SOCKET_PATH_SIZE_MAX + 1)));
     assert!(parse(&long.as_bytes()[..long.len() - 1]).is_ok());
 }
@@ -195,5 +219,18 @@ proptest::proptest! {
         if let Ok(url) = Url::parse(OsStr::from_bytes(&text)) {
             proptest::prop_assert_eq!(Url::parse(&url.to_os_string()), Ok(url));
         }
+    }
+
+    // [PROV-96]
+    #[test]
+    fn url_of_any_servers_rewrites_to_itself(
+        scheme in proptest::sample::select(vec!["dafs", "dafs+tcp", "dafs+verbs"]),
+        hosts in proptest::collection::vec("([a-c.]{1,3}|\\[::[1-9]\\]|\\[fe80::1%[a-c,%]{1,3}\\])(:[1-9]{1,4})?", 1..=SERVERS_MAX),
+        tail in "(/[a-c,:]{1,5}(/[a-c,:/]{0,5})?)?",
+    ) {
+        let text = format!("{scheme}://{}{tail}", hosts.join(","));
+        let url = Url::parse(OsStr::new(&text)).unwrap();
+        proptest::prop_assert_eq!(url.location.servers().len(), hosts.len());
+        proptest::prop_assert_eq!(Url::parse(&url.to_os_string()), Ok(url));
     }
 }

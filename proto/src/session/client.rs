@@ -191,6 +191,7 @@ pub(super) mod tests {
             handles_max: 100,
             slot_reports: Vec::new(),
             gather: None,
+            cluster: None,
         }
     }
 

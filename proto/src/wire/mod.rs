@@ -56,10 +56,10 @@ pub use namespace::{
     SeekRequest, SeekWhat, TwoNames, XattrNames, XattrSetMode,
 };
 pub use negotiate::{
-    Authenticate, AuthenticateReply, ClientStatistics, Crossovers, ExportStatistics, Features,
+    Authenticate, AuthenticateReply, ClientStatistics, ClusterTerms, Crossovers, ExportStatistics, Features,
     GatherSwitches, Hello, HelloReply, KEY_PROOF_SIZE, LimitsReply, MountReply, Nonce, NoticeKind,
-    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotReport, Statistics,
-    Thresholds, Welcome, ZoneStatistics,
+    OutcomeReply, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, PipelineStatistics, Resume, SessionId, SlotOutcome,
+    SlotReport, Statistics, Thresholds, Welcome, ZoneStatistics,
 };
 pub use opcode::{Anew, Class, Opcode, Replay, Sender};
 pub use readwrite::{

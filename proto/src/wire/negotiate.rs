@@ -1,4 +1,5 @@
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The version that this code speaks.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -39,6 +40,8 @@ bitflags::bitflags! {
         const EXPLAIN = 0x200;
         /// A server on the client's host hands over descriptors of files.
         const LOCAL_FILES = 0x400;
+        /// Several servers export the same files: [`Welcome::cluster`].
+        const CLUSTER = 0x800;
     }
 }
 
@@ -118,7 +121,7 @@ pub struct AuthenticateReply {
 }
 
 /// What was agreed for the session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Welcome {
     /// The session.
     pub session: SessionId,
@@ -147,8 +150,68 @@ pub struct Welcome {
     /// For a resumed session: what became of each slot's last request.
     pub slot_reports: Vec<SlotReport>,
     /// With [`Features::LISTS`]: where gathering begins to beat packing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub gather: Option<GatherSwitches>,
+    /// With [`Features::CLUSTER`].
+    #[serde(default)]
+    pub cluster: Option<ClusterTerms>,
+}
+
+impl Serialize for Welcome {
+    /// What is not there at the end is left out; before something that is there, it is nil.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let has_cluster = self.cluster.is_some();
+        let has_gather = has_cluster || self.gather.is_some();
+        let count = 13 + usize::from(has_gather) + usize::from(has_cluster);
+        let mut fields = serializer.serialize_struct("Welcome", count)?;
+        macro_rules! write {
+            ($($field:ident)*) => { $(fields.serialize_field(stringify!($field), &self.$field)?;)* };
+        }
+        write!(session secret resumed server_epoch features slots credits keep_alive_ms lease_ms thresholds transfer_size_max
+            handles_max slot_reports);
+        if has_gather {
+            write!(gather);
+        }
+        if has_cluster {
+            write!(cluster);
+        }
+        fields.end()
+    }
+}
+
+/// Where else the files of a session can be reached, and what became of a session that cannot be resumed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterTerms {
+    /// A server of the cluster that is silent for this long may have been replaced: its client asks the others, milliseconds.
+    pub term_ms: u32,
+    /// Addresses of the other servers, such as `dafs+tcp://192.0.2.2:12049`.
+    pub servers: Vec<String>,
+    /// For a new session in place of one that was to be resumed: what that has carried out. Nothing of it will be carried out any more.
+    /// A request that is not here had no effect, or one that it may have again.
+    pub outcomes: Option<Vec<SlotOutcome>>,
+}
+
+/// What became of the last request of a slot, which is of an opcode whose repetition would do harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotOutcome {
+    /// The slot.
+    pub slot: u32,
+    /// Sequence number of the request.
+    pub sequence: u32,
+    /// What it was answered, or would have been; `None`: that is not known.
+    pub reply: Option<OutcomeReply>,
+}
+
+/// A reply to a request of a session that is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutcomeReply {
+    /// Its status.
+    pub status: u32,
+    /// Of an append: where it begins. Otherwise 0.
+    pub offset: u64,
+    /// The payload: attributes, where the opcode returns them.
+    #[serde(with = "serde_bytes")]
+    pub payload: Vec<u8>,
 }
 
 /// Bytes of a segment of memory, on average, from which RDMA that gathers or scatters the segments of a noncontiguous

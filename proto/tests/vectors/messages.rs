@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use dafs_proto::wire::{
-    Attributes, Authenticate, AuthenticateReply, ClientStatistics, Crossovers, DirEntry, ExportStatistics,
-    FenceChange, FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello, HelloReply,
-    LimitsReply, MountReply, Opcode, PipelineStatistics, Resume, SessionId, SetAttributes, SetTime,
-    SlotReport, Statistics, Thresholds, Timestamp, Welcome, ZoneStatistics, decode_dir_entries,
-    decode_message_pack, encode_dir_entry, encode_message_pack,
+    Attributes, Authenticate, AuthenticateReply, ClientStatistics, ClusterTerms, Crossovers, DirEntry,
+    ExportStatistics, FenceChange, FenceList, FenceMode, FileKind, Flags, FsStatistics, HEADER_SIZE, Hello,
+    HelloReply, LimitsReply, MountReply, Opcode, OutcomeReply, PipelineStatistics, Resume, SessionId,
+    SetAttributes, SetTime, SlotOutcome, SlotReport, Statistics, Thresholds, Timestamp, Welcome,
+    ZoneStatistics, decode_dir_entries, decode_message_pack, encode_dir_entry, encode_message_pack,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -138,8 +138,20 @@ fn handshake_is_encoded_field_by_field() {
             write_registered: 1024,
             write_unregistered: 4096,
         }),
+        cluster: None,
     };
-    check("authenticate reply", &AuthenticateReply { proof: vec![], welcome }, 0);
+    check("authenticate reply", &AuthenticateReply { proof: vec![], welcome: welcome.clone() }, 0);
+    let outcome = |slot, reply| SlotOutcome { slot, sequence: 9, reply };
+    let reply = OutcomeReply { status: 0, offset: 4096, payload: vec![] };
+    let cluster = ClusterTerms {
+        term_ms: 5000,
+        servers: vec!["dafs+tcp://192.0.2.2:12049".into()],
+        outcomes: Some(vec![outcome(0, Some(reply)), outcome(2, None)]),
+    };
+    let slot_reports = vec![];
+    let welcome =
+        Welcome { resumed: false, features: 0x87f, slot_reports, cluster: Some(cluster), ..welcome };
+    check("authenticate reply of a cluster", &AuthenticateReply { proof: vec![], welcome }, 0);
 }
 
 // [WIRE-37]

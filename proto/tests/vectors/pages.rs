@@ -148,7 +148,7 @@ fn table_of_a_structure_has_a_row_of_each_field() {
         ("helloreply", "hello reply payload", 0),
         ("authenticate", "authenticate request payload", 0),
         ("authenticatereply", "authenticate reply payload", 0),
-        ("welcome", "authenticate reply payload", 3),
+        ("welcome", "authenticate reply of a cluster payload", 3),
         ("limitsreply", "limits reply payload", 0),
         ("thresholds", "limits reply payload", 1),
         ("statistics", "statistics reply payload", 2),

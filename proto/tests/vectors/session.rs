@@ -70,7 +70,7 @@ pub(crate) fn introduction() -> ClientIntroduction {
         gid: 100,
         groups: vec![100, 27],
         // Over TCP there are no files to hand over.
-        features: Features::all() - Features::LOCAL_FILES,
+        features: Features::all() - Features::LOCAL_FILES - Features::CLUSTER,
         slots: 4,
         key: Some(key()),
         resume: None,

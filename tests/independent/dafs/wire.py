@@ -441,10 +441,14 @@ CROSSOVERS = Structure({
     "read_registered": M32, "read_unregistered": M32, "write_registered": M32, "write_unregistered": M32})
 THRESHOLDS = Structure({"read_inline_max": M32, "write_inline_max": M32, "crossovers": CROSSOVERS})
 SLOT_REPORT = Structure({"slot": M32, "sequence": M32, "executed": BOOL})
+OUTCOME_REPLY = Structure({"status": M32, "offset": M64, "payload": BINARY})
+SLOT_OUTCOME = Structure({"slot": M32, "sequence": M32, "reply": OrNil(OUTCOME_REPLY)})
+CLUSTER_TERMS = Structure({"term_ms": M32, "servers": Array(STRING), "outcomes": OrNil(Array(SLOT_OUTCOME))})
 WELCOME = Structure({
     "session": M64, "secret": ByteArray(16), "resumed": BOOL, "server_epoch": M64, "features": M64, "slots": M16,
     "credits": M16, "keep_alive_ms": M32, "lease_ms": M32, "thresholds": THRESHOLDS, "transfer_size_max": M32,
-    "handles_max": M32, "slot_reports": Array(SLOT_REPORT), "gather": OrNil(CROSSOVERS)}, may_be_absent=1)
+    "handles_max": M32, "slot_reports": Array(SLOT_REPORT), "gather": OrNil(CROSSOVERS),
+    "cluster": OrNil(CLUSTER_TERMS)}, may_be_absent=2)
 AUTHENTICATE_REPLY = Structure({"proof": BINARY, "welcome": WELCOME})
 LIMITS_REPLY = Structure({
     "thresholds": THRESHOLDS, "transfer_size_max": M32, "handles_max": M32, "slots": M16, "credits": M16,

@@ -16,11 +16,11 @@ use dafs_proto::transport::{
 };
 use dafs_proto::wire::{
     Attributes, AuthenticateReply, BATCH_RESULT_SIZE, BatchNotice, BatchReply, BatchRequest, BatchResult,
-    CommitReply, DirEntry, Features, FenceList, FileHandle, FileKind, FsStatistics, HEAD_SIZE_MAX,
-    HEADER_SIZE, Header, LimitsReply, ListReadReply, ListRequest, LockTurn, Method, MountReply, Opcode,
-    ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Recall, SeekReply, SessionId, ShareReply,
-    Statistics, Status, TOKEN_SIZE, Thresholds, Timestamp, Verifier, ViewRequest, Welcome, WriteReply,
-    WriteRequest, encode_dir_entry, encode_message_pack,
+    ClusterTerms, CommitReply, DirEntry, Features, FenceList, FileHandle, FileKind, FsStatistics,
+    HEAD_SIZE_MAX, HEADER_SIZE, Header, LimitsReply, ListReadReply, ListRequest, LockTurn, Method,
+    MountReply, Opcode, OutcomeReply, ReadReply, ReadRequest, ReaddirReply, ReaddirRequest, Recall,
+    SeekReply, SessionId, ShareReply, SlotOutcome, Statistics, Status, TOKEN_SIZE, Thresholds, Timestamp,
+    Verifier, ViewRequest, Welcome, WriteReply, WriteRequest, encode_dir_entry, encode_message_pack,
 };
 use dafs_server::access::Keyring;
 
@@ -453,6 +453,7 @@ impl HostileServer {
             handles_max: 100,
             slot_reports: Vec::new(),
             gather: None,
+            cluster: None,
         };
         if self.byte() > 200 {
             self.choose(|input| {
@@ -467,6 +468,21 @@ impl HostileServer {
                 welcome.thresholds.write_inline_max = number();
                 welcome.thresholds.crossovers.read_registered = number();
                 welcome.thresholds.crossovers.write_unregistered = number();
+                let outcome = |number: u32| SlotOutcome {
+                    slot: number % 8,
+                    sequence: number >> 8 & 0xff,
+                    reply: (number & 0x10 != 0).then(|| OutcomeReply {
+                        status: number >> 16 & 0xf,
+                        offset: number.into(),
+                        payload: vec![0x90; number as usize >> 28],
+                    }),
+                };
+                welcome.cluster = (number() & 1 == 1).then(|| ClusterTerms {
+                    term_ms: number(),
+                    servers: vec![format!("dafs+sim://{}", number() % 4), "dafs+shm:///run/it".to_owned()],
+                    outcomes: (number() & 1 == 1)
+                        .then(|| (0..number() % 8).map(|_| outcome(number())).collect()),
+                });
             });
         }
         welcome

@@ -152,7 +152,7 @@ impl ServerActor {
             wait: WaitPolicy::Event,
             ..ConnectParams::default()
         };
-        Self { server: SimServer::start(net, SERVER, &PORT, &params, vec![parts]), open_count }
+        Self { server: SimServer::start(net, SERVER, &[1], &params, vec![parts]), open_count }
     }
 }
 

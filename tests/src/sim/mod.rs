@@ -9,7 +9,7 @@ mod windows;
 mod world;
 
 pub use oracle::{BlockOracle, ConcurrentOracle, Record, RecordOracle};
-pub use script::{Action, Script};
+pub use script::{Action, Greeting, Script};
 pub use scripted::ScriptedWorld;
 pub use storage::SharedStorage;
 pub use world::{PORT, SimClock, World, WorldPlan};

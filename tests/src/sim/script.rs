@@ -10,7 +10,10 @@ use dafs_proto::transport::{
     Access, Capabilities, Completion, Endpoint, EventFds, Interrupt, LocalSegments, MemoryRef, OpToken,
     PostError, Posted, Received, RegionError, RemoteRange, SendSlot, Span, TransportError,
 };
-use dafs_proto::wire::{Flags, Header, Opcode};
+use dafs_proto::wire::{
+    AuthenticateReply, Flags, Header, Hello, Opcode, Resume, Status, Welcome, decode_message_pack,
+    encode_message_pack,
+};
 
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +30,24 @@ pub enum Action {
     Mute,
     /// The server's process dies and comes back at once, and does not get it.
     CrashBefore,
+    /// The server executes it; then its process dies and comes back at once, in place of the reply.
+    CrashAfter,
     /// The server executes it; this head and payload go out in place of its reply.
     Say(Vec<u8>, Vec<u8>),
 }
 
+/// A session that a server is about to give.
+pub struct Greeting<'a> {
+    /// At which port of the network.
+    pub port: u32,
+    /// What the client asked to resume.
+    pub resume: Option<&'a Resume>,
+    /// What it will be told.
+    pub welcome: &'a mut Welcome,
+}
+
 type Hook = Box<dyn FnMut(&Header) -> Action + Send>;
+type Greet = Box<dyn FnMut(Greeting<'_>) -> Status + Send>;
 
 /// What happens to the requests of a world's clients. Clones are the same.
 #[derive(Clone, Default)]
@@ -42,6 +58,7 @@ pub struct Script {
 #[derive(Default)]
 struct Inside {
     hook: Option<Hook>,
+    greet: Option<Greet>,
     log: Vec<(Opcode, Flags)>,
     crashes: bool,
 }
@@ -57,8 +74,28 @@ impl Script {
         self.lock().log.clone()
     }
 
-    pub(super) fn wrap(&self, endpoint: Box<dyn Endpoint>) -> Box<dyn Endpoint> {
-        Box::new(ScriptedEndpoint { endpoint, script: self.clone(), awaited: Vec::new(), is_over: false })
+    /// From now on `greet` decides which sessions are given, and what their clients are told. It must not call the world.
+    pub fn greet(&self, greet: impl FnMut(Greeting<'_>) -> Status + Send + 'static) {
+        self.lock().greet = Some(Box::new(greet));
+    }
+
+    pub(super) fn wrap(&self, endpoint: Box<dyn Endpoint>, port: u32) -> Box<dyn Endpoint> {
+        let (script, awaited) = (self.clone(), Vec::new());
+        Box::new(ScriptedEndpoint { endpoint, port, script, awaited, resume: None, is_over: false })
+    }
+
+    /// The answer to `Authenticate`, as the script has it; `None` where that leaves it alone.
+    fn greeting(&self, port: u32, resume: Option<&Resume>, payload: &[u8]) -> Option<(Status, Vec<u8>)> {
+        let mut inside = self.lock();
+        let greet = inside.greet.as_mut()?;
+        let mut reply: AuthenticateReply = decode_message_pack("an answer", payload).ok()?;
+        let status = greet(Greeting { port, resume, welcome: &mut reply.welcome });
+        Some((status, if status == Status::OK { encode_message_pack(&reply) } else { Vec::new() }))
+    }
+
+    /// The server dies before it says any more.
+    fn crash(&self) {
+        self.lock().crashes = true;
     }
 
     /// Whether the server is to die now.
@@ -82,6 +119,9 @@ impl Script {
 /// The server's side of a connection.
 struct ScriptedEndpoint {
     endpoint: Box<dyn Endpoint>,
+    port: u32,
+    /// What its client has asked to resume.
+    resume: Option<Resume>,
     script: Script,
     /// Requests whose replies do not go out as they are.
     awaited: Vec<(Header, Action)>,
@@ -89,6 +129,19 @@ struct ScriptedEndpoint {
 }
 
 impl ScriptedEndpoint {
+    /// Answers `Authenticate` as the script has it, or not at all.
+    fn greet(&mut self, head: &[u8], payload: &[u8]) -> Option<Result<(), PostError>> {
+        let mut reply = Header::decode(head, u32::try_from(payload.len()).ok()?).ok()?.0;
+        if reply.opcode != Opcode::Authenticate || reply.status != Status::OK {
+            return None;
+        }
+        let (status, payload) = self.script.greeting(self.port, self.resume.as_ref(), payload)?;
+        let mut head = head.to_vec();
+        (reply.status, reply.payload_len) = (status, u32::try_from(payload.len()).ok()?);
+        reply.encode(&mut head);
+        Some(self.endpoint.send_copy(&head, &payload))
+    }
+
     /// What is to be done with a reply.
     fn awaited(&mut self, head: &[u8], payload_len: usize) -> Option<usize> {
         let (reply, _) = Header::decode(head, u32::try_from(payload_len).ok()?).ok()?;
@@ -105,13 +158,19 @@ impl Endpoint for ScriptedEndpoint {
             let (request, _) =
                 Header::decode(head.as_bytes(), *payload_len).expect("the client keeps the protocol");
             if matches!(request.opcode, Opcode::Hello | Opcode::Authenticate) {
+                let hello = self.endpoint.payload().to_vec();
+                if let (Opcode::Hello, Ok(hello)) =
+                    (request.opcode, decode_message_pack::<Hello>("it", &hello))
+                {
+                    self.resume = hello.resume;
+                }
                 return Ok(received);
             }
             match self.script.on_request(&request) {
                 Action::Serve => return Ok(received),
                 Action::Ignore => {}
                 Action::CutBefore | Action::CrashBefore => self.is_over = true,
-                later @ (Action::CutAfter | Action::Mute | Action::Say(..)) => {
+                later @ (Action::CutAfter | Action::CrashAfter | Action::Mute | Action::Say(..)) => {
                     self.awaited.push((request, later));
                     return Ok(received);
                 }
@@ -121,6 +180,11 @@ impl Endpoint for ScriptedEndpoint {
     }
 
     fn send(&mut self, slot: SendSlot, head: &[u8], payload_len: usize) -> Result<(), PostError> {
+        let payload = self.endpoint.slot_payload(&slot).slice(0, payload_len).unwrap_or(Span::EMPTY).to_vec();
+        if let Some(sent) = self.greet(head, &payload) {
+            self.endpoint.cancel_send(slot);
+            return sent;
+        }
         let awaited = self.awaited(head, payload_len);
         if awaited.is_none() && !self.is_over {
             return self.endpoint.send(slot, head, payload_len);
@@ -130,6 +194,10 @@ impl Endpoint for ScriptedEndpoint {
         match &self.awaited[at].1 {
             Action::Say(head, payload) => self.endpoint.send_copy(head, payload)?,
             Action::CutAfter => self.is_over = true,
+            Action::CrashAfter => {
+                self.is_over = true;
+                self.script.crash();
+            }
             _ => {}
         }
         self.awaited.swap_remove(at);

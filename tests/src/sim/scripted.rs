@@ -2,12 +2,14 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 
 use dafs_client::{Config, OpenOptions, Session, Stability};
+use dafs_proto::transport::Address;
 use dafs_proto::transport::sim::{FaultPlan, NodeId};
-use dafs_proto::wire::{Features, Flags, Header, Opcode};
+use dafs_proto::wire::{Features, Flags, Header, Opcode, Status};
 
-use super::script::{Action, Script};
+use super::script::{Action, Greeting, Script};
 use super::world::{World, WorldPlan};
 
 /// A world whose clients are on [`ScriptedWorld::CLIENT`].
@@ -64,6 +66,18 @@ impl ScriptedWorld {
         self.script.hook(hook);
     }
 
+    /// From now on `greet` decides which sessions are given, and what their clients are told. It must not call the world.
+    pub fn greet(&self, greet: impl FnMut(Greeting<'_>) -> Status + Send + 'static) {
+        self.script.greet(greet);
+    }
+
+    /// A session with the first of these ports that gives one.
+    pub fn connect_to(&self, ports: &[u32], config: &Config) -> dafs_client::Result<Session> {
+        let addresses: Vec<Address> = ports.iter().map(|port| Address::Sim(*port)).collect();
+        let domain = Arc::new(self.net().domain(Self::CLIENT));
+        Session::connect_with_any(domain, &addresses, config, self.clock())
+    }
+
     /// Requests that the server was sent so far, but for those of handshakes.
     pub fn log(&self) -> Vec<(Opcode, Flags)> {
         self.script.log()
@@ -106,7 +120,9 @@ impl ScriptedWorld {
     /// In a short session that the script does not see.
     fn beside<T>(&self, work: impl FnOnce(&dafs_client::Export) -> T) -> T {
         let config = Config { client_id: Some([99; 16]), ..Config::default() };
-        let session = self.world.connect(World::BESIDE.0, &config).expect("a session beside");
+        let domain = Arc::new(self.net().domain(World::BESIDE));
+        let session = Session::connect_with(domain, self.world.address(), &config, self.clock());
+        let session = session.expect("a session beside");
         let done = work(&session.mount("data").expect("the export"));
         session.close();
         done

@@ -16,10 +16,11 @@ use super::script::Script;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A server with one listener, and the connections that its workers serve.
+/// A server with its listeners, and the connections that its workers serve.
 pub(crate) struct SimServer {
     workers: Vec<Served>,
-    listener: Box<dyn Listener>,
+    /// By port.
+    listeners: Vec<(u32, Box<dyn Listener>)>,
     next_tick: Duration,
     script: Option<Script>,
 }
@@ -46,16 +47,18 @@ pub(crate) fn thresholds() -> Thresholds {
 }
 
 impl SimServer {
-    /// A server that listens at `address` on a node of the network, with as many workers as there are parts.
+    /// A server that listens at ports of the network on a node of it, with as many workers as there are parts.
     pub(crate) fn start(
         net: &SimNet,
         node: NodeId,
-        address: &Address,
+        ports: &[u32],
         params: &ConnectParams,
         parts: Vec<Parts>,
     ) -> Self {
         let domain = net.domain(node);
-        let listener = domain.listen(address, params).expect("the port is free");
+        let listener =
+            |port: &u32| (*port, domain.listen(&Address::Sim(*port), params).expect("the port is free"));
+        let listeners = ports.iter().map(listener).collect();
         // Both halves of the hybrid method come up.
         let switch = 128;
         let gather = Some(GatherSwitches {
@@ -65,7 +68,7 @@ impl SimServer {
             write_unregistered: switch,
         });
         let info = ListenerInfo {
-            address: address.clone(),
+            address: Address::Sim(ports[0]),
             thresholds: thresholds(),
             gather,
             pipelining: Pipelining::default(),
@@ -77,7 +80,7 @@ impl SimServer {
             worker.offer_eager_buffers(index, Arc::clone(&domain));
             Served { worker, connections: Vec::new() }
         });
-        Self { workers: workers.collect(), listener, next_tick: net.now(), script: None }
+        Self { workers: workers.collect(), listeners, next_tick: net.now(), script: None }
     }
 
     /// Connections from now on get their requests as the script has it.
@@ -119,23 +122,25 @@ impl SimServer {
         zones.map(|zone| zone.waits).sum()
     }
 
-    fn accept(&mut self) -> Option<Box<dyn Endpoint>> {
-        loop {
-            let accepted = self.listener.accept().expect("a simulated listener does not fail");
-            if accepted.is_some() || !self.listener.has_more() {
-                return accepted;
+    fn accept(&mut self) -> Option<(u32, Box<dyn Endpoint>)> {
+        self.listeners.iter_mut().find_map(|(port, listener)| {
+            loop {
+                let accepted = listener.accept().expect("a simulated listener does not fail");
+                if accepted.is_some() || !listener.has_more() {
+                    return accepted.map(|endpoint| (*port, endpoint));
+                }
             }
-        }
+        })
     }
 
     /// Handles all that is there now; the network wakes for the next tick.
     pub(crate) fn step(&mut self, net: &SimNet) {
         let now = Moment::default().after(net.now());
         self.workers.iter_mut().for_each(|served| served.worker.set_now(now));
-        while let Some(endpoint) = self.accept() {
+        while let Some((port, endpoint)) = self.accept() {
             let is_seen = endpoint.capabilities().peer.address != Some(World::BESIDE.address());
             let endpoint = match &self.script {
-                Some(script) if is_seen => script.wrap(endpoint),
+                Some(script) if is_seen => script.wrap(endpoint, port),
                 _ => endpoint,
             };
             let host = self.workers[0].worker.next_host();
@@ -152,7 +157,7 @@ impl SimServer {
             }
         }
         if ticks {
-            self.listener.expire_handshakes();
+            self.listeners.iter_mut().for_each(|(_, listener)| listener.expire_handshakes());
             self.next_tick = net.now() + TICK;
         }
         let window_end = self.workers.iter().filter_map(|served| served.worker.window_end()).min();

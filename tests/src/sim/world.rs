@@ -55,6 +55,8 @@ struct Inside {
     // Bytes of transfer buffers that operations had at most, after a step.
     buffers_peak: usize,
     epoch: u64,
+    // Where the next server listens.
+    ports: Vec<u32>,
     features: Features,
     change: Change,
     script: Option<Script>,
@@ -98,6 +100,7 @@ impl World {
             found: None,
             buffers_peak: 0,
             epoch: 0,
+            ports: vec![1],
             features,
             change,
             script,
@@ -167,6 +170,16 @@ impl World {
     /// The server dies now, and another is there at once.
     pub fn restart(&self) {
         self.lock().restart();
+    }
+
+    /// From its next start on the server listens at these ports of the network, and at no other.
+    pub fn listen_at(&self, ports: &[u32]) {
+        self.lock().ports = ports.to_vec();
+    }
+
+    /// Where it listens, or will.
+    pub fn address(&self) -> Address {
+        Address::Sim(self.lock().ports[0])
     }
 
     /// From now on sieved writes rewrite windows in steps; at the step of this number the server dies, and another is there at once.
@@ -274,7 +287,7 @@ impl Inside {
         });
         let parts = parts.collect();
         let params = ConnectParams { recv_depth: 64, wait: WaitPolicy::Event, ..ConnectParams::default() };
-        self.running = Some(SimServer::start(&self.net, SERVER, &PORT, &params, parts));
+        self.running = Some(SimServer::start(&self.net, SERVER, &self.ports, &params, parts));
         if let (Some(running), Some(script)) = (&mut self.running, &self.script) {
             running.follow(script.clone());
         }

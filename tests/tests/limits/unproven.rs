@@ -126,6 +126,7 @@ fn welcome() -> Welcome {
         handles_max: 100,
         slot_reports: Vec::new(),
         gather: None,
+        cluster: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! All on the simulated network.
 
+mod cluster;
 mod data;
 mod lies;
 mod locks;

@@ -14,7 +14,9 @@ fn field_of_a_feature_is_sent_only_where_that_feature_holds() {
         let world = ScriptedWorld::with(1, FaultPlan::calm(), features);
         let mut raw = Raw::connect_from(Arc::new(world.net().domain(NodeId(7))), &PORT);
         let welcome = raw.shake(&introduction(&PORT, 4, None)).unwrap();
-        assert_eq!(welcome.features, features.bits());
+        // It is alone.
+        assert_eq!(welcome.features, (features - Features::CLUSTER).bits());
+        assert_eq!(welcome.cluster, None);
         assert_eq!(welcome.gather.is_some(), is_sent, "{features:?}");
     }
 }
