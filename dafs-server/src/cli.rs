@@ -34,6 +34,16 @@ pub enum Command {
         /// Name of the key: who will hold it
         name: String,
     },
+    /// Tell a cluster that a server can write no more, so that others take over from it
+    ///
+    /// Make sure first that it is so: that its host is off, or has no way to the file system any more. Else data may be lost.
+    #[command(after_help = "Example: dafs-server cut-off etcd://host1,host2,host3/main 7")]
+    CutOff {
+        /// Address of the cluster, as of --cluster
+        cluster: String,
+        /// Number of the server, as the log of another tells it
+        server: u32,
+    },
     /// Print a script with which a shell completes words of dafs-server
     #[command(
         after_help = "Example: dafs-server completions bash > ~/.local/share/bash-completion/completions/dafs-server"
@@ -85,6 +95,32 @@ pub struct Settings {
     /// file, fences and locks end with the server, and persistent locks are refused. The server does not start with a damaged file.
     #[arg(long, value_name = "FILE")]
     pub state_file: Option<PathBuf>,
+    /// Be one of several servers of the same file systems, which share what they must through etcd
+    ///
+    /// etcd://HOST[:PORT],HOST.../NAME names the servers of etcd and the cluster. All servers of a cluster export the same directories, of
+    /// a file system that each of them mounts, under the same names. A client whose server is gone goes on at another one.
+    #[arg(long, value_name = "ADDRESS", help_heading = CLUSTER)]
+    pub cluster: Option<String>,
+    /// Name of this server in the cluster, for people and the fence command [default: the host's name]
+    #[arg(long, value_name = "NAME", help_heading = CLUSTER)]
+    pub server_name: Option<String>,
+    /// Where clients of the cluster find this server, such as tcp://node1; may be repeated [default: where it listens]
+    #[arg(long = "cluster-address", value_name = "ADDRESS", help_heading = CLUSTER)]
+    #[serde(default, rename = "cluster-address")]
+    pub cluster_addresses: Vec<String>,
+    /// A server of the cluster that is silent for this long may be taken over, from 2000 to 60000 [default: 5000]
+    #[arg(long, value_name = "MILLISECONDS", help_heading = CLUSTER)]
+    pub term_ms: Option<u64>,
+    /// Shell command that cuts another server off before it is taken over; it returns 0 once that server can write no more
+    ///
+    /// It finds in its environment DAFS_FENCE_NAME, the server's name, DAFS_FENCE_SERVER, its number in the cluster, DAFS_FENCE_PID,
+    /// DAFS_FENCE_ADDRESSES and DAFS_FENCE_DETAIL. Without such a command, only servers whose process has ended on this very host are
+    /// taken over by themselves; for others an operator says so: `dafs-server cut-off`.
+    #[arg(long, value_name = "COMMAND", help_heading = CLUSTER)]
+    pub fence_command: Option<String>,
+    /// What the fence command of other servers is told of this one, such as how to reach its power switch
+    #[arg(long, value_name = "TEXT", help_heading = CLUSTER)]
+    pub fence_detail: Option<String>,
     /// What earlier versions kept fences in.
     #[arg(long, value_name = "FILE", hide = true)]
     pub fence_file: Option<PathBuf>,
@@ -262,11 +298,12 @@ impl Settings {
         }
         join! {
             or: key_file state_file fence_file lock_file workers worker_cpus poll storage_engine storage_threads metrics log log_format
+                cluster server_name term_ms fence_command fence_detail
                 sessions_max slots_max operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth
                 chunk_size lease_ms keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max
                 sparse_size_max unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max
                 session_locks_max locks_max;
-            append: exports export_tables listen buffer_sizes;
+            append: exports export_tables listen buffer_sizes cluster_addresses;
             any: direct_io no_coalescing no_calibrate metrics_anywhere;
         }
         self
@@ -274,6 +311,7 @@ impl Settings {
 }
 
 const LIMITS: &str = "Limits";
+const CLUSTER: &str = "Cluster";
 
 const EXPORT_HELP: &str = "\
 Export a directory, or memory (mem: or mem:4G); may be repeated

@@ -22,6 +22,7 @@ use dafs_proto::wire::Features;
 use thiserror::Error;
 
 use crate::access::{AccessConfig, AddressRange, IdentityMapping, ServerIdentity};
+use crate::cluster::ClusterConfig;
 use crate::logging::LogConfig;
 use crate::storage::Engine;
 use crate::worker::buffers::{BUFFER_SIZES, BufferConfig};
@@ -106,6 +107,8 @@ pub struct Config {
     pub access: AccessConfig,
     /// Where fences, who holds locks, and persistent locks are kept; without it they end with the server.
     pub state_file: Option<PathBuf>,
+    /// The cluster that this server is of.
+    pub cluster: Option<ClusterConfig>,
     /// What is logged, and how.
     pub log: LogConfig,
 }
@@ -146,6 +149,7 @@ impl Default for Config {
             limits: LimitConfig::default(),
             access: AccessConfig::default(),
             state_file: None,
+            cluster: None,
             log: LogConfig::default(),
         }
     }
@@ -172,7 +176,7 @@ impl Config {
             keep_alive_ms "--keep-alive-ms", handshake_ms "--handshake-ms", drain_ms "--drain-ms",
             storage_engine "--storage-engine", storage_threads "--storage-threads",
             coalesce_replies "--no-coalescing", direct_io "--direct-io", calibrate "--no-calibrate",
-            metrics_address "--metrics", state_file "--state-file",
+            metrics_address "--metrics", state_file "--state-file", cluster "--cluster",
             ; exports listeners listen access features limits log
         }
         compare! {

@@ -87,6 +87,7 @@ fn instead(command: &Command) -> anyhow::Result<()> {
             let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
             writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")
         }
+        Command::CutOff { cluster, server } => Ok(dafs_server::cut_off(cluster, *server)?),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "dafs-server", &mut script);

@@ -114,6 +114,37 @@ const WORKERS: &[WorkerFamily] = &[
     ),
 ];
 
+/// The cluster as a server of it sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterState {
+    /// Number of this server.
+    pub server: u64,
+    /// Servers whose terms are not over.
+    pub servers: u64,
+    /// The term of this one is not over.
+    pub is_current: bool,
+    /// Servers that this one has taken over from.
+    pub takeovers: u64,
+    /// Operations that wait for their intents to be written, or whose end is still to be.
+    pub intents_pending: u64,
+}
+
+/// Name, help, and the value.
+type ClusterFamily = (&'static str, &'static str, fn(&ClusterState) -> u64);
+
+/// The metrics of a server of a cluster.
+const CLUSTER: &[ClusterFamily] = &[
+    ("dafs_cluster_server", "Number of this server in its cluster.", |of| of.server),
+    ("dafs_cluster_servers", "Servers of the cluster whose terms are not over.", |of| of.servers),
+    ("dafs_cluster_term_current", "Whether this server's term is not over.", |of| of.is_current.into()),
+    ("dafs_cluster_takeovers_total", "Servers that this one has taken over from.", |of| of.takeovers),
+    (
+        "dafs_cluster_intents_pending",
+        "Operations whose intents, or ends, are being written to the coordination store.",
+        |of| of.intents_pending,
+    ),
+];
+
 /// State of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetState {
@@ -153,6 +184,8 @@ pub struct Extras {
     pub log_lines_left_out: u64,
     /// Statistics of each worker by itself, the first one's first.
     pub workers: Vec<Statistics>,
+    /// Of a server of a cluster.
+    pub cluster: Option<ClusterState>,
 }
 
 /// All metrics: the statistics, the budgets, and what the providers count.
@@ -172,6 +205,9 @@ pub fn render_all(statistics: &Statistics, extras: &Extras) -> String {
     for (name, help, value) in SESSION_LIMITS {
         let values = labelled("limit", &extras.session_limits, |of| of.name.to_owned(), value);
         family(&mut text, name, help, values);
+    }
+    for (name, help, value) in CLUSTER.iter().filter(|_| extras.cluster.is_some()) {
+        family(&mut text, name, help, extras.cluster.iter().flat_map(|of| one(value(of))).collect());
     }
     let help = "Log lines not written: too many of one kind.";
     family(&mut text, "dafs_log_lines_left_out_total", help, one(extras.log_lines_left_out));
@@ -308,6 +344,13 @@ mod tests {
             logins_refused,
             log_lines_left_out,
             workers,
+            cluster: Some(ClusterState {
+                server: 401,
+                servers: 402,
+                is_current: true,
+                takeovers: 403,
+                intents_pending: 404,
+            }),
             ..Extras::default()
         };
         let text = render_all(&Statistics::default(), &extras);
@@ -318,6 +361,11 @@ mod tests {
         assert!(
             text.contains("dafs_worker_sessions{worker=\"0\"} 301\ndafs_worker_sessions{worker=\"1\"} 304\n")
         );
+        for line in
+            ["server 401", "servers 402", "term_current 1", "takeovers_total 403", "intents_pending 404"]
+        {
+            assert!(text.contains(&format!("dafs_cluster_{line}\n")), "{line}");
+        }
         assert!(text.contains("dafs_worker_operations_total{worker=\"1\"} 306\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();

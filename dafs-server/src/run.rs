@@ -58,6 +58,9 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
         signals.push((read, write));
     }
     let stops: Vec<Stop> = loops.iter().map(EventLoop::stop_handle).collect();
+    if config.cluster.is_some() {
+        stops.iter().try_for_each(Stop::stop_at_signals).context("cannot watch for signals")?;
+    }
     let (first, others) = loops.split_at_mut(1);
     let event_loop = first.first_mut().context("no worker")?;
     let shared = Arc::clone(event_loop.worker().shared());
@@ -81,6 +84,7 @@ pub fn run(config: Config, hangups: Hangups, read_again: ReadAgain) -> anyhow::R
                 longest_turn: server.shared().longest_turn(),
                 workers: server.statistics_of_each(),
                 log_lines_left_out: flood::left_out(),
+                cluster: server.shared().cluster.as_ref().map(|cluster| cluster.state()),
             };
             metrics::render_all(&server.statistics(), &extras)
         };
@@ -124,6 +128,8 @@ fn prepare(
     let mut epoch = [0; 8];
     system_randomness(&mut epoch);
     let shared = ServerState::open(config.clone(), u64::from_le_bytes(epoch), workers)?;
+    let storages = storages.map(|storage| shared.beside_others(storage));
+    let storages = storages.collect::<std::io::Result<Vec<_>>>().context("cannot set up storage")?;
     let drain = millis(config.drain_ms);
     let began = std::time::Instant::now();
     let meetings = Arc::default();
@@ -136,7 +142,29 @@ fn prepare(
     });
     let mut loops: Vec<EventLoop> = loops.collect::<anyhow::Result<_>>()?;
     listen_everywhere(config, shared.memory_limits(), &mut loops)?;
+    if let (Some(cluster), Some(first)) = (&shared.cluster, loops.first()) {
+        cluster.announce(addresses_for_others(config, &first.addresses())?)?;
+    }
     Ok(loops)
+}
+
+/// Where clients of the cluster find this server.
+fn addresses_for_others(config: &Config, listening: &[Address]) -> anyhow::Result<Vec<String>> {
+    let named = config.cluster.as_ref().map(|cluster| &cluster.addresses).filter(|named| !named.is_empty());
+    if let Some(named) = named {
+        return Ok(named.clone());
+    }
+    let remote = listening.iter().filter_map(|address| match address {
+        Address::Tcp(ip) | Address::Verbs(ip) => Some((address, ip.ip())),
+        _ => None,
+    });
+    let remote: Vec<_> = remote.collect();
+    anyhow::ensure!(
+        !remote.is_empty() && remote.iter().all(|(_, ip)| !ip.is_unspecified()),
+        "cannot tell the cluster where clients find this server: it listens on every address of the host, or on none; \
+         name it: --cluster-address tcp://HOST"
+    );
+    Ok(remote.into_iter().map(|(address, _)| address.to_string()).collect())
 }
 
 /// Binds all listeners. Where one name stands for several addresses, one that this host has is enough: `localhost` has one of IPv6 where

@@ -94,6 +94,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &[],
     },
     Need {
+        name: "etcd",
+        purpose: "several servers of one file system, coordinated by etcd",
+        probes: &[Probe::Program("etcd")],
+        packages: &["etcd-server"],
+    },
+    Need {
         name: "own-network",
         purpose: "the commands of the README, at the default addresses",
         probes: &[Probe::UserNamespace, Probe::Program("ip")],

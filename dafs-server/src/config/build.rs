@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use dafs_proto::address::{DEFAULT_PORT, ListenUrl, SOCKET_PATH_SIZE_MAX, Scheme};
+use dafs_proto::address::{DEFAULT_PORT, ListenUrl, Location, SOCKET_PATH_SIZE_MAX, Scheme};
 use dafs_proto::small_file::{SmallFile, SmallFileError};
 use dafs_proto::transport::{Address, WaitPolicy};
 
@@ -14,6 +14,7 @@ use super::workers::worker_count;
 use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Listen, Origin, Size};
 use crate::access::{AccessConfig, Keyring};
 use crate::cli::{Poll, Settings};
+use crate::cluster::{ClusterConfig, TERM_MAX_MS, TERM_MIN_MS};
 use crate::logging::LogConfig;
 use crate::worker::buffers::ZONES_MAX;
 use crate::worker::sched::PIPELINE_DEPTH_MAX;
@@ -56,6 +57,92 @@ impl Settings {
         settings.origin = Origin::of(text, place);
         Ok(settings)
     }
+}
+
+/// Bytes of a server's name, and of what its fence command is told, at most.
+const CLUSTER_TEXT_SIZE_MAX: usize = 1024;
+
+fn cluster(settings: &Settings, config: &Config) -> Result<Option<ClusterConfig>, ConfigError> {
+    let Some(text) = &settings.cluster else {
+        let alone = [
+            ("--server-name", settings.server_name.is_some()),
+            ("--cluster-address", !settings.cluster_addresses.is_empty()),
+            ("--term-ms", settings.term_ms.is_some()),
+            ("--fence-command", settings.fence_command.is_some()),
+            ("--fence-detail", settings.fence_detail.is_some()),
+        ];
+        return match alone.iter().find(|(_, is_set)| *is_set) {
+            Some((flag, _)) => Err(ConfigError::new(
+                flag,
+                "it is for servers of a cluster",
+                "name the cluster: --cluster etcd://HOST/NAME",
+            )),
+            None => Ok(None),
+        };
+    };
+    let example = "write it like etcd://host1,host2,host3/name";
+    let address = text.parse().map_err(|problem| ConfigError::new("--cluster", problem, example))?;
+    if config.state_file.is_some() {
+        let problem = "a server of a cluster keeps its state in the cluster's store";
+        return Err(ConfigError::new("--state-file", problem, "leave it out"));
+    }
+    let mut term_ms = 5_000;
+    let range = TERM_MIN_MS..=TERM_MAX_MS;
+    set(&mut term_ms, "--term-ms", settings.term_ms, range, "milliseconds")?;
+    if term_ms % 1000 != 0 {
+        return Err(ConfigError::new(
+            "--term-ms",
+            "the store counts whole seconds",
+            "write a multiple of 1000",
+        ));
+    }
+    let mut addresses = Vec::new();
+    for text in &settings.cluster_addresses {
+        let listen = ListenUrl::parse(text.as_ref()).map_err(|error| {
+            ConfigError::new("--cluster-address", error.to_string(), "name a host of this server")
+        })?;
+        let is_remote = matches!(listen.scheme, Scheme::Tcp | Scheme::Verbs);
+        match listen.location {
+            Location::Host { host, port } if is_remote && port != 0 => {
+                let host = if host.contains(':') { format!("[{host}]") } else { host };
+                addresses.push(format!("{}://{host}:{port}", listen.scheme));
+            }
+            _ => {
+                let problem = format!("other hosts cannot connect to {text}");
+                return Err(ConfigError::new(
+                    "--cluster-address",
+                    problem,
+                    "write tcp://HOST[:PORT] or verbs://HOST[:PORT]",
+                ));
+            }
+        }
+    }
+    let own_name = || {
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        format!("{name}-{}", std::process::id())
+    };
+    let server_name = settings.server_name.clone().unwrap_or_else(own_name);
+    let fence_detail = settings.fence_detail.clone().unwrap_or_default();
+    for (flag, text) in [("--server-name", &server_name), ("--fence-detail", &fence_detail)] {
+        if text.len() > CLUSTER_TEXT_SIZE_MAX || text.contains(char::is_control) {
+            return Err(ConfigError::new(
+                flag,
+                "it is too long or has control characters",
+                "write a line of at most 1,024 bytes",
+            ));
+        }
+    }
+    let fence_command = settings.fence_command.clone();
+    let lease_ms = config.lease_ms;
+    Ok(Some(ClusterConfig {
+        address,
+        term_ms,
+        server_name,
+        addresses,
+        fence_command,
+        fence_detail,
+        lease_ms,
+    }))
 }
 
 impl Config {
@@ -123,6 +210,7 @@ impl Config {
         config.coalesce_replies = !settings.no_coalescing;
         config.direct_io = settings.direct_io;
         config.calibrate = !settings.no_calibrate;
+        config.cluster = cluster(&settings, &config)?;
         Ok(config)
     }
 

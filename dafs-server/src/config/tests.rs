@@ -96,6 +96,37 @@ fn settings_are_read_again_without_a_look_at_what_is_served() {
     }
 }
 
+// [CLUS-15]
+#[test]
+fn server_of_a_cluster_has_a_term_of_whole_seconds() {
+    let fixture = Fixture::new(true);
+    let with = |more: &[&str]| {
+        let flags = [&["--export", "data=DATA", "--cluster", "etcd://store/main"], more].concat();
+        fixture.config(&flags).map(|config| config.cluster.unwrap())
+    };
+    let usual = with(&[]).unwrap();
+    assert_eq!((usual.term_ms, usual.fence_command, usual.addresses), (5000, None, Vec::new()));
+    for term_ms in [2000, 60_000] {
+        assert_eq!(with(&["--term-ms", &term_ms.to_string()]).unwrap().term_ms, term_ms);
+    }
+    for term_ms in ["1000", "2500", "61000"] {
+        with(&["--term-ms", term_ms]).unwrap_err();
+    }
+    let named = with(&["--cluster-address", "tcp://node1", "--cluster-address", "verbs://[::1]:7"]).unwrap();
+    assert_eq!(named.addresses, ["dafs+tcp://node1:12049", "dafs+verbs://[::1]:7"]);
+    for refused in [
+        &["--cluster-address", "shm:///run/socket"][..],
+        &["--cluster-address", "tcp://node1:0"],
+        &["--server-name", "a\nb"],
+        &["--state-file", "/var/lib/dafs/state"],
+    ] {
+        with(refused).unwrap_err();
+    }
+    let alone = fixture.config(&["--export", "data=DATA", "--fence-command", "true"]).unwrap_err();
+    assert!(alone.contains("it is for servers of a cluster"), "{alone}");
+    fixture.config(&["--export", "data=DATA", "--cluster", "etcd://store"]).unwrap_err();
+}
+
 // [ACC-43] [ACC-99]
 #[test]
 fn config_of_the_smallest_command_has_the_defaults() {

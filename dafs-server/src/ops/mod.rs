@@ -36,7 +36,7 @@ impl Worker {
 
     fn start_as(&mut self, identity: &Identity, call: &Call, op: FsOp, after: After) {
         let token = self.park(*call, WaitsFor::Storage(after));
-        self.storage_works_for(call.session);
+        self.storage_works_for_call(call);
         if let Submitted::Done(result) = self.storage.submit(token, identity, op)
             && let Some(index) = self.operations.index_of(token)
             && let WaitsFor::Storage(after) = self.unpark(index).state

@@ -5,10 +5,11 @@ use std::sync::{Mutex, OnceLock};
 
 use dafs_proto::session::Key;
 use dafs_proto::transport::{Endpoint, OpToken};
-use dafs_proto::wire::{Header, Hello, Status};
+use dafs_proto::wire::{Header, Hello, LockRequest, LockTurn, SessionId, Status};
 
+use super::lock;
 use super::locks::Told;
-use super::{WorkerId, lock};
+use crate::cluster::{Before, LockInWay};
 use crate::worker::ids::ConnectionKey;
 
 /// Something for a worker to do.
@@ -29,14 +30,33 @@ pub enum Mail {
         /// It has answered.
         is_known: bool,
     },
-    /// An export's fence was replaced: answer [`Mail::Drained`] when no operation of a client behind it is in flight.
+    /// It is known what became of the session that the client of this connection asks for.
+    SessionBefore {
+        /// The connection.
+        connection: ConnectionKey,
+        /// What.
+        before: Before,
+    },
+    /// The cluster's store has changed a lock, or has not.
+    ClusterLocked {
+        /// Who asked.
+        told: ClusterLocked,
+        /// How that went.
+        status: Status,
+    },
+    /// The cluster's store was asked what is in the way of a lock.
+    ClusterLockTested {
+        /// What waits for it.
+        waiter: OpToken,
+        /// What.
+        found: Result<Option<LockInWay>, Status>,
+    },
+    /// An export's fence was replaced.
     Drain {
         /// The export.
         export: usize,
-        /// Who waits for it.
-        from: WorkerId,
-        /// What waits there.
-        waiter: OpToken,
+        /// Called when no operation of a client behind it is in flight.
+        then: Box<dyn FnOnce() + Send>,
     },
     /// A fence list was written to the store, or not.
     FencesKept {
@@ -75,6 +95,17 @@ pub enum Mail {
     },
 }
 
+/// Who asked the cluster's store about a lock.
+#[derive(Clone, Copy, Debug)]
+pub enum ClusterLocked {
+    /// A request for a lock.
+    Operation(OpToken),
+    /// A session that waits for its turn, without a request in flight.
+    Session(SessionId, LockTurn, LockRequest),
+    /// A request that is answered what it says.
+    Told(OpToken),
+}
+
 /// A handshake that has proven who the client is, and is to be ended by another worker.
 pub struct Resume {
     pub(crate) listener: usize,
@@ -90,6 +121,8 @@ pub struct Introduction {
     pub(crate) proven: Option<Key>,
     /// What proves the server.
     pub(crate) proof: Vec<u8>,
+    /// What became of the session that it asks for, once the cluster was asked.
+    pub(crate) before: Option<Before>,
 }
 
 type Wake = Box<dyn Fn() + Send + Sync>;

@@ -16,14 +16,15 @@ mod statistics;
 pub(crate) mod store;
 pub(crate) mod tokens;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use dafs_proto::budget::Budget;
 use dafs_proto::transport::shm::ShmLimits;
 use dafs_proto::transport::util::lock;
-use dafs_proto::wire::Statistics;
+use dafs_proto::wire::{ClusterTerms, Features, FenceList, Statistics};
 
 use self::budget::Budgets;
 pub(crate) use self::directory::Directory;
@@ -39,12 +40,43 @@ use self::store::Store;
 pub use self::store::StoreError;
 use self::tokens::TokenTable;
 use crate::access::ClientIdentity;
-use crate::config::Config;
+use crate::cluster::{self, Cluster, ClusterError, ClusterStorage, SharedExport};
+use crate::config::{Config, ExportConfig};
 use crate::metrics::{BudgetState, SessionLimitState};
+use crate::storage::Storage;
 
 /// A worker, by its place among all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerId(pub usize);
+
+/// A server alone would not keep what the servers of a cluster promise each other.
+fn check_alone(export: &ExportConfig) -> Result<(), OpenError> {
+    let Some(path) = export.kind.directory() else { return Ok(()) };
+    let marked = cluster::mark_on(path).map(|mark| OpenError::Marked { path: path.to_owned(), mark });
+    marked.map_or(Ok(()), Err)
+}
+
+/// Why a server cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its state file.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A directory is a cluster's.
+    #[error(
+        "cannot export {}: it belongs to the cluster {mark}; give --cluster, or, if that cluster is no more, run: setfattr -x {} {}",
+        path.display(), cluster::MARK, path.display()
+    )]
+    Marked {
+        /// The directory.
+        path: PathBuf,
+        /// Its mark.
+        mark: String,
+    },
+}
 
 /// What all workers of a server share.
 pub struct ServerState {
@@ -62,6 +94,8 @@ pub struct ServerState {
     tokens: Mutex<TokenTable>,
     pub(crate) locks: Arc<Locks>,
     store: Option<Arc<Store>>,
+    /// Where other servers have the same files.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     desks: Vec<Desk>,
     /// Nanoseconds.
     longest_turn: AtomicU64,
@@ -84,9 +118,10 @@ impl ServerState {
     }
 
     /// As [`ServerState::new`], with the fences, locks and published crossovers that the configured file has. Blocks.
-    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, StoreError> {
+    pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, OpenError> {
         let state_file = settings.state_file.clone();
         let mut shared = Self::with(settings, epoch, workers);
+        shared.cluster = shared.join_cluster()?.map(Arc::new);
         if let Some(path) = state_file {
             let (store, kept) = Store::open(&path)?;
             let store = Arc::new(store);
@@ -100,7 +135,16 @@ impl ServerState {
             let locks = Locks::kept_in(Arc::clone(&store), kept.sessions, kept.locks, limits);
             (shared.locks, shared.store) = (Arc::new(locks), Some(store));
         }
-        Ok(Arc::new(shared))
+        let shared = Arc::new(shared);
+        if let Some(cluster) = &shared.cluster {
+            let weak = Arc::downgrade(&shared);
+            cluster.on_fence(Box::new(move |export, list, told| {
+                if let Some(shared) = weak.upgrade() {
+                    shared.apply_fence(export, list, told);
+                }
+            }));
+        }
+        Ok(shared)
     }
 
     fn with(settings: Config, epoch: u64, workers: usize) -> Self {
@@ -112,6 +156,7 @@ impl ServerState {
             rules: CurrentRules::new(&settings),
             locks: Arc::new(Locks::new(LockLimits::of(&settings.limits))),
             store: None,
+            cluster: None,
             logins_refused: AtomicU64::new(0),
             settings,
             epoch,
@@ -123,8 +168,71 @@ impl ServerState {
         }
     }
 
+    /// Puts the fence list of an export into effect: `told` when no worker has an operation of a client behind it in flight.
+    fn apply_fence(&self, export: &str, list: FenceList, told: Box<dyn FnOnce(()) + Send>) {
+        let place = self.settings.exports.iter().position(|own| own.name == export);
+        let (Some(place), Ok(list)) = (place, Checked::new(list)) else {
+            tracing::error!(export, "cannot put a fence list of the cluster into effect");
+            return;
+        };
+        // It replaces whatever there was.
+        let _ = self.fences.set(place, list, None);
+        let left = Arc::new((AtomicUsize::new(self.desks.len()), Mutex::new(Some(told))));
+        for worker in self.workers() {
+            let left = Arc::clone(&left);
+            let then = Box::new(move || {
+                if left.0.fetch_sub(1, Ordering::AcqRel) == 1
+                    && let Some(told) = lock(&left.1).take()
+                {
+                    told(());
+                }
+            });
+            self.send(worker, Mail::Drain { export: place, then });
+        }
+    }
+
+    /// Joins the configured cluster. Blocks.
+    fn join_cluster(&self) -> Result<Option<Cluster>, OpenError> {
+        let Some(config) = &self.settings.cluster else {
+            self.settings.exports.iter().try_for_each(check_alone)?;
+            return Ok(None);
+        };
+        let shared = |export: &ExportConfig| {
+            let path = export.kind.directory().ok_or_else(|| ClusterError::memory(config, &export.name))?;
+            SharedExport::open(&export.name, path)
+                .map_err(|status| ClusterError::directory(config, path, status))
+        };
+        let exports = self.settings.exports.iter().map(shared).collect::<Result<_, _>>()?;
+        Ok(Some(Cluster::join(config, exports)?))
+    }
+
+    /// A storage as it is to be used where other servers have the same files.
+    pub(crate) fn beside_others(&self, storage: Box<dyn Storage>) -> std::io::Result<Box<dyn Storage>> {
+        let Some(cluster) = &self.cluster else { return Ok(storage) };
+        Ok(Box::new(ClusterStorage::new(storage, Arc::clone(cluster))?))
+    }
+
+    /// What is offered to clients.
+    pub(crate) fn features(&self) -> Features {
+        let features = self.settings.features;
+        if self.cluster.is_some() { features } else { features - Features::CLUSTER }
+    }
+
+    /// How long a client may say nothing before it says that it is there. Of a cluster, it is to notice soon that its server is gone.
+    pub(crate) fn keep_alive_ms(&self) -> u32 {
+        let own = self.settings.keep_alive_ms;
+        self.cluster.as_ref().map_or(own, |cluster| own.min(cluster.term_ms() / 4))
+    }
+
+    /// What clients are told of the cluster.
+    pub(crate) fn cluster_terms(&self) -> Option<ClusterTerms> {
+        let cluster = self.cluster.as_ref()?;
+        Some(ClusterTerms { term_ms: cluster.term_ms(), servers: cluster.others(), outcomes: None })
+    }
+
     /// The workers have ended: what they keep is written, and its file is closed. Blocks.
     pub fn close(&self) {
+        self.cluster.iter().for_each(|cluster| cluster.leave());
         self.store.iter().for_each(|store| store.close());
     }
 

@@ -1,7 +1,7 @@
 //! The kinds of exports that a configuration names, and the backend of each. Nothing else knows which backends there are.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::backend::{Backend, Capabilities};
 use super::{mem, posix};
@@ -59,6 +59,16 @@ impl ExportKind {
         match self {
             Self::Directory(_) => posix::CAPABILITIES,
             Self::Memory { .. } => mem::CAPABILITIES,
+        }
+    }
+}
+
+impl ExportKind {
+    /// The directory that has its files, where processes of this host and others may see them.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(path) => Some(path),
+            Self::Memory { .. } => None,
         }
     }
 }

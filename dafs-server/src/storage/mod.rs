@@ -16,6 +16,7 @@ mod kinds;
 mod listing;
 mod local_locks;
 mod mem;
+mod names;
 mod nodes;
 mod paths;
 mod pool;
@@ -44,8 +45,10 @@ pub use file_system::SharedFile;
 pub use kinds::{ExportConfig, ExportKind, MemoryRoot};
 pub use listing::Entries;
 pub use local_locks::{LocalConflict, LocalLocks};
+pub use names::RequestName;
 pub(crate) use nodes::Places;
-pub(crate) use posix::map_file;
+pub(crate) use pool::Wake;
+pub(crate) use posix::{FileName, OpenPlace, Place, Root, map_file};
 
 /// An export, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -506,6 +509,11 @@ pub trait Storage: Send {
     /// Whose the operations are that are submitted from now on: those that have to wait for a thread take turns by client.
     fn for_client(&mut self, client: u64) {
         let _ = client;
+    }
+
+    /// Which request the next operation that is submitted belongs to. Storage that nobody shares ignores it.
+    fn for_request(&mut self, request: RequestName) {
+        let _ = request;
     }
 
     /// How many reads and writes that wait for a disk the next [`Storage::flush`] and [`Storage::poll`] move at most

@@ -18,20 +18,20 @@ use super::fair::{Fair, FaultDomain, Ticket};
 pub(super) const JOBS_MAX: usize = 16_384;
 
 /// A counter that the event loop watches; written once until it is drained.
-pub(super) struct Wake {
+pub(crate) struct Wake {
     fd: OwnedFd,
     raised: AtomicBool,
 }
 
 impl Wake {
     /// Makes the eventfd.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { fd, raised: AtomicBool::new(false) })
     }
 
     /// Makes the descriptor readable.
-    pub(super) fn raise(&self) {
+    pub(crate) fn raise(&self) {
         if !self.raised.swap(true, Ordering::AcqRel) {
             // Where it fails the counter is full, and the descriptor readable.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
@@ -39,7 +39,7 @@ impl Wake {
     }
 
     /// To be called before collecting what was announced; whether anything was.
-    pub(super) fn lower(&self) -> bool {
+    pub(crate) fn lower(&self) -> bool {
         let raised = self.raised.load(Ordering::Relaxed);
         if raised {
             self.drain();
@@ -50,12 +50,12 @@ impl Wake {
     }
 
     /// Makes the descriptor unreadable, whoever wrote to it (the kernel, where it was given it).
-    pub(super) fn drain(&self) {
+    pub(crate) fn drain(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }
 
     /// What to watch.
-    pub(super) fn raw_fd(&self) -> RawFd {
+    pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_fd().as_raw_fd()
     }
 }

@@ -4,10 +4,12 @@
 //! are *hot* while messages arrive: the loop then polls them directly, without a system call if the provider needs none. A connection goes
 //! *cold* when it is armed: from then on its descriptors wake the loop. How long a silent connection stays hot is the polling policy.
 
+mod stop;
+
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
 use std::time::{Duration, Instant};
 
 use dafs_proto::back_off::BackOff;
@@ -16,6 +18,8 @@ use dafs_proto::transport::{Address, Listener, WaitPolicy};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
+pub use self::stop::Stop;
+use crate::cluster::Cluster;
 use crate::shared::mail::Mail;
 use crate::worker::ids::ConnectionKey;
 use crate::worker::sched::{LIGHT_PAUSES, LIGHT_ROUNDS, LOOKS_LIGHT, StorageTurns};
@@ -63,22 +67,6 @@ const LISTENERS: usize = 16;
 const CONNECTIONS: usize = 1 << 20;
 /// Tokens of one connection, one for each of its descriptors.
 const TOKENS_PER_CONNECTION: usize = 4;
-
-/// Stops a loop that runs in another thread.
-#[derive(Clone, Debug)]
-pub struct Stop {
-    requested: Arc<AtomicBool>,
-    waker: Arc<Waker>,
-}
-
-impl Stop {
-    /// Asks the loop to drain and end. Does not block.
-    pub fn stop(&self) {
-        self.requested.store(true, Ordering::Release);
-        // A loop that cannot be woken is gone already.
-        let _ = self.waker.wake();
-    }
-}
 
 /// The loop and everything it drives.
 pub struct EventLoop {
@@ -199,7 +187,7 @@ impl EventLoop {
                 yields: BackOff::new(YIELD_PAUSE_MIN, YIELD_PAUSE_MAX),
             },
             policy,
-            stop: Stop { requested: Arc::new(AtomicBool::new(false)), waker },
+            stop: Stop::new(waker),
             drain_for,
         })
     }
@@ -244,7 +232,13 @@ impl EventLoop {
         self.worker.begin_serving();
         self.accept_all();
         self.read_mail();
+        let cluster = self.worker.shared().cluster.clone();
         loop {
+            if let Some(cluster) = &cluster
+                && !cluster.is_current()
+            {
+                self.await_term(cluster)?;
+            }
             let sleeps = self.hots.hot.is_empty() && !self.awaits_storage();
             if sleeps || self.pace.work >= WORK_PER_POLL {
                 self.pace.work = 0;
@@ -284,9 +278,12 @@ impl EventLoop {
                 self.activate(key);
             }
             self.forget_closed();
-            if draining.is_none() && self.stop.requested.load(Ordering::Acquire) {
+            if draining.is_none() && self.stop.is_requested() {
                 draining = Some(self.clock.now.after(self.drain_for));
                 self.begin_drain();
+            }
+            if draining.is_some() {
+                self.worker.let_clients_go();
             }
             if let Some(until) = draining
                 && (self.is_drained() || self.clock.now >= until)
@@ -305,6 +302,25 @@ impl EventLoop {
             self.pace.silent_rounds -= ROUNDS_BETWEEN_YIELDS;
             self.pace.give_cpu_away();
         }
+    }
+
+    /// The server's term is over: nobody is answered before it knows that it may. Fails where another server has taken over.
+    #[cold]
+    fn await_term(&mut self, cluster: &Cluster) -> io::Result<()> {
+        while !cluster.is_current() {
+            if cluster.is_lost() {
+                return Err(io::Error::other(
+                    "another server of the cluster has taken over from this one; start it again",
+                ));
+            }
+            if self.stop.is_requested() {
+                return Err(io::Error::other("stopped while its term in the cluster was over"));
+            }
+            cluster.await_term(TICK);
+        }
+        // No client could be heard meanwhile.
+        self.look_at_clock();
+        Ok(())
     }
 
     /// Lets storage that was waited for go on, as far as it is its turn.
@@ -393,7 +409,7 @@ impl EventLoop {
                 WAKE => self.read_mail(),
                 // Every turn of the loop asks storage.
                 STORAGE => {}
-                SIGNALS => self.stop.requested.store(true, Ordering::Release),
+                SIGNALS => self.stop.request(),
                 Token(token) if token >= CONNECTIONS => {
                     let token = token - CONNECTIONS;
                     let closed = event.is_read_closed() || event.is_error();

@@ -1,5 +1,6 @@
 //! Byte-range locks: taken, waited for, tested and given back.
 
+mod cluster;
 mod kept;
 mod turns;
 
@@ -51,6 +52,10 @@ impl Worker {
     }
 
     fn lock(&mut self, call: &Call, request: &LockRequest) -> Served {
+        if self.shared.cluster.is_some() {
+            self.may_lock(call, request)?;
+            return self.lock_in_cluster(call, request);
+        }
         let outcome = self.lock_once_known(call, request);
         if !matches!(outcome, Ok(Known::Waits)) {
             // Whatever has become of it: its client takes no more again.
@@ -59,17 +64,20 @@ impl Worker {
         outcome.map(drop)
     }
 
-    /// Locks in a session that the store names. Where it does not yet, the request comes again.
-    fn lock_once_known(&mut self, call: &Call, request: &LockRequest) -> Result<Known, Problem> {
+    /// The file, if its handle may lock it so.
+    fn may_lock(&self, call: &Call, request: &LockRequest) -> Result<NodeId, Problem> {
         let open = self.handle(call)?;
         let is_allowed = match request.kind {
             LockKind::Shared => open.readable,
             LockKind::Exclusive => open.writable,
         };
-        if !is_allowed {
-            return Err(Status::BAD_HANDLE.into());
-        }
-        let (node, file) = (open.node, self.storage.lock_key(open.node)?);
+        if is_allowed { Ok(open.node) } else { Err(Status::BAD_HANDLE.into()) }
+    }
+
+    /// Locks in a session that the store names. Where it does not yet, the request comes again.
+    fn lock_once_known(&mut self, call: &Call, request: &LockRequest) -> Result<Known, Problem> {
+        let node = self.may_lock(call, request)?;
+        let file = self.storage.lock_key(node)?;
         let lasting = self.lasting_of(node, request).map_err(Problem::refused(Status::NOT_SUPPORTED))?;
         let (held, awaits) = self.held_of(call, request, lasting)?;
         if request.flags.contains(LockFlags::CANCEL) {
@@ -166,6 +174,9 @@ impl Worker {
     }
 
     fn unlock(&mut self, call: &Call, request: &UnlockRequest) -> Served {
+        if self.shared.cluster.is_some() {
+            return self.unlock_in_cluster(call, request);
+        }
         let file = self.storage.lock_key(self.handle(call)?.node)?;
         let (owner, session) = self.lock_owner(call, request.owner)?;
         let (range, are_kept) = (request.range(), self.shared.locks.are_kept());
@@ -191,6 +202,9 @@ impl Worker {
     }
 
     fn test_lock(&mut self, call: &Call, request: &LockRequest) -> Served {
+        if self.shared.cluster.is_some() {
+            return self.test_lock_in_cluster(call, request);
+        }
         let open = self.handle(call)?;
         let (node, is_opened) = (open.node, open.readable || open.writable);
         let file = self.storage.lock_key(node)?;
@@ -237,6 +251,7 @@ impl Worker {
         let handle = call.header.handle.0;
         let freed = self.shared.locks.with(|table| table.unlock_handle(file, session, handle));
         self.tell_of_freed(freed);
+        self.free_cluster_locks_of_handle(file, session, handle);
     }
 
     pub(super) fn tell_of_freed(&mut self, freed: Freed) {
@@ -333,6 +348,7 @@ impl Worker {
         if !self.shared.locks.is_used() {
             return;
         }
+        self.end_overdue_cluster_waits();
         let waits = |operation: &Operation| match operation.state {
             WaitsFor::Lock { file, waiter, .. } if operation.call.has_expired(self.now) => {
                 Some((file, waiter))

@@ -183,7 +183,7 @@ impl Worker {
     }
 }
 
-fn turn_of(call: &Call, request: &LockRequest) -> LockTurn {
+pub(super) fn turn_of(call: &Call, request: &LockRequest) -> LockTurn {
     let LockRequest { offset, len, owner, .. } = *request;
     LockTurn { handle: call.header.handle.0, offset, len, owner }
 }

@@ -91,6 +91,9 @@ impl Worker {
         self.shared.directory.leave(session.id);
         self.end_tokens_of(session.id);
         self.forget_locks_of(&session);
+        if let Some(cluster) = &self.shared.cluster {
+            cluster.end_session(session.id);
+        }
         if self.shared.locks.is_used() {
             self.sessions.unlock_later(session.id);
             self.free_some_locks();

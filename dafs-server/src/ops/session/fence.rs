@@ -6,9 +6,9 @@ use dafs_proto::transport::OpToken;
 use dafs_proto::wire::Status;
 
 use super::super::Worker;
-use crate::shared::WorkerId;
 use crate::shared::mail::Mail;
 use crate::worker::flight::Call;
+use crate::worker::flight::fencing::Then;
 use crate::worker::operations::WaitsFor;
 use crate::worker::sessions::Session;
 
@@ -23,7 +23,9 @@ impl Worker {
             self.keep_fence(export, waiter);
         }
         for other in self.shared.others(self.id) {
-            self.shared.send(other, Mail::Drain { export, from: self.id, waiter });
+            let (shared, from) = (Arc::clone(&self.shared), self.id);
+            let then = Box::new(move || shared.send(from, Mail::Drained { waiter }));
+            self.shared.send(other, Mail::Drain { export, then });
         }
     }
 
@@ -48,9 +50,9 @@ impl Worker {
         }
     }
 
-    /// Another worker's operation waits for those of fenced clients here.
-    pub(crate) fn on_drain(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
-        self.operations.fencing().wait_for(export, from, waiter);
+    /// Somebody else waits for operations of fenced clients here.
+    pub(crate) fn on_drain(&mut self, export: usize, then: Then) {
+        self.operations.fencing().wait_for(export, then);
         self.operations.look_at_fences();
     }
 
@@ -88,11 +90,11 @@ impl Worker {
 
     /// Looks at who waits for operations of fenced clients.
     fn resume_fence_drains(&mut self) {
-        for (export, from, waiter) in self.operations.fencing().take_foreign() {
+        for (export, then) in self.operations.fencing().take_foreign() {
             if self.fenced_in_flight(export) {
-                self.operations.fencing().wait_for(export, from, waiter);
+                self.operations.fencing().wait_for(export, then);
             } else {
-                self.shared.send(from, Mail::Drained { waiter });
+                then();
             }
         }
         if !self.operations.fencing().has_waits() {
@@ -122,6 +124,8 @@ impl Worker {
                 operation.state,
                 WaitsFor::FenceDrain { .. }
                     | WaitsFor::Lock { .. }
+                    | WaitsFor::ClusterLock { .. }
+                    | WaitsFor::Cluster
                     | WaitsFor::Recall { .. }
                     | WaitsFor::CrossoversKept
                     | WaitsFor::Chain { .. }

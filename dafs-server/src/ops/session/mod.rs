@@ -199,6 +199,14 @@ impl Worker {
         }
         let (before, list) = (change.before, change.into_list());
         let (mode, entries) = (list.mode, list.len());
+        if let Some(cluster) = self.shared.cluster.clone() {
+            Checked::new(list.clone())?;
+            let name = self.shared.settings.exports[export].name.clone();
+            tracing::info!(export = %name, ?mode, entries, "replacing the fence list of all servers");
+            let tell = self.teller_of_cluster(call);
+            cluster.set_fence(name, list, before, tell);
+            return Ok(());
+        }
         let list = Checked::new(list)?;
         // Whoever is fenced off would go on past the server.
         let scope = Scope::Fence { export, list: Box::new(list.clone()) };

@@ -445,6 +445,12 @@ impl LockTable {
         (ended, granted)
     }
 
+    /// An owner has a part of a range locked.
+    pub(crate) fn has_any_of(&self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
+        let locks = self.files.get(&file);
+        locks.is_some_and(|locks| locks.segments.overlapping(range).any(|(_, held)| held.owner == owner))
+    }
+
     /// An owner has a part of a range locked so that it lasts.
     pub(crate) fn has_lasting(&self, file: LockKey, range: &Range<u64>, owner: Owner) -> bool {
         let locks = self.files.get(&file);

@@ -119,7 +119,7 @@ const LOCKABLE_MAGICS: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 const OVERLAY_MAGIC: i64 = 0x794c_7630;
 
 /// tmpfs, ramfs, ext2–4, XFS, Btrfs, F2FS, ZFS, bcachefs, overlay; FAT, exFAT, NTFS, JFS, NILFS, ISO 9660, squashfs, EROFS.
-fn is_local(magic: i64) -> bool {
+pub(super) fn is_local(magic: i64) -> bool {
     const MAGICS: [i64; 17] = [
         libc::TMPFS_MAGIC,
         0x8584_58f6,

@@ -1,16 +1,15 @@
 //! Who waits for operations of clients that were fenced off an export.
 
-use dafs_proto::transport::OpToken;
-
-use crate::shared::WorkerId;
+/// Called when no operation of a fenced client is in flight. It must not block.
+pub(crate) type Then = Box<dyn FnOnce() + Send>;
 
 /// Who waits for operations of fenced clients to end.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Fencing {
     /// Operations of this worker in the state `FenceDrain`.
     waits: usize,
-    /// Operations of other workers: the export, and whom to tell.
-    foreign: Vec<(usize, WorkerId, OpToken)>,
+    /// Others that wait: for which export, and how to tell them.
+    foreign: Vec<(usize, Then)>,
 }
 
 impl Fencing {
@@ -35,18 +34,18 @@ impl Fencing {
         self.waits > 0
     }
 
-    /// An operation of another worker waits for those of clients that are fenced off the export.
-    pub(crate) fn wait_for(&mut self, export: usize, from: WorkerId, waiter: OpToken) {
-        self.foreign.push((export, from, waiter));
+    /// Somebody else waits for operations of clients that are fenced off the export.
+    pub(crate) fn wait_for(&mut self, export: usize, then: Then) {
+        self.foreign.push((export, then));
     }
 
-    /// The exports of which operations of other workers wait.
+    /// The exports for which others wait.
     pub(crate) fn foreign(&self) -> impl Iterator<Item = usize> {
         self.foreign.iter().map(|(export, ..)| *export)
     }
 
-    /// Takes those of other workers, each to be told or put back.
-    pub(crate) fn take_foreign(&mut self) -> Vec<(usize, WorkerId, OpToken)> {
+    /// Takes the others, each to be told or put back.
+    pub(crate) fn take_foreign(&mut self) -> Vec<(usize, Then)> {
         std::mem::take(&mut self.foreign)
     }
 }

@@ -1,7 +1,7 @@
 //! Requests: admitted by the session, begun in their turn, executed by opcode.
 
 use dafs_proto::session::{Admission, ChainStep, SessionFault};
-use dafs_proto::wire::{Header, Opcode, Status};
+use dafs_proto::wire::{Header, LockFlags, LockRequest, Opcode, Status};
 
 use crate::worker::Worker;
 use crate::worker::flight::answer::{Answer, Payload, Problem, Served};
@@ -9,6 +9,24 @@ use crate::worker::flight::{Call, Wakeup};
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::operations::WaitsFor;
 use crate::worker::requests::check::no_body;
+
+/// By such requests a client opens what it had open in a session that is gone, and takes its locks again.
+fn is_of_rebuilding(header: &Header, body: &[u8]) -> bool {
+    match header.opcode {
+        Opcode::Lock => LockRequest::decode(body).is_ok_and(|lock| lock.flags.contains(LockFlags::RECLAIM)),
+        opcode => matches!(
+            opcode,
+            Opcode::Null
+                | Opcode::Mount
+                | Opcode::Lookup
+                | Opcode::Open
+                | Opcode::Close
+                | Opcode::ViewSet
+                | Opcode::EagerBuffers
+                | Opcode::HandOver
+        ),
+    }
+}
 
 impl Worker {
     #[inline]
@@ -19,11 +37,20 @@ impl Worker {
         header: Header,
         body: &[u8],
     ) {
+        // Its client goes on at another server, which answers it.
+        if self.hands_over() {
+            return;
+        }
         let now = self.now;
         let Some(mut session) = self.sessions.find_mut(session_key) else { return };
         if session.presence.on_request(now) {
             self.tell_of_due_batches();
             self.tell_of_lock_turns(session_key);
+            let Some(again) = self.sessions.find_mut(session_key) else { return };
+            session = again;
+        }
+        if session.locks.takes_again && !is_of_rebuilding(&header, body) {
+            self.end_locks_before(session_key);
             let Some(again) = self.sessions.find_mut(session_key) else { return };
             session = again;
         }

@@ -9,11 +9,14 @@ use dafs_proto::wire::{
 };
 
 use crate::access::{self, Access, ClientIdentity};
+use crate::cluster::Before;
 use crate::shared::WorkerId;
 use crate::shared::mail::{Introduction, Mail};
+use crate::shared::store::proof_of;
 use crate::worker::Worker;
 use crate::worker::connections::connection::Phase;
 use crate::worker::ids::{ConnectionKey, SessionKey};
+use crate::worker::intake::elsewhere::outcomes_of;
 use crate::worker::sessions::handles::HandleTable;
 use crate::worker::sessions::views::Views;
 use crate::worker::sessions::{Client, Ledger, Load, LockStanding, Presence, Session};
@@ -102,11 +105,11 @@ impl Worker {
         payload: &[u8],
     ) -> Result<Introduction, ServerRefusal> {
         let (mut hello, proven, proof) = handshake.on_authenticate(payload)?;
-        let holds = self.shared.settings.features & Features::from_bits_truncate(hello.features);
+        let holds = self.shared.features() & Features::from_bits_truncate(hello.features);
         if !holds.contains(Features::RESUME) {
             hello.resume = None;
         }
-        Ok(Introduction { request: *request, hello, proven, proof })
+        Ok(Introduction { request: *request, hello, proven, proof, before: None })
     }
 
     /// Whether a new session on this connection leaves enough descriptors to those who come after it.
@@ -150,6 +153,7 @@ impl Worker {
     /// Gives a client its session on this worker, as soon as it is known who it is.
     pub(crate) fn welcome(&mut self, key: ConnectionKey, introduction: Introduction) {
         let (shared, id) = (Arc::clone(&self.shared), self.id);
+        let Some(introduction) = self.look_for_session_before(key, introduction) else { return };
         let Some(connection) = self.connections.find_mut(key) else { return };
         let (listener, peer) = (&connection.listener_address, &connection.endpoint.capabilities().peer);
         let rules = shared.rules();
@@ -193,12 +197,19 @@ impl Worker {
         key: ConnectionKey,
         introduction: &Introduction,
     ) -> Result<Vec<u8>, ServerRefusal> {
-        let Introduction { hello, proven, proof, .. } = introduction;
+        let Introduction { hello, proven, proof, before, .. } = introduction;
+        if matches!(before, Some(Before::Elsewhere)) {
+            return Err(ServerRefusal::Status(Status::AGAIN));
+        }
         let (session, resumed) = match self.find_session(key, hello, proven.as_ref())? {
             Some(session) => (session, true),
-            None => (self.new_session(key, hello, proven.as_ref())?, false),
+            None => (self.new_session(key, (hello, before.as_ref()), proven.as_ref())?, false),
         };
-        let welcome = self.attach(key, session, resumed, hello.features);
+        let mut welcome = self.attach(key, session, resumed, hello.features);
+        if let Some(terms) = &mut welcome.cluster {
+            terms.outcomes = outcomes_of(hello, before.as_ref());
+            self.fit_cluster_terms(key, terms);
+        }
         Ok(encode_message_pack(&AuthenticateReply { proof: proof.clone(), welcome }))
     }
 
@@ -250,7 +261,7 @@ impl Worker {
     fn new_session(
         &mut self,
         key: ConnectionKey,
-        hello: &Hello,
+        (hello, before): (&Hello, Option<&Before>),
         proven: Option<&Key>,
     ) -> Result<SessionKey, ServerRefusal> {
         if self.sessions.are_draining() {
@@ -273,9 +284,15 @@ impl Worker {
         // What it asks for comes with the first reply.
         let credits =
             self.sessions.credit_target(slots, slots, self.shared.settings.operations_max).min(expected);
-        let before = hello.resume.as_ref();
-        let before =
-            before.and_then(|before| self.shared.locks.session_before(before.session, &before.secret));
+        let resume = hello.resume.as_ref();
+        let has_records = matches!(before, Some(Before::Ended(Some(_), _)));
+        let previous = match before {
+            // Its locks are known by it, in the cluster's store.
+            Some(_) => resume.filter(|_| outcomes_of(hello, before).is_some()).map(|resume| resume.session),
+            None => {
+                resume.and_then(|resume| self.shared.locks.session_before(resume.session, &resume.secret))
+            }
+        };
         let session = Session {
             id: self.enter_session(),
             secret: self.random(),
@@ -289,7 +306,7 @@ impl Worker {
             ledger: Ledger::default(),
             client: Client { known_as: client, id: hello.client_id, name: hello.client_name.clone(), peer },
             presence: Presence::new(self.now),
-            locks: LockStanding::behind(before),
+            locks: LockStanding { takes_again: has_records, ..LockStanding::behind(previous) },
             load: Load { copies_until: self.now, ..Load::default() },
         };
         let ClientIdentity { identity, evidence, key_name } = &session.client.known_as;
@@ -305,13 +322,18 @@ impl Worker {
             slots,
             "session opened"
         );
+        if let Some(cluster) = &self.shared.cluster {
+            cluster.open_session(session.id, &proof_of(&session.secret));
+        }
         Ok(self.sessions.insert(session))
     }
 
     /// A new name, entered in the directory of sessions.
     fn enter_session(&mut self) -> SessionId {
         loop {
-            let id = SessionId(u64::from_le_bytes(self.random()));
+            let random = u64::from_le_bytes(self.random());
+            let cluster = self.shared.cluster.as_ref();
+            let id = cluster.map_or(SessionId(random), |cluster| cluster.session_name(random));
             if self.shared.directory.enter(id, self.id) {
                 return id;
             }
@@ -325,7 +347,7 @@ impl Worker {
         resumed: bool,
         offered: u64,
     ) -> Welcome {
-        let features = self.shared.settings.features & Features::from_bits_truncate(offered);
+        let features = self.shared.features() & Features::from_bits_truncate(offered);
         let gather = self.connections.listener_of(&self.connections[key]).gather;
         let client = self.sessions.find(session_key).map(|session| &session.client.known_as);
         let thresholds = self.thresholds_of(key, client.expect("the session was just found or made"));
@@ -354,13 +376,14 @@ impl Worker {
             features: features.bits(),
             slots: session.core.slots_max(),
             credits,
-            keep_alive_ms: settings.keep_alive_ms,
+            keep_alive_ms: self.shared.keep_alive_ms(),
             lease_ms: settings.lease_ms,
             thresholds,
             transfer_size_max: settings.transfer_size_max,
             handles_max: settings.handles_max,
             slot_reports,
             gather: gather.filter(|_| features.contains(Features::LISTS)),
+            cluster: self.shared.cluster_terms().filter(|_| features.contains(Features::CLUSTER)),
         }
     }
 
@@ -405,6 +428,7 @@ mod tests {
             handles_max: u32::MAX,
             slot_reports: vec![report; count],
             gather: Some(crossovers),
+            cluster: None,
         };
         let reply = encode_message_pack(&AuthenticateReply { proof: vec![0; 32], welcome });
         assert!(reply.len() <= PAYLOAD_SIZE_MIN, "{} bytes", reply.len());

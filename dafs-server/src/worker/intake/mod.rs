@@ -3,6 +3,7 @@
 //! executed or answered here. Imports `ops` and all below it.
 
 mod dispatch;
+mod elsewhere;
 mod handshake;
 mod resume;
 

@@ -109,6 +109,10 @@ pub(crate) enum WaitsFor {
     Recall { recalling: Recalling, body: Vec<u8>, payload: Vec<u8>, until: Moment, refused: Status },
     /// The store; then this is done.
     LocksKept(AfterKept),
+    /// The cluster's store, to lock this: it was asked, or is to be asked again.
+    ClusterLock { file: LockKey, request: LockRequest, is_asked: bool },
+    /// The cluster's store, for its answer.
+    Cluster,
     /// The store, which writes crossovers that it publishes.
     CrossoversKept,
     /// Answered; RDMA still holds its buffers.
@@ -468,13 +472,29 @@ impl Operations {
         used
     }
 
+    /// Sessions of which something is in flight that ends by itself.
+    pub(crate) fn sessions_with_unfinished(&self) -> HashSet<SessionKey> {
+        let unfinished = self.waiting.iter().filter(|(_, operation)| {
+            !matches!(
+                operation.state,
+                WaitsFor::Lock { .. }
+                    | WaitsFor::ClusterLock { is_asked: false, .. }
+                    | WaitsFor::Recall { .. }
+                    | WaitsFor::Chain { .. }
+            )
+        });
+        unfinished.map(|(_, operation)| operation.call.session).collect()
+    }
+
     /// One is in flight that ends by itself. A lock that others hold is asked for again in the next session, with the rest of its chain.
     pub(crate) fn have_unfinished(&self) -> bool {
         let chain_of = |call: &Call| call.link.map(|link| (call.session, link.chain));
         let locks = self.waiting.iter().filter(|(_, other)| matches!(other.state, WaitsFor::Lock { .. }));
         let waiting: HashSet<_> = locks.filter_map(|(_, lock)| chain_of(&lock.call)).collect();
         self.waiting.iter().any(|(_, operation)| match operation.state {
-            WaitsFor::Lock { .. } | WaitsFor::Recall { .. } => false,
+            WaitsFor::Lock { .. }
+            | WaitsFor::ClusterLock { is_asked: false, .. }
+            | WaitsFor::Recall { .. } => false,
             WaitsFor::Chain { .. } => chain_of(&operation.call).is_none_or(|chain| !waiting.contains(&chain)),
             _ => true,
         })

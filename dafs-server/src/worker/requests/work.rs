@@ -11,7 +11,7 @@ use dafs_proto::wire::{AccessPattern, BatchResult, FileHandle, HEAD_SIZE_MAX, Me
 
 use crate::shared::locks::Locks;
 use crate::shared::settings::Pipelining;
-use crate::storage::{ExportId, FsOp, FsResult, NodeId, Storage, Submitted};
+use crate::storage::{ExportId, FsOp, FsResult, NodeId, RequestName, Storage, Submitted};
 use crate::worker::Worker;
 use crate::worker::buffers::{Buffer, Owner};
 use crate::worker::connections::connection::Connection;
@@ -111,7 +111,7 @@ impl Context<'_> {
             Ok(identity) => identity,
             Err(status) => return Some(Err(status)),
         };
-        self.worker.storage_works_for(self.call.session);
+        self.worker.storage_works_for_call(&self.call);
         match self.worker.storage.submit(token, &identity, op) {
             Submitted::Done(result) => Some(result),
             Submitted::Pending => None,
@@ -418,6 +418,22 @@ impl Worker {
     pub(crate) fn storage_works_for(&mut self, session: SessionKey) {
         let client = self.sessions.find(session).map_or(u64::MAX, |session| session.id.0);
         self.storage.for_client(client);
+    }
+
+    /// The same, of this request.
+    pub(crate) fn storage_works_for_call(&mut self, call: &Call) {
+        self.storage_works_for(call.session);
+        if self.shared.cluster.is_some()
+            && let Some(session) = self.sessions.find(call.session)
+        {
+            let (session, slot, sequence) = (session.id, call.header.slot.0, call.header.sequence);
+            self.storage.for_request(RequestName { session, slot, sequence });
+        }
+    }
+
+    /// This server ends, and its clients go on at others of its cluster.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.shared.cluster.is_some() && self.sessions.are_draining()
     }
 
     /// Works on an operation: takes it out of its place, and puts it back unless it is over. Nothing happens where none is that moves data.

@@ -23,8 +23,11 @@ impl Worker {
                     self.welcome(key, introduction);
                     self.connections.mark_dirty(key);
                 }
+                Mail::SessionBefore { connection, before } => self.on_session_before(connection, before),
+                Mail::ClusterLocked { told, status } => self.on_cluster_locked(told, status),
+                Mail::ClusterLockTested { waiter, found } => self.on_cluster_lock_tested(waiter, found),
                 Mail::Known { connection, is_known } => self.on_known(connection, is_known),
-                Mail::Drain { export, from, waiter } => self.on_drain(export, from, waiter),
+                Mail::Drain { export, then } => self.on_drain(export, then),
                 Mail::FencesKept { waiter, status } => self.on_fences_kept(waiter, status),
                 Mail::Drained { waiter } => self.on_drained(waiter),
                 Mail::LocksKept { waiter, status } => self.on_locks_kept(waiter, status),

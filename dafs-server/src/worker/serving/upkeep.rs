@@ -62,6 +62,7 @@ impl Worker {
         self.end_expired_tokens();
         self.end_overdue_lock_waits();
         self.look_at_local_locks();
+        self.ask_cluster_again();
         self.look_after_lock_turns();
         self.look_after_kept_locks();
         self.look_after_recalls();
@@ -94,6 +95,21 @@ impl Worker {
             self.notice(session, connection, NoticeKind::Draining, "the server is shutting down");
         }
         self.flush_dirty();
+    }
+
+    /// Of a cluster: clients of which nothing is under way any more go on at other servers.
+    pub(crate) fn let_clients_go(&mut self) {
+        if !self.hands_over() {
+            return;
+        }
+        let busy = self.operations.sessions_with_unfinished();
+        let idle = self.sessions.iter().filter(|(key, _)| !busy.contains(key));
+        let idle: Vec<_> = idle.filter_map(|(_, session)| session.presence.connection).collect();
+        for key in idle {
+            if self.connections.find_mut(key).is_some_and(|connection| !connection.wants_flush()) {
+                self.close(key, &"its client goes on at another server of the cluster");
+            }
+        }
     }
 
     /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.
@@ -211,6 +227,8 @@ impl Worker {
             let is_held = matches!(
                 state,
                 WaitsFor::Lock { .. }
+                    | WaitsFor::ClusterLock { .. }
+                    | WaitsFor::Cluster
                     | WaitsFor::Recall { .. }
                     | WaitsFor::LocksKept(_)
                     | WaitsFor::CrossoversKept

@@ -12,12 +12,14 @@ use std::time::Duration;
 use dafs_proto::budget::Charge;
 use dafs_proto::session::{ChainStep, Effect, Moment, PartEffect, ServerSession, fair_target};
 use dafs_proto::transport::OpToken;
-use dafs_proto::wire::{BatchOperation, CHAIN_HANDLE, ClientStatistics, Features, SessionId, Status};
+use dafs_proto::wire::{
+    BatchOperation, CHAIN_HANDLE, ClientStatistics, Features, LockRequest, LockTurn, SessionId, Status,
+};
 use slab::Slab;
 
 use crate::access::ClientIdentity;
 use crate::shared::Subject;
-use crate::storage::{ExportId, NodeId};
+use crate::storage::{ExportId, LockKey, NodeId};
 use crate::worker::flight::Call;
 use crate::worker::ids::{ConnectionKey, SessionKey};
 use crate::worker::sched::CONTENDED_STORAGE_SIZE;
@@ -142,13 +144,27 @@ impl Presence {
     }
 }
 
+/// A lock that a session waits for, without a request in flight, as other servers have it.
+#[derive(Clone, Debug)]
+pub struct ClusterWait {
+    pub(crate) file: LockKey,
+    pub(crate) turn: LockTurn,
+    pub(crate) request: LockRequest,
+    /// The store was asked, and has not answered yet.
+    pub(crate) is_asked: bool,
+}
+
 /// What a session knows of its locks.
 #[derive(Debug)]
 pub struct LockStanding {
     /// Those whose turn has come, of those that it waits for.
     pub(crate) turns: LockTurns,
-    /// Its session before a restart of the server, which had locks.
+    /// Those that it waits for in the cluster's store.
+    pub(crate) cluster_waits: Vec<ClusterWait>,
+    /// Its session before a restart of the server, which had locks; of a cluster, that of a server that is gone.
     pub(crate) before: Option<SessionId>,
+    /// Of a cluster: it opens files and takes locks again that it had in the session before.
+    pub(crate) takes_again: bool,
     /// Whether it is in the file of those who have locks.
     pub(crate) record: LockRecord,
     /// Since when it has none although it is there.
@@ -158,7 +174,14 @@ pub struct LockStanding {
 impl LockStanding {
     /// Of one without locks, with this one before it.
     pub(crate) fn behind(before: Option<SessionId>) -> Self {
-        Self { turns: LockTurns::default(), before, record: LockRecord::None, lockless_since: None }
+        Self {
+            turns: LockTurns::default(),
+            cluster_waits: Vec::new(),
+            before,
+            takes_again: false,
+            record: LockRecord::None,
+            lockless_since: None,
+        }
     }
 }
 

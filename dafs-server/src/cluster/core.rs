@@ -1,0 +1,176 @@
+//! What all parts of a server's place in its cluster have in common: the store, who this server is, its term, and what it saw last.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use dafs_proto::transport::util::lock;
+use dafs_proto::wire::{FenceList, SessionId, Status};
+
+use super::coordination::{Change, Committed, Coordination, CoordinationError, LeaseId, Transaction};
+use super::lock_table::LockTables;
+use super::records::{Keys, ServerNumber};
+use super::settings::ClusterConfig;
+use super::view::View;
+use crate::storage::Root;
+
+/// Called with an answer of the store. It must not block.
+pub(crate) type Tell<T> = Box<dyn FnOnce(T) + Send>;
+
+/// Puts a list of an export into effect: the export's name, the list, and whom to tell when no operation of a client behind it is in
+/// flight.
+pub(crate) type Apply = Box<dyn Fn(&str, FenceList, Tell<()>) + Send + Sync>;
+
+/// What this server has done about fences.
+#[derive(Default)]
+pub(super) struct FenceState {
+    pub(super) apply: OnceLock<Apply>,
+    /// The revision of each export's list that was put into effect last.
+    pub(super) applied: Mutex<HashMap<String, u64>>,
+}
+
+/// A directory that the servers of the cluster export.
+#[derive(Clone)]
+pub(crate) struct SharedExport {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) root: Root,
+    /// Its file system is kept by other hosts.
+    pub(crate) is_remote: bool,
+}
+
+impl SharedExport {
+    /// An export of this directory. Blocks.
+    pub(crate) fn open(name: &str, path: &Path) -> Result<Self, Status> {
+        let root = Root::open(path)?;
+        let is_remote = root.is_remote()?;
+        Ok(Self { name: name.to_owned(), path: path.to_owned(), root, is_remote })
+    }
+}
+
+/// What all threads of this part have.
+pub(super) struct Core {
+    pub(super) store: Arc<dyn Coordination>,
+    pub(super) keys: Keys,
+    pub(super) config: ClusterConfig,
+    /// This server.
+    pub(super) number: ServerNumber,
+    /// Of the cluster, the same at all of its servers.
+    pub(super) cluster: u64,
+    pub(super) exports: Vec<SharedExport>,
+    pub(super) began: Instant,
+    /// Nanoseconds since then at which the term is over; 0 before it has begun.
+    pub(super) until: AtomicU64,
+    /// Since when this server's terms have followed each other, in the same nanoseconds.
+    pub(super) current_since: AtomicU64,
+    /// Another server has taken over what this one had.
+    pub(super) is_lost: AtomicBool,
+    /// It ends: nothing more is begun.
+    pub(super) is_stopping: AtomicBool,
+    /// Wakes threads that wait for the term, or for the end.
+    pub(super) changed: (Mutex<()>, Condvar),
+    /// That of the term, and that of what was seen lately.
+    pub(super) lease: AtomicI64,
+    pub(super) recent_lease: AtomicI64,
+    /// The latest revision of the store that was heard of.
+    pub(super) revision: AtomicU64,
+    pub(super) view: Mutex<View>,
+    /// Sessions of this server, with what proves whose they are, and whether the store has that.
+    pub(super) sessions: Mutex<HashMap<SessionId, (String, bool)>>,
+    pub(super) takeovers: AtomicU64,
+    pub(super) locks: LockTables,
+    pub(super) fences: FenceState,
+    /// Changes that the thread of the term writes next.
+    pub(super) due: Mutex<Vec<Change>>,
+}
+
+impl Core {
+    /// Of a server that has entered a cluster of this id, by this number.
+    pub(super) fn new(
+        store: Arc<dyn Coordination>,
+        (cluster, number): (u64, ServerNumber),
+        config: &ClusterConfig,
+        exports: Vec<SharedExport>,
+    ) -> Self {
+        Self {
+            store,
+            keys: Keys::of(&config.address.name),
+            config: config.clone(),
+            number,
+            cluster,
+            exports,
+            began: Instant::now(),
+            until: AtomicU64::new(0),
+            current_since: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            changed: Default::default(),
+            lease: AtomicI64::new(0),
+            recent_lease: AtomicI64::new(0),
+            revision: AtomicU64::new(0),
+            view: Mutex::default(),
+            sessions: Mutex::default(),
+            takeovers: AtomicU64::new(0),
+            locks: LockTables::default(),
+            fences: FenceState::default(),
+            due: Mutex::default(),
+        }
+    }
+
+    /// Keeps the latest revision that was heard of.
+    pub(super) fn hear(&self, revision: u64) {
+        self.revision.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    pub(super) fn commit(&self, transaction: &Transaction) -> Result<Committed, CoordinationError> {
+        let committed = self.store.commit(transaction)?;
+        self.hear(committed.revision);
+        Ok(committed)
+    }
+
+    /// Has a change written soon. Does not block.
+    pub(super) fn later(&self, change: Change) {
+        lock(&self.due).push(change);
+        self.wake();
+    }
+
+    pub(super) fn recent_lease(&self) -> Option<LeaseId> {
+        Some(self.recent_lease.load(Ordering::Acquire)).filter(|lease| *lease != 0).map(LeaseId)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The term is not over.
+    pub(super) fn is_current(&self) -> bool {
+        self.now() < self.until.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn wake(&self) {
+        drop(lock(&self.changed.0));
+        self.changed.1.notify_all();
+    }
+
+    /// Sleeps for a time, or until something is to be looked at.
+    pub(super) fn rest(&self, time: Duration) {
+        let guard = lock(&self.changed.0);
+        if !self.is_stopping() {
+            drop(self.changed.1.wait_timeout(guard, time));
+        }
+    }
+}
+
+/// Why a request of a client waits or fails, where the store does not answer.
+pub(super) fn status_of(error: &CoordinationError) -> Status {
+    match error {
+        CoordinationError::Refused(_) => Status::IO,
+        CoordinationError::Unreachable(_) | CoordinationError::NoLease => Status::AGAIN,
+    }
+}

@@ -1,0 +1,189 @@
+//! etcd, version 3, by its JSON gateway: HTTP and JSON need no compiler of protocol buffers and no asynchronous runtime, and a server asks
+//! seldom enough that their cost is small beside the store's own.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::coordination::{
+    Change, Committed, Compare, Coordination, CoordinationError, Entry, LeaseId, Transaction,
+};
+
+/// etcd refuses larger requests, bytes; an answer is not longer either, but for reads of many keys.
+const ANSWER_SIZE_MAX: u64 = 64 << 20;
+
+/// A cluster of etcd.
+pub(crate) struct Etcd {
+    agent: ureq::Agent,
+    /// `http://host:port` of each member.
+    members: Vec<String>,
+    /// The one that answered last.
+    current: AtomicUsize,
+}
+
+impl Etcd {
+    /// Of these members, `host:port` each; none is asked yet. A call takes no longer than `time_max` at each.
+    pub(crate) fn new(members: &[String], time_max: Duration) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(time_max))
+            .http_status_as_error(false)
+            .max_idle_connections_per_host(16)
+            .build();
+        let members = members.iter().map(|member| format!("http://{member}")).collect();
+        Self { agent: config.into(), members, current: AtomicUsize::new(0) }
+    }
+
+    fn call(&self, path: &str, body: &Value) -> Result<Value, CoordinationError> {
+        let begin = self.current.load(Ordering::Relaxed);
+        let mut last = CoordinationError::Unreachable("no member is named".into());
+        for step in 0..self.members.len() {
+            let index = (begin + step) % self.members.len();
+            match self.call_member(&self.members[index], path, body) {
+                Err(error @ CoordinationError::Unreachable(_)) => last = error,
+                answer => {
+                    self.current.store(index, Ordering::Relaxed);
+                    return answer;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    fn call_member(&self, member: &str, path: &str, body: &Value) -> Result<Value, CoordinationError> {
+        let unreachable =
+            |error: &dyn std::fmt::Display| CoordinationError::Unreachable(format!("{member}: {error}"));
+        let sent = self.agent.post(format!("{member}{path}")).send(body.to_string().as_bytes());
+        let mut answer = sent.map_err(|error| unreachable(&error))?;
+        let status = answer.status().as_u16();
+        let text = answer.body_mut().with_config().limit(ANSWER_SIZE_MAX).read_to_string();
+        let text = text.map_err(|error| unreachable(&error))?;
+        let value: Value = serde_json::from_str(&text)
+            .map_err(|_| unreachable(&format!("an answer that is no JSON, HTTP status {status}")))?;
+        if status == 200 {
+            return Ok(value);
+        }
+        let words = value["error"].as_str().or(value["message"].as_str()).unwrap_or("no reason given");
+        Err(fault_of(value["code"].as_i64(), words, member))
+    }
+}
+
+/// Codes of gRPC: those of a member that cannot serve now are as if it were not there.
+fn fault_of(code: Option<i64>, words: &str, member: &str) -> CoordinationError {
+    const DEADLINE_EXCEEDED: i64 = 4;
+    const NOT_FOUND: i64 = 5;
+    const UNAVAILABLE: i64 = 14;
+    match code {
+        Some(NOT_FOUND) if words.contains("lease") => CoordinationError::NoLease,
+        Some(DEADLINE_EXCEEDED | UNAVAILABLE) => CoordinationError::Unreachable(format!("{member}: {words}")),
+        _ => CoordinationError::Refused(words.to_owned()),
+    }
+}
+
+fn base64(bytes: impl AsRef<[u8]>) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// The first key behind all that begin so.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        // Prefixes are text, whose bytes are below 255.
+        *last += 1;
+    }
+    end
+}
+
+fn compare_json(compare: &Compare) -> Value {
+    let (key, target, result, number) = match compare {
+        Compare::Absent(key) => (key, "create_revision", "EQUAL", 0),
+        Compare::Present(key) => (key, "create_revision", "GREATER", 0),
+        Compare::At(key, revision) => (key, "mod_revision", "EQUAL", *revision),
+        Compare::NotAfter(key, revision) => (key, "mod_revision", "LESS", revision + 1),
+    };
+    let name = if target == "mod_revision" { "MOD" } else { "CREATE" };
+    json!({"key": base64(key), "target": name, "result": result, target: number.to_string()})
+}
+
+fn change_json(change: &Change) -> Value {
+    match change {
+        Change::Put(key, value, lease) => {
+            let lease = lease.map_or(0, |lease| lease.0).to_string();
+            json!({"request_put": {"key": base64(key), "value": base64(value), "lease": lease}})
+        }
+        Change::Delete(key) => json!({"request_delete_range": {"key": base64(key)}}),
+        Change::DeleteAll(prefix) => {
+            json!({"request_delete_range": {"key": base64(prefix), "range_end": base64(end_of(prefix))}})
+        }
+    }
+}
+
+/// Numbers of 64 bits are text in JSON, and absent where they are 0.
+fn number(value: &Value) -> u64 {
+    value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or(0)
+}
+
+fn revision_of(answer: &Value) -> u64 {
+    number(&answer["header"]["revision"])
+}
+
+fn entries_of(range: &Value) -> Result<Vec<Entry>, CoordinationError> {
+    let strange = || CoordinationError::Refused("an entry that cannot be read".into());
+    let bytes = |value: &Value| match value {
+        Value::Null => Ok(Vec::new()),
+        Value::String(text) => STANDARD.decode(text).map_err(|_| strange()),
+        _ => Err(strange()),
+    };
+    let entry = |kv: &Value| {
+        let key = String::from_utf8(bytes(&kv["key"])?).map_err(|_| strange())?;
+        Ok(Entry { key, value: bytes(&kv["value"])?, revision: number(&kv["mod_revision"]) })
+    };
+    range["kvs"].as_array().into_iter().flatten().map(entry).collect()
+}
+
+impl Coordination for Etcd {
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, CoordinationError> {
+        let reads = transaction.reads.iter().map(|key| json!({"request_range": {"key": base64(key)}}));
+        let body = json!({
+            "compare": transaction.compares.iter().map(compare_json).collect::<Vec<_>>(),
+            "success": transaction.changes.iter().map(change_json).collect::<Vec<_>>(),
+            "failure": reads.collect::<Vec<_>>(),
+        });
+        let answer = self.call("/v3/kv/txn", &body)?;
+        let succeeded = answer["succeeded"].as_bool().unwrap_or(false);
+        let mut found = Vec::new();
+        if !succeeded {
+            for response in answer["responses"].as_array().into_iter().flatten() {
+                found.extend(entries_of(&response["response_range"])?);
+            }
+        }
+        Ok(Committed { succeeded, revision: revision_of(&answer), found })
+    }
+
+    fn read(&self, prefix: &str) -> Result<(Vec<Entry>, u64), CoordinationError> {
+        let body = json!({"key": base64(prefix), "range_end": base64(end_of(prefix))});
+        let answer = self.call("/v3/kv/range", &body)?;
+        Ok((entries_of(&answer)?, revision_of(&answer)))
+    }
+
+    fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError> {
+        let answer = self.call("/v3/lease/grant", &json!({"TTL": time.as_secs().to_string()}))?;
+        let id = answer["ID"].as_str().and_then(|text| text.parse().ok());
+        id.map(LeaseId).ok_or_else(|| CoordinationError::Refused("no lease in its answer".into()))
+    }
+
+    fn renew(&self, lease: LeaseId) -> Result<(), CoordinationError> {
+        let answer = self.call("/v3/lease/keepalive", &json!({"ID": lease.0.to_string()}))?;
+        // A stream of answers, of which there is one; one without a time to live is of a lease that is over.
+        if number(&answer["result"]["TTL"]) == 0 { Err(CoordinationError::NoLease) } else { Ok(()) }
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), CoordinationError> {
+        match self.call("/v3/lease/revoke", &json!({"ID": lease.0.to_string()})) {
+            Ok(_) | Err(CoordinationError::NoLease) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Several servers on one file system. What they must share stands in a coordination store: who serves, what became of sessions, and what
+//! is about to be done that must not be done twice. `spec/design/cluster.md` says what holds.
+//!
+//! - `coordination` is the store as a trait, `etcd` and `memory` are stores, `records` says what stands in one.
+//! - `member` keeps this server's term and sees what becomes of others; `takeover` ends what a server has left behind.
+//! - `intents` writes down what an operation is about to do, and what came of it; `storage` has all operations of clients do so.
+
+mod before;
+mod coordination;
+mod core;
+mod error;
+mod etcd;
+mod fences;
+mod intents;
+mod lock_table;
+mod locks;
+mod member;
+#[cfg(test)]
+mod memory;
+mod records;
+mod settings;
+mod storage;
+mod takeover;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dafs_proto::transport::util::lock;
+use dafs_proto::wire::{FenceList, SessionId, Status};
+
+pub use self::before::Before;
+use self::coordination::{Change, Coordination, Transaction};
+pub(crate) use self::core::SharedExport;
+use self::core::{Apply, Core, Tell, status_of};
+pub use self::error::ClusterError;
+use self::intents::Intents;
+pub use self::lock_table::LockInWay;
+pub(crate) use self::lock_table::{LockWish, Whose};
+pub(crate) use self::member::{MARK, mark_on};
+use self::records::{Keys, ServerNumber, hex, session_of};
+pub use self::settings::{ClusterAddress, ClusterConfig, TERM_MAX_MS, TERM_MIN_MS};
+pub(crate) use self::storage::ClusterStorage;
+use crate::metrics::ClusterState;
+use crate::storage::FileName;
+
+/// A call of the store takes no longer while a server joins.
+const JOIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// This server's place in a cluster.
+pub(crate) struct Cluster {
+    core: Arc<Core>,
+    intents: Intents,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Cluster {
+    /// Joins a cluster with these exports. Others hear of this server by [`Cluster::announce`]. Blocks.
+    pub(crate) fn join(config: &ClusterConfig, exports: Vec<SharedExport>) -> Result<Self, ClusterError> {
+        let members = &config.address.members;
+        let keys = Keys::of(&config.address.name);
+        // Nobody waits for this server yet.
+        let patient = etcd::Etcd::new(members, JOIN_TIME_MAX);
+        let entered = member::enter(&patient, &keys, config, &exports)?;
+        let store = Arc::new(etcd::Etcd::new(members, config.call_time_max()));
+        Ok(Self::entered(store, entered, config, exports))
+    }
+
+    /// A server that has entered a cluster: its id, and the number of the server.
+    fn entered(
+        store: Arc<dyn Coordination>,
+        (cluster, number): (u64, ServerNumber),
+        config: &ClusterConfig,
+        exports: Vec<SharedExport>,
+    ) -> Self {
+        let core = Arc::new(Core::new(store, (cluster, number), config, exports));
+        let intents = Intents::start(&core);
+        Self { core, intents, threads: Mutex::default() }
+    }
+
+    /// Begins the first term: clients may come to these addresses. Blocks.
+    pub(crate) fn announce(&self, addresses: Vec<String>) -> Result<(), ClusterError> {
+        let thread = member::begin(&self.core, addresses)?;
+        lock(&self.threads).push(thread);
+        Ok(())
+    }
+
+    /// A name for a new session.
+    pub(crate) fn session_name(&self, random: u64) -> SessionId {
+        session_of(self.core.number, random)
+    }
+
+    /// A number that is the same at all servers of the cluster, and another for each export.
+    pub(crate) fn verifier(&self, export: usize) -> u64 {
+        let name = self.core.exports.get(export).map_or("", |export| &export.name);
+        let mixed = name
+            .bytes()
+            .fold(self.core.cluster, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        // Losses add to the upper half.
+        mixed & 0xffff_ffff
+    }
+
+    /// Exports that the servers share.
+    pub(crate) fn exports(&self) -> u16 {
+        u16::try_from(self.core.exports.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Data that is not durable would be lost with this server's host, while others go on: so it is made durable at once.
+    pub(crate) fn writes_through(&self, export: usize) -> bool {
+        self.core.exports.get(export).is_none_or(|export| export.is_remote)
+    }
+
+    /// The term, milliseconds.
+    pub(crate) fn term_ms(&self) -> u32 {
+        self.core.config.term_ms
+    }
+
+    /// The term is not over: requests may be answered.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.core.is_current()
+    }
+
+    /// Another server has taken over what this one had.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.core.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Waits until the term is not over, or something else may have to be done, for a time at most. Blocks.
+    pub(crate) fn await_term(&self, time_max: Duration) {
+        let guard = lock(&self.core.changed.0);
+        if !self.is_current() && !self.core.is_stopping() {
+            drop(self.core.changed.1.wait_timeout(guard, time_max));
+        }
+    }
+
+    /// Addresses of the other servers.
+    pub(crate) fn others(&self) -> Vec<String> {
+        lock(&self.core.view).addresses_beside(self.core.number)
+    }
+
+    /// State of the cluster as this server sees it, for metrics.
+    pub(crate) fn state(&self) -> ClusterState {
+        let view = lock(&self.core.view);
+        ClusterState {
+            server: self.core.number.into(),
+            servers: view.live().count() as u64,
+            is_current: self.core.is_current(),
+            takeovers: self.core.takeovers.load(Ordering::Relaxed),
+            intents_pending: self.intents.pending() as u64,
+        }
+    }
+
+    /// A session begins; this proves whose it is.
+    pub(crate) fn open_session(&self, session: SessionId, proof: &[u8]) {
+        lock(&self.core.sessions).insert(session, (hex(proof), false));
+    }
+
+    /// A session has ended: nobody will ask what it did.
+    pub(crate) fn end_session(&self, session: SessionId) {
+        self.end_locks_of(session);
+        if let Some((_, true)) = lock(&self.core.sessions).remove(&session) {
+            let keys = &self.core.keys;
+            let changes = vec![Change::DeleteAll(keys.slots(session)), Change::Delete(keys.session(session))];
+            self.intents.write(changes);
+        }
+    }
+
+    /// What became of a session that this server does not have. Does not block.
+    pub(crate) fn ask_before(&self, session: SessionId, tell: Tell<Before>) {
+        let core = Arc::clone(&self.core);
+        self.intents.run(Box::new(move || {
+            let before = core.before(session).unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot tell what became of a client's session");
+                Before::Elsewhere
+            });
+            tell(before);
+        }));
+    }
+
+    /// Nothing is begun any more. What is under way is finished; then this server is not of the cluster any more, and others need not take
+    /// over. Blocks.
+    pub(crate) fn leave(&self) {
+        self.intents.finish();
+        member::leave(&self.core);
+        self.core.is_stopping.store(true, Ordering::Release);
+        self.core.wake();
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        threads.into_iter().for_each(|thread| {
+            // It has told of what went wrong in it.
+            let _ = thread.join();
+        });
+    }
+}
+
+/// Locks of all servers.
+impl Cluster {
+    /// Asks for a lock, which is not waited for: [`Status::LOCKED`] where it conflicts. Does not block.
+    pub(crate) fn lock_range(&self, wish: LockWish, tell: Tell<Status>) {
+        let core = Arc::clone(&self.core);
+        core.locks.note(wish.session, wish.file);
+        self.intents.run(Box::new(move || tell(core.lock_range(&wish))));
+    }
+
+    /// Gives locks back. Does not block.
+    pub(crate) fn unlock_range(&self, file: FileName, range: Range<u64>, whose: Whose, tell: Tell<Status>) {
+        let core = Arc::clone(&self.core);
+        self.intents.run(Box::new(move || tell(core.unlock_range(file, &range, whose))));
+    }
+
+    /// What is in the way of a lock. Does not block.
+    pub(crate) fn test_lock(&self, wish: LockWish, tell: Tell<Result<Option<LockInWay>, Status>>) {
+        let core = Arc::clone(&self.core);
+        self.intents.run(Box::new(move || tell(core.lock_in_way(&wish))));
+    }
+
+    /// A client has taken all locks again that it held in its session before, which is over: the rest of those is given back.
+    pub(crate) fn end_locks_before(&self, before: SessionId) {
+        let core = Arc::clone(&self.core);
+        self.intents.run(Box::new(move || {
+            if let Err(error) = core.end_locks(Whose::Session(before)) {
+                tracing::warn!(%error, "cannot release locks of a session that is gone; they end with its lease");
+            }
+        }));
+    }
+
+    /// A session has ended, and with it its locks.
+    fn end_locks_of(&self, session: SessionId) {
+        for file in self.core.locks.forget(session) {
+            let tell = |status: Status| {
+                if status != Status::OK {
+                    tracing::warn!(%status, "cannot release a lock of a session that has ended");
+                }
+            };
+            self.unlock_range(file, 0..u64::MAX, Whose::Session(session), Box::new(tell));
+        }
+    }
+}
+
+/// Fences of all servers.
+impl Cluster {
+    /// What puts lists into effect. To be said before [`Cluster::announce`].
+    pub(crate) fn on_fence(&self, apply: Apply) {
+        // The first counts, and there is one.
+        let _ = self.core.fences.apply.set(apply);
+    }
+
+    /// Replaces the list of an export, where it has the sum `before`. Does not block.
+    pub(crate) fn set_fence(
+        &self,
+        export: String,
+        list: FenceList,
+        before: Option<[u8; 32]>,
+        tell: Tell<Status>,
+    ) {
+        let core = Arc::clone(&self.core);
+        self.intents.run(Box::new(move || {
+            let replaced = core.replace_fence(&export, &list, before);
+            tell(replaced.unwrap_or_else(|error| status_of(&error)));
+        }));
+    }
+}
+
+/// Tells a cluster, such as `etcd://host/name`, that the server of this number can write no more, so that others take over from it. Blocks.
+pub fn cut_off(cluster: &str, server: u32) -> Result<(), ClusterError> {
+    let unfit = |problem: String| ClusterError::Unfit { cluster: cluster.to_owned(), problem };
+    let address: ClusterAddress = cluster.parse().map_err(|problem: &str| unfit(problem.to_owned()))?;
+    let store = etcd::Etcd::new(&address.members, Duration::from_secs(5));
+    let keys = Keys::of(&address.name);
+    let (member, key) = (keys.member(server), keys.cut_off(server));
+    let told = store.commit(&Transaction {
+        compares: vec![
+            coordination::Compare::Present(member),
+            coordination::Compare::Absent(keys.live_server(server)),
+        ],
+        changes: vec![Change::Put(key, Vec::new(), None)],
+        reads: Vec::new(),
+    });
+    match told {
+        Ok(committed) if committed.succeeded => Ok(()),
+        Ok(_) => {
+            Err(unfit(format!("server {server} is not one whose term is over and that was not taken over")))
+        }
+        Err(error) => Err(ClusterError::Store { cluster: cluster.to_owned(), error: error.to_string() }),
+    }
+}
