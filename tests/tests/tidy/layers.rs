@@ -36,7 +36,7 @@ pub(crate) const FLOORS: &[(&str, &[&[&str]])] = &[
             &["worker/flight"],
             &["worker/sessions/handles"],
             &["shared"],
-            &["config", "cli", "access"],
+            &["config", "cli", "access", "cluster"],
             &["worker/sched"],
             &[
                 "storage",

@@ -1,0 +1,228 @@
+//! Several servers of one directory, with etcd: clients go on at another server when theirs is killed, stopped or ended, and nothing is
+//! lost or done twice.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod servers;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dafs_client::{LockKind, OpenOptions};
+use dafs_proto::wire::FenceList;
+use dafs_tests::port::Port;
+use servers::{Cluster, FENCE_COMMAND, Server, config};
+
+/// Clients work while something happens to the servers. Returns what they have done.
+fn while_working(
+    cluster: &mut Cluster,
+    clients: usize,
+    happens: impl FnOnce(&mut Cluster),
+) -> Vec<work::Done> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..clients)
+        .map(|client| {
+            let (session, is_over) = (cluster.session(client), Arc::clone(&is_over));
+            std::thread::spawn(move || work::work(&session, client, &is_over))
+        })
+        .collect();
+    happens(cluster);
+    is_over.store(true, Ordering::Release);
+    let done: Vec<work::Done> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    work::check(&cluster.data(), &done);
+    done
+}
+
+/// Waits until servers have said this so many times.
+fn await_words(cluster: &Cluster, words: &str, times: usize) {
+    while cluster.said().matches(words).count() < times {
+        std::thread::yield_now();
+    }
+}
+
+/// So many kills of servers, one after the other; more of them by hand.
+fn kills() -> usize {
+    std::env::var("DAFS_CLUSTER_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4)
+}
+
+// [CLUS-1] [CLUS-2] [CLUS-3] [SESS-152]
+#[test]
+#[ignore = "needs etcd"]
+fn killed_servers_lose_nothing_and_nothing_is_done_twice() {
+    let mut cluster = Cluster::start(3, &["--fence-command", FENCE_COMMAND]);
+    let done = while_working(&mut cluster, 4, |cluster| {
+        for kill in 0..kills() {
+            let number = kill * 7 % 3;
+            cluster.servers[number].kill();
+            await_words(cluster, "took over server=", kill + 1);
+            cluster.servers[number].start_again();
+        }
+    });
+    println!("{done:?}");
+}
+
+// [CLUS-4]
+#[test]
+#[ignore = "needs etcd"]
+fn stopped_server_is_cut_off_and_writes_nothing_more() {
+    let mut cluster = Cluster::start(3, &["--fence-command", FENCE_COMMAND]);
+    while_working(&mut cluster, 3, |cluster| {
+        for stop in 0..2 {
+            cluster.servers[stop].stop();
+            await_words(cluster, "took over server=", stop + 1);
+            // It was killed by the command.
+            cluster.servers[stop].wait();
+            cluster.servers[stop].start_again();
+        }
+    });
+}
+
+// [CLUS-5]
+#[test]
+#[ignore = "needs etcd"]
+fn stopped_server_is_not_taken_over_before_somebody_cuts_it_off() {
+    let mut cluster = Cluster::start(2, &[]);
+    let address = format!("etcd://{}/test", cluster.etcd.member());
+    let cut_off = |number: &str| {
+        let mut command = std::process::Command::new(dafs_tests::program::program());
+        command.args(["cut-off", &address, number]).output().unwrap()
+    };
+    let refused = String::from_utf8(cut_off("1").stderr).unwrap();
+    assert!(refused.contains("server 1 is not one whose term is over"), "{refused}");
+    while_working(&mut cluster, 2, |cluster| {
+        cluster.servers[0].stop();
+        await_words(cluster, "there is no --fence-command", 1);
+        cluster.servers[0].kill();
+        await_words(cluster, "took over server=", 1);
+        cluster.servers[0].start_again();
+        cluster.servers[1].stop();
+        await_words(cluster, "there is no --fence-command", 2);
+        // It could write no more if its host were switched off now.
+        assert!(cut_off("2").status.success());
+        await_words(cluster, "took over server=", 2);
+        // It finds out when it goes on, and ends.
+        cluster.servers[1].go_on();
+        cluster.servers[1].wait();
+        cluster.servers[1].start_again();
+    });
+    assert!(cluster.said().contains("another server has taken over what this one had"));
+}
+
+// [CLUS-6]
+#[test]
+#[ignore = "needs etcd"]
+fn server_that_is_ended_hands_its_clients_over() {
+    let mut cluster = Cluster::start(3, &[]);
+    let done = while_working(&mut cluster, 3, |cluster| {
+        for number in [0, 1, 2, 0] {
+            cluster.servers[number].end();
+            cluster.servers[number].start_again();
+        }
+    });
+    assert!(!cluster.said().contains("the term of another server is over"), "nobody had to take over");
+    println!("{done:?}");
+}
+
+// [CLUS-7] [CLUS-17]
+#[test]
+#[ignore = "needs etcd"]
+fn servers_wait_for_a_store_that_is_away_and_go_on() {
+    let mut cluster = Cluster::start(2, &["--fence-command", FENCE_COMMAND]);
+    while_working(&mut cluster, 3, |cluster| {
+        cluster.etcd.stop();
+        await_words(cluster, "this server's term is over", 2);
+        cluster.etcd.go_on();
+        await_words(cluster, "a new term has begun", 2);
+        cluster.etcd.kill_and_start();
+    });
+    assert!(!cluster.said().contains("taking over"), "both were there");
+}
+
+// [CLUS-8]
+#[test]
+#[ignore = "needs etcd"]
+fn fence_holds_at_every_server() {
+    let mut cluster = Cluster::start(3, &[]);
+    let administrator = cluster.session(0);
+    let fenced = [7; 16];
+    let list = FenceList::of_clients(&[fenced]);
+    administrator.mount("data").unwrap().set_fence_list(&list).unwrap();
+    let enters = |cluster: &Cluster, number: usize| {
+        let config = dafs_client::Config { client_id: Some(fenced), ..config() };
+        let session = dafs_client::Session::connect(cluster.url(number), &config).unwrap();
+        session.mount("data").is_ok()
+    };
+    for number in 0..3 {
+        assert!(!enters(&cluster, number), "at server {number}");
+        let shown = cluster.session(number).mount("data").unwrap().fence_list().unwrap();
+        assert_eq!(shown, list);
+    }
+    // Also at one that starts later.
+    cluster.servers[1].end();
+    cluster.servers[1].start_again();
+    assert!(!enters(&cluster, 1));
+    cluster.session(2).mount("data").unwrap().set_fence_list(&FenceList::default()).unwrap();
+    assert!((0..3).all(|number| enters(&cluster, number)));
+}
+
+// [CLUS-9]
+#[test]
+#[ignore = "needs etcd"]
+fn lock_keeps_out_clients_of_other_servers() {
+    let cluster = Cluster::start(2, &[]);
+    let file = |server: usize| {
+        let export = cluster.session(server).mount("data").unwrap();
+        export.open_with("file", OpenOptions::new().read(true).write(true).create(true)).unwrap()
+    };
+    let (first, second) = (file(0), file(1));
+    first.lock(10..20, LockKind::Exclusive).unwrap();
+    assert!(!second.try_lock(0..11, LockKind::Shared).unwrap());
+    assert!(second.try_lock(0..10, LockKind::Exclusive).unwrap());
+    first.lock(10..20, LockKind::Shared).unwrap();
+    assert!(second.try_lock(15..25, LockKind::Shared).unwrap());
+    assert!(!first.try_lock(10..20, LockKind::Exclusive).unwrap());
+    let waiting = std::thread::spawn(move || {
+        first.lock(0..30, LockKind::Exclusive).unwrap();
+        first
+    });
+    second.unlock(0..10).unwrap();
+    second.unlock(15..25).unwrap();
+    let first = waiting.join().unwrap();
+    assert!(!second.try_lock(29..30, LockKind::Shared).unwrap());
+    drop(first);
+    second.lock(0..30, LockKind::Exclusive).unwrap();
+}
+
+// [CLUS-10] [CLUS-21]
+#[test]
+#[ignore = "needs etcd"]
+fn server_that_does_not_fit_its_cluster_is_refused() {
+    let cluster = Cluster::start(1, &[]);
+    let log = cluster.directory.path().join("refused");
+    let with = |flags: &[String]| {
+        let refused = Server::try_start(flags, &log).err().expect("it starts");
+        std::fs::remove_file(&log).unwrap();
+        refused
+    };
+    let flags = cluster.flags(1, &[]);
+    let replaced = |place: usize, flag: String| {
+        let mut flags = flags.clone();
+        flags[place] = flag;
+        flags
+    };
+    let elsewhere = cluster.directory.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let said = with(&replaced(1, format!("data={}", elsewhere.display())));
+    assert!(said.contains("other servers export another directory as data"), "{said}");
+    let said = with(&replaced(3, format!("etcd://{}/other", cluster.etcd.member())));
+    assert!(said.contains("belongs to the cluster test"), "{said}");
+    let said = with(&replaced(1, "mem=mem:1M".to_owned()));
+    assert!(said.contains("in this server's memory, which no other server has"), "{said}");
+    let nobody = Port::new();
+    let said = with(&replaced(3, format!("etcd://{}/test", nobody.address())));
+    assert!(said.contains("cannot reach the coordination store"), "{said}");
+    // Without the cluster it would undo what the cluster keeps.
+    let said = with(&flags[..2]);
+    assert!(said.contains("belongs to the cluster test"), "{said}");
+}
