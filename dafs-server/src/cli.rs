@@ -95,6 +95,7 @@ pub struct Settings {
     /// file, fences and locks end with the server, and persistent locks are refused. The server does not start with a damaged file.
     #[arg(long, value_name = "FILE")]
     pub state_file: Option<PathBuf>,
+    #[allow(rustdoc::broken_intra_doc_links, reason = "[:PORT] is shown by --help as it is, and is no link")]
     /// Be one of several servers of the same file systems, which share what they must through etcd
     ///
     /// etcd://HOST[:PORT],HOST.../NAME names the servers of etcd and the cluster. All servers of a cluster export the same directories, of

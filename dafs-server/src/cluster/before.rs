@@ -44,6 +44,10 @@ impl Core {
             Some(SlotOutcome { slot, sequence: record.sequence, reply })
         };
         let outcomes = self.store.read(&prefix)?.0.iter().filter_map(outcome).collect();
-        Ok(Before::Ended(proof, outcomes))
+        // All of it is removed together with the word that the server is gone: while that stands, nothing was missing.
+        match self.store.read(&self.keys.gone(server))?.0.is_empty() {
+            true => Ok(Before::Unknown),
+            false => Ok(Before::Ended(proof, outcomes)),
+        }
     }
 }

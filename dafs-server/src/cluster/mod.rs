@@ -163,7 +163,6 @@ impl Cluster {
 
     /// A session has ended: nobody will ask what it did.
     pub(crate) fn end_session(&self, session: SessionId) {
-        self.end_locks_of(session);
         if let Some((_, true)) = lock(&self.core.sessions).remove(&session) {
             let keys = &self.core.keys;
             let changes = vec![Change::DeleteAll(keys.slots(session)), Change::Delete(keys.session(session))];
@@ -229,8 +228,8 @@ impl Cluster {
         }));
     }
 
-    /// A session has ended, and with it its locks.
-    fn end_locks_of(&self, session: SessionId) {
+    /// A session has ended, and this server has given back all that it had locked: so does the store. Does not block.
+    pub(crate) fn end_locks_of(&self, session: SessionId) {
         for file in self.core.locks.forget(session) {
             let tell = |status: Status| {
                 if status != Status::OK {

@@ -32,6 +32,10 @@ pub(crate) struct ClusterStorage {
     waiting: HashMap<OpToken, (Identity, FsOp, u64)>,
     /// They are carried out.
     executing: HashMap<OpToken, Ticket>,
+    /// They change a file that other hosts keep, and are answered when that is durable.
+    to_sync: HashMap<OpToken, (Identity, NodeId)>,
+    /// They are being made durable; what they are answered then.
+    syncing: HashMap<OpToken, FsReply>,
     request: Option<RequestName>,
     client: u64,
     /// What verifiers were at the start: from there on they count losses.
@@ -49,6 +53,8 @@ impl ClusterStorage {
             answers,
             waiting: HashMap::new(),
             executing: HashMap::new(),
+            to_sync: HashMap::new(),
+            syncing: HashMap::new(),
             request: None,
             client: 0,
             verifiers,
@@ -126,14 +132,26 @@ impl ClusterStorage {
         };
         self.executing.insert(token, ticket);
         self.inner.for_client(client);
-        match self.inner.submit(token, &identity, op) {
-            Submitted::Done(result) => Some(self.on_result(token, result)),
-            Submitted::Pending => None,
+        self.submit_below(token, &identity, op)
+    }
+
+    /// The storage below has answered. Returns what the operation is answered, if nothing is left to be done.
+    fn on_result(&mut self, token: OpToken, result: FsResult) -> Option<FsResult> {
+        if let Some(reply) = self.syncing.remove(&token) {
+            return Some(result.map(|_| reply));
+        }
+        match (self.to_sync.remove(&token), result) {
+            (Some((identity, node)), Ok(reply)) => {
+                self.syncing.insert(token, reply);
+                let (offset, len, stability) = (0, 0, Stability::FileSync);
+                self.submit_below(token, &identity, FsOp::Commit { node, offset, len, stability })
+            }
+            (_, result) => Some(self.on_end(token, result)),
         }
     }
 
     /// An operation has ended: what came of it is written down, later than it is answered.
-    fn on_result(&mut self, token: OpToken, result: FsResult) -> FsResult {
+    fn on_end(&mut self, token: OpToken, result: FsResult) -> FsResult {
         let Some(ticket) = self.executing.remove(&token) else { return result };
         let (offset, len) = (ticket.offset, ticket.len);
         let (result, reply) = match result {
@@ -151,6 +169,29 @@ impl ClusterStorage {
         };
         self.cluster.intents.end(ticket, reply);
         result
+    }
+
+    /// What changes a file besides writes, where that has to be made durable at once.
+    fn synced_node(&self, op: &FsOp) -> Option<NodeId> {
+        let node = match op {
+            FsOp::Truncate { node, .. }
+            | FsOp::Allocate { node, .. }
+            | FsOp::Punch { node, .. }
+            | FsOp::CopyRange { node, .. } => *node,
+            _ => return None,
+        };
+        self.writes_through(node.export).then_some(node)
+    }
+
+    /// Gives an operation to the storage below. Returns its result if that is known at once.
+    fn submit_below(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Option<FsResult> {
+        if let Some(node) = self.synced_node(&op) {
+            self.to_sync.insert(token, (identity.clone(), node));
+        }
+        match self.inner.submit(token, identity, op) {
+            Submitted::Done(result) => self.on_result(token, result),
+            Submitted::Pending => None,
+        }
     }
 
     fn stability(&self, node: NodeId, stability: Stability) -> Stability {
@@ -213,7 +254,7 @@ impl Storage for ClusterStorage {
                     }
                     op => op,
                 };
-                self.inner.submit(token, identity, op)
+                self.submit_below(token, identity, op).map_or(Submitted::Pending, Submitted::Done)
             }
         }
     }
@@ -248,8 +289,9 @@ impl Storage for ClusterStorage {
         self.inner.poll(done);
         let mut found: Vec<_> = done.drain(first..).collect();
         for (token, result) in found.drain(..) {
-            let result = self.on_result(token, result);
-            done.push((token, result));
+            if let Some(result) = self.on_result(token, result) {
+                done.push((token, result));
+            }
         }
         if self.answers.wake.lower() {
             let answers = std::mem::take(&mut *lock(&self.answers.answers));

@@ -317,6 +317,7 @@ fn locks_of_a_session_that_is_gone_are_its_clients() {
     assert_eq!(take(1, wish(other, 25..26)), Status::OK, "its client goes on without it");
     assert_eq!(take(1, wish(other, 5..6)), Status::LOCKED);
     servers[1].end_session(next);
+    servers[1].end_locks_of(next);
     // That goes on beside.
     while take(1, wish(other, 5..6)) == Status::LOCKED {}
     let part = |number: u64| wish(other, 100 + 2 * number..101 + 2 * number);

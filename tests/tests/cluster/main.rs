@@ -9,8 +9,8 @@ mod work;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dafs_client::{LockKind, OpenOptions};
-use dafs_proto::wire::FenceList;
+use dafs_client::{LockKind, LockOptions, OpenOptions};
+use dafs_proto::wire::{FenceList, Status};
 use dafs_tests::port::Port;
 use servers::{Cluster, FENCE_COMMAND, Server, config};
 
@@ -41,21 +41,47 @@ fn await_words(cluster: &Cluster, words: &str, times: usize) {
     }
 }
 
-/// So many kills of servers, one after the other; more of them by hand.
-fn kills() -> usize {
-    std::env::var("DAFS_CLUSTER_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(4)
+/// How a server is lost.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    /// It is killed.
+    Killed,
+    /// It stands still, and is killed by the fence command.
+    Stopped,
+    /// It is asked to end.
+    Ended,
+}
+
+/// So many servers are lost, one after the other, as a seed says. More of them, and others, by hand.
+fn losses() -> Vec<(usize, Loss)> {
+    let set = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let (count, mut seed) = (set("DAFS_CLUSTER_LOSSES").unwrap_or(5), set("DAFS_CLUSTER_SEED").unwrap_or(3));
+    println!("DAFS_CLUSTER_LOSSES={count} DAFS_CLUSTER_SEED={seed}");
+    let mut next = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from((seed >> 33) % below).unwrap()
+    };
+    (0..count).map(|_| (next(3), [Loss::Killed, Loss::Stopped, Loss::Ended][next(3)])).collect()
 }
 
 // [CLUS-1] [CLUS-2] [CLUS-3] [SESS-152]
 #[test]
 #[ignore = "needs etcd"]
-fn killed_servers_lose_nothing_and_nothing_is_done_twice() {
+fn lost_servers_lose_nothing_and_nothing_is_done_twice() {
     let mut cluster = Cluster::start(3, &["--fence-command", FENCE_COMMAND]);
     let done = while_working(&mut cluster, 4, |cluster| {
-        for kill in 0..kills() {
-            let number = kill * 7 % 3;
-            cluster.servers[number].kill();
-            await_words(cluster, "took over server=", kill + 1);
+        let mut taken_over = 0;
+        for (number, loss) in losses() {
+            match loss {
+                Loss::Killed => cluster.servers[number].kill(),
+                Loss::Stopped => cluster.servers[number].stop(),
+                Loss::Ended => cluster.servers[number].end(),
+            }
+            if !matches!(loss, Loss::Ended) {
+                taken_over += 1;
+                await_words(cluster, "took over server=", taken_over);
+                cluster.servers[number].wait();
+            }
             cluster.servers[number].start_again();
         }
     });
@@ -192,6 +218,26 @@ fn lock_keeps_out_clients_of_other_servers() {
     assert!(!second.try_lock(29..30, LockKind::Shared).unwrap());
     drop(first);
     second.lock(0..30, LockKind::Exclusive).unwrap();
+}
+
+// [CLUS-12]
+#[test]
+#[ignore = "needs etcd"]
+fn lock_that_needs_one_server_alone_is_refused() {
+    let cluster = Cluster::start(1, &[]);
+    let export = cluster.session(0).mount("data").unwrap();
+    let open =
+        |options: &mut OpenOptions| export.open_with("file", options.read(true).write(true).create(true));
+    let file = open(&mut OpenOptions::new()).unwrap();
+    let mandatory = LockOptions { mandatory: true, ..LockOptions::default() };
+    let persistent = LockOptions { persistent: true, ..LockOptions::default() };
+    for options in [mandatory, persistent] {
+        let refused = file.lock_with(0..1, LockKind::Exclusive, options).unwrap_err();
+        assert_eq!(refused.status(), Some(Status::NOT_SUPPORTED));
+    }
+    let denies = open(OpenOptions::new().deny_write(true)).unwrap_err();
+    assert_eq!(denies.status(), Some(Status::NOT_SUPPORTED));
+    file.lock(0..1, LockKind::Exclusive).unwrap();
 }
 
 // [CLUS-10] [CLUS-21]

@@ -15,7 +15,7 @@ use crate::shared::locks::{Claim, Held, Lasting, Owner};
 use crate::shared::mail::{ClusterLocked, Mail};
 use crate::storage::{FileName, LockKey};
 use crate::worker::flight::Call;
-use crate::worker::flight::answer::{Answer, Problem, Served};
+use crate::worker::flight::answer::{Problem, Served};
 use crate::worker::flight::token;
 use crate::worker::ids::SessionKey;
 use crate::worker::operations::{Operation, WaitsFor};
@@ -115,36 +115,36 @@ impl Worker {
                 return;
             }
         }
+        let held = self.held_of(&call, &request, Lasting::No);
+        let here = match &held {
+            Ok((held, _)) if status == Status::OK && !is_over => self.hold_here(file, &request, *held),
+            _ => Ok(()),
+        };
+        if let (Ok((held, _)), Err(_)) = (&held, here) {
+            self.give_back_to_cluster(file, request.range(), held);
+            if here == Err(Status::LOCKED) && request.flags.contains(LockFlags::WAIT) {
+                // A session that has ended has it here for a moment longer than in the store.
+                if let WaitsFor::ClusterLock { is_asked, .. } = &mut self.operations[index].state {
+                    *is_asked = false;
+                }
+                return;
+            }
+        }
         self.unpark(index);
         self.connections.mark_dirty(call.connection);
-        let held = self.held_of(&call, &request, Lasting::No);
-        let Ok((held, awaits)) = held else {
-            return self.reply_status(&call, Status::NO_SESSION);
-        };
-        if status != Status::OK {
-            let status = if call.has_expired(self.now) && status == Status::LOCKED {
+        let status = match (status, here, is_over) {
+            (Status::LOCKED, ..) if call.has_expired(self.now) => Status::TIMED_OUT,
+            (Status::OK, _, true) => {
+                held.iter().for_each(|(held, _)| self.give_back_to_cluster(file, request.range(), held));
                 Status::TIMED_OUT
-            } else {
-                status
-            };
-            return self.reply_status(&call, status);
-        }
-        if is_over {
-            self.give_back_to_cluster(file, request.range(), &held);
-            return self.reply_status(&call, Status::TIMED_OUT);
-        }
-        match self.hold_here(file, &request, held) {
-            Ok(()) => {
-                if awaits {
-                    self.claim_lock_turn(&call, &request);
-                }
-                self.reply(&call, Status::OK, Answer::default());
             }
-            Err(status) => {
-                self.give_back_to_cluster(file, request.range(), &held);
-                self.reply_status(&call, status);
-            }
+            (Status::OK, Err(status), _) => status,
+            (status, ..) => status,
+        };
+        if status == Status::OK && held.is_ok_and(|(_, awaits)| awaits) {
+            self.claim_lock_turn(&call, &request);
         }
+        self.reply_status(&call, status);
     }
 
     /// The table of this server has what the store has granted.

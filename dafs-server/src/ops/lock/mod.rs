@@ -276,7 +276,12 @@ impl Worker {
         let Some(session) = self.sessions.unlocking() else { return self.lifetime.serves_after_restart() };
         match self.shared.locks.with(|table| table.end_some_of(session)) {
             Some(freed) => self.tell_of_freed(freed),
-            None => self.sessions.unlocked(),
+            None => {
+                self.sessions.unlocked();
+                if let Some(cluster) = &self.shared.cluster {
+                    cluster.end_locks_of(session);
+                }
+            }
         }
         self.lifetime.serves_after_restart() || self.sessions.unlocking().is_some()
     }

@@ -66,7 +66,10 @@ impl Worker {
             Ok(payload) => self.answer_handshake(key, header, Status::OK, &payload),
             Err(ServerRefusal::Fault(fault)) => self.end_for_fault(key, fault),
             Err(ServerRefusal::Status(status)) => {
-                self.note_refusal(key, status);
+                // In a cluster clients ask for sessions again and again whose server is not taken over yet.
+                if status != Status::AGAIN || self.shared.cluster.is_none() {
+                    self.note_refusal(key, status);
+                }
                 self.answer_handshake(key, header, status, &[]);
                 if let Some(connection) = self.connections.find_mut(key) {
                     // The peer learns the status if it still listens; the connection ends either way.
