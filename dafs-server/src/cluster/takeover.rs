@@ -325,6 +325,11 @@ fn judge_rename(export: &SharedExport, from: &NameAt, to: &NameAt) -> Result<Ver
     Ok(match (export.root.look_again(&from)?, export.root.look_again(&to)?) {
         (Some(first), Some(second)) if first == from.found && second == to.found => Verdict::NotDone,
         (Some(first), Some(second)) if first != from.found && second == from.found => done(0, &[]),
+        // Where the file system cannot rename so, the new name is given first: the old one was still to go.
+        (Some(first), Some(second)) if first == from.found && second == from.found && to.found.is_none() => {
+            export.root.remove_name(&from)?;
+            done(0, &[])
+        }
         _ => Verdict::Unknown,
     })
 }

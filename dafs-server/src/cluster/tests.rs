@@ -205,6 +205,10 @@ fn name_that_was_to_be_moved_is_judged_by_both_places() {
     begin();
     assert_eq!(judged(&tree, rename(), |_| fs::remove_file(&from).unwrap()), Verdict::Unknown);
     begin();
+    fs::remove_file(&to).unwrap();
+    let half = judged(&tree, rename(), |_| fs::hard_link(&from, &to).unwrap());
+    assert!(is_done(&half) && to.exists() && !from.exists(), "the rest of it is done");
+    begin();
     assert_eq!(judged(&tree, exchange(), |_| fs::rename(&from, &to).unwrap()), Verdict::Unknown);
     begin();
     fs::remove_file(&to).unwrap();

@@ -132,7 +132,7 @@ fn stopped_server_is_not_taken_over_before_somebody_cuts_it_off() {
         cluster.servers[1].wait();
         cluster.servers[1].start_again();
     });
-    assert!(cluster.said().contains("another server has taken over what this one had"));
+    assert!(cluster.said().contains("another server of the cluster has taken over"));
 }
 
 // [CLUS-6]

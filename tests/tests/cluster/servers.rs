@@ -189,6 +189,17 @@ pub(crate) struct Cluster {
     pub(crate) servers: Vec<Server>,
     pub(crate) etcd: Etcd,
     pub(crate) directory: tempfile::TempDir,
+    mounts: Vec<PathBuf>,
+    /// In the first of the mounts.
+    made: Option<tempfile::TempDir>,
+}
+
+/// Where one file system is mounted several times, as on several hosts: `DAFS_CLUSTER_MOUNTS`, separated by colons. Each server exports
+/// the same directory of it by another of these. Without, all share a temporary directory.
+fn mounts() -> Vec<PathBuf> {
+    std::env::var_os("DAFS_CLUSTER_MOUNTS")
+        .map(|mounts| std::env::split_paths(&mounts).collect())
+        .unwrap_or_default()
 }
 
 /// The command that cuts a server off: it ends, and what it has under way with it.
@@ -199,8 +210,10 @@ impl Cluster {
     pub(crate) fn start(count: usize, more: &[&str]) -> Self {
         let etcd = Etcd::start();
         let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("data")).unwrap();
-        let mut cluster = Self { servers: Vec::new(), etcd, directory };
+        let mounts = mounts();
+        let made = mounts.first().map(|mount| tempfile::tempdir_in(mount).unwrap());
+        let mut cluster = Self { servers: Vec::new(), etcd, directory, mounts, made };
+        std::fs::create_dir(cluster.data()).unwrap();
         for number in 0..count {
             let flags = cluster.flags(number, more);
             let log = cluster.directory.path().join(format!("log-{number}"));
@@ -213,7 +226,7 @@ impl Cluster {
     pub(crate) fn flags(&self, number: usize, more: &[&str]) -> Vec<String> {
         let mut flags = vec![
             "--export".to_owned(),
-            format!("data={}", self.data().display()),
+            format!("data={}", self.data_of(number).display()),
             "--cluster".to_owned(),
             format!("etcd://{}/test", self.etcd.member()),
             "--server-name".to_owned(),
@@ -226,7 +239,16 @@ impl Cluster {
     }
 
     pub(crate) fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.data_of(0)
+    }
+
+    /// The directory, as the host of a server sees it.
+    fn data_of(&self, number: usize) -> PathBuf {
+        let base = match &self.made {
+            None => self.directory.path().to_owned(),
+            Some(made) => self.mounts[number % self.mounts.len()].join(made.path().file_name().unwrap()),
+        };
+        base.join("data")
     }
 
     /// The address that names all servers, from this one on.

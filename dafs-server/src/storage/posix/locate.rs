@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dafs_proto::wire::{Attributes, Status};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 
 use super::super::SharedFile;
 use super::super::paths::split_last;
 use super::Node;
 use super::class::is_local;
-use super::sys::{self, FdPath};
+use super::sys::{self, FdPath, retry};
 
 /// What tells a file from others of its file system, on every host: its number and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,6 +84,12 @@ impl Root {
     pub(crate) fn attributes(&self, place: &Place) -> Result<Attributes, Status> {
         let named = self.open_below(&place.path(), OFlags::PATH | OFlags::NOFOLLOW)?;
         Ok(sys::fstat(named.as_fd())?)
+    }
+
+    /// Takes the name of a place away from what is no directory.
+    pub(crate) fn remove_name(&self, place: &Place) -> Result<(), Status> {
+        let parent = self.open_below(&place.parent_path, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(retry(|| rustix::fs::unlinkat(&parent, &place.name[..], AtFlags::empty()))?)
     }
 
     /// What has the name of a place now; `None` where its directory is not there any more.

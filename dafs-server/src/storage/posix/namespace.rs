@@ -87,7 +87,12 @@ pub(super) fn change(
             if flags.is_empty() {
                 scope.check_frees_little(to_parent.as_fd(), to_name)?;
             }
-            retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags))?;
+            match retry(|| fs::renameat_with(&from_parent, from_name, &to_parent, to_name, flags)) {
+                Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE && !node.class.local => {
+                    move_name((from_parent.as_fd(), from_name), (to_parent.as_fd(), to_name))?;
+                }
+                renamed => renamed?,
+            }
             Ok(FsReply::Done)
         }
         FsOp::Link { from, to, replace } => {
@@ -110,6 +115,20 @@ pub(super) fn change(
         }
         _ => Err(Status::INVALID),
     }
+}
+
+/// Renames what is no directory, where the file system cannot keep a name from being replaced: a further name never replaces one.
+fn move_name(from: (BorrowedFd<'_>, &[u8]), to: (BorrowedFd<'_>, &[u8])) -> Result<(), Status> {
+    match sys::statx(to.0, to.1) {
+        Ok(_) => return Err(Status::EXISTS),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    if sys::statx(from.0, from.1)?.kind == FileKind::Directory {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    retry(|| fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty()))?;
+    Ok(retry(|| fs::unlinkat(from.0, from.1, AtFlags::empty()))?)
 }
 
 fn make_node(
