@@ -19,11 +19,14 @@ impl Lease {
         let file = File::options().read(true).write(true).open(path).unwrap();
         // A signal that nobody minds.
         // SAFETY: no memory is passed.
-        let taken = unsafe {
-            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
-                && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
-        };
-        assert!(taken, "{}", std::io::Error::last_os_error());
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) }, 0);
+        // A child of another test has the file open until it executes its program, and a thread until it has closed it.
+        // SAFETY: as above.
+        while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } != 0 {
+            let error = std::io::Error::last_os_error();
+            assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
+            std::thread::yield_now();
+        }
         Self(file)
     }
 
