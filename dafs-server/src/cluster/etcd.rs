@@ -72,12 +72,15 @@ impl Etcd {
 
 /// Codes of gRPC: those of a member that cannot serve now are as if it were not there.
 fn fault_of(code: Option<i64>, words: &str, member: &str) -> CoordinationError {
+    const CANCELLED: i64 = 1;
     const DEADLINE_EXCEEDED: i64 = 4;
     const NOT_FOUND: i64 = 5;
     const UNAVAILABLE: i64 = 14;
     match code {
         Some(NOT_FOUND) if words.contains("lease") => CoordinationError::NoLease,
-        Some(DEADLINE_EXCEEDED | UNAVAILABLE) => CoordinationError::Unreachable(format!("{member}: {words}")),
+        Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE) => {
+            CoordinationError::Unreachable(format!("{member}: {words}"))
+        }
         _ => CoordinationError::Refused(words.to_owned()),
     }
 }

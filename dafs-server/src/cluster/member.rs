@@ -365,6 +365,11 @@ fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
 pub(super) fn leave(core: &Core) {
     let keys = &core.keys;
     let number = core.number;
+    // Of an attempt that the store has not answered something may stand there.
+    if let Err(error) = takeover::clear_pending(core, number, &Compare::Present(keys.member(number))) {
+        tracing::warn!(%error, "cannot look for what this server kept others from");
+        return;
+    }
     let left = core.commit(&Transaction {
         compares: vec![Compare::Present(keys.member(number)), Compare::Absent(keys.takeover(number))],
         changes: vec![

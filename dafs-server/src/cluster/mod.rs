@@ -186,7 +186,14 @@ impl Cluster {
     /// over. Blocks.
     pub(crate) fn leave(&self) {
         self.intents.finish();
-        member::leave(&self.core);
+        match self.intents.pending() {
+            0 => member::leave(&self.core),
+            // It may still be carried out, and nobody else may begin it before that is known.
+            operations => tracing::error!(
+                operations,
+                "some operations have not ended: another server takes over once this one cannot write any more"
+            ),
+        }
         self.core.is_stopping.store(true, Ordering::Release);
         self.core.wake();
         let threads = std::mem::take(&mut *lock(&self.threads));

@@ -212,6 +212,15 @@ fn settle(core: &Core, server: ServerNumber, is_own: &Compare) -> Result<(), Coo
         };
         commit_owned(core, is_own, vec![change])?;
     }
+    clear_pending(core, server, is_own)
+}
+
+/// Lets others change what operations of a server kept them from.
+pub(super) fn clear_pending(
+    core: &Core,
+    server: ServerNumber,
+    is_own: &Compare,
+) -> Result<(), CoordinationError> {
     let (pending, revision) = core.store.read(&core.keys.all_pending())?;
     core.hear(revision);
     let slots = core.keys.server_slots(server);

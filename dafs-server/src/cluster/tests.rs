@@ -352,6 +352,25 @@ fn session_of_another_server_is_elsewhere_until_that_is_gone() {
     assert_eq!(asked(session_of(1000, 7)), Before::Unknown);
 }
 
+// [CLUS-6]
+#[test]
+fn server_leaves_once_nothing_of_it_is_under_way() {
+    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let [busy, idle, other] = [(); 3].map(|()| server(&store, &tree));
+    let sessions = [&busy, &idle].map(|server| open_session(server, 1));
+    intend(&busy, sessions[0], 0, What::Make(tree.named("new"))).unwrap();
+    // Of an attempt that was not answered.
+    let parent = tree.export().root.name().unwrap();
+    let stale = idle.core.keys.pending(&records::Object::Name(parent, b"stale".to_vec()));
+    let owner = idle.core.keys.slot(sessions[1], 0).into_bytes();
+    let changes = vec![Change::Put(stale.clone(), owner, None)];
+    store.commit(&Transaction { changes, ..Transaction::default() }).unwrap();
+    [&busy, &idle].map(Cluster::leave);
+    let before = sessions.map(|session| ask(|tell| other.ask_before(session, tell)));
+    assert_eq!(before, [Before::Elsewhere, Before::Ended(None, Vec::new())]);
+    assert!(store.read(&stale).unwrap().0.is_empty());
+}
+
 // [CLUS-10]
 #[test]
 fn store_of_a_later_form_is_refused_and_nothing_is_written() {
