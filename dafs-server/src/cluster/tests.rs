@@ -365,7 +365,7 @@ fn server_leaves_once_nothing_of_it_is_under_way() {
     let owner = idle.core.keys.slot(sessions[1], 0).into_bytes();
     let changes = vec![Change::Put(stale.clone(), owner, None)];
     store.commit(&Transaction { changes, ..Transaction::default() }).unwrap();
-    [&busy, &idle].map(Cluster::leave);
+    [&busy, &idle].into_iter().for_each(Cluster::leave);
     let before = sessions.map(|session| ask(|tell| other.ask_before(session, tell)));
     assert_eq!(before, [Before::Elsewhere, Before::Ended(None, Vec::new())]);
     assert!(store.read(&stale).unwrap().0.is_empty());
