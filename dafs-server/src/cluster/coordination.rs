@@ -7,16 +7,18 @@ use thiserror::Error;
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) value: Vec<u8>,
+pub struct Entry {
+    /// Its name.
+    pub key: String,
+    /// What stands there.
+    pub value: Vec<u8>,
     /// The store's revision in which it was written last.
-    pub(crate) revision: u64,
+    pub revision: u64,
 }
 
 /// What must be so for a transaction to happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Compare {
+pub enum Compare {
     /// There is no such key.
     Absent(String),
     /// There is one.
@@ -29,11 +31,11 @@ pub(crate) enum Compare {
 
 /// Names a lease of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseId(pub(crate) i64);
+pub struct LeaseId(pub i64);
 
 /// A change of a key. A transaction names no key twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
     /// Written; with a lease it goes when that ends.
     Put(String, Vec<u8>, Option<LeaseId>),
     /// Removed, where it is there.
@@ -44,27 +46,29 @@ pub(crate) enum Change {
 
 /// All of the changes are made, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Transaction {
-    pub(crate) compares: Vec<Compare>,
-    pub(crate) changes: Vec<Change>,
+pub struct Transaction {
+    /// All of these must hold.
+    pub compares: Vec<Compare>,
+    /// What is done then.
+    pub changes: Vec<Change>,
     /// Keys that are read where a comparison fails.
-    pub(crate) reads: Vec<String>,
+    pub reads: Vec<String>,
 }
 
 /// What came of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Committed {
+pub struct Committed {
     /// The changes were made.
-    pub(crate) succeeded: bool,
+    pub succeeded: bool,
     /// The store's revision after it.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// Of [`Transaction::reads`], those that are there. Empty after success.
-    pub(crate) found: Vec<Entry>,
+    pub found: Vec<Entry>,
 }
 
 /// Why the store has not answered, or not as asked.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub(crate) enum CoordinationError {
+pub enum CoordinationError {
     /// It could not be reached, or said nothing in time. What was asked may have been done.
     #[error("cannot reach the coordination store: {0}")]
     Unreachable(String),
@@ -77,7 +81,7 @@ pub(crate) enum CoordinationError {
 }
 
 /// Such a store. Transactions are linearizable: each sees all that were answered before it began.
-pub(crate) trait Coordination: Send + Sync {
+pub trait Coordination: Send + Sync {
     /// Carries a transaction out.
     fn commit(&self, transaction: &Transaction) -> Result<Committed, CoordinationError>;
 

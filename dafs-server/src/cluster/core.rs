@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{FenceList, SessionId, Status};
 
 use super::coordination::{Change, Committed, Coordination, CoordinationError, LeaseId, Transaction};
+use super::host::{EventCount, Host};
 use super::lock_table::LockTables;
 use super::records::{Keys, ServerNumber};
 use super::settings::ClusterConfig;
@@ -22,6 +23,9 @@ pub(crate) type Tell<T> = Box<dyn FnOnce(T) + Send>;
 /// Puts a list of an export into effect: the export's name, the list, and whom to tell when no operation of a client behind it is in
 /// flight.
 pub(crate) type Apply = Box<dyn Fn(&str, FenceList, Tell<()>) + Send + Sync>;
+
+/// The coordination store, and the host.
+pub type Surroundings = (Arc<dyn Coordination>, Arc<dyn Host>);
 
 /// What this server has done about fences.
 #[derive(Default)]
@@ -53,6 +57,7 @@ impl SharedExport {
 /// What all threads of this part have.
 pub(super) struct Core {
     pub(super) store: Arc<dyn Coordination>,
+    pub(super) host: Arc<dyn Host>,
     pub(super) keys: Keys,
     pub(super) config: ClusterConfig,
     /// This server.
@@ -60,17 +65,16 @@ pub(super) struct Core {
     /// Of the cluster, the same at all of its servers.
     pub(super) cluster: u64,
     pub(super) exports: Vec<SharedExport>,
-    pub(super) began: Instant,
-    /// Nanoseconds since then at which the term is over; 0 before it has begun.
+    /// Nanoseconds of the host's time at which the term is over; 0 before it has begun.
     pub(super) until: AtomicU64,
-    /// Since when this server's terms have followed each other, in the same nanoseconds.
+    /// Since when this server's terms have followed each other, in the same time.
     pub(super) current_since: AtomicU64,
     /// Another server has taken over what this one had.
     pub(super) is_lost: AtomicBool,
     /// It ends: nothing more is begun.
     pub(super) is_stopping: AtomicBool,
     /// Wakes threads that wait for the term, or for the end.
-    pub(super) changed: (Mutex<()>, Condvar),
+    pub(super) changed: Arc<dyn EventCount>,
     /// That of the term, and that of what was seen lately.
     pub(super) lease: AtomicI64,
     pub(super) recent_lease: AtomicI64,
@@ -89,24 +93,25 @@ pub(super) struct Core {
 impl Core {
     /// Of a server that has entered a cluster of this id, by this number.
     pub(super) fn new(
-        store: Arc<dyn Coordination>,
+        (store, host): Surroundings,
         (cluster, number): (u64, ServerNumber),
         config: &ClusterConfig,
         exports: Vec<SharedExport>,
     ) -> Self {
+        let changed = host.event_count();
         Self {
             store,
+            host,
             keys: Keys::of(&config.address.name),
             config: config.clone(),
             number,
             cluster,
             exports,
-            began: Instant::now(),
             until: AtomicU64::new(0),
             current_since: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
-            changed: Default::default(),
+            changed,
             lease: AtomicI64::new(0),
             recent_lease: AtomicI64::new(0),
             revision: AtomicU64::new(0),
@@ -141,7 +146,7 @@ impl Core {
     }
 
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from(self.host.now().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The term is not over.
@@ -154,15 +159,14 @@ impl Core {
     }
 
     pub(super) fn wake(&self) {
-        drop(lock(&self.changed.0));
-        self.changed.1.notify_all();
+        self.changed.advance();
     }
 
     /// Sleeps for a time, or until something is to be looked at.
     pub(super) fn rest(&self, time: Duration) {
-        let guard = lock(&self.changed.0);
+        let seen = self.changed.read();
         if !self.is_stopping() {
-            drop(self.changed.1.wait_timeout(guard, time));
+            self.changed.wait(seen, time);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! effect, or can write no more.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{FenceList, Status, encode_message_pack};
@@ -58,7 +58,7 @@ impl Core {
 
     /// Waits until all servers have this list, or a later one.
     fn await_fence(&self, export: &str, revision: u64) -> Result<Status, CoordinationError> {
-        let until = Instant::now() + TERMS_MAX * self.config.term();
+        let until = self.host.now() + TERMS_MAX * self.config.term();
         loop {
             let (entries, heard) = self.store.read(&self.keys.live())?;
             self.hear(heard);
@@ -72,7 +72,7 @@ impl Core {
             if self.keys.members_in(&entries).all(applied) {
                 return Ok(Status::OK);
             }
-            if Instant::now() >= until {
+            if self.host.now() >= until {
                 tracing::error!(
                     export,
                     "a server of the cluster has not put a fence list into effect, and was not cut off"

@@ -6,9 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dafs_proto::transport::MemoryRef;
 use dafs_proto::transport::util::lock;
@@ -17,6 +16,8 @@ use sha2::{Digest, Sha256};
 
 use super::coordination::{Change, Compare, CoordinationError, Entry, Transaction};
 use super::core::{Core, Tell, status_of};
+use super::host::Join;
+use super::queue::{Found, Queue};
 use super::records::{Intent, NameAt, Object, OpenAt, Reply, SlotRecord, encode, hex};
 use crate::storage::{RequestName, SharedFile};
 
@@ -29,6 +30,8 @@ const WAIT_MIN: Duration = Duration::from_millis(2);
 const WAIT_MAX: Duration = Duration::from_millis(50);
 /// Between two attempts to reach the store.
 const STORE_RETRY: Duration = Duration::from_millis(100);
+/// A thread without work looks again after this.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -101,7 +104,8 @@ impl Ticket {
 enum Ending {
     Ticket(Ticket, Option<Reply>),
     Changes(Vec<Change>),
-    Later(Instant, Wish),
+    /// At this time of the host.
+    Later(Duration, Wish),
     Stop,
 }
 
@@ -120,8 +124,8 @@ struct Busy(HashMap<Kept, VecDeque<Wish>>);
 
 struct Shared {
     core: Arc<Core>,
-    jobs: Sender<Job>,
-    endings: Sender<Ending>,
+    jobs: Arc<Queue<Job>>,
+    endings: Queue<Ending>,
     busy: Mutex<Busy>,
     pending: AtomicUsize,
 }
@@ -129,43 +133,39 @@ struct Shared {
 /// See the module.
 pub(super) struct Intents {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    /// The thread that writes what came of operations.
+    last: Mutex<Option<Join>>,
 }
 
 impl Intents {
     /// Starts the threads.
     pub(super) fn start(core: &Arc<Core>) -> Self {
-        let (jobs, to_do) = channel::<Job>();
-        let (endings, ended) = channel();
-        let pending = AtomicUsize::new(0);
-        let shared =
-            Arc::new(Shared { core: Arc::clone(core), jobs, endings, busy: Mutex::default(), pending });
-        let to_do = Arc::new(Mutex::new(to_do));
-        let mut threads = Vec::new();
+        let host = Arc::clone(&core.host);
+        let (jobs, endings) = (Arc::new(Queue::<Job>::new(&*host)), Queue::new(&*host));
         for _ in 0..THREADS {
-            let to_do = Arc::clone(&to_do);
+            let jobs = Arc::clone(&jobs);
             let work = move || {
                 loop {
-                    let job = lock(&to_do).recv();
-                    match job {
-                        Ok(job) => job(),
-                        Err(_) => return,
+                    match jobs.pop(IDLE_MAX) {
+                        Found::Item(job) => job(),
+                        Found::Nothing => {}
+                        Found::Closed => return,
                     }
                 }
             };
             // Without a single one nothing is answered that needs the store; the others do.
-            threads.extend(std::thread::Builder::new().name("dafs-intents".into()).spawn(work).ok());
+            drop(host.spawn("dafs-intents", Box::new(work)));
         }
+        let (core, pending) = (Arc::clone(core), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { core, jobs, endings, busy: Mutex::default(), pending });
         let own = Arc::clone(&shared);
-        let end = move || end_all(&own, &ended);
-        threads.extend(std::thread::Builder::new().name("dafs-endings".into()).spawn(end).ok());
-        Self { shared, threads: Mutex::new(threads) }
+        let last = host.spawn("dafs-endings", Box::new(move || end_all(&own))).ok();
+        Self { shared, last: Mutex::new(last) }
     }
 
     /// Has a thread do this.
     pub(super) fn run(&self, job: Job) {
-        // The threads are there as long as this.
-        let _ = self.shared.jobs.send(job);
+        self.shared.jobs.push(job);
     }
 
     /// Has an operation's intent written; its teller hears when it may begin. Does not block.
@@ -176,12 +176,12 @@ impl Intents {
 
     /// An operation has ended, with this reply; `None`: it has had no effect. Does not block.
     pub(super) fn end(&self, ticket: Ticket, reply: Option<Reply>) {
-        let _ = self.shared.endings.send(Ending::Ticket(ticket, reply));
+        self.shared.endings.push(Ending::Ticket(ticket, reply));
     }
 
     /// Has these changes written, as soon as that is possible.
     pub(super) fn write(&self, changes: Vec<Change>) {
-        let _ = self.shared.endings.send(Ending::Changes(changes));
+        self.shared.endings.push(Ending::Changes(changes));
     }
 
     /// Operations that have begun, or want to.
@@ -191,19 +191,23 @@ impl Intents {
 
     /// Writes what has ended. Nothing begins afterwards. Blocks.
     pub(super) fn finish(&self) {
-        let _ = self.shared.endings.send(Ending::Stop);
-        if let Some(last) = lock(&self.threads).pop() {
-            // It has told of what went wrong in it.
-            let _ = last.join();
+        self.shared.endings.push(Ending::Stop);
+        if let Some(join) = lock(&self.last).take() {
+            join();
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.jobs.close();
     }
 }
 
 impl Shared {
     fn try_later(this: &Arc<Self>, wish: Wish) {
         let own = Arc::clone(this);
-        // The threads are there as long as this.
-        let _ = this.jobs.send(Box::new(move || Self::attempt(&own, wish)));
+        this.jobs.push(Box::new(move || Self::attempt(&own, wish)));
     }
 
     /// Writes an intent, if nothing is in the way.
@@ -237,7 +241,7 @@ impl Shared {
                 let wish = Wish { waited, ..wish };
                 match waited.is_zero() {
                     true => Self::try_later(this, wish),
-                    false => drop(this.endings.send(Ending::Later(Instant::now() + waited, wish))),
+                    false => this.endings.push(Ending::Later(this.core.host.now() + waited, wish)),
                 }
             }
             Err(error) => {
@@ -367,20 +371,21 @@ fn sum_of(data: &[MemoryRef]) -> String {
 }
 
 /// The thread that writes what came of operations, and lets those try again that waited.
-fn end_all(shared: &Arc<Shared>, ended: &Receiver<Ending>) {
-    let mut later: BTreeMap<(Instant, u64), Wish> = BTreeMap::new();
+fn end_all(shared: &Arc<Shared>) {
+    let ended = &shared.endings;
+    let mut later: BTreeMap<(Duration, u64), Wish> = BTreeMap::new();
     let mut number = 0;
     let mut is_last = false;
     while !is_last {
-        let now = Instant::now();
+        let now = shared.core.host.now();
         while let Some(entry) = later.first_entry().filter(|entry| entry.key().0 <= now) {
             Shared::try_later(shared, entry.remove());
         }
-        let rest = later.first_key_value().map_or(Duration::from_secs(3600), |((at, _), _)| *at - now);
-        let first = match ended.recv_timeout(rest) {
-            Ok(first) => first,
-            Err(RecvTimeoutError::Timeout) => continue,
-            Err(RecvTimeoutError::Disconnected) => return,
+        let rest = later.first_key_value().map_or(IDLE_MAX, |((at, _), _)| *at - now);
+        let first = match ended.pop(rest) {
+            Found::Item(first) => first,
+            Found::Nothing => continue,
+            Found::Closed => return,
         };
         let (mut changes, mut freed, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let mut next = Some(first);
@@ -400,13 +405,14 @@ fn end_all(shared: &Arc<Shared>, ended: &Receiver<Ending>) {
             }
             // Of what comes later some may be about the same keys.
             if changes.len() < CHANGES_MAX && alone.is_empty() {
-                next = ended.try_recv().ok();
+                next = ended.try_pop();
             }
         }
         write_all(&shared.core, changes);
         alone.into_iter().for_each(|changes| write_all(&shared.core, changes));
         Shared::vacate(shared, &freed);
     }
+    ended.close();
 }
 
 fn changes_of(shared: &Shared, ticket: &Ticket, reply: Option<Reply>) -> Vec<Change> {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 
 use super::coordination::{Change, Compare, Coordination, CoordinationError, Entry, LeaseId, Transaction};
 use super::core::{Core, SharedExport};
 use super::error::ClusterError;
+use super::host::{Host, Join, Process};
 use super::lock_table::Whose;
 use super::records::{FORM, Form, Keys, Member, SERVER_NUMBERS, ServerNumber, decode, encode, hex, unhex};
 use super::settings::ClusterConfig;
@@ -24,7 +24,7 @@ pub(crate) const MARK: &str = "user.dafs.cluster";
 
 /// Checks that this server fits the cluster, and takes a number. Nothing is written before all is checked. Blocks.
 pub(super) fn enter(
-    store: &dyn Coordination,
+    (store, host): (&dyn Coordination, &dyn Host),
     keys: &Keys,
     config: &ClusterConfig,
     exports: &[SharedExport],
@@ -40,7 +40,7 @@ pub(super) fn enter(
     }
     let form = match form {
         Some(form) => form,
-        None => make_form(store, keys).map_err(failed)?.map_err(unfit)?,
+        None => make_form(store, host, keys).map_err(failed)?.map_err(unfit)?,
     };
     for export in exports {
         let mark = mark_of(&config.address.name, &form);
@@ -65,9 +65,13 @@ fn form_of(entry: &Entry) -> Result<Form, String> {
     }
 }
 
-fn make_form(store: &dyn Coordination, keys: &Keys) -> Result<Result<Form, String>, CoordinationError> {
+fn make_form(
+    store: &dyn Coordination,
+    host: &dyn Host,
+    keys: &Keys,
+) -> Result<Result<Form, String>, CoordinationError> {
     let mut id = [0; 16];
-    if let Err(error) = getrandom::fill(&mut id) {
+    if let Err(error) = host.fill_random(&mut id) {
         return Ok(Err(format!("the system has no random numbers: {error}")));
     }
     let form = Form { form: FORM, cluster: hex(&id) };
@@ -196,22 +200,20 @@ fn take_number(
 
 /// This process, for whoever is on its host.
 fn member_of(core: &Core, addresses: Vec<String>) -> Member {
-    let read =
-        |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let Process { boot, namespace, pid, began } = core.host.process();
     Member {
         name: core.config.server_name.clone(),
         addresses,
-        boot: read("/proc/sys/kernel/random/boot_id"),
-        namespace: namespace.to_string_lossy().into_owned(),
-        pid: std::process::id(),
-        pid_began: takeover::process_began(std::process::id()).unwrap_or(0),
+        boot,
+        namespace,
+        pid,
+        pid_began: began,
         detail: core.config.fence_detail.clone(),
     }
 }
 
 /// Begins the first term, and the thread that keeps it. Blocks.
-pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<JoinHandle<()>, ClusterError> {
+pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<Join, ClusterError> {
     let cluster = core.config.address.to_string();
     let failed = |error: &dyn std::fmt::Display| ClusterError::Store {
         cluster: cluster.clone(),
@@ -224,7 +226,7 @@ pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<JoinHand
     // Nobody is served before fences are known that stood when others saw this server.
     look(core).map_err(|error| failed(&error))?;
     let own = Arc::clone(core);
-    let thread = std::thread::Builder::new().name("dafs-cluster".into()).spawn(move || keep(&own));
+    let thread = core.host.spawn("dafs-cluster", Box::new(move || keep(&own)));
     thread.map_err(|error| failed(&error))
 }
 
@@ -262,10 +264,10 @@ fn renew_recent(core: &Core) -> Result<(), CoordinationError> {
 /// The thread: keeps the term and looks at the others until the server stops.
 fn keep(core: &Arc<Core>) {
     let renew_interval = core.config.term() / 3;
-    let (mut renew_at, mut recent_at) = (Instant::now() + renew_interval, Instant::now() + RECENT);
+    let (mut renew_at, mut recent_at) = (core.host.now() + renew_interval, core.host.now() + RECENT);
     let mut was_current = true;
     while !core.is_stopping() && !core.is_lost.load(Ordering::Acquire) {
-        let now = Instant::now();
+        let now = core.host.now();
         if now >= renew_at || !core.is_current() {
             match renew(core) {
                 Ok(()) => renew_at = now + renew_interval,
@@ -339,10 +341,11 @@ fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
     core.apply_fences(&entries);
     let (due, forgotten) = {
         let mut view = lock(&core.view);
-        view.update(&core.keys, &entries);
+        let now = core.host.now();
+        view.update(&core.keys, &entries, now);
         let patience = Duration::from_millis(core.config.lease_ms.into());
         let due = if may_take_over(core) { view.begin_takeovers(core.number) } else { Vec::new() };
-        (due, view.gone_for(patience))
+        (due, view.gone_for(patience, now))
     };
     for server in forgotten {
         let keys = &core.keys;

@@ -1,8 +1,8 @@
-//! A coordination store in memory, for tests and simulations of several servers in one process.
+//! A coordination store in memory, for tests and simulations of several servers in one process. Time is told to it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 
@@ -11,21 +11,37 @@ use super::coordination::{
 };
 
 /// Clones are the same store.
-#[derive(Clone, Default)]
-pub(crate) struct MemoryStore(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+    now: Arc<dyn Fn() -> Duration + Send + Sync>,
+}
 
 #[derive(Default)]
 struct State {
     keys: BTreeMap<String, (Vec<u8>, u64, Option<LeaseId>)>,
     revision: u64,
-    leases: BTreeMap<i64, (Duration, Instant)>,
+    leases: BTreeMap<i64, (Duration, Duration)>,
     last_lease: i64,
+}
+
+impl MemoryStore {
+    /// An empty store, whose leases end by this time.
+    pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self { state: Arc::default(), now: Arc::new(now) }
+    }
+
+    /// As of now.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        state.tick((self.now)());
+        state
+    }
 }
 
 impl State {
     /// Ends leases whose time is over.
-    fn tick(&mut self) {
-        let now = Instant::now();
+    fn tick(&mut self, now: Duration) {
         let over: Vec<i64> =
             self.leases.iter().filter(|(_, (_, until))| *until <= now).map(|(id, _)| *id).collect();
         for id in over {
@@ -58,8 +74,7 @@ impl State {
 
 impl Coordination for MemoryStore {
     fn commit(&self, transaction: &Transaction) -> Result<Committed, CoordinationError> {
-        let mut state = lock(&self.0);
-        state.tick();
+        let mut state = self.lock();
         if !transaction.compares.iter().all(|compare| state.holds(compare)) {
             let found = transaction.reads.iter().filter_map(|key| state.entry(key)).collect();
             return Ok(Committed { succeeded: false, revision: state.revision, found });
@@ -83,31 +98,29 @@ impl Coordination for MemoryStore {
     }
 
     fn read(&self, prefix: &str) -> Result<(Vec<Entry>, u64), CoordinationError> {
-        let mut state = lock(&self.0);
-        state.tick();
+        let state = self.lock();
         let keys = state.keys.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
         let keys: Vec<String> = keys.map(|(key, _)| key.clone()).collect();
         Ok((keys.iter().filter_map(|key| state.entry(key)).collect(), state.revision))
     }
 
     fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError> {
-        let mut state = lock(&self.0);
+        let mut state = self.lock();
         state.last_lease += 1;
         let id = state.last_lease;
-        state.leases.insert(id, (time, Instant::now() + time));
+        state.leases.insert(id, (time, (self.now)() + time));
         Ok(LeaseId(id))
     }
 
     fn renew(&self, lease: LeaseId) -> Result<(), CoordinationError> {
-        let mut state = lock(&self.0);
-        state.tick();
+        let mut state = self.lock();
         let (time, until) = state.leases.get_mut(&lease.0).ok_or(CoordinationError::NoLease)?;
-        *until = Instant::now() + *time;
+        *until = (self.now)() + *time;
         Ok(())
     }
 
     fn revoke(&self, lease: LeaseId) -> Result<(), CoordinationError> {
-        lock(&self.0).end(lease);
+        self.lock().end(lease);
         Ok(())
     }
 }

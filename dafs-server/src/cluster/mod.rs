@@ -2,21 +2,23 @@
 //! is about to be done that must not be done twice. `spec/design/cluster.md` says what holds.
 //!
 //! - `coordination` is the store as a trait, `etcd` and `memory` are stores, `records` says what stands in one.
+//! - `host` is what the host gives: time, threads, the fence.
 //! - `member` keeps this server's term and sees what becomes of others; `takeover` ends what a server has left behind.
 //! - `intents` writes down what an operation is about to do, and what came of it; `storage` has all operations of clients do so.
 
 mod before;
-mod coordination;
+pub mod coordination;
 mod core;
 mod error;
 mod etcd;
 mod fences;
+mod host;
 mod intents;
 mod lock_table;
 mod locks;
 mod member;
-#[cfg(test)]
 mod memory;
+mod queue;
 mod records;
 mod settings;
 mod storage;
@@ -28,7 +30,6 @@ mod view;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
@@ -37,12 +38,16 @@ use dafs_proto::wire::{FenceList, SessionId, Status};
 pub use self::before::Before;
 use self::coordination::{Change, Coordination, Transaction};
 pub(crate) use self::core::SharedExport;
+pub use self::core::Surroundings;
 use self::core::{Apply, Core, Tell, status_of};
 pub use self::error::ClusterError;
+use self::host::OwnHost;
+pub use self::host::{EventCount, Fence, Host, Join, Process};
 use self::intents::Intents;
 pub use self::lock_table::LockInWay;
 pub(crate) use self::lock_table::{LockWish, Whose};
 pub(crate) use self::member::{MARK, mark_on};
+pub use self::memory::MemoryStore;
 use self::records::{Keys, ServerNumber, hex, session_of};
 pub use self::settings::{ClusterAddress, ClusterConfig, TERM_MAX_MS, TERM_MIN_MS};
 pub(crate) use self::storage::ClusterStorage;
@@ -53,10 +58,10 @@ use crate::storage::FileName;
 const JOIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// This server's place in a cluster.
-pub(crate) struct Cluster {
+pub struct Cluster {
     core: Arc<Core>,
     intents: Intents,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Join>>,
 }
 
 impl Cluster {
@@ -64,27 +69,38 @@ impl Cluster {
     pub(crate) fn join(config: &ClusterConfig, exports: Vec<SharedExport>) -> Result<Self, ClusterError> {
         let members = &config.address.members;
         let keys = Keys::of(&config.address.name);
+        let host = Arc::new(OwnHost::new());
         // Nobody waits for this server yet.
         let patient = etcd::Etcd::new(members, JOIN_TIME_MAX);
-        let entered = member::enter(&patient, &keys, config, &exports)?;
+        let entered = member::enter((&patient, &*host), &keys, config, &exports)?;
         let store = Arc::new(etcd::Etcd::new(members, config.call_time_max()));
-        Ok(Self::entered(store, entered, config, exports))
+        Ok(Self::entered((store, host), entered, config, exports))
+    }
+
+    /// The same with another store, and on another host. Blocks.
+    pub(crate) fn join_in(
+        (store, host): Surroundings,
+        config: &ClusterConfig,
+        exports: Vec<SharedExport>,
+    ) -> Result<Self, ClusterError> {
+        let entered = member::enter((&*store, &*host), &Keys::of(&config.address.name), config, &exports)?;
+        Ok(Self::entered((store, host), entered, config, exports))
     }
 
     /// A server that has entered a cluster: its id, and the number of the server.
     fn entered(
-        store: Arc<dyn Coordination>,
+        surroundings: Surroundings,
         (cluster, number): (u64, ServerNumber),
         config: &ClusterConfig,
         exports: Vec<SharedExport>,
     ) -> Self {
-        let core = Arc::new(Core::new(store, (cluster, number), config, exports));
+        let core = Arc::new(Core::new(surroundings, (cluster, number), config, exports));
         let intents = Intents::start(&core);
         Self { core, intents, threads: Mutex::default() }
     }
 
     /// Begins the first term: clients may come to these addresses. Blocks.
-    pub(crate) fn announce(&self, addresses: Vec<String>) -> Result<(), ClusterError> {
+    pub fn announce(&self, addresses: Vec<String>) -> Result<(), ClusterError> {
         let thread = member::begin(&self.core, addresses)?;
         lock(&self.threads).push(thread);
         Ok(())
@@ -122,20 +138,20 @@ impl Cluster {
 
     /// The term is not over: requests may be answered.
     #[inline]
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.core.is_current()
     }
 
     /// Another server has taken over what this one had.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         self.core.is_lost.load(Ordering::Acquire)
     }
 
     /// Waits until the term is not over, or something else may have to be done, for a time at most. Blocks.
     pub(crate) fn await_term(&self, time_max: Duration) {
-        let guard = lock(&self.core.changed.0);
+        let seen = self.core.changed.read();
         if !self.is_current() && !self.core.is_stopping() {
-            drop(self.core.changed.1.wait_timeout(guard, time_max));
+            self.core.changed.wait(seen, time_max);
         }
     }
 
@@ -197,10 +213,7 @@ impl Cluster {
         self.core.is_stopping.store(true, Ordering::Release);
         self.core.wake();
         let threads = std::mem::take(&mut *lock(&self.threads));
-        threads.into_iter().for_each(|thread| {
-            // It has told of what went wrong in it.
-            let _ = thread.join();
-        });
+        threads.into_iter().for_each(|join| join());
     }
 }
 

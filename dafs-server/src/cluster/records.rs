@@ -7,6 +7,7 @@ use dafs_proto::wire::{OutcomeReply, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::coordination::Entry;
+use super::host::Process;
 use crate::storage::{FileName, OpenPlace, Place};
 
 /// The form of all keys and values.
@@ -207,6 +208,14 @@ pub(crate) struct Member {
     pub(crate) pid_began: u64,
     /// What the fence command is told besides.
     pub(crate) detail: String,
+}
+
+impl Member {
+    /// For whoever is on its host.
+    pub(crate) fn process(&self) -> Process {
+        let (boot, namespace) = (self.boot.clone(), self.namespace.clone());
+        Process { boot, namespace, pid: self.pid, began: self.pid_began }
+    }
 }
 
 /// The last operation of a slot whose repetition would do harm.

@@ -3,10 +3,9 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{Status, encode_message_pack};
@@ -14,14 +13,11 @@ use sha2::{Digest, Sha256};
 
 use super::coordination::{Change, Compare, CoordinationError, LeaseId, Transaction};
 use super::core::{Core, SharedExport};
+use super::host::Fence;
 use super::records::{Intent, Member, NameAt, OpenAt, Reply, ServerNumber, SlotRecord, decode, encode, hex};
 
 /// Between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// A fence command is ended that takes longer.
-const COMMAND_TIME_MAX: Duration = Duration::from_secs(60);
-/// Between two looks whether it has ended.
-const COMMAND_LOOK: Duration = Duration::from_millis(5);
 /// Between two notes that a server must be cut off by hand.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -39,14 +35,14 @@ pub(super) enum Verdict {
 /// Takes over on a thread of its own.
 pub(super) fn begin(core: &Arc<Core>, server: ServerNumber, member: Member) {
     let own = Arc::clone(core);
-    let spawned = std::thread::Builder::new().name("dafs-takeover".into()).spawn(move || {
+    let work = move || {
         if let Err(error) = take_over(&own, server, &member) {
             tracing::warn!(server, name = member.name, %error, "cannot take over yet");
             own.rest(RETRY_INTERVAL);
         }
         lock(&own.view).end_takeover(server);
-    });
-    if let Err(error) = spawned {
+    };
+    if let Err(error) = core.host.spawn("dafs-takeover", Box::new(work)) {
         tracing::warn!(%error, "cannot start a thread to take over");
         lock(&core.view).end_takeover(server);
     }
@@ -71,7 +67,7 @@ fn take_over(core: &Core, server: ServerNumber, member: &Member) -> Result<(), C
         return Ok(());
     }
     tracing::warn!(server, name = member.name, "the term of another server is over: taking over");
-    let began = Instant::now();
+    let began = core.host.now();
     if !cut_off(core, server, member) {
         core.commit(&Transaction { changes: vec![Change::Delete(claim)], ..Transaction::default() })?;
         return Ok(());
@@ -90,19 +86,19 @@ fn take_over(core: &Core, server: ServerNumber, member: &Member) -> Result<(), C
     })?;
     if ended.succeeded {
         core.takeovers.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(server, name = member.name, took = ?began.elapsed(), "took over");
+        tracing::warn!(server, name = member.name, took = ?core.host.now().saturating_sub(began), "took over");
     }
     Ok(())
 }
 
 /// Makes sure that a server can write no more. `false` where this server is to give up, as it ends or its own term is over.
 fn cut_off(core: &Core, server: ServerNumber, member: &Member) -> bool {
-    let mut reminded: Option<Instant> = None;
+    let mut reminded: Option<Duration> = None;
     loop {
         if core.is_stopping() || !core.is_current() {
             return false;
         }
-        if has_ended(member) || lock(&core.view).is_cut_off(server) {
+        if core.host.has_ended(&member.process()) || lock(&core.view).is_cut_off(server) {
             return true;
         }
         match &core.config.fence_command {
@@ -117,8 +113,8 @@ fn cut_off(core: &Core, server: ServerNumber, member: &Member) -> bool {
                     );
                 }
             },
-            None if reminded.is_none_or(|at| at.elapsed() >= REMINDER_INTERVAL) => {
-                reminded = Some(Instant::now());
+            None if reminded.is_none_or(|at| core.host.now() >= at + REMINDER_INTERVAL) => {
+                reminded = Some(core.host.now());
                 tracing::error!(
                     server,
                     name = member.name,
@@ -132,60 +128,20 @@ fn cut_off(core: &Core, server: ServerNumber, member: &Member) -> bool {
     }
 }
 
-/// The server was a process of this host, and is no more.
-fn has_ended(member: &Member) -> bool {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let is_here = !member.boot.is_empty()
-        && boot.trim() == member.boot
-        && !member.namespace.is_empty()
-        && namespace.to_string_lossy() == member.namespace;
-    is_here && process_began(member.pid) != Some(member.pid_began)
-}
-
-/// When a process began, in ticks of the kernel's clock; `None` once all of its threads have ended.
-pub(super) fn process_began(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may have spaces and parentheses.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    let began = fields.nth(18)?.parse().ok()?;
-    let is_over = matches!(state, "Z" | "X")
-        && std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.count() <= 1);
-    (!is_over).then_some(began)
-}
-
 fn run_fence_command(
     core: &Core,
     command: &str,
     server: ServerNumber,
     member: &Member,
 ) -> Result<(), String> {
-    let mut child = Command::new("/bin/sh")
-        .args(["-c", command])
-        .env("DAFS_FENCE_SERVER", server.to_string())
-        .env("DAFS_FENCE_NAME", &member.name)
-        .env("DAFS_FENCE_PID", member.pid.to_string())
-        .env("DAFS_FENCE_ADDRESSES", member.addresses.join(" "))
-        .env("DAFS_FENCE_DETAIL", &member.detail)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .map_err(|error| format!("cannot run /bin/sh: {error}"))?;
-    let until = Instant::now() + COMMAND_TIME_MAX;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(status.to_string()),
-            Ok(None) if Instant::now() < until && !core.is_stopping() => core.rest(COMMAND_LOOK),
-            Ok(None) | Err(_) => {
-                // It may have ended by itself.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("it did not end within {COMMAND_TIME_MAX:?}"));
-            }
-        }
-    }
+    let variables = vec![
+        ("DAFS_FENCE_SERVER", server.to_string()),
+        ("DAFS_FENCE_NAME", member.name.clone()),
+        ("DAFS_FENCE_PID", member.pid.to_string()),
+        ("DAFS_FENCE_ADDRESSES", member.addresses.join(" ")),
+        ("DAFS_FENCE_DETAIL", member.detail.clone()),
+    ];
+    core.host.fence(&Fence { command, variables }, &|| core.is_stopping())
 }
 
 /// Judges all that a server had begun, and lets others go on.

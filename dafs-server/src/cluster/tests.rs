@@ -57,6 +57,11 @@ impl Tree {
     }
 }
 
+fn memory_store() -> MemoryStore {
+    let host = OwnHost::new();
+    MemoryStore::new(move || host.now())
+}
+
 fn config() -> ClusterConfig {
     ClusterConfig {
         address: "etcd://nowhere/test".parse().unwrap(),
@@ -72,8 +77,9 @@ fn config() -> ClusterConfig {
 /// One more server of this store.
 fn server(store: &MemoryStore, tree: &Tree) -> Cluster {
     let exports = vec![tree.export()];
-    let entered = member::enter(store, &Keys::of("test"), &config(), &exports).unwrap();
-    let cluster = Cluster::entered(Arc::new(store.clone()), entered, &config(), exports);
+    let entered = member::enter((store, &OwnHost::new()), &Keys::of("test"), &config(), &exports).unwrap();
+    let cluster =
+        Cluster::entered((Arc::new(store.clone()), Arc::new(OwnHost::new())), entered, &config(), exports);
     cluster.announce(vec!["dafs+tcp://127.0.0.1:1".into()]).unwrap();
     cluster
 }
@@ -104,7 +110,7 @@ fn memory(bytes: &[u8]) -> MemoryRef {
 
 /// What becomes of an intent whose operation was carried out as `acts` says.
 fn judged(tree: &Tree, what: What, acts: impl FnOnce(&Path)) -> Verdict {
-    let cluster = server(&MemoryStore::default(), tree);
+    let cluster = server(&memory_store(), tree);
     let session = open_session(&cluster, 1);
     intend(&cluster, session, 0, what).unwrap();
     let entry = cluster.core.store.read(&cluster.core.keys.slots(session)).unwrap().0.pop().unwrap();
@@ -227,7 +233,7 @@ fn intent_of_an_export_that_nobody_has_is_not_judged() {
 // [CLUS-2]
 #[test]
 fn operations_on_one_thing_follow_each_other_at_all_servers() {
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     fs::write(tree.path().join("log"), b"").unwrap();
     let servers = [server(&store, &tree), server(&store, &tree)];
     let append = || What::Append(tree.named("log"), vec![memory(b"x")]);
@@ -263,7 +269,7 @@ fn operations_on_one_thing_follow_each_other_at_all_servers() {
 // [CLUS-2]
 #[test]
 fn next_operation_of_a_slot_waits_for_the_record_of_the_last() {
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     let cluster = server(&store, &tree);
     let session = open_session(&cluster, 1);
     let first = intend(&cluster, session, 0, What::Make(tree.named("a"))).unwrap();
@@ -305,7 +311,7 @@ fn wish(session: SessionId, range: Range<u64>) -> LockWish {
 // [CLUS-3] [CLUS-19] [CLUS-20]
 #[test]
 fn locks_of_a_session_that_is_gone_are_its_clients() {
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     let servers = [server(&store, &tree), server(&store, &tree)];
     let [before, other] = servers.each_ref().map(|server| open_session(server, 1));
     let take = |server: usize, wish: LockWish| ask(|tell| servers[server].lock_range(wish, tell));
@@ -334,7 +340,7 @@ fn locks_of_a_session_that_is_gone_are_its_clients() {
 // [CLUS-11] [SESS-143] [SESS-148]
 #[test]
 fn session_of_another_server_is_elsewhere_until_that_is_gone() {
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     let [first, second] = [server(&store, &tree), server(&store, &tree)];
     let (worked, idle) = (open_session(&first, 1), open_session(&first, 2));
     let ticket = intend(&first, worked, 3, What::Make(tree.named("new"))).unwrap();
@@ -355,7 +361,7 @@ fn session_of_another_server_is_elsewhere_until_that_is_gone() {
 // [CLUS-6]
 #[test]
 fn server_leaves_once_nothing_of_it_is_under_way() {
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     let [busy, idle, other] = [(); 3].map(|()| server(&store, &tree));
     let sessions = [&busy, &idle].map(|server| open_session(server, 1));
     intend(&busy, sessions[0], 0, What::Make(tree.named("new"))).unwrap();
@@ -374,7 +380,7 @@ fn server_leaves_once_nothing_of_it_is_under_way() {
 // [CLUS-10]
 #[test]
 fn store_of_a_later_form_is_refused_and_nothing_is_written() {
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     let keys = Keys::of("test");
     for (form, said) in [
         (&br#"{"form":2,"cluster":"00"}"#[..], "are of form 2"),
@@ -384,7 +390,9 @@ fn store_of_a_later_form_is_refused_and_nothing_is_written() {
         let put = vec![Change::Put(keys.form(), form.to_vec(), None)];
         store.commit(&Transaction { changes: put, ..Transaction::default() }).unwrap();
         let before = store.read("").unwrap();
-        let refused = member::enter(&store, &keys, &config(), &[tree.export()]).unwrap_err().to_string();
+        let refused = member::enter((&store, &OwnHost::new()), &keys, &config(), &[tree.export()])
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains(said), "{refused}");
         assert_eq!(store.read("").unwrap(), before);
         assert_eq!(mark_on(tree.path()), None);
@@ -399,13 +407,19 @@ fn storage_of_a_cluster_leaves_out_what_needs_to_be_alone() {
 
     use crate::storage::{FsOp, FsReply, NowError, Submitted};
 
-    let (tree, store) = (Tree::new(), MemoryStore::default());
+    let (tree, store) = (Tree::new(), memory_store());
     fs::write(tree.path().join("file"), b"data").unwrap();
     for is_remote in [false, true] {
         unmark(&tree);
         let exports = vec![SharedExport { is_remote, ..tree.export() }];
-        let entered = member::enter(&store, &Keys::of("test"), &config(), &exports).unwrap();
-        let cluster = Cluster::entered(Arc::new(store.clone()), entered, &config(), exports);
+        let entered =
+            member::enter((&store, &OwnHost::new()), &Keys::of("test"), &config(), &exports).unwrap();
+        let cluster = Cluster::entered(
+            (Arc::new(store.clone()), Arc::new(OwnHost::new())),
+            entered,
+            &config(),
+            exports,
+        );
         let inner = tree.storage.another().unwrap();
         let mut storage = ClusterStorage::new(Box::new(inner), Arc::new(cluster)).unwrap();
         let own = Identity {

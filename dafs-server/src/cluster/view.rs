@@ -1,7 +1,7 @@
 //! The other servers of a cluster, as this one saw them last.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::coordination::Entry;
 use super::records::{Keys, Member, ServerNumber, decode};
@@ -13,8 +13,8 @@ pub(super) struct View {
     live: BTreeSet<ServerNumber>,
     /// Their terms were over at the last look too.
     silent: BTreeSet<ServerNumber>,
-    /// Whose place somebody else has taken, since when this server knows that.
-    gone: BTreeMap<ServerNumber, Instant>,
+    /// Whose place somebody else has taken, and when this server heard of that.
+    gone: BTreeMap<ServerNumber, Duration>,
     cut_off: BTreeSet<ServerNumber>,
     /// This server works on taking over from these.
     taking_over: BTreeSet<ServerNumber>,
@@ -35,7 +35,7 @@ impl View {
         self.cut_off.contains(&server)
     }
 
-    pub(super) fn update(&mut self, keys: &Keys, entries: &[Entry]) {
+    pub(super) fn update(&mut self, keys: &Keys, entries: &[Entry], now: Duration) {
         let live = keys.live();
         let (mut members, mut living, mut gone, mut cut_off) =
             (BTreeMap::new(), BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
@@ -49,7 +49,7 @@ impl View {
                 "members" => drop(members.insert(number, decode(&entry.value).unwrap_or_default())),
                 "servers" => drop(living.insert(number)),
                 "gone" => {
-                    let since = self.gone.get(&number).copied().unwrap_or_else(Instant::now);
+                    let since = self.gone.get(&number).copied().unwrap_or(now);
                     gone.insert(number, since);
                 }
                 "cut-off" => drop(cut_off.insert(number)),
@@ -71,8 +71,8 @@ impl View {
     }
 
     /// Servers that have been gone for longer than this.
-    pub(super) fn gone_for(&self, patience: Duration) -> Vec<ServerNumber> {
-        let over = self.gone.iter().filter(|(_, since)| since.elapsed() > patience);
+    pub(super) fn gone_for(&self, patience: Duration, now: Duration) -> Vec<ServerNumber> {
+        let over = self.gone.iter().filter(|(_, since)| now.saturating_sub(**since) > patience);
         over.map(|(number, _)| *number).collect()
     }
 

@@ -40,7 +40,9 @@ use self::store::Store;
 pub use self::store::StoreError;
 use self::tokens::TokenTable;
 use crate::access::ClientIdentity;
-use crate::cluster::{self, Cluster, ClusterError, ClusterStorage, SharedExport};
+use crate::cluster::{
+    self, Cluster, ClusterConfig, ClusterError, ClusterStorage, SharedExport, Surroundings,
+};
 use crate::config::{Config, ExportConfig};
 use crate::metrics::{BudgetState, SessionLimitState};
 use crate::storage::Storage;
@@ -119,9 +121,29 @@ impl ServerState {
 
     /// As [`ServerState::new`], with the fences, locks and published crossovers that the configured file has. Blocks.
     pub fn open(settings: Config, epoch: u64, workers: usize) -> Result<Arc<Self>, OpenError> {
+        Self::open_with(settings, epoch, workers, Cluster::join)
+    }
+
+    /// The same, where the coordination store and the host are not those of the settings: for simulations. Blocks.
+    pub fn open_in(
+        surroundings: Surroundings,
+        settings: Config,
+        epoch: u64,
+        workers: usize,
+    ) -> Result<Arc<Self>, OpenError> {
+        let join = |config: &_, exports| Cluster::join_in(surroundings, config, exports);
+        Self::open_with(settings, epoch, workers, join)
+    }
+
+    fn open_with(
+        settings: Config,
+        epoch: u64,
+        workers: usize,
+        join: impl FnOnce(&ClusterConfig, Vec<SharedExport>) -> Result<Cluster, ClusterError>,
+    ) -> Result<Arc<Self>, OpenError> {
         let state_file = settings.state_file.clone();
         let mut shared = Self::with(settings, epoch, workers);
-        shared.cluster = shared.join_cluster()?.map(Arc::new);
+        shared.cluster = shared.join_cluster(join)?.map(Arc::new);
         if let Some(path) = state_file {
             let (store, kept) = Store::open(&path)?;
             let store = Arc::new(store);
@@ -192,7 +214,10 @@ impl ServerState {
     }
 
     /// Joins the configured cluster. Blocks.
-    fn join_cluster(&self) -> Result<Option<Cluster>, OpenError> {
+    fn join_cluster(
+        &self,
+        join: impl FnOnce(&ClusterConfig, Vec<SharedExport>) -> Result<Cluster, ClusterError>,
+    ) -> Result<Option<Cluster>, OpenError> {
         let Some(config) = &self.settings.cluster else {
             self.settings.exports.iter().try_for_each(check_alone)?;
             return Ok(None);
@@ -203,13 +228,18 @@ impl ServerState {
                 .map_err(|status| ClusterError::directory(config, path, status))
         };
         let exports = self.settings.exports.iter().map(shared).collect::<Result<_, _>>()?;
-        Ok(Some(Cluster::join(config, exports)?))
+        Ok(Some(join(config, exports)?))
     }
 
     /// A storage as it is to be used where other servers have the same files.
-    pub(crate) fn beside_others(&self, storage: Box<dyn Storage>) -> std::io::Result<Box<dyn Storage>> {
+    pub fn beside_others(&self, storage: Box<dyn Storage>) -> std::io::Result<Box<dyn Storage>> {
         let Some(cluster) = &self.cluster else { return Ok(storage) };
         Ok(Box::new(ClusterStorage::new(storage, Arc::clone(cluster))?))
+    }
+
+    /// Its place in its cluster.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
     }
 
     /// What is offered to clients.

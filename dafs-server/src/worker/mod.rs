@@ -203,7 +203,7 @@ impl Worker {
     }
 
     /// An operation is in flight that ends by itself.
-    pub(crate) fn has_unfinished(&self) -> bool {
+    pub fn has_unfinished(&self) -> bool {
         self.operations.have_unfinished()
     }
 

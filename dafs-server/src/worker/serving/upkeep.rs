@@ -98,7 +98,7 @@ impl Worker {
     }
 
     /// Of a cluster: clients of which nothing is under way any more go on at other servers.
-    pub(crate) fn let_clients_go(&mut self) {
+    pub fn let_clients_go(&mut self) {
         if !self.hands_over() {
             return;
         }
