@@ -17,6 +17,9 @@ use super::settings::ClusterConfig;
 use super::view::View;
 use crate::storage::Root;
 
+/// Between two attempts to reach the store.
+pub(super) const STORE_RETRY: Duration = Duration::from_millis(100);
+
 /// Called with an answer of the store. It must not block.
 pub(crate) type Tell<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -71,6 +74,8 @@ pub(super) struct Core {
     pub(super) current_since: AtomicU64,
     /// Another server has taken over what this one had.
     pub(super) is_lost: AtomicBool,
+    /// It is about to leave: it takes over from nobody.
+    pub(super) is_leaving: AtomicBool,
     /// It ends: nothing more is begun.
     pub(super) is_stopping: AtomicBool,
     /// Wakes threads that wait for the term, or for the end.
@@ -86,6 +91,8 @@ pub(super) struct Core {
     pub(super) takeovers: AtomicU64,
     pub(super) locks: LockTables,
     pub(super) fences: FenceState,
+    /// The revision in which the store was told last what came of operations.
+    pub(super) endings: AtomicU64,
     /// Changes that the thread of the term writes next.
     pub(super) due: Mutex<Vec<Change>>,
 }
@@ -110,6 +117,7 @@ impl Core {
             until: AtomicU64::new(0),
             current_since: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             changed,
             lease: AtomicI64::new(0),
@@ -120,6 +128,7 @@ impl Core {
             takeovers: AtomicU64::new(0),
             locks: LockTables::default(),
             fences: FenceState::default(),
+            endings: AtomicU64::new(0),
             due: Mutex::default(),
         }
     }
@@ -158,8 +167,29 @@ impl Core {
         self.is_stopping.load(Ordering::Acquire)
     }
 
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire) || self.is_stopping()
+    }
+
     pub(super) fn wake(&self) {
         self.changed.advance();
+    }
+
+    /// Asks the store until it answers, as long as this server is of the cluster. While its term is over it waits for the next. Blocks.
+    pub(super) fn insist<T>(
+        &self,
+        ask: impl Fn() -> Result<T, CoordinationError>,
+    ) -> Result<T, CoordinationError> {
+        loop {
+            match ask() {
+                Err(CoordinationError::Unreachable(_) | CoordinationError::NoLease)
+                    if !self.is_stopping() && !self.is_lost.load(Ordering::Acquire) =>
+                {
+                    self.rest(STORE_RETRY);
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// Sleeps for a time, or until something is to be looked at.

@@ -4,6 +4,7 @@
 //! Whether something has changed since a server looked at it is told by the store's revisions: an operation leaves the revision of its end
 //! at the thing that it changed, and an intent is written only if there is no later one than the server had heard of when it looked.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,12 +15,12 @@ use dafs_proto::transport::util::lock;
 use dafs_proto::wire::Status;
 use sha2::{Digest, Sha256};
 
-use super::coordination::{Change, Compare, CoordinationError, Entry, Transaction};
-use super::core::{Core, Tell, status_of};
+use super::coordination::{self, Change, Compare, CoordinationError, Transaction};
+use super::core::{Core, STORE_RETRY, Tell, status_of};
 use super::host::Join;
 use super::queue::{Found, Queue};
 use super::records::{Intent, NameAt, Object, OpenAt, Reply, SlotRecord, encode, hex};
-use crate::storage::{RequestName, SharedFile};
+use crate::storage::{FileName, RequestName, SharedFile};
 
 /// Threads that look at files and ask the store.
 const THREADS: usize = 8;
@@ -28,8 +29,6 @@ const CHANGES_MAX: usize = 100;
 /// How long an operation waits that another server is in the way of, at first and at most.
 const WAIT_MIN: Duration = Duration::from_millis(2);
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// Between two attempts to reach the store.
-const STORE_RETRY: Duration = Duration::from_millis(100);
 /// A thread without work looks again after this.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 
@@ -127,6 +126,8 @@ struct Shared {
     jobs: Arc<Queue<Job>>,
     endings: Queue<Ending>,
     busy: Mutex<Busy>,
+    /// Files about whose locks the store is asked, with what is to be asked next.
+    turns: Mutex<HashMap<FileName, VecDeque<Job>>>,
     pending: AtomicUsize,
 }
 
@@ -157,7 +158,14 @@ impl Intents {
             drop(host.spawn("dafs-intents", Box::new(work)));
         }
         let (core, pending) = (Arc::clone(core), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { core, jobs, endings, busy: Mutex::default(), pending });
+        let shared = Arc::new(Shared {
+            core,
+            jobs,
+            endings,
+            busy: Mutex::default(),
+            turns: Mutex::default(),
+            pending,
+        });
         let own = Arc::clone(&shared);
         let last = host.spawn("dafs-endings", Box::new(move || end_all(&own))).ok();
         Self { shared, last: Mutex::new(last) }
@@ -166,6 +174,15 @@ impl Intents {
     /// Has a thread do this.
     pub(super) fn run(&self, job: Job) {
         self.shared.jobs.push(job);
+    }
+
+    /// The same, once all is done that was to be done about the locks of this file.
+    pub(super) fn run_in_turn(&self, file: FileName, job: Job) {
+        match lock(&self.shared.turns).entry(file) {
+            Entry::Occupied(mut turn) => return turn.get_mut().push_back(job),
+            Entry::Vacant(turn) => drop(turn.insert(VecDeque::new())),
+        }
+        Shared::take_turn(&self.shared, file, job);
     }
 
     /// Has an operation's intent written; its teller hears when it may begin. Does not block.
@@ -205,6 +222,24 @@ impl Drop for Shared {
 }
 
 impl Shared {
+    fn take_turn(this: &Arc<Self>, file: FileName, job: Job) {
+        let own = Arc::clone(this);
+        this.jobs.push(Box::new(move || {
+            job();
+            let next = {
+                let mut turns = lock(&own.turns);
+                let next = turns.get_mut(&file).and_then(VecDeque::pop_front);
+                if next.is_none() {
+                    turns.remove(&file);
+                }
+                next
+            };
+            if let Some(next) = next {
+                Self::take_turn(&own, file, next);
+            }
+        }));
+    }
+
     fn try_later(this: &Arc<Self>, wish: Wish) {
         let own = Arc::clone(this);
         this.jobs.push(Box::new(move || Self::attempt(&own, wish)));
@@ -323,7 +358,9 @@ impl Shared {
         let keys = &core.keys;
         let owner = format!("{}#{}", ticket.key, wish.request.sequence);
         let live = keys.live_server(core.number);
-        let mut compares = vec![Compare::Present(live.clone())];
+        // An attempt that the store writes later than it is waited for must not undo what came after it.
+        let is_first = Compare::NotAfter(ticket.key.clone(), revision);
+        let mut compares = vec![Compare::Present(live.clone()), is_first];
         let mut changes = vec![Change::Put(ticket.key.clone(), encode(&ticket.record), None)];
         let mut reads = vec![live.clone()];
         for object in &ticket.objects {
@@ -348,7 +385,7 @@ impl Shared {
             }
             return Ok(None);
         }
-        let is = |entry: &&Entry, key: &str| entry.key == key;
+        let is = |entry: &&coordination::Entry, key: &str| entry.key == key;
         if !committed.found.iter().any(|entry| is(&entry, &live)) {
             return Ok(Some(STORE_RETRY));
         }
@@ -442,24 +479,31 @@ fn write_all(core: &Core, changes: Vec<Change>) {
         changes.into_iter().rev().filter(|change| later.insert(name(change))).collect();
     last.reverse();
     for part in last.chunks(CHANGES_MAX) {
-        let member = core.keys.member(core.number);
-        let transaction = Transaction {
-            compares: vec![Compare::Present(member)],
-            changes: part.to_vec(),
-            reads: Vec::new(),
-        };
-        loop {
-            match core.commit(&transaction) {
-                Ok(_) => break,
-                Err(error) if core.is_stopping() || core.is_lost.load(Ordering::Acquire) => {
-                    tracing::warn!(%error, "cannot write down what came of operations");
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot write down yet what came of operations");
-                    core.rest(STORE_RETRY);
-                }
+        while let Err(error) = write_once(core, part) {
+            if core.is_stopping() || core.is_lost.load(Ordering::Acquire) {
+                tracing::warn!(%error, "cannot write down what came of operations");
+                break;
             }
+            tracing::warn!(%error, "cannot write down yet what came of operations");
+            core.rest(STORE_RETRY);
         }
     }
+}
+
+/// Writes changes, unless an attempt that was not answered has. A server's writes follow each other by revisions of a key, so none is made
+/// later, over what came after it.
+fn write_once(core: &Core, changes: &[Change]) -> Result<(), CoordinationError> {
+    let (member, last) = (core.keys.member(core.number), core.keys.endings(core.number));
+    let known = core.endings.load(Ordering::Acquire);
+    let put = Change::Put(last.clone(), Vec::new(), None);
+    let committed = core.commit(&Transaction {
+        compares: vec![Compare::Present(member), Compare::At(last.clone(), known)],
+        changes: [changes, &[put]].concat(),
+        reads: vec![last],
+    })?;
+    // Where this server is not of the cluster any more nobody asks for it.
+    let found = committed.found.first().map_or(known, |entry| entry.revision);
+    let revision = if committed.succeeded { committed.revision } else { found };
+    core.endings.store(revision, Ordering::Release);
+    Ok(())
 }

@@ -133,7 +133,9 @@ pub(super) fn with(mut parts: Vec<Part>, wish: &LockWish) -> Result<Vec<Part>, S
     if wish.reclaims {
         // All of it must have been held, as strongly.
         let is_enough = |part: &&Part| {
-            part.is_of(before, wish.owner) && (part.exclusive || wish.kind == LockKind::Shared)
+            // An attempt that was not answered may have taken it already.
+            let is_own = part.is_of(before, wish.owner) || part.is_of(wish.session, wish.owner);
+            is_own && (part.exclusive || wish.kind == LockKind::Shared)
         };
         let own = parts.iter().filter(is_enough).map(|part| part.start..part.end);
         let own: rangemap::RangeSet<u64> = own.filter(|range| !range.is_empty()).collect();
@@ -186,6 +188,9 @@ fn tidy(parts: &mut Vec<Part>) {
     parts.sort_by_key(|part| part.start);
 }
 
+/// Tables that are remembered, of which some are empty.
+const TABLES_MAX: usize = 4096;
+
 /// Tables as this server saw them last, of files that its sessions have locked, and which those are.
 #[derive(Default)]
 pub(super) struct LockTables {
@@ -210,9 +215,9 @@ impl LockTables {
 
     pub(super) fn learn(&self, file: FileName, parts: Vec<Part>, revision: u64) {
         let mut tables = lock(&self.tables);
-        match parts.is_empty() {
-            true => drop(tables.remove(&file)),
-            false => drop(tables.insert(file, (parts, revision))),
+        tables.insert(file, (parts, revision));
+        if tables.len() > TABLES_MAX {
+            tables.retain(|_, (parts, _)| !parts.is_empty());
         }
     }
 }

@@ -30,7 +30,9 @@ fn outcome(result: Result<Result<(), Status>, CoordinationError>) -> Status {
 impl Core {
     /// Locks a range, if nothing is in the way. Blocks.
     pub(super) fn lock_range(&self, wish: &LockWish) -> Status {
-        let granted = outcome(self.change_locks(wish.file, Some(wish.session), |parts| with(parts, wish)));
+        let granted = outcome(
+            self.insist(|| self.change_locks(wish.file, Some(wish.session), |parts| with(parts, wish))),
+        );
         if granted != Status::OK || lock(&self.sessions).contains_key(&wish.session) {
             return granted;
         }
@@ -43,12 +45,12 @@ impl Core {
 
     /// Gives back what is meant in a range. Blocks.
     pub(super) fn unlock_range(&self, file: FileName, range: &Range<u64>, whose: Whose) -> Status {
-        outcome(self.change_locks(file, None, |parts| without(parts, range, whose)))
+        outcome(self.insist(|| self.change_locks(file, None, |parts| without(parts, range, whose))))
     }
 
     /// What is in the way of a lock. Blocks.
     pub(super) fn lock_in_way(&self, wish: &LockWish) -> Result<Option<LockInWay>, Status> {
-        let (parts, _) = self.locks_of(wish.file).map_err(|error| status_of(&error))?;
+        let (parts, _) = self.insist(|| self.locks_of(wish.file)).map_err(|error| status_of(&error))?;
         Ok(in_way(&parts, wish).map(Part::told))
     }
 
@@ -85,7 +87,8 @@ impl Core {
                 return Ok(Ok(()));
             }
             let put = match changed.is_empty() {
-                true => Change::Delete(key.clone()),
+                // It stays for a while: a lock that the store writes later than its server waits must not find what it was meant for.
+                true => Change::Put(key.clone(), encode(&changed), self.recent_lease()),
                 false => Change::Put(key.clone(), encode(&changed), None),
             };
             let mut changes = vec![put];
@@ -106,8 +109,7 @@ impl Core {
                 {
                     known.1 = true;
                 }
-                let revision = if changed.is_empty() { 0 } else { committed.revision };
-                self.locks.learn(file, changed, revision);
+                self.locks.learn(file, changed, committed.revision);
                 return Ok(Ok(()));
             }
             if !committed.found.iter().any(|entry| entry.key == live) {

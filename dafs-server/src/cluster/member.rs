@@ -17,6 +17,8 @@ use super::takeover;
 
 /// Between two looks at what all servers watch.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// Between two looks whether the last takeover of this server has ended.
+const END_LOOK: Duration = Duration::from_millis(10);
 /// What was done lately is remembered for this time at least, and for twice as long at most.
 const RECENT: Duration = Duration::from_secs(60);
 /// The attribute of an exported directory that says which cluster serves it.
@@ -234,13 +236,22 @@ pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<Join, Cl
 fn begin_term(
     core: &Core,
     mut changes: Vec<Change>,
-    compares: Vec<Compare>,
+    mut compares: Vec<Compare>,
 ) -> Result<bool, CoordinationError> {
     let began = core.now();
+    let (member, live) = (core.keys.member(core.number), core.keys.live_server(core.number));
+    let found =
+        core.store.read(&live)?.0.iter().find(|entry| entry.key == live).map_or(0, |entry| entry.revision);
     let lease = core.store.grant(core.config.term())?;
-    changes.push(Change::Put(core.keys.live_server(core.number), Vec::new(), Some(lease)));
-    if !core.commit(&Transaction { compares, changes, reads: Vec::new() })?.succeeded {
-        return Ok(false);
+    // What the store does later than it is waited for must not replace this lease by one that nobody renews.
+    compares.push(Compare::At(live.clone(), found));
+    changes.push(Change::Put(live, Vec::new(), Some(lease)));
+    let takeover = core.keys.takeover(core.number);
+    let begun = core.commit(&Transaction { compares, changes, reads: vec![member.clone(), takeover] })?;
+    if !begun.succeeded {
+        let is_there = begun.found.iter().any(|entry| entry.key == member) && begun.found.len() == 1;
+        let again = CoordinationError::Unreachable("an attempt before this one has come in between".into());
+        return if is_there { Err(again) } else { Ok(false) };
     }
     core.lease.store(lease.0, Ordering::Release);
     core.current_since.store(core.now(), Ordering::Release);
@@ -332,7 +343,7 @@ fn renew(core: &Core) -> Result<(), CoordinationError> {
 /// After the store was away all terms are over: the others are given time to begin new ones.
 fn may_take_over(core: &Core) -> bool {
     let since = Duration::from_nanos(core.now().saturating_sub(core.current_since.load(Ordering::Acquire)));
-    core.is_current() && since >= core.config.term() / 2
+    core.is_current() && !core.is_leaving() && since >= core.config.term() / 2
 }
 
 fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
@@ -354,6 +365,7 @@ fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
             Change::DeleteAll(keys.server_slots(server)),
             Change::DeleteAll(keys.sessions(server)),
             Change::DeleteAll(keys.fences_applied(server)),
+            Change::Delete(keys.endings(server)),
             Change::Delete(keys.gone(server)),
         ];
         core.commit(&Transaction { changes, ..Transaction::default() })?;
@@ -366,6 +378,10 @@ fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
 
 /// This server is of the cluster no more, and has nothing under way: others know what its sessions did.
 pub(super) fn leave(core: &Core) {
+    // Once this server has left, others take over where it has begun to.
+    while lock(&core.view).takes_over() {
+        core.rest(END_LOOK);
+    }
     let keys = &core.keys;
     let number = core.number;
     // Of an attempt that the store has not answered something may stand there.

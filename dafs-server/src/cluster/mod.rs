@@ -201,6 +201,8 @@ impl Cluster {
     /// Nothing is begun any more. What is under way is finished; then this server is not of the cluster any more, and others need not take
     /// over. Blocks.
     pub(crate) fn leave(&self) {
+        self.core.is_leaving.store(true, Ordering::Release);
+        self.core.wake();
         self.intents.finish();
         match self.intents.pending() {
             0 => member::leave(&self.core),
@@ -223,13 +225,13 @@ impl Cluster {
     pub(crate) fn lock_range(&self, wish: LockWish, tell: Tell<Status>) {
         let core = Arc::clone(&self.core);
         core.locks.note(wish.session, wish.file);
-        self.intents.run(Box::new(move || tell(core.lock_range(&wish))));
+        self.intents.run_in_turn(wish.file, Box::new(move || tell(core.lock_range(&wish))));
     }
 
     /// Gives locks back. Does not block.
     pub(crate) fn unlock_range(&self, file: FileName, range: Range<u64>, whose: Whose, tell: Tell<Status>) {
         let core = Arc::clone(&self.core);
-        self.intents.run(Box::new(move || tell(core.unlock_range(file, &range, whose))));
+        self.intents.run_in_turn(file, Box::new(move || tell(core.unlock_range(file, &range, whose))));
     }
 
     /// What is in the way of a lock. Does not block.
@@ -242,7 +244,7 @@ impl Cluster {
     pub(crate) fn end_locks_before(&self, before: SessionId) {
         let core = Arc::clone(&self.core);
         self.intents.run(Box::new(move || {
-            if let Err(error) = core.end_locks(Whose::Session(before)) {
+            if let Err(error) = core.insist(|| core.end_locks(Whose::Session(before))) {
                 tracing::warn!(%error, "cannot release locks of a session that is gone; they end with its lease");
             }
         }));

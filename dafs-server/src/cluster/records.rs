@@ -117,6 +117,11 @@ impl Keys {
         self.key(format_args!("slots/{:08}/{:016x}/{slot:06}", server_of(session), session.0))
     }
 
+    /// Written with all that a server tells of the ends of operations.
+    pub(super) fn endings(&self, server: ServerNumber) -> String {
+        self.key(format_args!("endings/{server:08}"))
+    }
+
     pub(super) fn locks(&self) -> String {
         self.key(format_args!("locks/"))
     }

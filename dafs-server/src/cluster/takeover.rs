@@ -11,7 +11,7 @@ use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{Status, encode_message_pack};
 use sha2::{Digest, Sha256};
 
-use super::coordination::{Change, Compare, CoordinationError, LeaseId, Transaction};
+use super::coordination::{Change, Compare, CoordinationError, Transaction};
 use super::core::{Core, SharedExport};
 use super::host::Fence;
 use super::records::{Intent, Member, NameAt, OpenAt, Reply, ServerNumber, SlotRecord, decode, encode, hex};
@@ -50,29 +50,18 @@ pub(super) fn begin(core: &Arc<Core>, server: ServerNumber, member: Member) {
 
 fn take_over(core: &Core, server: ServerNumber, member: &Member) -> Result<(), CoordinationError> {
     let keys = &core.keys;
-    let claim = keys.takeover(server);
-    let lease = LeaseId(core.lease.load(Ordering::Acquire));
-    let claimed = core.commit(&Transaction {
-        compares: vec![
-            Compare::Absent(claim.clone()),
-            Compare::Present(keys.member(server)),
-            Compare::Absent(keys.live_server(server)),
-        ],
-        changes: vec![Change::Put(claim.clone(), core.number.to_string().into_bytes(), Some(lease))],
-        reads: Vec::new(),
-    })?;
-    if !claimed.succeeded {
+    let Some(revision) = claim(core, server)? else {
         // Another server does it, or it is there again.
         core.rest(RETRY_INTERVAL);
         return Ok(());
-    }
+    };
+    let claim = keys.takeover(server);
+    let is_own = Compare::At(claim.clone(), revision);
     tracing::warn!(server, name = member.name, "the term of another server is over: taking over");
     let began = core.host.now();
     if !cut_off(core, server, member) {
-        core.commit(&Transaction { changes: vec![Change::Delete(claim)], ..Transaction::default() })?;
-        return Ok(());
+        return commit_owned(core, &is_own, vec![Change::Delete(claim)]);
     }
-    let is_own = Compare::Present(claim.clone());
     settle(core, server, &is_own)?;
     let ended = core.commit(&Transaction {
         compares: vec![is_own],
@@ -91,11 +80,42 @@ fn take_over(core: &Core, server: ServerNumber, member: &Member) -> Result<(), C
     Ok(())
 }
 
+/// Claims the place of a server: the revision of the claim. It stays until the takeover is done, or this server has been taken over: until
+/// then it may cut off what others append.
+fn claim(core: &Core, server: ServerNumber) -> Result<Option<u64>, CoordinationError> {
+    let keys = &core.keys;
+    let claim = keys.takeover(server);
+    let put = Change::Put(claim.clone(), core.number.to_string().into_bytes(), None);
+    let is_over = [Compare::Present(keys.member(server)), Compare::Absent(keys.live_server(server))];
+    let free = [Compare::Absent(claim.clone())];
+    let claimed = core.commit(&Transaction {
+        compares: [&free[..], &is_over].concat(),
+        changes: vec![put.clone()],
+        reads: vec![claim.clone()],
+    })?;
+    if claimed.succeeded {
+        return Ok(Some(claimed.revision));
+    }
+    let Some(found) = claimed.found.first() else { return Ok(None) };
+    let owner = std::str::from_utf8(&found.value).ok().and_then(|number| number.parse().ok()).unwrap_or(0);
+    if owner == core.number {
+        // An attempt has failed half-way, or was not answered.
+        return Ok(Some(found.revision));
+    }
+    let left = [Compare::At(claim, found.revision), Compare::Absent(keys.member(owner))];
+    let taken = core.commit(&Transaction {
+        compares: [&left[..], &is_over].concat(),
+        changes: vec![put],
+        reads: Vec::new(),
+    })?;
+    Ok(taken.succeeded.then_some(taken.revision))
+}
+
 /// Makes sure that a server can write no more. `false` where this server is to give up, as it ends or its own term is over.
 fn cut_off(core: &Core, server: ServerNumber, member: &Member) -> bool {
     let mut reminded: Option<Duration> = None;
     loop {
-        if core.is_stopping() || !core.is_current() {
+        if core.is_leaving() || !core.is_current() {
             return false;
         }
         if core.host.has_ended(&member.process()) || lock(&core.view).is_cut_off(server) {
@@ -141,7 +161,7 @@ fn run_fence_command(
         ("DAFS_FENCE_ADDRESSES", member.addresses.join(" ")),
         ("DAFS_FENCE_DETAIL", member.detail.clone()),
     ];
-    core.host.fence(&Fence { command, variables }, &|| core.is_stopping())
+    core.host.fence(&Fence { command, variables }, &|| core.is_leaving())
 }
 
 /// Judges all that a server had begun, and lets others go on.
@@ -155,6 +175,9 @@ fn settle(core: &Core, server: ServerNumber, is_own: &Compare) -> Result<(), Coo
         };
         if record.reply.is_some() {
             continue;
+        }
+        if core.is_leaving() {
+            return Err(CoordinationError::NoLease);
         }
         let verdict = judge(&record.intent, &core.exports);
         tracing::info!(server, key = entry.key, ?verdict, "judged what a server had begun");

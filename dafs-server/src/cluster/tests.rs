@@ -12,7 +12,7 @@ use dafs_proto::wire::LockKind;
 
 use super::intents::{Named, Ticket, What, Wish};
 use super::memory::MemoryStore;
-use super::records::{Intent, Reply, SlotRecord, decode};
+use super::records::{Intent, Member, Reply, SlotRecord, decode, encode};
 use super::takeover::{Verdict, judge};
 use super::*;
 use crate::storage::{
@@ -375,6 +375,39 @@ fn server_leaves_once_nothing_of_it_is_under_way() {
     let before = sessions.map(|session| ask(|tell| other.ask_before(session, tell)));
     assert_eq!(before, [Before::Elsewhere, Before::Ended(None, Vec::new())]);
     assert!(store.read(&stale).unwrap().0.is_empty());
+}
+
+// [CLUS-22]
+#[test]
+fn takeover_is_gone_on_with_once_whoever_began_it_is_gone() {
+    let (tree, store) = (Tree::new(), memory_store());
+    let (own, keys) = (server(&store, &tree), Keys::of("test"));
+    let alive = own.core.host.process();
+    let put = |key: String, value: Vec<u8>| {
+        let changes = vec![Change::Put(key, value, None)];
+        store.commit(&Transaction { changes, ..Transaction::default() }).unwrap();
+    };
+    let member = |process: Process| {
+        let Process { boot, namespace, pid, began } = process;
+        encode(&Member { boot, namespace, pid, pid_began: began, ..Member::default() })
+    };
+    // Server 98 has begun to take over from 99, and is not known to have ended.
+    put(keys.takeover(99), b"98".to_vec());
+    put(keys.member(98), member(alive.clone()));
+    put(keys.member(99), member(Process { pid: 0, ..alive.clone() }));
+    // An attempt of this server has failed half-way.
+    put(keys.takeover(97), own.core.number.to_string().into_bytes());
+    put(keys.member(97), member(Process { pid: 0, ..alive }));
+    let is_gone = |server: ServerNumber| !store.read(&keys.gone(server)).unwrap().0.is_empty();
+    while !is_gone(97) {
+        std::thread::yield_now();
+    }
+    assert!(!is_gone(99));
+    let changes = vec![Change::Delete(keys.member(98))];
+    store.commit(&Transaction { changes, ..Transaction::default() }).unwrap();
+    while !is_gone(99) {
+        std::thread::yield_now();
+    }
 }
 
 // [CLUS-10]

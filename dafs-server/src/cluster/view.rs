@@ -76,6 +76,11 @@ impl View {
         over.map(|(number, _)| *number).collect()
     }
 
+    /// This server works on taking over.
+    pub(super) fn takes_over(&self) -> bool {
+        !self.taking_over.is_empty()
+    }
+
     pub(super) fn end_takeover(&mut self, server: ServerNumber) {
         self.taking_over.remove(&server);
     }
