@@ -1,5 +1,6 @@
 //! A world on virtual time.
 
+pub mod cluster;
 mod oracle;
 mod script;
 mod scripted;

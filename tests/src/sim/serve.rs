@@ -93,6 +93,18 @@ impl SimServer {
         self.workers[0].worker.shared().close();
     }
 
+    /// It takes no more clients, and tells those that it has to go elsewhere.
+    pub(super) fn drain(&mut self) {
+        self.listeners.clear();
+        self.workers.iter_mut().for_each(|served| served.worker.drain());
+    }
+
+    /// Lets clients go that have nothing under way; whether nothing is.
+    pub(super) fn is_drained(&mut self) -> bool {
+        self.workers.iter_mut().for_each(|served| served.worker.let_clients_go());
+        self.workers.iter().all(|served| !served.worker.has_unfinished() && !served.worker.has_unsent())
+    }
+
     /// It did not run for so long, until now.
     pub(super) fn stood_still(&mut self, net: &SimNet, duration: Duration) {
         for Served { worker, .. } in &mut self.workers {

@@ -4,6 +4,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes, patterns and tables that the tests choose")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod cluster;
+
 use std::time::Duration;
 
 use dafs_client::{Config, Error, Export, File, Key, MethodOverride, Session, Stability, Status};

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use super::connection::Link;
 use super::world::{DomainId, ListenerState, REGIONS_MAX};
-use super::{NodeId, SimEndpoint, SimNet, nanos};
+use super::{NodeId, SimEndpoint, SimNet, Waiting, nanos};
 use crate::transport::util::{allocate_heap, refuse_faulting};
 use crate::transport::{
     Access, Address, ConnectError, ConnectParams, Domain, Endpoint, EventFds, Listener, Memory, MemoryRef,
     Provider, Region, RegionError, RegionKey, RegionOwner, RemoteRange, TransportError,
 };
+
+/// Whoever connects through a partition looks again whether it has ended, if somebody else moves the time.
+const LOOK_INTERVAL_NS: u64 = 10_000_000;
 
 /// A protection domain on a simulated node. Clones are the same domain.
 #[derive(Clone)]
@@ -45,7 +48,10 @@ impl SimDomain {
     fn travel(&self, port: u32, at_ns: u64, deadline_ns: u64) -> bool {
         let net = &self.shared.net;
         loop {
-            net.run_idle();
+            let wait = net.shared.waits.get();
+            if wait.is_none() {
+                net.run_idle();
+            }
             let mut state = net.lock();
             let listener = state.listeners.get(&port).and_then(|listener| state.node(listener.domain));
             let cut_off = listener.is_some_and(|node| state.partitioned(node, self.shared.node));
@@ -53,6 +59,13 @@ impl SimDomain {
             let now_ns = state.now_ns();
             if now_ns >= until_ns {
                 return !cut_off && now_ns >= at_ns;
+            }
+            if let Some(wait) = wait {
+                drop(state);
+                // A partition may end.
+                let until_ns = until_ns.min(now_ns + LOOK_INTERVAL_NS);
+                wait(Waiting::new(net, None, Some(until_ns)));
+                continue;
             }
             let next_ns = state.next_event_ns().map_or(until_ns, |next_ns| next_ns.min(until_ns));
             state.advance_to(next_ns.max(now_ns));

@@ -8,7 +8,7 @@ use super::connection::{Arrived, Link, Op, Packet, Source};
 use super::domain::DomainShared;
 use super::gather::gather;
 use super::world::SimWorld;
-use super::{SimNet, nanos};
+use super::{SimNet, Waiting, nanos};
 use crate::transport::{
     Access, Capabilities, Completion, Endpoint, EventFds, HEAD_SIZE_MAX, Head, HeapMemory, Interrupt,
     LocalSegments, Memory, MemoryRef, OpToken, PeerIdentity, PostError, Posted, Provider, Received,
@@ -169,9 +169,7 @@ impl SimEndpoint {
 
     /// Something that a waiting caller wants to know.
     fn is_ready(&self, state: &mut SimWorld) -> bool {
-        state.side(self.link).is_none_or(|side| {
-            !side.inbox.is_empty() || !side.completions.is_empty() || side.room || side.end.is_some()
-        })
+        state.has_news(self.link)
     }
 }
 
@@ -399,7 +397,10 @@ impl Endpoint for SimEndpoint {
             if ready(&mut self.net().lock()) || interrupt.is_some_and(Interrupt::take) {
                 return Ok(());
             }
-            self.net().run_idle();
+            match self.net().shared.waits.get() {
+                Some(wait) => wait(Waiting::new(self.net(), Some(self.link), deadline_ns)),
+                None => self.net().run_idle(),
+            }
             let mut state = self.net().lock();
             if ready(&mut state) || interrupt.is_some_and(Interrupt::take) {
                 return Ok(());
@@ -417,7 +418,9 @@ impl Endpoint for SimEndpoint {
             if deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns) {
                 return Ok(());
             }
-            state.advance_to(until_ns.max(now_ns));
+            if self.net().shared.waits.get().is_none() {
+                state.advance_to(until_ns.max(now_ns));
+            }
         }
     }
 

@@ -18,16 +18,18 @@ mod endpoint;
 mod gather;
 mod plan;
 mod trace;
+mod waiting;
 mod world;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use domain::{SimDomain, SimListener};
 pub use endpoint::SimEndpoint;
 pub use plan::{FaultPlan, Random};
 pub use trace::Counters;
+pub use waiting::Waiting;
 
 use world::SimWorld;
 
@@ -51,9 +53,11 @@ pub struct SimNet {
 struct SharedWorld {
     state: Mutex<SimWorld>,
     idle: Mutex<Option<IdleCallback>>,
+    waits: OnceLock<WaitCallback>,
 }
 
 type IdleCallback = Box<dyn FnMut() + Send>;
+type WaitCallback = Box<dyn Fn(Waiting) + Send + Sync>;
 
 impl SimNet {
     /// A network at time 0 whose chances are drawn from `seed`.
@@ -62,6 +66,7 @@ impl SimNet {
             shared: Arc::new(SharedWorld {
                 state: Mutex::new(SimWorld::new(seed, plan)),
                 idle: Mutex::new(None),
+                waits: OnceLock::new(),
             }),
         }
     }
@@ -110,6 +115,13 @@ impl SimNet {
     /// wait inside it do not run it again. Replaces the callback before it.
     pub fn on_idle(&self, callback: impl FnMut() + Send + 'static) {
         *self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(callback));
+    }
+
+    /// From now on calls that wait move no time: they call this, which returns when the wait is over, or earlier. For programs of several
+    /// threads of which one at a time runs, while somebody else moves the time. Set once.
+    pub fn on_wait(&self, callback: impl Fn(Waiting) + Send + Sync + 'static) {
+        // The first stays.
+        let _ = self.shared.waits.set(Box::new(callback));
     }
 
     /// Replaces the plan: faults from now on are drawn from the new one.

@@ -140,6 +140,13 @@ impl SimWorld {
         self.now_ns = self.now_ns.max(until_ns);
     }
 
+    /// There is something on this side of a connection that a waiting caller wants to know.
+    pub(super) fn has_news(&mut self, link: Link) -> bool {
+        self.side(link).is_none_or(|side| {
+            !side.inbox.is_empty() || !side.completions.is_empty() || side.room || side.end.is_some()
+        })
+    }
+
     pub(super) fn schedule_wake(&mut self, at_ns: u64) {
         self.schedule(at_ns.max(self.now_ns), Event::Wake);
     }
