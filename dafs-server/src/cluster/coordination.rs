@@ -72,10 +72,7 @@ pub enum CoordinationError {
     /// It could not be reached, or said nothing in time. What was asked may have been done.
     #[error("cannot reach the coordination store: {0}")]
     Unreachable(String),
-    /// It has no room.
-    #[error("the coordination store has no room: {0}")]
-    NoSpace(String),
-    /// It refuses: it is damaged, or forbids it.
+    /// It refuses: it is full, or read-only, or forbids it.
     #[error("the coordination store refuses: {0}")]
     Refused(String),
     /// The lease is over.
@@ -90,6 +87,15 @@ pub trait Coordination: Send + Sync {
 
     /// All keys that begin so, in order, and the revision in which they were so.
     fn read(&self, prefix: &str) -> Result<(Vec<Entry>, u64), CoordinationError>;
+
+    /// The same, where something has changed since a read in this revision, which has found so many keys; else the revision alone. Costs
+    /// little where nothing has, however many keys there are.
+    fn read_changed(
+        &self,
+        prefix: &str,
+        since: u64,
+        count: usize,
+    ) -> Result<(Option<Vec<Entry>>, u64), CoordinationError>;
 
     /// A lease that ends when it was not renewed for this long, or a little later.
     fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError>;

@@ -75,13 +75,10 @@ fn fault_of(code: Option<i64>, words: &str, member: &str) -> CoordinationError {
     const CANCELLED: i64 = 1;
     const DEADLINE_EXCEEDED: i64 = 4;
     const NOT_FOUND: i64 = 5;
-    const RESOURCE_EXHAUSTED: i64 = 8;
     const UNAVAILABLE: i64 = 14;
     match code {
         Some(NOT_FOUND) if words.contains("lease") => CoordinationError::NoLease,
-        Some(RESOURCE_EXHAUSTED) if words.contains("space") => CoordinationError::NoSpace(words.to_owned()),
-        // It has too many requests at the moment.
-        Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE | RESOURCE_EXHAUSTED) => {
+        Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE) => {
             CoordinationError::Unreachable(format!("{member}: {words}"))
         }
         _ => CoordinationError::Refused(words.to_owned()),
@@ -172,6 +169,26 @@ impl Coordination for Etcd {
         let body = json!({"key": base64(prefix), "range_end": base64(end_of(prefix))});
         let answer = self.call("/v3/kv/range", &body)?;
         Ok((entries_of(&answer)?, revision_of(&answer)))
+    }
+
+    fn read_changed(
+        &self,
+        prefix: &str,
+        since: u64,
+        count: usize,
+    ) -> Result<(Option<Vec<Entry>>, u64), CoordinationError> {
+        let body = json!({
+            "key": base64(prefix), "range_end": base64(end_of(prefix)),
+            "min_mod_revision": (since + 1).to_string(), "keys_only": true,
+        });
+        let answer = self.call("/v3/kv/range", &body)?;
+        // It counts all keys, and names those that were written later: one that is gone is missed by its number.
+        let is_written = answer["kvs"].as_array().is_some_and(|written| !written.is_empty());
+        if !is_written && number(&answer["count"]) == count as u64 {
+            return Ok((None, revision_of(&answer)));
+        }
+        let (entries, revision) = self.read(prefix)?;
+        Ok((Some(entries), revision))
     }
 
     fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError> {

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 
-use super::coherence;
 use super::coordination::{Change, Compare, Coordination, CoordinationError, Entry, LeaseId, Transaction};
 use super::core::{Core, SharedExport};
-use super::cut_off::ceph_clients;
 use super::error::ClusterError;
 use super::host::{Host, Join, Process};
 use super::lock_table::Whose;
@@ -213,7 +211,6 @@ fn member_of(core: &Core, addresses: Vec<String>) -> Member {
         pid,
         pid_began: began,
         detail: core.config.fence_detail.clone(),
-        ceph: ceph_clients(&core.exports),
     }
 }
 
@@ -224,8 +221,6 @@ pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<Join, Cl
         cluster: cluster.clone(),
         error: error.to_string(),
     };
-    let checked = coherence::check(core).map_err(|error| failed(&error))?;
-    checked.map_err(|problem| ClusterError::Unfit { cluster: cluster.clone(), problem })?;
     let member = member_of(core, addresses);
     let put = Change::Put(core.keys.member(core.number), encode(&member), None);
     begin_term(core, vec![put], Vec::new()).map_err(|error| failed(&error))?;
@@ -308,10 +303,6 @@ fn keep(core: &Arc<Core>) {
         }
         core.rest(LOOK_INTERVAL);
     }
-    if core.has_no_files() {
-        // It answers nobody any more: others need not wait until its term is over.
-        let _ = core.store.revoke(LeaseId(core.lease.load(Ordering::Acquire)));
-    }
 }
 
 /// Writes what others wait to hear.
@@ -355,11 +346,24 @@ fn may_take_over(core: &Core) -> bool {
     core.is_current() && !core.is_leaving() && since >= core.config.term() / 2
 }
 
-fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
-    let (entries, revision) = core.store.read(&core.keys.live())?;
+/// What all servers look at, which seldom changes.
+fn read_live(core: &Core) -> Result<Vec<Entry>, CoordinationError> {
+    let prefix = core.keys.live();
+    // After a failure it is read again.
+    let (known, since) = std::mem::take(&mut *lock(&core.live));
+    let (changed, revision) = match since {
+        0 => core.store.read(&prefix).map(|(entries, revision)| (Some(entries), revision))?,
+        since => core.store.read_changed(&prefix, since, known.len())?,
+    };
     core.hear(revision);
+    let entries = changed.unwrap_or(known);
+    *lock(&core.live) = (entries.clone(), revision);
+    Ok(entries)
+}
+
+fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
+    let entries = read_live(core)?;
     core.apply_fences(&entries);
-    coherence::answer(core, &entries);
     let (due, forgotten) = {
         let mut view = lock(&core.view);
         let now = core.host.now();

@@ -104,6 +104,17 @@ impl Coordination for MemoryStore {
         Ok((keys.iter().filter_map(|key| state.entry(key)).collect(), state.revision))
     }
 
+    fn read_changed(
+        &self,
+        prefix: &str,
+        since: u64,
+        count: usize,
+    ) -> Result<(Option<Vec<Entry>>, u64), CoordinationError> {
+        let (entries, revision) = self.read(prefix)?;
+        let is_same = entries.len() == count && entries.iter().all(|entry| entry.revision <= since);
+        Ok(((!is_same).then_some(entries), revision))
+    }
+
     fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError> {
         let mut state = self.lock();
         state.last_lease += 1;

@@ -17,13 +17,10 @@ use crate::storage::{
     RequestName, SharedFile, Storage, Submitted, Wake,
 };
 
-/// What other threads have to say, until the loop asks.
+/// Intents that were written, or not, until the loop asks.
 struct Answers {
     wake: Wake,
-    /// Intents that were written, or not.
     answers: Mutex<Vec<(OpToken, Result<Ticket, Status>)>>,
-    /// Operations that have failed, on file systems that are there.
-    confirmed: Mutex<Vec<OpToken>>,
 }
 
 /// See the module.
@@ -39,8 +36,6 @@ pub(crate) struct ClusterStorage {
     to_sync: HashMap<OpToken, (Identity, NodeId)>,
     /// They are being made durable; what they are answered then.
     syncing: HashMap<OpToken, FsReply>,
-    /// They have failed, and it is not known yet whether their file system is there at all.
-    failed: HashMap<OpToken, Status>,
     request: Option<RequestName>,
     client: u64,
     /// What verifiers were at the start: from there on they count losses.
@@ -51,8 +46,7 @@ impl ClusterStorage {
     /// Around a storage.
     pub(crate) fn new(inner: Box<dyn Storage>, cluster: Arc<Cluster>) -> std::io::Result<Self> {
         let verifiers = (0..cluster.exports()).map(|export| inner.verifier(ExportId(export))).collect();
-        let answers =
-            Arc::new(Answers { wake: Wake::new()?, answers: Mutex::default(), confirmed: Mutex::default() });
+        let answers = Arc::new(Answers { wake: Wake::new()?, answers: Mutex::default() });
         Ok(Self {
             inner,
             cluster,
@@ -61,7 +55,6 @@ impl ClusterStorage {
             executing: HashMap::new(),
             to_sync: HashMap::new(),
             syncing: HashMap::new(),
-            failed: HashMap::new(),
             request: None,
             client: 0,
             verifiers,
@@ -129,7 +122,7 @@ impl ClusterStorage {
         let (identity, op, client) = self.waiting.remove(&token)?;
         let ticket = match answer {
             Ok(ticket) => ticket,
-            Err(status) => return self.on_failure(token, status),
+            Err(status) => return Some(Err(status)),
         };
         let op = match op {
             FsOp::Append { node, from, stability } => {
@@ -142,27 +135,8 @@ impl ClusterStorage {
         self.submit_below(token, &identity, op)
     }
 
-    /// Returns what an operation that has failed is answered, if that is known at once.
-    fn on_failure(&mut self, token: OpToken, status: Status) -> Option<FsResult> {
-        if !self.cluster.has_remote_exports() {
-            return Some(self.on_end(token, Err(status)));
-        }
-        self.failed.insert(token, status);
-        let answers = Arc::clone(&self.answers);
-        self.cluster.confirm_files(Box::new(move |()| {
-            lock(&answers.confirmed).push(token);
-            answers.wake.raise();
-        }));
-        None
-    }
-
     /// The storage below has answered. Returns what the operation is answered, if nothing is left to be done.
     fn on_result(&mut self, token: OpToken, result: FsResult) -> Option<FsResult> {
-        if let Err(status) = result {
-            self.syncing.remove(&token);
-            self.to_sync.remove(&token);
-            return self.on_failure(token, status);
-        }
         if let Some(reply) = self.syncing.remove(&token) {
             return Some(result.map(|_| reply));
         }
@@ -326,18 +300,12 @@ impl Storage for ClusterStorage {
                     done.push((token, result));
                 }
             }
-            let confirmed = std::mem::take(&mut *lock(&self.answers.confirmed));
-            for token in confirmed {
-                if let Some(status) = self.failed.remove(&token) {
-                    done.push((token, self.on_end(token, Err(status))));
-                }
-            }
             self.inner.flush();
         }
     }
 
     fn pending(&self) -> usize {
-        self.inner.pending() + self.waiting.len() + self.failed.len()
+        self.inner.pending() + self.waiting.len()
     }
 
     fn close(&mut self, node: NodeId) {

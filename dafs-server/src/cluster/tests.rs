@@ -48,13 +48,7 @@ impl Tree {
 
     fn export(&self) -> SharedExport {
         let path = self.path().to_owned();
-        SharedExport {
-            name: "data".into(),
-            root: Root::open(&path).unwrap(),
-            path,
-            is_remote: false,
-            is_read_only: false,
-        }
+        SharedExport { name: "data".into(), root: Root::open(&path).unwrap(), path, is_remote: false }
     }
 
     fn named(&self, path: &str) -> Named {
@@ -381,6 +375,23 @@ fn server_leaves_once_nothing_of_it_is_under_way() {
     let before = sessions.map(|session| ask(|tell| other.ask_before(session, tell)));
     assert_eq!(before, [Before::Elsewhere, Before::Ended(None, Vec::new())]);
     assert!(store.read(&stale).unwrap().0.is_empty());
+}
+
+#[test]
+fn store_tells_whether_anything_has_changed() {
+    let store = memory_store();
+    let change = |changes| store.commit(&Transaction { changes, ..Transaction::default() }).unwrap().revision;
+    let put = |key: &str| Change::Put(key.to_owned(), Vec::new(), None);
+    let since = change(vec![put("a/1"), put("a/2"), put("b/1")]);
+    let is_changed = || store.read_changed("a/", since, 2).unwrap().0.is_some();
+    assert!(!is_changed());
+    change(vec![put("b/1"), Change::Delete("b/2".into())]);
+    assert!(!is_changed());
+    let before = change(vec![Change::Delete("a/1".into())]);
+    assert!(is_changed());
+    // As many as before.
+    change(vec![put("a/3")]);
+    assert!(is_changed() && store.read_changed("a/", before, 2).unwrap().0.is_some());
 }
 
 // [CLUS-22]

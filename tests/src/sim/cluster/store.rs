@@ -249,6 +249,16 @@ impl Coordination for StoreOf {
         self.call(move |store| store.store.read(&prefix))
     }
 
+    fn read_changed(
+        &self,
+        prefix: &str,
+        since: u64,
+        count: usize,
+    ) -> Result<(Option<Vec<Entry>>, u64), CoordinationError> {
+        let prefix = prefix.to_owned();
+        self.call(move |store| store.store.read_changed(&prefix, since, count))
+    }
+
     fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError> {
         self.call(move |store| store.store.grant(time))
     }
