@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dafs_client::Key;
 use dafs_proto::transport::ConnectParams;
 use dafs_proto::transport::WaitPolicy;
 use dafs_proto::transport::sim::{NodeId, Random, SimNet};
-use dafs_server::access::IdentityMapping;
+use dafs_server::access::{ForcedIdentity, IdentityMapping, KeyEntry};
 use dafs_server::cluster::{ClusterConfig, Host};
 use dafs_server::config::{Config, ExportConfig, ExportKind};
 use dafs_server::shared::ServerState;
@@ -311,7 +312,7 @@ fn settings(plan: &ClusterPlan, path: &Path, port: u32) -> Config {
         fence_detail: String::new(),
         lease_ms: plan.lease_ms,
     };
-    Config {
+    let mut config = Config {
         exports: vec![export],
         slots_max: 8,
         operations_max: 64,
@@ -322,7 +323,15 @@ fn settings(plan: &ClusterPlan, path: &Path, port: u32) -> Config {
         buffers_size_max: 4 << 20,
         cluster: Some(cluster),
         ..Config::default()
-    }
+    };
+    let forced = Some(ForcedIdentity { uid: 0, gid: 0 });
+    config.access.keys.insert(KeyEntry { key: administrators_key(), forced, publishes: false });
+    config
+}
+
+/// With it one may fence others off.
+pub(super) fn administrators_key() -> Key {
+    Key { name: "administrator".into(), secret: [7; 16].into() }
 }
 
 /// On a thread of the process.

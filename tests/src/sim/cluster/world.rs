@@ -14,7 +14,7 @@ use dafs_proto::transport::{Address, Domain};
 
 use super::faults::{Fault, Faults, drawn};
 use super::host::Processes;
-use super::place::{Common, Place};
+use super::place::{Common, Place, administrators_key};
 use super::store::{SimStore, StorePlan};
 use super::threads::{CLIENTS, Process, Threads};
 use crate::sim::World;
@@ -106,6 +106,11 @@ impl ClientsPlace {
     /// Settings of a client.
     pub fn config(client: usize) -> Config {
         World::client_config(u8::try_from(client + 1).expect("few clients"))
+    }
+
+    /// The same, of one who may fence others off.
+    pub fn administrator(client: usize) -> Config {
+        Config { key: Some(administrators_key()), ..Self::config(client) }
     }
 
     /// Virtual time.

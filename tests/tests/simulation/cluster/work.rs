@@ -1,11 +1,11 @@
 //! What clients of a cluster do, and what must be so afterwards.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dafs_client::{Clock, Error, Export, File, LockKind, OpenOptions, Session, Status};
+use dafs_client::{Clock, Config, Error, Export, File, LockKind, OpenOptions, Session, Status};
 use dafs_proto::transport::sim::Random;
 use dafs_tests::sim::cluster::ClientsPlace;
 use dafs_tests::suite::bytes;
@@ -30,8 +30,8 @@ pub(super) struct Ledger {
     names: BTreeMap<String, bool>,
     /// Who made which contested name.
     won: BTreeMap<u64, Vec<usize>>,
-    /// Of those it is not known whether they did.
-    perhaps: BTreeSet<u64>,
+    /// How often a client was fenced off.
+    pub(super) fences: u64,
     /// Outcomes that clients were told are not known.
     pub(super) unknown: u64,
     /// The longest that one step took.
@@ -43,7 +43,10 @@ impl Ledger {
     pub(super) fn said(&self) -> String {
         let appended: usize = self.appended.values().map(Vec::len).sum();
         let (names, won, counted) = (self.names.len(), self.won.len(), self.counted);
-        format!("{appended} {counted:?} {names} {won}, unknown: {}, longest {:?}", self.unknown, self.longest)
+        format!(
+            "{appended} {counted:?} {names} {won}, fences: {}, unknown: {}, longest {:?}",
+            self.fences, self.unknown, self.longest
+        )
     }
 }
 
@@ -52,6 +55,8 @@ struct Inside {
     ledger: Ledger,
     /// Who has the lock of which counter.
     owners: [Option<usize>; COUNTERS],
+    /// Nobody is fenced off any more.
+    are_fences_done: bool,
 }
 
 /// See the module. Clones are the same.
@@ -77,7 +82,7 @@ fn open(export: &Export, name: &str) -> File {
 }
 
 /// Tries again what does no harm when it is done twice.
-fn insist<T>(mut attempt: impl FnMut() -> dafs_client::Result<T>) -> T {
+pub(super) fn insist<T>(mut attempt: impl FnMut() -> dafs_client::Result<T>) -> T {
     loop {
         match attempt() {
             Ok(value) => return value,
@@ -99,11 +104,24 @@ impl Work {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn are_fences_done(&self) -> bool {
+        self.lock().are_fences_done
+    }
+
+    /// A client was fenced off.
+    pub(super) fn count_fence(&self) {
+        self.lock().ledger.fences += 1;
+    }
+
+    pub(super) fn end_fences(&self) {
+        self.lock().are_fences_done = true;
+    }
+
     /// A client works.
     pub(super) fn play(&self, place: &ClientsPlace, number: usize, seed: u64) {
         let mut random = Random::new(seed ^ (number as u64) << 40 ^ 0x0000_776f_726b);
         place.sleep(Duration::from_millis(random.below(1000)));
-        let session = connect(place, number);
+        let session = connect(place, number, &ClientsPlace::config(number));
         let export = insist(|| session.mount("data"));
         let log = open(&export, "log");
         let counters = (0..COUNTERS).map(|counter| open(&export, &format!("counter-{counter}"))).collect();
@@ -142,9 +160,9 @@ impl Work {
     }
 }
 
-fn connect(place: &ClientsPlace, number: usize) -> Session {
+pub(super) fn connect(place: &ClientsPlace, number: usize, config: &Config) -> Session {
     loop {
-        match place.connect(number, &ClientsPlace::config(number)) {
+        match place.connect(number, config) {
             Ok(session) => return session,
             Err(Error::Connect(_) | Error::Handshake(_) | Error::Connection { .. }) => {
                 place.sleep(Duration::from_millis(50));
@@ -259,14 +277,9 @@ impl Client<'_> {
             Ok(_) => inside.ledger.won.entry(number).or_default().push(self.number),
             Err(Error::InDoubt { .. }) => {
                 inside.ledger.unknown += 1;
-                inside.ledger.perhaps.insert(number);
             }
-            Err(error) if error.status() == Some(Status::EXISTS) => {
-                let is_known =
-                    inside.ledger.won.contains_key(&number) || inside.ledger.perhaps.contains(&number);
-                // Whoever has made it may not have heard of it yet.
-                let _ = is_known;
-            }
+            // Whoever has made it may not have heard of it yet.
+            Err(error) if error.status() == Some(Status::EXISTS) => {}
             Err(error) => panic!("client {}: {error:?}", self.number),
         }
     }
