@@ -83,8 +83,14 @@ impl Core {
                 }
                 Err(status) => return Ok(Err(status)),
             };
-            if changed == parts && is_fresh {
-                return Ok(Ok(()));
+            if changed == parts {
+                if is_fresh {
+                    return Ok(Ok(()));
+                }
+                // There is probably nothing to be written, as where a file is closed that nobody has locked.
+                (parts, revision) = self.locks_of(file)?;
+                is_fresh = true;
+                continue;
             }
             let put = match changed.is_empty() {
                 // It stays for a while: a lock that the store writes later than its server waits must not find what it was meant for.
