@@ -32,6 +32,9 @@ const SPIN_TIME: Duration = Duration::from_micros(100);
 const PAUSE_MIN: u32 = 16;
 const PAUSE_MAX: u32 = 4096;
 
+/// A program that was answered is expected to ask again: for so long, as long as that pays.
+const EXPECTED_TIME: Duration = Duration::from_micros(50);
+
 /// What is being carried out.
 type Tasks = FuturesUnordered<Pin<Box<dyn Future<Output = ()>>>>;
 
@@ -42,6 +45,24 @@ struct Woken(AtomicBool);
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What is looked for before the thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// Another request of a program that was answered.
+    Request,
+    /// The server's answer to what is in flight.
+    Answer,
+}
+
+impl Awaited {
+    fn spin_time(self) -> Duration {
+        match self {
+            Self::Request => EXPECTED_TIME,
+            Self::Answer => SPIN_TIME,
+        }
     }
 }
 
@@ -80,7 +101,10 @@ impl Spin {
 pub(crate) struct EventLoop {
     volume: Rc<Volume>,
     tasks: Tasks,
+    /// For answers.
     spin: Spin,
+    /// For the next request, while nothing is in flight.
+    expects: Spin,
     woken: Arc<Woken>,
     /// Operations that have ended and are to be told of.
     ended: Vec<Ended>,
@@ -97,6 +121,7 @@ impl EventLoop {
             volume,
             tasks: Tasks::new(),
             spin: Spin::new(),
+            expects: Spin::new(),
             woken: Arc::default(),
             ended: Vec::new(),
             spare: None,
@@ -107,36 +132,47 @@ impl EventLoop {
 
     /// Runs until the mount is gone and every request is answered. `unmount` is called when that is asked for.
     pub(crate) fn run(mut self, mut unmount: impl FnMut()) -> std::io::Result<()> {
-        // Since when an answer is looked for, where one is.
-        let mut spinning: Option<Instant> = None;
+        // Since when an answer or a request is looked for, where one is.
+        let mut spinning: Option<(Instant, Awaited)> = None;
+        // It slept last, and nothing has come since.
+        let mut is_silent = true;
         while !(self.unmounted && self.is_idle()) {
             let mut moved = self.take_requests()?;
             moved |= self.turn();
             if moved {
-                if spinning.take().is_some() {
-                    self.spin.paid();
+                is_silent = false;
+                if let Some((_, awaited)) = spinning.take() {
+                    self.spin(awaited).paid();
                 }
                 continue;
             }
+            let awaited = if self.is_idle() { Awaited::Request } else { Awaited::Answer };
             match spinning {
-                None if !self.is_idle() && self.spin.is_worth_it() => {
-                    spinning = Some(Instant::now());
+                None if !is_silent && self.spin(awaited).is_worth_it() => {
+                    spinning = Some((Instant::now(), awaited));
                     continue;
                 }
-                Some(since) if since.elapsed() < SPIN_TIME => {
+                Some((since, awaited)) if since.elapsed() < awaited.spin_time() => {
                     // Whoever answers, or asks for more, is perhaps to run here.
                     std::thread::yield_now();
                     continue;
                 }
-                Some(_) => self.spin.was_in_vain(),
+                Some((_, awaited)) => self.spin(awaited).was_in_vain(),
                 None => {}
             }
-            spinning = None;
+            (spinning, is_silent) = (None, awaited == Awaited::Request);
             if self.sleep()? {
                 unmount();
             }
         }
         Ok(())
+    }
+
+    fn spin(&mut self, awaited: Awaited) -> &mut Spin {
+        match awaited {
+            Awaited::Request => &mut self.expects,
+            Awaited::Answer => &mut self.spin,
+        }
     }
 
     /// Every request is answered.
@@ -192,6 +228,7 @@ impl EventLoop {
             moved |= caller.turn(&mut self.ended);
         }
         self.ended.drain(..).for_each(|ended| self.volume.on_end(&ended));
+        moved |= self.volume.give_up_interrupted();
         if self.volume.local.is_behind(self.volume.callers.own().number) {
             let volume = Rc::clone(&self.volume);
             self.tasks.push(Box::pin(async move { volume.hand_over_again().await }));

@@ -13,10 +13,11 @@
 //!
 //! The rooms, from the top: `event_loop` waits, `ops` carries requests out, `local` has what the kernel reads and writes itself, `volume`
 //! knows what is mounted, `transfers` has reads and writes in flight, `callers` has the sessions, `first` lets one do something while
-//! others wait, `nodes` and `files` have what the kernel knows and has open, `held` copies of what is not durable, `kernel` the descriptor,
-//! its requests and their replies.
+//! others wait, `ahead` asks for attributes before the kernel does, `nodes` and `files` have what the kernel knows and has open, `held`
+//! copies of what is not durable, `kernel` the descriptor, its requests and their replies.
 #![deny(unsafe_code)]
 
+mod ahead;
 mod callers;
 mod event_loop;
 mod files;

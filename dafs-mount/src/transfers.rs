@@ -57,6 +57,11 @@ impl Transfers {
         transfer
     }
 
+    /// The request is a read that is in flight.
+    pub(crate) fn is_read(&self, unique: u64) -> bool {
+        self.in_flight.borrow().values().any(|one| one.unique == unique && one.kind == Kind::Read)
+    }
+
     /// Gives a read up that its program does not wait for any more; whether there was one.
     pub(crate) fn give_up_read(&self, unique: u64) -> bool {
         let is_it = |transfer: &Transfer| transfer.unique == unique && transfer.kind == Kind::Read;

@@ -13,6 +13,7 @@ use dafs_client::{Attributes, Dir, Error, RegisteredBuf, Status};
 use futures_channel::oneshot;
 use lru::LruCache;
 
+use crate::ahead::Ahead;
 use crate::callers::{Caller, Callers};
 use crate::files::Open;
 use crate::held::Budget;
@@ -36,6 +37,8 @@ pub(crate) struct Volume {
     pub(crate) options: Options,
     pub(crate) nodes: RefCell<Nodes>,
     pub(crate) open: Open,
+    /// Attributes that the kernel will ask for.
+    pub(crate) ahead: Ahead,
     /// What the kernel reads and writes itself.
     pub(crate) local: Local,
     /// Reads and writes in flight.
@@ -47,6 +50,8 @@ pub(crate) struct Volume {
     buffers: RefCell<Vec<RegisteredBuf>>,
     /// Requests that can be interrupted.
     interrupts: RefCell<HashMap<u64, Interruptible>>,
+    /// Requests that were interrupted, and are given up if the server turns out to be away: it may be so before that is noticed.
+    interrupted: RefCell<Vec<u64>>,
 }
 
 /// A request that can be interrupted.
@@ -75,12 +80,14 @@ impl Volume {
             options,
             nodes: RefCell::new(Nodes::new(root)),
             open: Open::default(),
+            ahead: Ahead::default(),
             local: Local::new(is_local),
             transfers: Transfers::default(),
             copies: Budget::default(),
             handles: RefCell::new(LruCache::new(HANDLES_MAX)),
             buffers: RefCell::default(),
             interrupts: RefCell::default(),
+            interrupted: RefCell::default(),
         }
     }
 
@@ -107,22 +114,49 @@ impl Volume {
         told
     }
 
-    /// It has ended.
+    /// A request has ended that could be interrupted.
     pub(crate) fn not_interruptible(&self, unique: u64) {
         self.interrupts.borrow_mut().remove(&unique);
     }
 
-    /// Whoever asks has been interrupted.
+    /// Whoever asks has been interrupted. The kernel tells once.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut interrupts = self.interrupts.borrow_mut();
-        let is_away = || !self.callers.own().session.is_connected();
-        if interrupts.get(&unique).is_some_and(|request| !request.when_away || is_away())
-            && let Some(request) = interrupts.remove(&unique)
-        {
-            let _ = request.tell.send(());
-        } else if is_away() && self.transfers.give_up_read(unique) {
-            self.device.fail(unique, Errno::INTERRUPTED);
+        match interrupts.get(&unique) {
+            Some(request) if !request.when_away => {
+                if let Some(request) = interrupts.remove(&unique) {
+                    let _ = request.tell.send(());
+                }
+            }
+            Some(_) => self.interrupted.borrow_mut().push(unique),
+            None if self.transfers.is_read(unique) => self.interrupted.borrow_mut().push(unique),
+            // It has ended, or changes something.
+            None => {}
         }
+    }
+
+    /// While the server is away, requests are given up that were interrupted; whether there were any.
+    pub(crate) fn give_up_interrupted(&self) -> bool {
+        if self.interrupted.borrow().is_empty() {
+            return false;
+        }
+        let mut interrupts = self.interrupts.borrow_mut();
+        let mut interrupted = self.interrupted.borrow_mut();
+        interrupted.retain(|unique| interrupts.contains_key(unique) || self.transfers.is_read(*unique));
+        if self.callers.all().iter().all(|caller| caller.session.is_connected()) {
+            return false;
+        }
+        let any = !interrupted.is_empty();
+        for unique in interrupted.drain(..) {
+            match interrupts.remove(&unique) {
+                Some(request) => drop(request.tell.send(())),
+                None if self.transfers.give_up_read(unique) => {
+                    self.device.fail(unique, Errno::INTERRUPTED);
+                }
+                None => {}
+            }
+        }
+        any
     }
 
     /// How long the kernel may believe a name, and attributes.
@@ -243,6 +277,7 @@ impl Volume {
     pub(crate) fn forget(&self, of: &[(u64, u64)]) {
         for (node, times) in of {
             if self.nodes.borrow_mut().forget(*node, *times) {
+                self.ahead.forget(*node);
                 let callers = self.callers.all();
                 let mut handles = self.handles.borrow_mut();
                 callers.iter().for_each(|caller| drop(handles.pop(&(caller.number, *node))));

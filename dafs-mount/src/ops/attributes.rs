@@ -14,6 +14,12 @@ impl Volume {
             Some(number) => self.opened_file(number).await.ok(),
             None => None,
         };
+        if open.is_none()
+            && let Some(ahead) = self.ahead.take(asks.node, self.attributes_valid()).await
+        {
+            let (attributes, valid) = ahead?;
+            return Ok(Fields::new().timed_attributes(&attributes, valid).into_bytes());
+        }
         let attributes = match open {
             Some(open) if open.node == asks.node => open.file.submit_metadata().await?,
             _ => {
@@ -57,6 +63,7 @@ impl Volume {
             }
             _ => self.handle(asks.node, &caller).await?.submit_set_attributes("", false, &set).await?,
         };
+        self.ahead.forget(asks.node);
         Ok(Fields::new().timed_attributes(&attributes, self.attributes_valid()).into_bytes())
     }
 

@@ -46,7 +46,9 @@ impl Volume {
     }
 
     pub(super) async fn symlink(&self, asks: &Header, name: &Name, target: &Name) -> Answer<Vec<u8>> {
-        let attributes = self.directory(asks).await?.submit_symlink(path(target), path(name)).await?;
+        let directory = self.directory(asks).await?;
+        let attributes = directory.submit_symlink(path(target), path(name)).await?;
+        self.changed_names(asks.node, &directory);
         Ok(self.entry(asks.node, name, &attributes).into_bytes())
     }
 
@@ -54,6 +56,7 @@ impl Volume {
         let directory = self.directory(asks).await?;
         let mode = self.masked(asks.node, &directory, mode).await;
         let attributes = directory.submit_create_dir(path(name), mode).await?;
+        self.changed_names(asks.node, &directory);
         Ok(self.entry(asks.node, name, &attributes).into_bytes())
     }
 
@@ -79,12 +82,19 @@ impl Volume {
             let is_device = matches!(kind, NodeKind::CharDevice | NodeKind::BlockDevice);
             let device = if is_device { u64::from(device) } else { 0 };
             let attributes = directory.submit_make_node(path(name), kind, mode, device).await?;
+            self.changed_names(asks.node, &directory);
             return Ok(self.entry(asks.node, name, &attributes).into_bytes());
         }
         let mut options = OpenOptions::new();
         options.read(true).create_new(true).mode(mode);
         let made = self.with_room_for_file(|| directory.submit_open_with(path(name), &options)).await?;
+        self.changed_names(asks.node, &directory);
         Ok(self.entry(asks.node, name, made.attributes_at_open()).into_bytes())
+    }
+
+    /// Something was made, taken away or renamed in a directory.
+    pub(super) fn changed_names(&self, node: u64, directory: &Dir) {
+        self.ahead.changed(node, directory, self.attributes_valid());
     }
 
     /// The permission bits of what is made in a directory: less the umask, unless the directory has a default access control list, which
@@ -112,6 +122,7 @@ impl Volume {
             true => directory.submit_remove_dir(path(name)).await?,
             false => directory.submit_remove_file(path(name)).await?,
         }
+        self.changed_names(asks.node, &directory);
         Ok(())
     }
 
@@ -131,10 +142,14 @@ impl Volume {
         if flags == EXCHANGE {
             source.submit_exchange(path(from), &directory, path(to)).await?;
             self.nodes.borrow_mut().exchanged((asks.node, from), (target, to));
-            return Ok(());
+        } else {
+            source.submit_rename(path(from), &directory, path(to), flags != NO_REPLACE).await?;
+            self.nodes.borrow_mut().renamed((asks.node, from), (target, to));
         }
-        source.submit_rename(path(from), &directory, path(to), flags != NO_REPLACE).await?;
-        self.nodes.borrow_mut().renamed((asks.node, from), (target, to));
+        self.changed_names(asks.node, &source);
+        if target != asks.node {
+            self.changed_names(target, &directory);
+        }
         Ok(())
     }
 
@@ -157,6 +172,7 @@ impl Volume {
         if !self.nodes.borrow().is(of, &attributes) {
             return Err(Errno::STALE);
         }
+        self.changed_names(asks.node, &directory);
         Ok(self.entry(asks.node, name, &attributes).into_bytes())
     }
 }

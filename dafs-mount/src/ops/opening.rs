@@ -191,6 +191,7 @@ impl Volume {
         };
         how.truncate(flags.has(libc::O_TRUNC) && flags.writes());
         let file = self.with_room_for_file(|| directory.submit_open_with(path(name), &how)).await?;
+        self.changed_names(asks.node, &directory);
         let attributes = file.attributes_at_open().clone();
         let mut entry = self.entry(asks.node, name, &attributes).into_bytes();
         let node = self.nodes.borrow_mut().number_of(&attributes)?;

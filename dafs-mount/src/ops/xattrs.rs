@@ -43,12 +43,14 @@ impl Volume {
         };
         self.directory(asks).await?.submit_set_xattr("", text(name)?, value, mode).await?;
         self.nodes.borrow_mut().forget_default_list(asks.node);
+        self.ahead.forget(asks.node);
         Ok(())
     }
 
     pub(super) async fn remove_xattr(&self, asks: &Header, name: &Name) -> Answer<()> {
         self.directory(asks).await?.submit_remove_xattr("", text(name)?).await?;
         self.nodes.borrow_mut().forget_default_list(asks.node);
+        self.ahead.forget(asks.node);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use dafs_tests::harness::On;
 use dafs_tests::program::{Signal, signal};
@@ -20,6 +20,8 @@ dafs_tests::on_sockets! {
     server_that_does_not_answer_is_an_error_until_it_does,
     #[ignore = "needs fuse"]
     read_of_an_absent_server_ends_when_its_program_is_killed,
+    #[ignore = "needs fuse"]
+    interrupted_calls_end_when_the_server_turns_out_to_be_away,
 }
 
 crate::on_passthrough! {
@@ -96,16 +98,44 @@ fn read_of_an_absent_server_ends_when_its_program_is_killed(on: On) {
     let connected = sockets(&process);
     world.server.kill();
     wait_for("the mount to let go of its connection", || !connected.is_subset(&sockets(&process)));
-    // It reads its input and does nothing else with it before.
-    let mut reads = Command::new("dd").args(["bs=4096", "count=1"]).stdin(open).spawn().unwrap();
-    let is_in_read = |process: u32| {
-        let call = fs::read_to_string(format!("/proc/{process}/syscall")).unwrap_or_default();
-        call.starts_with(&format!("{} 0x0 ", libc::SYS_read))
-    };
-    while !is_in_read(reads.id()) {
-        assert!(reads.try_wait().unwrap().is_none());
-        std::thread::yield_now();
-    }
+    let mut reads = begin_to_read(open);
     reads.kill().unwrap();
     assert_eq!(reads.wait().unwrap().signal(), Some(libc::SIGKILL));
+}
+
+/// A program that reads a file; it is in that call.
+fn begin_to_read(open: fs::File) -> Child {
+    // It reads its input and does nothing else with it before.
+    let mut program = Command::new("dd").args(["bs=4096", "count=1"]).stdin(open).spawn().unwrap();
+    wait_until_in(&mut program, &format!("{} 0x0 ", libc::SYS_read));
+    program
+}
+
+/// Waits until a program is in a system call.
+fn wait_until_in(program: &mut Child, call: &str) {
+    let of = format!("/proc/{}/syscall", program.id());
+    while !fs::read_to_string(&of).unwrap_or_default().starts_with(call) {
+        assert!(program.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+}
+
+// [MOUNT-22]
+fn interrupted_calls_end_when_the_server_turns_out_to_be_away(on: On) {
+    let world = World::start_with(on, &["--lease-ms", "3000", "--keep-alive-ms", "200"]);
+    let mount = world.mount_in_time("m", &["--timeout", "86400", "--cache", "none"]);
+    fs::write(world.behind("f"), "data").unwrap();
+    let (open, other) = (fs::File::open(mount.at("f")).unwrap(), fs::File::open(mount.at("f")).unwrap());
+    // It does not answer, and the mount will not know for a lease.
+    signal(world.server.id(), Signal::STOP).unwrap();
+    let mut reads = begin_to_read(open);
+    let mut looks = Command::new("stat").arg(mount.at("f")).stdout(Stdio::null()).spawn().unwrap();
+    wait_until_in(&mut looks, &format!("{} ", libc::SYS_statx));
+    // Requests are taken in turn, and the server is not asked for this one: the mount has the two by then.
+    drop(other);
+    for program in [&mut reads, &mut looks] {
+        program.kill().unwrap();
+        assert_eq!(program.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+    signal(world.server.id(), Signal::CONT).unwrap();
 }

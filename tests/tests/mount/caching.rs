@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use dafs_tests::harness::On;
@@ -22,6 +22,8 @@ dafs_tests::on_sockets! {
     appends_of_two_mounts_never_overlap,
     #[ignore = "needs fuse"]
     writes_that_the_kernel_gathers_are_there_after_fsync,
+    #[ignore = "needs fuse"]
+    directory_has_the_attributes_of_its_last_change,
 }
 
 crate::on_passthrough! {
@@ -125,6 +127,36 @@ fn appends_of_two_mounts_never_overlap(on: On) {
         let numbers: Vec<usize> =
             lines.map(|line| line.split(' ').nth(1).unwrap().parse().unwrap()).collect();
         assert_eq!(numbers, (0..LINES).collect::<Vec<_>>(), "of {word}");
+    }
+}
+
+fn directory_has_the_attributes_of_its_last_change(on: On) {
+    let world = World::start(on);
+    let mount = world.mount("m", &[]);
+    let (here, behind) = (mount.at("d"), world.behind("d"));
+    fs::create_dir(&here).unwrap();
+    let look = |at: &Path| {
+        let found = fs::metadata(at).unwrap();
+        (found.mode(), found.nlink(), found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec())
+    };
+    let changes: [&dyn Fn(u32); 6] = [
+        &|_| drop(fs::File::create_new(here.join("f")).unwrap()),
+        &|_| fs::create_dir(here.join("sub")).unwrap(),
+        &|round| fs::set_permissions(&here, fs::Permissions::from_mode(0o700 | round)).unwrap(),
+        &|_| fs::rename(here.join("f"), here.join("g")).unwrap(),
+        &|_| fs::remove_file(here.join("g")).unwrap(),
+        &|_| fs::remove_dir(here.join("sub")).unwrap(),
+    ];
+    for round in 0..5 {
+        for change in changes {
+            change(round);
+            assert_eq!(look(&here), look(&behind), "in round {round}");
+        }
+        // The last change is one that nobody looked at.
+        fs::create_dir(here.join("sub")).unwrap();
+        fs::remove_dir(here.join("sub")).unwrap();
+        fs::set_permissions(&here, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(look(&here), look(&behind), "in round {round}");
     }
 }
 
