@@ -1,6 +1,7 @@
 //! The command line: flags, and how they are explained.
 
 mod distance;
+mod mount;
 mod mpi;
 mod scale;
 mod stripe;
@@ -15,6 +16,7 @@ use crate::machine::Pin;
 use crate::record::{Method, Op};
 
 pub use distance::DistanceOptions;
+pub use mount::Mount;
 pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
 pub use scale::ScaleOptions;
 pub use stripe::StripeOptions;
@@ -56,7 +58,8 @@ Examples:
   dafs-bench mpi --case memory --transport shm --way ompio
   dafs-bench views --plot views.svg                  # views, lists and sieving, beside the papers' figures and tables
   dafs-bench stripe --plot stripe.svg                # files over 1 to 4 servers, as root
-  dafs-bench metadata --plot metadata.svg            # create, stat, rename, list and remove files
+  dafs-bench metadata --plot metadata.svg            # create, open, stat, rename, list and remove files
+  dafs-bench metadata --peer-only --peer mount-shm,mount-tcp,fuse,nfs  # the same by programs that use a mount
   dafs-bench distance --plot distance.svg            # trees over a line of some milliseconds
   dafs-bench scale --plot scale.svg                  # servers with one worker and with several
   dafs-bench limits                                  # the raw limits alone, no server
@@ -294,13 +297,15 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
-    /// Measure calls on names: files are created, looked at, renamed, listed and removed.
+    /// Measure calls on names: files are created, opened, looked at, renamed, listed and removed.
     ///
-    /// Each round makes 1,024 empty files in a directory, and does one thing to all of them after the other: `create` opens and closes
-    /// each, `stat` reads its attributes, `rename` gives it another name in the directory, `list` reads the directory with attributes
-    /// (an operation is an entry; several listings run at once), `remove` removes it. --queue-depth [default: 1,16,64] is how many
-    /// requests are in flight. The limit is a local program on the same file system, call by call. --dir names the file system; without
-    /// it there are rows for memory and for a disk. Peers are measured one call at a time.
+    /// Each round makes 1,024 empty files in a directory, and does one thing to all of them after the other: `create` makes each
+    /// (O_EXCL), opens and closes it, `open` opens it to read and closes it, `stat` reads its attributes, `rename` gives it another name
+    /// in the directory, `list` reads the directory with attributes (an operation is an entry; several listings run at once), `remove`
+    /// removes it. --queue-depth [default: 1,16,64] is how many requests are in flight. The limit is a local program on the same file
+    /// system, call by call. --dir names the file system; without it there are rows for memory and for a disk. Peers are measured one call
+    /// at a time. For mounts beside a bare FUSE program and NFS: --peer-only --peer mount-shm,mount-tcp,fuse,nfs, and --peer-mount for
+    /// what is mounted already.
     Metadata(Options),
     /// Measure trees over a long line.
     ///
@@ -399,7 +404,7 @@ pub struct Options {
     /// Its rows have that name. The files `dafs-bench.data` and, for mpi and views, `dafs-bench.array` in the directory are written to and
     /// removed. NFS writes with O_DIRECT are durable; those of dafs are not. MPI programs (mpi, views) use the mount's page
     /// cache.
-    #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = parse_mount)]
+    #[arg(long, value_name = "NAME=DIR", value_delimiter = ',', value_parser = mount::parse)]
     pub peer_mount: Vec<Mount>,
     /// Measure only the peers, not dafs.
     #[arg(long)]
@@ -515,30 +520,19 @@ impl Poll {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Peer {
+    /// A server of dafs on the same directory, mounted over TCP by `dafs mount`, the command beside the server's program: what programs
+    /// that use the mount get.
+    MountTcp,
+    /// The same over shared memory.
+    MountShm,
+    /// A bare FUSE program that keeps files in memory, part of this process: the raw limit of a mount.
+    Fuse,
     /// libnfs against NFS-Ganesha, both in user space, over loopback TCP (Debian: nfs-ganesha, nfs-ganesha-vfs,
     /// libnfs13). Needs root.
     Nfs,
     /// The programs of perftest on the same RDMA device, ib_send_lat, ib_write_bw and ib_read_bw: what others measure of it
     /// (Debian: perftest).
     Perftest,
-}
-
-/// A mounted file system to compare with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Mount {
-    /// Its name in reports.
-    pub name: String,
-    /// A directory in it.
-    pub directory: PathBuf,
-}
-
-fn parse_mount(text: &str) -> Result<Mount, String> {
-    match text.split_once('=') {
-        Some((name, directory)) if !name.is_empty() && !directory.is_empty() => {
-            Ok(Mount { name: name.to_owned(), directory: directory.into() })
-        }
-        _ => Err("not a name and a directory; write them like nfs-rdma=/mnt/nfs".to_owned()),
-    }
 }
 
 /// Largest operation: the file is 64 MiB, and a queue of operations has a buffer each.

@@ -26,8 +26,10 @@ pub enum Op {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NameOp {
-    /// Making an empty file, opening it and closing it.
+    /// Making an empty file that was not there, opening it and closing it.
     Create,
+    /// Opening it to read, and closing it.
+    Open,
     /// Looking at its attributes.
     Stat,
     /// Giving it another name.
@@ -40,7 +42,7 @@ pub enum NameOp {
 
 impl NameOp {
     /// All of them, in the order in which one leaves what the next needs.
-    pub const ALL: [Self; 5] = [Self::Create, Self::Stat, Self::Rename, Self::List, Self::Remove];
+    pub const ALL: [Self; 6] = [Self::Create, Self::Open, Self::Stat, Self::Rename, Self::List, Self::Remove];
     /// Those that are about one file and its one name.
     pub const PLAIN: [Self; 3] = [Self::Create, Self::Stat, Self::Remove];
 
@@ -48,6 +50,7 @@ impl NameOp {
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
+            Self::Open => "open",
             Self::Stat => "stat",
             Self::Rename => "rename",
             Self::List => "list",

@@ -240,6 +240,18 @@ impl Fleet<'_> {
         };
         Server::start(&binary, &options)
     }
+
+    /// A directory of the benchmark's, served by dafs and mounted.
+    fn dafs_mount(&mut self, transport: Transport) -> anyhow::Result<peer::mount::Mounted> {
+        let program = match &self.options.server_program {
+            Some(server) => server.with_file_name("dafs"),
+            None => server::find_program("dafs", |line| self.progress.say(line))?,
+        };
+        let shown = tempfile::tempdir_in(self.directory)?;
+        let options = self.server_options(Poll::Adaptive);
+        let server = self.start(ServerOptions { directory: shown.path().to_owned(), ..options })?;
+        peer::dafs_mount::mounted(&program, server, transport, (shown, scratch_directory(None)?), self.pins)
+    }
 }
 
 impl Subjects for Fleet<'_> {
@@ -338,6 +350,13 @@ impl Subjects for Fleet<'_> {
 
     fn peer(&mut self, peer: Peer) -> anyhow::Result<Box<dyn Subject>> {
         match peer {
+            Peer::MountTcp => Ok(Box::new(self.dafs_mount(Transport::Tcp)?)),
+            Peer::MountShm => Ok(Box::new(self.dafs_mount(Transport::Shm)?)),
+            Peer::Fuse => {
+                // Its threads run wherever there is room.
+                sys::pin_thread(&self.pins.all)?;
+                Ok(Box::new(peer::bare_fuse::mounted(scratch_directory(None)?)?))
+            }
             Peer::Nfs => Ok(Box::new(peer::nfs::Nfs::start(self.directory, DATA_FILE, self.pins)?)),
             Peer::Perftest => {
                 let ip = self

@@ -288,6 +288,9 @@ fn server_program() -> std::path::PathBuf {
     server
 }
 
+/// The calls on names, in the order of their rows.
+const NAME_OPS: [&str; 6] = ["create", "open", "stat", "rename", "list", "remove"];
+
 #[test]
 fn metadata_has_a_row_for_each_call_and_depth_and_leaves_nothing() {
     let (server, directory, mount) =
@@ -307,7 +310,7 @@ fn metadata_has_a_row_for_each_call_and_depth_and_leaves_nothing() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = document["rows"].as_array().unwrap();
     for (who, depth) in [("tcp", 1), ("tcp", 7), ("shm", 1), ("shm", 7), ("other", 1)] {
-        for op in ["create", "stat", "rename", "list", "remove"] {
+        for op in NAME_OPS {
             let is = |row: &&serde_json::Value| {
                 row["transport"] == who && row["queue_depth"] == depth && row["name_op"] == op
             };
@@ -316,9 +319,45 @@ fn metadata_has_a_row_for_each_call_and_depth_and_leaves_nothing() {
             assert!(who == "other" || row["server_cpu_ns"].as_f64().unwrap() > 0.0, "{row}");
         }
     }
-    assert_eq!(rows.len(), 5 * 5, "{document}");
+    assert_eq!(rows.len(), 5 * NAME_OPS.len(), "{document}");
     assert!(document["notes"].to_string().contains("no rows for other of 7 requests"), "{document}");
     assert!(std::fs::read_to_string(&plot).unwrap().contains("requests in flight"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+#[ignore = "needs fuse"]
+fn mounts_and_a_bare_fuse_program_have_rows_and_leave_nothing() {
+    if std::env::var_os("DAFS_PROGRAMS_BUILT").is_none() {
+        let built = Command::new(env!("CARGO")).args(["build", "-p", "dafs-cli"]).status().unwrap();
+        assert!(built.success());
+    }
+    let (server, directory) = (server_program(), tempfile::tempdir().unwrap());
+    let begin = |what: &'static str| {
+        let mut arguments: Vec<&str> = what.split(' ').collect();
+        arguments.extend(["--peer-only", "--peer", "mount-shm,mount-tcp,fuse", "--repeats", "1"]);
+        arguments.extend(["--seconds", "0.001", "--json", "-", "--server-program", server.to_str().unwrap()]);
+        arguments.extend(["--dir", directory.path().to_str().unwrap()]);
+        let output = dafs_bench(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let names = begin("metadata --queue-depth 1");
+    let data = begin("latency --sizes 4096,1MiB");
+    for who in ["mount-shm", "mount-tcp", "fuse"] {
+        let rows = |of: &serde_json::Value| {
+            let rows = of["rows"].as_array().unwrap().iter().filter(|row| row["transport"] == who);
+            rows.cloned().collect::<Vec<_>>()
+        };
+        let named: Vec<_> =
+            rows(&names).iter().map(|row| row["name_op"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(named, NAME_OPS, "{names}");
+        assert_eq!(rows(&data).len(), 4, "{data}");
+        for row in rows(&names).iter().chain(&rows(&data)) {
+            let is_mount = row["server_cpu_ns"].as_f64().is_some_and(|ns| ns > 0.0);
+            assert!(is_mount == (who != "fuse"), "{row}");
+        }
+    }
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 

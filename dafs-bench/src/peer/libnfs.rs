@@ -240,14 +240,21 @@ impl File {
     /// Makes, looks at or removes the file `name` in the export's root, and waits.
     pub(crate) fn name(&mut self, op: NameOp, name: &str) -> anyhow::Result<()> {
         let path = CString::new(format!("/{name}"))?;
-        // SAFETY: context and path are live; `made` is written on success only, and closed once; a `struct nfs_stat_64` has 17 numbers of
-        // 64 bits at most, for which there is room.
+        // SAFETY: context and path are live; `made` and `opened` are written on success only, and closed once; a `struct nfs_stat_64` has
+        // 17 numbers of 64 bits at most, for which there is room.
         let outcome = unsafe {
             match op {
                 NameOp::Create => {
                     let mut made = std::ptr::null_mut();
                     match (self.api.nfs_creat)(self.nfs, path.as_ptr(), 0o644, &raw mut made) {
                         0 => (self.api.nfs_close)(self.nfs, made),
+                        error => error,
+                    }
+                }
+                NameOp::Open => {
+                    let mut opened = std::ptr::null_mut();
+                    match (self.api.nfs_open)(self.nfs, path.as_ptr(), libc::O_RDONLY, &raw mut opened) {
+                        0 => (self.api.nfs_close)(self.nfs, opened),
                         error => error,
                     }
                 }

@@ -1,5 +1,7 @@
 //! Other systems, run beside dafs on the same machine.
 
+pub mod bare_fuse;
+pub mod dafs_mount;
 mod ganesha;
 mod libnfs;
 pub mod mount;

@@ -25,6 +25,14 @@ pub struct Mounted {
     file: File,
     /// `O_DIRECT` takes multiples of this, bytes; 1 over NFS.
     unit: usize,
+    /// Last, so that nothing is open there any more.
+    host: Option<Box<dyn Host + Send + Sync>>,
+}
+
+/// What serves a file system that was mounted for the benchmark. Dropping it unmounts.
+pub trait Host {
+    /// Time that all of its processes have spent on CPUs, in nanoseconds; `None` where it is a part of this process.
+    fn cpu_ns(&self) -> Option<u64>;
 }
 
 /// A file in a directory of others, removed when dropped.
@@ -51,7 +59,12 @@ impl Mounted {
         options.read(true).write(true).custom_flags(libc::O_DIRECT);
         let file = options.open(&path.0).with_context(what)?;
         let unit = unit_of(&file).with_context(what)?;
-        Ok(Self { name: mount.name.clone(), path, file, unit })
+        Ok(Self { name: mount.name.clone(), path, file, unit, host: None })
+    }
+
+    /// The same, where `host` has mounted it.
+    pub fn hosted(mount: &Mount, host: Box<dyn Host + Send + Sync>) -> anyhow::Result<Self> {
+        Ok(Self { host: Some(host), ..Self::open(mount)? })
     }
 
     /// What one thread does: one operation after the other. The first of a thread is counted as any.
@@ -124,6 +137,10 @@ impl Subject for Mounted {
             return Ok(None);
         }
         files_in(directory, op, batch, samples).map(Some)
+    }
+
+    fn server_cpu_ns(&self) -> Option<u64> {
+        self.host.as_ref()?.cpu_ns()
     }
 
     /// As many threads as operations in flight.

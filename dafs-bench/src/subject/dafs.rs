@@ -465,7 +465,7 @@ impl Subject for Dafs {
                     root.metadata(name)?;
                 }
                 NameOp::Remove => root.remove_file(name)?,
-                NameOp::Rename | NameOp::List => bail!("no {} of a single name", call.name()),
+                NameOp::Open | NameOp::Rename | NameOp::List => bail!("no {} of a single name", call.name()),
             }
             Ok(())
         })?;

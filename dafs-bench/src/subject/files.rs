@@ -1,4 +1,4 @@
-//! A directory full of files, to each of which the same is done: made, looked at, renamed, listed and removed.
+//! A directory full of files, to each of which the same is done: made, opened, looked at, renamed, listed and removed.
 
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -101,9 +101,10 @@ fn call(directory: &File, op: NameOp, index: usize) -> rustix::io::Result<()> {
     let name = Batch::name(index);
     match op {
         NameOp::Create => {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             openat(directory, name, flags, Mode::from_raw_mode(0o644)).map(drop)
         }
+        NameOp::Open => openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(drop),
         NameOp::Rename => renameat(directory, name, directory, Batch::other_name(index)),
         NameOp::Remove => unlinkat(directory, Batch::other_name(index), AtFlags::empty()),
         NameOp::Stat | NameOp::List => {

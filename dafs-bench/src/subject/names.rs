@@ -50,7 +50,9 @@ pub fn names_in(directory: &Path, op: NameOp, budget: Budget, samples: &mut Samp
                 fs::metadata(path)?;
             }
             NameOp::Remove => fs::remove_file(path)?,
-            NameOp::Rename | NameOp::List => anyhow::bail!("no {} of a single name", call.name()),
+            NameOp::Open | NameOp::Rename | NameOp::List => {
+                anyhow::bail!("no {} of a single name", call.name())
+            }
         }
         Ok(())
     })

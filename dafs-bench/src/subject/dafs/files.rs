@@ -41,11 +41,19 @@ pub(super) fn run(dafs: &mut Dafs, op: NameOp, batch: Batch, samples: &mut Sampl
 fn call(directory: &Dir, op: NameOp, index: usize) -> dafs_client::Result<()> {
     let name = Batch::name(index);
     match op {
-        NameOp::Create => directory.create(name).map(drop),
+        NameOp::Create => directory.open_with(name, &creating()).map(drop),
+        NameOp::Open => directory.open(name).map(drop),
         NameOp::Rename => directory.rename(name, directory, Batch::other_name(index), true),
         NameOp::Remove => directory.remove_file(Batch::other_name(index)),
         NameOp::Stat | NameOp::List => directory.metadata(name).map(drop),
     }
+}
+
+/// How a file is made that is not there.
+fn creating() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    options
 }
 
 /// Entries with attributes.
@@ -82,9 +90,13 @@ impl Crowd<'_> {
         let all = (0..self.batch.files).collect();
         match op {
             NameOp::Create => {
-                let mut options = OpenOptions::new();
-                options.read(true).write(true).create(true).truncate(true);
+                let options = creating();
                 // Files are closed as they come: the handles go to the server with the requests that follow.
+                self.each(all, |&index| directory.submit_open_with(Batch::name(index), &options), samples)?;
+            }
+            NameOp::Open => {
+                let mut options = OpenOptions::new();
+                options.read(true);
                 self.each(all, |&index| directory.submit_open_with(Batch::name(index), &options), samples)?;
             }
             NameOp::Rename => {
