@@ -194,7 +194,8 @@ impl ClusterStorage {
         }
     }
 
-    fn stability(&self, node: NodeId, stability: Stability) -> Stability {
+    /// How durable a write is made that asks for `stability`.
+    pub(super) fn stability(&self, node: NodeId, stability: Stability) -> Stability {
         match stability {
             Stability::Unstable if self.writes_through(node.export) => Stability::DataSync,
             stability => stability,

@@ -504,5 +504,9 @@ fn storage_of_a_cluster_leaves_out_what_needs_to_be_alone() {
         assert_eq!(matches!(now, Err(NowError::WouldBlock)), is_remote);
         let write = FsOp::Write { node, offset: 0, from: vec![data], stability: Stability::Unstable };
         assert!(matches!(submit(&mut storage, write), Ok(FsReply::Count(4))));
+        let least = if is_remote { Stability::DataSync } else { Stability::Unstable };
+        let made = [Stability::Unstable, Stability::DataSync, Stability::FileSync]
+            .map(|stability| storage.stability(node, stability));
+        assert_eq!(made, [least, Stability::DataSync, Stability::FileSync]);
     }
 }

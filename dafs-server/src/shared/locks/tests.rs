@@ -243,6 +243,28 @@ fn kept_lock_is_broken_except_for_its_session() {
     assert_eq!(plain, Ok(NOW), "that is of a file that had the number before");
 }
 
+// [LOCK-12] Reads and writes look for mandatory locks as long as there are some.
+#[test]
+fn kept_mandatory_lock_counts_until_it_is_given_back() {
+    let record =
+        |start| Record { start, end: start + 5, session: 70, owner: 1, client: [7; 16], is_mandatory: true };
+    let mut table = LockTable::default();
+    table.restore([SessionId(70)].into(), vec![((2, 3), vec![record(0), record(10)])]);
+    assert!(table.has_mandatory(), "in the store");
+    let lasts = Held { lasting: Lasting::Persistent, is_mandatory: true, ..held(2, Kind::Exclusive) };
+    for start in [0, 10] {
+        let range = start..start + 5;
+        let again = Claim::Reclaim(Some(SessionId(70)));
+        assert_eq!(table.lock(FILE, range.clone(), lasts, again, None), Ok(NOW));
+        assert!(table.has_mandatory());
+    }
+    for start in [0, 10] {
+        assert!(table.has_mandatory());
+        assert_eq!(table.unlock(FILE, &(start..start + 5), owner_of(2)), []);
+    }
+    assert!(!table.has_mandatory());
+}
+
 // [LOCK-61] A file system and its clone.
 #[test]
 fn files_of_one_number_and_birth_exclude_persistent_locks() {

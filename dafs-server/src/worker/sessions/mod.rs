@@ -511,3 +511,25 @@ impl Sessions {
 fn storage_cost(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX).max(CONTENDED_STORAGE_SIZE)
 }
+
+#[cfg(test)]
+mod tests {
+    use dafs_proto::budget::{Budget, Owner};
+
+    use super::*;
+
+    #[test]
+    fn there_is_more_to_close_until_the_last_is_taken() {
+        let budget = Budget::unlimited();
+        let mut sessions = Sessions::default();
+        for index in 0..5 {
+            let node = NodeId { export: ExportId(0), index, generation: 0 };
+            sessions.close_later(node, budget.count(&Owner::Unknown, 1));
+        }
+        for (taken, more) in [(2, true), (2, true), (1, false), (0, false)] {
+            let (closing, has_more) = sessions.take_closing(2);
+            assert_eq!((closing.count(), has_more), (taken, more));
+        }
+        assert_eq!(budget.used(), 0);
+    }
+}

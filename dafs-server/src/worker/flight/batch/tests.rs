@@ -207,3 +207,23 @@ fn group_cut_off_does_not_rewrite_what_was_written() {
         assert_eq!(lost.take_written(place, Verifier(8)), 0, "it may be lost");
     }
 }
+
+// [BATCH-6] [BATCH-19] What was to be told is of the connection that broke.
+#[test]
+fn batch_whose_connection_broke_owes_no_notice_of_what_ended_before() {
+    let now = Moment::default();
+    let request =
+        BatchRequest { operations: 4, flags: BatchFlags::NOTIFY, window_us: 0, completions: 2, data: 0 };
+    let operations = (0..4).map(|at| operation(at, at % 2 == 0, 0, 5)).collect();
+    let mut batch = Batch::new(operations, &request);
+    for index in 0..2 {
+        assert_eq!(batch.begin_next(), Some((index, 1)));
+        batch.running -= 1;
+        batch.end(index as usize, BatchResult { status: Status::OK, count: 5, value: 0 }, now);
+    }
+    assert!(batch.is_due(now));
+    batch.on_disconnected();
+    assert!(!batch.is_due(now) && batch.untold.is_empty());
+    assert_eq!(batch.window_end(), None);
+    assert_eq!(batch.begin_next(), Some((1, 1)), "the read, whose data may not have arrived");
+}
