@@ -23,11 +23,9 @@ impl Calls {
     /// Takes the lock by `lock`, which blocks; whoever sleeps with it gives it back.
     pub(crate) fn wait_for_lock<G>(&self, lock: impl FnOnce() -> G) -> G {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(&self.waiting);
+        let _waiting = Waiting(&self.waiting);
         self.holder.raise();
-        let locked = lock();
-        drop(waiting);
-        locked
+        lock()
     }
 
     /// A thread waits for the lock.
