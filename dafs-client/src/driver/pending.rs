@@ -472,3 +472,27 @@ impl From<Transfer> for usize {
         moved.count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::testing::World;
+
+    #[test]
+    fn operation_refused_before_it_was_submitted_has_ended_among_others() {
+        let world = World::new(1);
+        let session = world.session();
+        let mut pendings =
+            vec![session.submit_ping(), Pending::ready(Err(Error::Closed)), session.submit_ping()];
+        let ended = wait_some(&mut pendings);
+        assert!(matches!(ended[..], [Err(Error::Closed)]), "{ended:?}");
+        assert_eq!(pendings.len(), 2);
+        pendings.push(Pending::ready(Err(Error::Closed)));
+        let (began, window) = (world.net().now(), Duration::from_secs(60));
+        let ended = wait_some_with(&mut pendings, &BatchHints { completions: 3, window });
+        assert!(matches!(ended[..], [Ok(()), Ok(()), Err(Error::Closed)]), "{ended:?}");
+        assert!(pendings.is_empty() && world.net().now() - began < window);
+    }
+}

@@ -307,8 +307,8 @@ mod tests {
     use dafs_tests::sim::Action;
 
     use super::*;
-    use crate::testing::World;
-    use crate::{File, LockKind, OpenOptions, Session};
+    use crate::testing::{World, config};
+    use crate::{Config, File, LockKind, MethodOverride, OpenOptions, Session};
 
     fn open(session: &Session) -> File {
         let mut options = OpenOptions::new();
@@ -359,5 +359,43 @@ mod tests {
         assert_eq!(world.count(Opcode::Bye), 1);
         assert!(others.try_lock(0..1, LockKind::Exclusive).unwrap());
         assert!(matches!(read.wait(), Err(Error::Closed)));
+    }
+
+    // [CLI-188] Otherwise its user would ask again and again, or two threads would connect.
+    #[test]
+    fn descriptor_is_slept_on_while_another_thread_connects_again() {
+        let world = World::new(3);
+        let session = world.session();
+        let completions = session.completions().unwrap();
+        let shared = &session.owner.shared;
+        let mut core = shared.lock();
+        core.disconnect();
+        let resume = begin(&mut core);
+        drop(core);
+        while completions.turn() {}
+        assert!(completions.arm().unwrap());
+        assert_eq!(session.reconnects(), 0);
+        drop(finish(shared, resume));
+        assert_eq!(session.reconnects(), 1);
+        session.ping().unwrap();
+    }
+
+    #[test]
+    fn what_waits_for_credits_stays_behind_a_request_for_eager_buffers() {
+        let world = World::new(4);
+        let session = world.connect(&Config { method: MethodOverride::Eager, ..config() }).unwrap();
+        let shared = &session.owner.shared;
+        let mut submitted = Vec::new();
+        for round in 1..=3 {
+            submitted.extend((0..50).map(|_| session.submit_ping()));
+            shared.lock().disconnect();
+            drop(shared.turn(shared.lock()));
+            // Each is sent behind all that were submitted before.
+            for _ in 0..100 {
+                session.ping().unwrap();
+            }
+            assert_eq!(session.reconnects(), round);
+            assert_eq!(submitted.iter().filter(|ping| !ping.has_ended()).count(), 0);
+        }
     }
 }

@@ -136,5 +136,10 @@ mod tests {
         assert!(!gives_up(&mut stopped, 500), "this process did not run");
         assert!((501..560).all(|second| !gives_up(&mut stopped, second)));
         assert!(gives_up(&mut stopped, 560));
+        for stop in 1..200 {
+            let mut stopped = signs();
+            assert!((1..=59).all(|second| !gives_up(&mut stopped, second)));
+            assert_eq!(gives_up(&mut stopped, 59 + stop), stop <= 30, "{stop} s without a look");
+        }
     }
 }

@@ -191,6 +191,11 @@ mod tests {
         let node = ViewNode::new(1, View::new(&column).unwrap(), Vec::new(), Arc::default());
         assert!(!node.may_overlap(0, 1000 * 400));
         assert!(node.may_overlap(0, 1001 * 400));
+        // The second half of each tile comes first: its neighbours touch.
+        let swapped = Datatype::bytes(4).hvector(2, 1, -4).resized(-4, 8);
+        let node = ViewNode::new(1, View::new(&swapped).unwrap(), Vec::new(), Arc::default());
+        assert_eq!(node.view.segment_count(), 2);
+        assert!(!node.may_overlap(0, 1000));
         let many = Datatype::bytes(1).hvector(TILE_SEGMENTS_MAX + 1, 1, 2).resized(0, 1);
         let node = ViewNode::new(1, View::new(&many).unwrap(), Vec::new(), Arc::default());
         assert!(node.may_overlap(0, 2));

@@ -437,6 +437,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn decision_without_eager_buffers_registers_rather_than_copies() {
+        for method in [MethodOverride::Eager, MethodOverride::ClientInitiated, MethodOverride::Hybrid] {
+            for (registers, path) in [(true, IoPath::DirectRegister), (false, IoPath::Bounced)] {
+                let mut c = circumstances(Direction::Write, 20_000, Registration::Ordinary);
+                (c.method, c.registers_ordinary_memory) = (method, registers);
+                let decided = Decision { path, reason: Reason::NoEagerBuffers };
+                assert_eq!(decide(&c), decided, "{method:?}");
+            }
+        }
+    }
+
     // [CLI-94] on every kind of provider
     #[test]
     fn decision_under_a_policy_registers_and_does_not_copy() {
