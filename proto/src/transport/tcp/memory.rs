@@ -136,3 +136,24 @@ impl BufferCache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_keeps_more_while_it_is_busy_than_while_it_is_idle() {
+        for size in (0..CLASSES).map(|class| SIZE_MIN << class) {
+            let (pool, mut cache) = (BufferPool::new(), BufferCache::new());
+            let kept_of = |max: usize| max / size * size;
+            let buffers: Vec<Buffer> =
+                (0..=CACHED_MAX / size).map(|_| cache.take(&pool, size).unwrap()).collect();
+            buffers.into_iter().for_each(|buffer| cache.give_back(&pool, buffer));
+            assert_eq!(cache.bytes(), kept_of(CACHED_MAX), "busy: of {size} bytes each");
+            cache.trim(&pool);
+            assert_eq!(cache.bytes(), kept_of(CACHED_IDLE_MAX), "idle: of {size} bytes each");
+            cache.clear(&pool);
+            assert_eq!(cache.bytes(), 0, "ended: of {size} bytes each");
+        }
+    }
+}
