@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dafs_client::{Background, Config, Error, OpenOptions, ReconnectPolicy, Session, Status};
-use dafs_proto::wire::Resume;
+use dafs_proto::wire::{PAYLOAD_SIZE_MIN, Resume};
 use dafs_tests::faulty::{Fault, Kind};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::program::Program;
@@ -404,4 +404,28 @@ fn memory_export_that_is_full_says_so_and_stays_whole(on: On) {
     assert!(file.append(&vec![1; 500_000]).is_err());
     file.truncate(0).unwrap();
     file.write_all_at(&bytes(5, 50_000), 0).unwrap();
+}
+
+// [ACC-141] Names have any length: those that a message has no room for are left out, whatever room the others leave.
+#[test]
+fn as_many_clients_are_named_as_a_message_has_room_for() {
+    let harness = Harness::start(On::Tcp);
+    let connect = |name: &str, inline_max| {
+        let config = Config { client_name: Some(name.to_owned()), inline_max, ..idle() };
+        let session = Session::connect(harness.url(), &config).unwrap();
+        session.mount("mem").unwrap();
+        session
+    };
+    let others: Vec<_> = (0..250).map(|number| connect(&format!("other {number}"), 16 << 10)).collect();
+    let asks = connect("", PAYLOAD_SIZE_MIN as u32);
+    // A line break is shown by two characters.
+    for len in 0..128 {
+        let _first = connect(&("!".repeat(len % 2) + &"\n".repeat(len / 2)), 16 << 10);
+        let named = asks.statistics().unwrap().clients.len();
+        assert!(
+            named > 10 && named < others.len(),
+            "{named} of {} clients beside one of {len}",
+            others.len()
+        );
+    }
 }

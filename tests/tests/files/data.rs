@@ -532,6 +532,12 @@ fn stream_reads_writes_seeks_and_appends(on: On) {
         let mut all = Vec::new();
         file.read_to_end(&mut all).unwrap();
         assert_same(&all, &data, export);
+        file.seek(SeekFrom::Start(5)).unwrap();
+        file.write_all(b"here").unwrap();
+        assert_eq!(file.write_vectored(&[IoSlice::new(b"and"), IoSlice::new(b"there")]).unwrap(), 8);
+        assert_eq!((file.stream_position().unwrap(), file.metadata().unwrap().size), (17, data.len() as u64));
+        file.read_exact_at(&mut tail[..], 5).unwrap();
+        assert_eq!(tail, b"hereandthe");
         let mut log = root.open_with("f", OpenOptions::new().append(true)).unwrap();
         log.write_all(&data).unwrap();
         assert_eq!(file.metadata().unwrap().size, 2 * data.len() as u64);

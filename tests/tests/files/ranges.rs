@@ -1,6 +1,6 @@
 //! Sizes, holes, hints.
 
-use dafs_client::{AccessPattern, Error, Status};
+use dafs_client::{AccessPattern, Error, OpenOptions, Status};
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::on_each_provider;
 use dafs_tests::suite::{EXPORTS, assert_same, assert_status, bytes};
@@ -85,6 +85,11 @@ fn seek_finds_data_and_holes(on: On) {
         assert_status(file.submit_seek_data(2 * BLOCK).wait(), Status::NO_DEVICE, "no data follows");
         assert_status(file.seek_hole(16 * BLOCK), Status::NO_DEVICE, "at the end");
         assert!(matches!(file.seek_data(u64::MAX), Err(Error::Status { .. })));
+        let root = session.mount(export).unwrap();
+        for (reads, writes) in [(true, false), (false, true)] {
+            let file = root.open_with("f", OpenOptions::new().read(reads).write(writes)).unwrap();
+            assert_eq!(file.seek_data(0).unwrap(), BLOCK, "{export}: it may be read: {reads}");
+        }
     }
 }
 

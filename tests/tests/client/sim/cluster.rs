@@ -469,6 +469,16 @@ fn file_that_a_lost_open_made_is_opened_without_making_it() {
     }
 }
 
+#[test]
+fn file_that_nobody_awaits_is_not_opened_again() {
+    let world = world(&[1]);
+    let (session, export) = begun(&world);
+    lose(&world, Opcode::Open, Lost::Done, &Said::Reply(Status::OK, 0, Vec::new()));
+    drop(export.submit_open_with("n", OpenOptions::new().write(true).create_new(true)));
+    session.ping().unwrap();
+    assert_eq!((session.reconnects(), sent(&world, Opcode::Open).len()), (1, 1));
+}
+
 // [CLI-216]
 #[test]
 fn chain_of_which_nothing_was_carried_out_begins_anew() {
