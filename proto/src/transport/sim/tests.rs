@@ -301,6 +301,7 @@ fn run_of_the_same_seed_is_the_same() {
     for seed in 0..200 {
         let (counters, report) = rough_run(seed);
         assert_eq!((counters, report), rough_run(seed), "seed {seed}");
+        assert_eq!(counters.connections, 1, "seed {seed}");
         all.cuts += counters.cuts;
         all.false_full += counters.false_full;
         all.packets_lost += counters.packets_lost;
