@@ -100,6 +100,28 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["etcd-server"],
     },
     Need {
+        name: "links",
+        purpose: "servers of a cluster that are each behind a link",
+        probes: &[Probe::Root, Probe::Program("etcd"), Probe::Program("ip"), Probe::Link],
+        packages: &["etcd-server", "iproute2"],
+    },
+    Need {
+        name: "ceph",
+        purpose: "servers of a cluster on a Ceph of one node",
+        probes: &[
+            Probe::Root,
+            Probe::File("/dev/fuse"),
+            Probe::Program("etcd"),
+            Probe::Program("ceph"),
+            Probe::Program("ceph-fuse"),
+            Probe::Program("ceph-mds"),
+            Probe::Program("ceph-mon"),
+            Probe::Program("ceph-osd"),
+            Probe::Program("monmaptool"),
+        ],
+        packages: &["etcd-server", "ceph-common", "ceph-fuse", "ceph-mds", "ceph-mon", "ceph-osd"],
+    },
+    Need {
         name: "own-network",
         purpose: "the commands of the README, at the default addresses",
         probes: &[Probe::UserNamespace, Probe::Program("ip")],

@@ -39,6 +39,8 @@ pub(crate) enum Probe {
     Ipv6,
     /// unshare(1) makes a user namespace.
     UserNamespace,
+    /// Hosts can be made that are behind a link: network namespaces.
+    Link,
     /// A tmpfs can be mounted.
     Tmpfs,
     /// A file system in a file can be mounted.
@@ -83,6 +85,9 @@ impl Probe {
             Probe::Userfaultfd => has_userfaultfd(),
             Probe::Ipv6 => TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
             Probe::UserNamespace => succeeds(Command::new("unshare").args(["-r", "true"])),
+            Probe::Link => {
+                succeeds(Command::new("unshare").args(["--net", "ip", "link", "add", "type", "veth"]))
+            }
             Probe::Tmpfs => in_new_directory(|directory| mounts(&["-t", "tmpfs", "tmpfs"], directory)),
             Probe::LoopMount => in_new_directory(can_mount_image),
             Probe::FioSource => is_supplied(fio::supply_source),

@@ -72,7 +72,10 @@ pub enum CoordinationError {
     /// It could not be reached, or said nothing in time. What was asked may have been done.
     #[error("cannot reach the coordination store: {0}")]
     Unreachable(String),
-    /// It refuses: it is full, or read-only, or forbids it.
+    /// It has no room.
+    #[error("the coordination store has no room: {0}")]
+    NoSpace(String),
+    /// It refuses: it is damaged, or forbids it.
     #[error("the coordination store refuses: {0}")]
     Refused(String),
     /// The lease is over.

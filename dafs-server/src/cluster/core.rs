@@ -9,6 +9,7 @@ use std::time::Duration;
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{FenceList, SessionId, Status};
 
+use super::coherence::Answering;
 use super::coordination::{Change, Committed, Coordination, CoordinationError, Entry, LeaseId, Transaction};
 use super::host::{EventCount, Host};
 use super::lock_table::LockTables;
@@ -46,14 +47,16 @@ pub(crate) struct SharedExport {
     pub(crate) root: Root,
     /// Its file system is kept by other hosts.
     pub(crate) is_remote: bool,
+    /// Nothing is changed there.
+    pub(crate) is_read_only: bool,
 }
 
 impl SharedExport {
     /// An export of this directory. Blocks.
-    pub(crate) fn open(name: &str, path: &Path) -> Result<Self, Status> {
+    pub(crate) fn open(name: &str, path: &Path, is_read_only: bool) -> Result<Self, Status> {
         let root = Root::open(path)?;
         let is_remote = root.is_remote()?;
-        Ok(Self { name: name.to_owned(), path: path.to_owned(), root, is_remote })
+        Ok(Self { name: name.to_owned(), path: path.to_owned(), root, is_remote, is_read_only })
     }
 }
 
@@ -76,6 +79,8 @@ pub(super) struct Core {
     pub(super) is_lost: AtomicBool,
     /// It is about to leave: it takes over from nobody.
     pub(super) is_leaving: AtomicBool,
+    /// So are the files, for this host: it is lost too.
+    pub(super) no_files: OnceLock<String>,
     /// It ends: nothing more is begun.
     pub(super) is_stopping: AtomicBool,
     /// Wakes threads that wait for the term, or for the end.
@@ -97,6 +102,7 @@ pub(super) struct Core {
     pub(super) endings: AtomicU64,
     /// Changes that the thread of the term writes next.
     pub(super) due: Mutex<Vec<Change>>,
+    pub(super) answering: Answering,
 }
 
 impl Core {
@@ -120,6 +126,7 @@ impl Core {
             current_since: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
+            no_files: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
             changed,
             lease: AtomicI64::new(0),
@@ -133,6 +140,7 @@ impl Core {
             fences: FenceState::default(),
             endings: AtomicU64::new(0),
             due: Mutex::default(),
+            answering: Answering::default(),
         }
     }
 
@@ -174,6 +182,28 @@ impl Core {
         self.is_leaving.load(Ordering::Acquire) || self.is_stopping()
     }
 
+    /// Fails where the file system of an export is not there any more: what its operations have said then says nothing about files. Blocks.
+    pub(super) fn confirm_files(&self) -> Result<(), CoordinationError> {
+        let gone = self.exports.iter().find(|export| export.is_remote && !export.root.is_there());
+        let Some(export) = gone else { return Ok(()) };
+        let problem = format!(
+            "the file system of export {} has gone from this host ({}): mount it, and start the server again",
+            export.name,
+            export.path.display()
+        );
+        if self.no_files.set(problem.clone()).is_ok() {
+            tracing::error!("{problem}; other servers take over");
+        }
+        self.is_lost.store(true, Ordering::Release);
+        self.until.store(0, Ordering::Release);
+        self.wake();
+        Err(CoordinationError::Refused(problem))
+    }
+
+    pub(super) fn has_no_files(&self) -> bool {
+        self.no_files.get().is_some()
+    }
+
     pub(super) fn wake(&self) {
         self.changed.advance();
     }
@@ -208,6 +238,7 @@ impl Core {
 pub(super) fn status_of(error: &CoordinationError) -> Status {
     match error {
         CoordinationError::Refused(_) => Status::IO,
+        CoordinationError::NoSpace(_) => Status::NO_SPACE,
         CoordinationError::Unreachable(_) | CoordinationError::NoLease => Status::AGAIN,
     }
 }

@@ -75,10 +75,13 @@ fn fault_of(code: Option<i64>, words: &str, member: &str) -> CoordinationError {
     const CANCELLED: i64 = 1;
     const DEADLINE_EXCEEDED: i64 = 4;
     const NOT_FOUND: i64 = 5;
+    const RESOURCE_EXHAUSTED: i64 = 8;
     const UNAVAILABLE: i64 = 14;
     match code {
         Some(NOT_FOUND) if words.contains("lease") => CoordinationError::NoLease,
-        Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE) => {
+        Some(RESOURCE_EXHAUSTED) if words.contains("space") => CoordinationError::NoSpace(words.to_owned()),
+        // It has too many requests at the moment.
+        Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE | RESOURCE_EXHAUSTED) => {
             CoordinationError::Unreachable(format!("{member}: {words}"))
         }
         _ => CoordinationError::Refused(words.to_owned()),

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 
+use super::coherence;
 use super::coordination::{Change, Compare, Coordination, CoordinationError, Entry, LeaseId, Transaction};
 use super::core::{Core, SharedExport};
+use super::cut_off::ceph_clients;
 use super::error::ClusterError;
 use super::host::{Host, Join, Process};
 use super::lock_table::Whose;
@@ -211,6 +213,7 @@ fn member_of(core: &Core, addresses: Vec<String>) -> Member {
         pid,
         pid_began: began,
         detail: core.config.fence_detail.clone(),
+        ceph: ceph_clients(&core.exports),
     }
 }
 
@@ -221,6 +224,8 @@ pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<Join, Cl
         cluster: cluster.clone(),
         error: error.to_string(),
     };
+    let checked = coherence::check(core).map_err(|error| failed(&error))?;
+    checked.map_err(|problem| ClusterError::Unfit { cluster: cluster.clone(), problem })?;
     let member = member_of(core, addresses);
     let put = Change::Put(core.keys.member(core.number), encode(&member), None);
     begin_term(core, vec![put], Vec::new()).map_err(|error| failed(&error))?;
@@ -303,6 +308,10 @@ fn keep(core: &Arc<Core>) {
         }
         core.rest(LOOK_INTERVAL);
     }
+    if core.has_no_files() {
+        // It answers nobody any more: others need not wait until its term is over.
+        let _ = core.store.revoke(LeaseId(core.lease.load(Ordering::Acquire)));
+    }
 }
 
 /// Writes what others wait to hear.
@@ -364,6 +373,7 @@ fn read_live(core: &Core) -> Result<Vec<Entry>, CoordinationError> {
 fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
     let entries = read_live(core)?;
     core.apply_fences(&entries);
+    coherence::answer(core, &entries);
     let (due, forgotten) = {
         let mut view = lock(&core.view);
         let now = core.host.now();

@@ -4,11 +4,15 @@
 //! - `coordination` is the store as a trait, `etcd` and `memory` are stores, `records` says what stands in one.
 //! - `host` is what the host gives: time, threads, the fence.
 //! - `member` keeps this server's term and sees what becomes of others; `takeover` ends what a server has left behind.
+//! - `cut_off` makes sure that a server can write no more.
+//! - `coherence` has the servers see whether a file system shows them each other's changes.
 //! - `intents` writes down what an operation is about to do, and what came of it; `storage` has all operations of clients do so.
 
 mod before;
+mod coherence;
 pub mod coordination;
 mod core;
+mod cut_off;
 mod error;
 mod etcd;
 mod fences;
@@ -147,6 +151,28 @@ impl Cluster {
         self.core.is_lost.load(Ordering::Acquire)
     }
 
+    /// Why this server must end: another has taken over what it had, or it has no files.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let taken =
+            || "another server of the cluster has taken over from this one; start it again".to_owned();
+        self.is_lost().then(|| self.core.no_files.get().cloned().unwrap_or_else(taken))
+    }
+
+    /// Some exports are on file systems that other hosts keep.
+    pub(crate) fn has_remote_exports(&self) -> bool {
+        self.core.exports.iter().any(|export| export.is_remote)
+    }
+
+    /// Tells if the file systems are still there. Otherwise nobody is answered any more. Does not block.
+    pub(crate) fn confirm_files(&self, tell: Tell<()>) {
+        let core = Arc::clone(&self.core);
+        self.intents.run(Box::new(move || {
+            if core.confirm_files().is_ok() {
+                tell(());
+            }
+        }));
+    }
+
     /// Waits until the term is not over, or something else may have to be done, for a time at most. Blocks.
     pub(crate) fn await_term(&self, time_max: Duration) {
         let seen = self.core.changed.read();
@@ -205,6 +231,8 @@ impl Cluster {
         self.core.wake();
         self.intents.finish();
         match self.intents.pending() {
+            // What it has on that file system is to be cut off.
+            _ if self.core.has_no_files() => {}
             0 => member::leave(&self.core),
             // It may still be carried out, and nobody else may begin it before that is known.
             operations => tracing::error!(

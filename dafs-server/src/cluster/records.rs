@@ -96,6 +96,26 @@ impl Keys {
         self.key(format_args!("live/applied/{server:08}/{export}"))
     }
 
+    /// All that servers which start ask of the others.
+    pub(super) fn checks(&self) -> String {
+        self.key(format_args!("live/checks/"))
+    }
+
+    /// What a server that starts asks of the others.
+    pub(super) fn check(&self, asker: ServerNumber) -> String {
+        self.key(format_args!("live/checks/{asker:08}"))
+    }
+
+    /// What a server has answered to that.
+    pub(super) fn checked(&self, asker: ServerNumber, server: ServerNumber) -> String {
+        self.key(format_args!("checked/{asker:08}/{server:08}"))
+    }
+
+    /// All that was answered.
+    pub(super) fn all_checked(&self, asker: ServerNumber) -> String {
+        self.key(format_args!("checked/{asker:08}/"))
+    }
+
     pub(super) fn sessions(&self, server: ServerNumber) -> String {
         self.key(format_args!("sessions/{server:08}/"))
     }
@@ -213,6 +233,9 @@ pub(crate) struct Member {
     pub(crate) pid_began: u64,
     /// What the fence command is told besides.
     pub(crate) detail: String,
+    /// Its clients of Ceph, if all that it exports is on CephFS.
+    #[serde(default)]
+    pub(super) ceph: Vec<CephClient>,
 }
 
 impl Member {
@@ -221,6 +244,14 @@ impl Member {
         let (boot, namespace) = (self.boot.clone(), self.namespace.clone());
         Process { boot, namespace, pid: self.pid, began: self.pid_began }
     }
+}
+
+/// A client of a Ceph: a mount of one of its file systems.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CephClient {
+    /// The id of the Ceph.
+    pub(super) cluster: String,
+    pub(super) client: u64,
 }
 
 /// The last operation of a slot whose repetition would do harm.

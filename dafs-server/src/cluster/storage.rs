@@ -17,10 +17,13 @@ use crate::storage::{
     RequestName, SharedFile, Storage, Submitted, Wake,
 };
 
-/// Intents that were written, or not, until the loop asks.
+/// What other threads have to say, until the loop asks.
 struct Answers {
     wake: Wake,
+    /// Intents that were written, or not.
     answers: Mutex<Vec<(OpToken, Result<Ticket, Status>)>>,
+    /// Operations that have failed, on file systems that are there.
+    confirmed: Mutex<Vec<OpToken>>,
 }
 
 /// See the module.
@@ -36,6 +39,8 @@ pub(crate) struct ClusterStorage {
     to_sync: HashMap<OpToken, (Identity, NodeId)>,
     /// They are being made durable; what they are answered then.
     syncing: HashMap<OpToken, FsReply>,
+    /// They have failed, and it is not known yet whether their file system is there at all.
+    failed: HashMap<OpToken, Status>,
     request: Option<RequestName>,
     client: u64,
     /// What verifiers were at the start: from there on they count losses.
@@ -46,7 +51,8 @@ impl ClusterStorage {
     /// Around a storage.
     pub(crate) fn new(inner: Box<dyn Storage>, cluster: Arc<Cluster>) -> std::io::Result<Self> {
         let verifiers = (0..cluster.exports()).map(|export| inner.verifier(ExportId(export))).collect();
-        let answers = Arc::new(Answers { wake: Wake::new()?, answers: Mutex::default() });
+        let answers =
+            Arc::new(Answers { wake: Wake::new()?, answers: Mutex::default(), confirmed: Mutex::default() });
         Ok(Self {
             inner,
             cluster,
@@ -55,6 +61,7 @@ impl ClusterStorage {
             executing: HashMap::new(),
             to_sync: HashMap::new(),
             syncing: HashMap::new(),
+            failed: HashMap::new(),
             request: None,
             client: 0,
             verifiers,
@@ -122,7 +129,7 @@ impl ClusterStorage {
         let (identity, op, client) = self.waiting.remove(&token)?;
         let ticket = match answer {
             Ok(ticket) => ticket,
-            Err(status) => return Some(Err(status)),
+            Err(status) => return self.on_failure(token, status),
         };
         let op = match op {
             FsOp::Append { node, from, stability } => {
@@ -135,8 +142,27 @@ impl ClusterStorage {
         self.submit_below(token, &identity, op)
     }
 
+    /// Returns what an operation that has failed is answered, if that is known at once.
+    fn on_failure(&mut self, token: OpToken, status: Status) -> Option<FsResult> {
+        if !self.cluster.has_remote_exports() {
+            return Some(self.on_end(token, Err(status)));
+        }
+        self.failed.insert(token, status);
+        let answers = Arc::clone(&self.answers);
+        self.cluster.confirm_files(Box::new(move |()| {
+            lock(&answers.confirmed).push(token);
+            answers.wake.raise();
+        }));
+        None
+    }
+
     /// The storage below has answered. Returns what the operation is answered, if nothing is left to be done.
     fn on_result(&mut self, token: OpToken, result: FsResult) -> Option<FsResult> {
+        if let Err(status) = result {
+            self.syncing.remove(&token);
+            self.to_sync.remove(&token);
+            return self.on_failure(token, status);
+        }
         if let Some(reply) = self.syncing.remove(&token) {
             return Some(result.map(|_| reply));
         }
@@ -301,12 +327,18 @@ impl Storage for ClusterStorage {
                     done.push((token, result));
                 }
             }
+            let confirmed = std::mem::take(&mut *lock(&self.answers.confirmed));
+            for token in confirmed {
+                if let Some(status) = self.failed.remove(&token) {
+                    done.push((token, self.on_end(token, Err(status))));
+                }
+            }
             self.inner.flush();
         }
     }
 
     fn pending(&self) -> usize {
-        self.inner.pending() + self.waiting.len()
+        self.inner.pending() + self.waiting.len() + self.failed.len()
     }
 
     fn close(&mut self, node: NodeId) {

@@ -13,13 +13,11 @@ use sha2::{Digest, Sha256};
 
 use super::coordination::{Change, Compare, CoordinationError, Transaction};
 use super::core::{Core, SharedExport};
-use super::host::Fence;
+use super::cut_off::cut_off;
 use super::records::{Intent, Member, NameAt, OpenAt, Reply, ServerNumber, SlotRecord, decode, encode, hex};
 
 /// Between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two notes that a server must be cut off by hand.
-const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What became of an operation.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,59 +109,6 @@ fn claim(core: &Core, server: ServerNumber) -> Result<Option<u64>, CoordinationE
     Ok(taken.succeeded.then_some(taken.revision))
 }
 
-/// Makes sure that a server can write no more. `false` where this server is to give up, as it ends or its own term is over.
-fn cut_off(core: &Core, server: ServerNumber, member: &Member) -> bool {
-    let mut reminded: Option<Duration> = None;
-    loop {
-        if core.is_leaving() || !core.is_current() {
-            return false;
-        }
-        if core.host.has_ended(&member.process()) || lock(&core.view).is_cut_off(server) {
-            return true;
-        }
-        match &core.config.fence_command {
-            Some(command) => match run_fence_command(core, command, server, member) {
-                Ok(()) => return true,
-                Err(problem) => {
-                    tracing::error!(
-                        server,
-                        name = member.name,
-                        problem,
-                        "the fence command failed; it is run again"
-                    );
-                }
-            },
-            None if reminded.is_none_or(|at| core.host.now() >= at + REMINDER_INTERVAL) => {
-                reminded = Some(core.host.now());
-                tracing::error!(
-                    server,
-                    name = member.name,
-                    "there is no --fence-command: make sure that this server can write no more, then run: dafs-server cut-off {} {server}",
-                    core.config.address
-                );
-            }
-            None => {}
-        }
-        core.rest(RETRY_INTERVAL);
-    }
-}
-
-fn run_fence_command(
-    core: &Core,
-    command: &str,
-    server: ServerNumber,
-    member: &Member,
-) -> Result<(), String> {
-    let variables = vec![
-        ("DAFS_FENCE_SERVER", server.to_string()),
-        ("DAFS_FENCE_NAME", member.name.clone()),
-        ("DAFS_FENCE_PID", member.pid.to_string()),
-        ("DAFS_FENCE_ADDRESSES", member.addresses.join(" ")),
-        ("DAFS_FENCE_DETAIL", member.detail.clone()),
-    ];
-    core.host.fence(&Fence { command, variables }, &|| core.is_leaving())
-}
-
 /// Judges all that a server had begun, and lets others go on.
 fn settle(core: &Core, server: ServerNumber, is_own: &Compare) -> Result<(), CoordinationError> {
     let (entries, revision) = core.store.read(&core.keys.server_slots(server))?;
@@ -180,6 +125,8 @@ fn settle(core: &Core, server: ServerNumber, is_own: &Compare) -> Result<(), Coo
             return Err(CoordinationError::NoLease);
         }
         let verdict = judge(&record.intent, &core.exports);
+        // Without the files nothing was seen.
+        core.confirm_files()?;
         tracing::info!(server, key = entry.key, ?verdict, "judged what a server had begun");
         let change = match verdict {
             Verdict::Done(reply) => {

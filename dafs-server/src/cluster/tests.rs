@@ -48,7 +48,13 @@ impl Tree {
 
     fn export(&self) -> SharedExport {
         let path = self.path().to_owned();
-        SharedExport { name: "data".into(), root: Root::open(&path).unwrap(), path, is_remote: false }
+        SharedExport {
+            name: "data".into(),
+            root: Root::open(&path).unwrap(),
+            path,
+            is_remote: false,
+            is_read_only: false,
+        }
     }
 
     fn named(&self, path: &str) -> Named {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::coordination::Entry;
-use super::records::{Keys, Member, ServerNumber, decode};
+use super::records::{CephClient, Keys, Member, ServerNumber, decode};
 
 /// What this server knows of the others.
 #[derive(Debug, Default)]
@@ -33,6 +33,13 @@ impl View {
     /// An operator says that this server can write no more.
     pub(super) fn is_cut_off(&self, server: ServerNumber) -> bool {
         self.cut_off.contains(&server)
+    }
+
+    /// Another server that serves has one of these clients too.
+    pub(super) fn is_shared(&self, server: ServerNumber, clients: &[CephClient]) -> bool {
+        let others =
+            self.members.iter().filter(|(number, _)| **number != server && self.live.contains(*number));
+        others.flat_map(|(_, member)| &member.ceph).any(|client| clients.contains(client))
     }
 
     pub(super) fn update(&mut self, keys: &Keys, entries: &[Entry], now: Duration) {

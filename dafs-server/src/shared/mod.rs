@@ -224,7 +224,7 @@ impl ServerState {
         };
         let shared = |export: &ExportConfig| {
             let path = export.kind.directory().ok_or_else(|| ClusterError::memory(config, &export.name))?;
-            SharedExport::open(&export.name, path)
+            SharedExport::open(&export.name, path, export.read_only)
                 .map_err(|status| ClusterError::directory(config, path, status))
         };
         let exports = self.settings.exports.iter().map(shared).collect::<Result<_, _>>()?;

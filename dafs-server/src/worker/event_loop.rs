@@ -308,10 +308,8 @@ impl EventLoop {
     #[cold]
     fn await_term(&mut self, cluster: &Cluster) -> io::Result<()> {
         while !cluster.is_current() {
-            if cluster.is_lost() {
-                return Err(io::Error::other(
-                    "another server of the cluster has taken over from this one; start it again",
-                ));
+            if let Some(loss) = cluster.loss() {
+                return Err(io::Error::other(loss));
             }
             if self.stop.is_requested() {
                 return Err(io::Error::other("stopped while its term in the cluster was over"));

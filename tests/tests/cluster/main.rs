@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod ceph;
+mod etcd;
+mod links;
 mod servers;
 mod work;
 
@@ -12,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dafs_client::{LockKind, LockOptions, OpenOptions};
 use dafs_proto::wire::{FenceList, Status};
 use dafs_tests::port::Port;
-use servers::{Cluster, FENCE_COMMAND, Server, config};
+use servers::{Cluster, FENCE_COMMAND, Place, Server, config};
 
 /// Clients work while something happens to the servers. Returns what they have done.
 fn while_working(
@@ -53,9 +56,10 @@ enum Loss {
 }
 
 /// So many servers are lost, one after the other, as a seed says. More of them, and others, by hand.
-fn losses() -> Vec<(usize, Loss)> {
+fn losses(count: u64) -> Vec<(usize, Loss)> {
     let set = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let (count, mut seed) = (set("DAFS_CLUSTER_LOSSES").unwrap_or(5), set("DAFS_CLUSTER_SEED").unwrap_or(3));
+    let (count, mut seed) =
+        (set("DAFS_CLUSTER_LOSSES").unwrap_or(count), set("DAFS_CLUSTER_SEED").unwrap_or(3));
     println!("DAFS_CLUSTER_LOSSES={count} DAFS_CLUSTER_SEED={seed}");
     let mut next = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -71,7 +75,7 @@ fn lost_servers_lose_nothing_and_nothing_is_done_twice() {
     let mut cluster = Cluster::start(3, &["--fence-command", FENCE_COMMAND]);
     let done = while_working(&mut cluster, 4, |cluster| {
         let mut taken_over = 0;
-        for (number, loss) in losses() {
+        for (number, loss) in losses(5) {
             match loss {
                 Loss::Killed => cluster.servers[number].kill(),
                 Loss::Stopped => cluster.servers[number].stop(),
@@ -104,12 +108,105 @@ fn stopped_server_is_cut_off_and_writes_nothing_more() {
     });
 }
 
+// [CLUS-4] [CLUS-7]
+#[test]
+#[ignore = "needs links"]
+fn server_whose_link_is_cut_is_replaced() {
+    let mut cluster = Cluster::start_behind_links(3, &["--fence-command", FENCE_COMMAND]);
+    let done = while_working(&mut cluster, 4, |cluster| {
+        for (cut, (number, _)) in losses(2).into_iter().enumerate() {
+            cluster.hosts[number].set_link(false);
+            await_words(cluster, "took over server=", cut + 1);
+            cluster.servers[number].wait();
+            cluster.hosts[number].set_link(true);
+            cluster.hosts[number].await_reach();
+            cluster.servers[number].start_again();
+        }
+    });
+    println!("{done:?}");
+}
+
+// [CLUS-7]
+#[test]
+#[ignore = "needs links"]
+fn servers_whose_links_are_cut_for_a_moment_go_on() {
+    let mut cluster = Cluster::start_behind_links(2, &["--fence-command", FENCE_COMMAND]);
+    while_working(&mut cluster, 3, |cluster| {
+        cluster.hosts.iter().for_each(|host| host.set_link(false));
+        await_words(cluster, "this server's term is over", 2);
+        cluster.hosts.iter().for_each(|host| host.set_link(true));
+        await_words(cluster, "a new term has begun", 2);
+    });
+    assert!(!cluster.said().contains("taking over"), "both were there");
+}
+
+// [CLUS-4] [CLUS-30] [CLUS-32]
+#[test]
+#[ignore = "needs ceph"]
+fn lost_servers_on_ceph_are_evicted_and_lose_nothing() {
+    let mut cluster = Cluster::start_on_ceph(3, &[]);
+    let done = while_working(&mut cluster, 4, |cluster| {
+        let mut taken_over = 0;
+        for (number, loss) in losses(3) {
+            taken_over += usize::from(!matches!(loss, Loss::Ended));
+            match loss {
+                Loss::Killed => {
+                    // With what it had not written yet.
+                    cluster.ceph().kill_mount(number);
+                    cluster.servers[number].kill();
+                    await_words(cluster, "took over server=", taken_over);
+                }
+                Loss::Stopped => {
+                    cluster.servers[number].stop();
+                    await_words(cluster, "took over server=", taken_over);
+                    cluster.servers[number].go_on();
+                    // It finds out, and can write no more.
+                    cluster.servers[number].wait();
+                }
+                Loss::Ended => cluster.servers[number].end(),
+            }
+            cluster.ceph().mount_again(number);
+            cluster.servers[number].start_again();
+        }
+    });
+    println!("{done:?}");
+}
+
+// [CLUS-32]
+#[test]
+#[ignore = "needs ceph"]
+fn server_ends_whose_mount_has_gone_and_others_go_on() {
+    let mut cluster = Cluster::start_on_ceph(2, &[]);
+    while_working(&mut cluster, 3, |cluster| {
+        cluster.ceph().kill_mount(0);
+        await_words(cluster, "took over server=", 1);
+        cluster.servers[0].wait();
+        cluster.ceph().mount_again(0);
+    });
+    assert!(cluster.said().contains("has gone from this host"), "{}", cluster.said());
+}
+
+// [CLUS-31]
+#[test]
+#[ignore = "needs ceph"]
+fn mount_that_shows_old_data_is_refused() {
+    let mut cluster = Cluster::start_on_ceph(1, &[]);
+    let caching = cluster.add_mount("caching", &[]);
+    let place = cluster.place(caching, &[]);
+    let log = place.log.clone();
+    let refused = Server::try_start(place).err();
+    let refused = refused.unwrap_or_else(|| panic!("it starts: {}", std::fs::read_to_string(log).unwrap()));
+    assert!(refused.contains("mount its file system without a cache"), "{refused}");
+    let data = std::fs::read_dir(cluster.data()).unwrap();
+    assert_eq!(data.count(), 0, "nothing of the check stays");
+}
+
 // [CLUS-5]
 #[test]
 #[ignore = "needs etcd"]
 fn stopped_server_is_not_taken_over_before_somebody_cuts_it_off() {
     let mut cluster = Cluster::start(2, &[]);
-    let address = format!("etcd://{}/test", cluster.etcd.member());
+    let address = format!("etcd://{}/test", cluster.etcd.members());
     let cut_off = |number: &str| {
         let mut command = std::process::Command::new(dafs_tests::program::program());
         command.args(["cut-off", &address, number]).output().unwrap()
@@ -161,9 +258,50 @@ fn servers_wait_for_a_store_that_is_away_and_go_on() {
         await_words(cluster, "this server's term is over", 2);
         cluster.etcd.go_on();
         await_words(cluster, "a new term has begun", 2);
-        cluster.etcd.kill_and_start();
+        cluster.etcd.kill_and_start(0);
     });
     assert!(!cluster.said().contains("taking over"), "both were there");
+}
+
+// [CLUS-2] [CLUS-7]
+#[test]
+#[ignore = "needs etcd"]
+fn servers_go_on_while_the_store_gets_another_leader() {
+    let mut cluster = Cluster::start_with_members(2, 3, &["--fence-command", FENCE_COMMAND]);
+    let done = while_working(&mut cluster, 3, |cluster| {
+        for _ in 0..3 {
+            let leader = cluster.etcd.leader();
+            cluster.etcd.kill_and_start(leader);
+        }
+    });
+    assert!(!cluster.said().contains("taking over"), "both were there");
+    println!("{done:?}");
+}
+
+// [CLUS-33]
+#[test]
+#[ignore = "needs etcd"]
+fn store_without_room_refuses_what_it_must_know_of() {
+    let cluster = Cluster::start(1, &[]);
+    let export = cluster.session(0).mount("data").unwrap();
+    let open =
+        |name: &str| export.open_with(name, OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    let file = open("file");
+    file.append(b"before").unwrap();
+    cluster.etcd.await_nothing_pending();
+    cluster.etcd.set_full(true);
+    let refused = file.append(b"lost").unwrap_err();
+    assert_eq!(refused.status(), Some(Status::NO_SPACE));
+    export.create_dir("directory", 0o755).unwrap_err();
+    file.write_all_at(b"B", 0).unwrap();
+    open("other");
+    let log = cluster.directory.path().join("refused");
+    let said = Server::try_start(Place { log, ..cluster.place(1, &[]) }).err().expect("it starts");
+    assert!(said.contains("database space exceeded"), "{said}");
+    cluster.etcd.set_full(false);
+    file.append(b", after").unwrap();
+    export.create_dir("directory", 0o755).unwrap();
+    assert_eq!(std::fs::read(cluster.data().join("file")).unwrap(), b"Before, after");
 }
 
 // [CLUS-8]
@@ -247,12 +385,13 @@ fn lock_that_needs_one_server_alone_is_refused() {
 fn server_that_does_not_fit_its_cluster_is_refused() {
     let cluster = Cluster::start(1, &[]);
     let log = cluster.directory.path().join("refused");
+    let place = Place { log: log.clone(), ..cluster.place(1, &[]) };
     let with = |flags: &[String]| {
-        let refused = Server::try_start(flags, &log).err().expect("it starts");
+        let refused = Server::try_start(Place { flags: flags.to_vec(), ..place.clone() });
         std::fs::remove_file(&log).unwrap();
-        refused
+        refused.err().expect("it starts")
     };
-    let flags = cluster.flags(1, &[]);
+    let flags = place.flags.clone();
     let replaced = |place: usize, flag: String| {
         let mut flags = flags.clone();
         flags[place] = flag;
@@ -262,7 +401,7 @@ fn server_that_does_not_fit_its_cluster_is_refused() {
     std::fs::create_dir(&elsewhere).unwrap();
     let said = with(&replaced(1, format!("data={}", elsewhere.display())));
     assert!(said.contains("other servers export another directory as data"), "{said}");
-    let said = with(&replaced(3, format!("etcd://{}/other", cluster.etcd.member())));
+    let said = with(&replaced(3, format!("etcd://{}/other", cluster.etcd.members())));
     assert!(said.contains("belongs to the cluster test"), "{said}");
     let said = with(&replaced(1, "mem=mem:1M".to_owned()));
     assert!(said.contains("in this server's memory, which no other server has"), "{said}");

@@ -1,92 +1,29 @@
-//! Servers of a cluster as processes of their own, with an etcd for them.
+//! Servers of a cluster as processes of their own.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use dafs_client::{Config, Session};
+use dafs_proto::session::parse_key_file;
+use dafs_tests::harness::key_line;
 use dafs_tests::port::Port;
-use dafs_tests::program::{Signal, program, signal};
+use dafs_tests::program::{Signal, key_file, program, signal};
 
-/// etcd with one member, killed when dropped.
-pub(crate) struct Etcd {
-    child: Child,
-    port: Port,
-    peers: Port,
-    directory: tempfile::TempDir,
-}
+use crate::ceph::Ceph;
+use crate::etcd::Etcd;
+use crate::links::Host;
 
-impl Etcd {
-    pub(crate) fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let (port, peers) = (Port::new(), Port::new());
-        let child = launch_etcd(directory.path(), &port, &peers);
-        let etcd = Self { child, port, peers, directory };
-        etcd.await_answer();
-        etcd
-    }
-
-    /// `host:port` of its member.
-    pub(crate) fn member(&self) -> String {
-        self.port.address().to_string()
-    }
-
-    /// It answers nobody until it goes on.
-    pub(crate) fn stop(&self) {
-        signal(self.child.id(), Signal::STOP).unwrap();
-    }
-
-    pub(crate) fn go_on(&self) {
-        signal(self.child.id(), Signal::CONT).unwrap();
-    }
-
-    /// Kills it and starts it again with what it has kept.
-    pub(crate) fn kill_and_start(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.child = launch_etcd(self.directory.path(), &self.port, &self.peers);
-        self.await_answer();
-    }
-
-    fn await_answer(&self) {
-        while !self.is_healthy().unwrap_or(false) {
-            std::thread::yield_now();
-        }
-    }
-
-    /// It has a leader, which is itself.
-    fn is_healthy(&self) -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(self.port.address())?;
-        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer.contains("\"true\""))
-    }
-}
-
-fn launch_etcd(directory: &Path, port: &Port, peers: &Port) -> Child {
-    let (client, peer) = (format!("http://{}", port.address()), format!("http://{}", peers.address()));
-    let log = File::options().create(true).append(true).open(directory.join("log")).unwrap();
-    Command::new("etcd")
-        .arg("--data-dir")
-        .arg(directory.join("data"))
-        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("default={peer}")])
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Where a server runs, and as what.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) flags: Vec<String>,
+    pub(crate) log: PathBuf,
+    pub(crate) variables: Vec<(&'static str, OsString)>,
+    /// Of its host, if that is not this one.
+    pub(crate) host: Option<Host>,
 }
 
 /// A server of a cluster.
@@ -94,18 +31,21 @@ pub(crate) struct Server {
     child: Child,
     _stdout: BufReader<ChildStdout>,
     port: Port,
-    flags: Vec<String>,
-    log: PathBuf,
+    place: Place,
 }
 
 impl Server {
     /// Starts one; `None` where it refuses to.
-    fn launch(port: &Port, flags: &[String], log: &Path) -> Option<(Child, BufReader<ChildStdout>)> {
-        let says = File::options().create(true).append(true).open(log).unwrap();
-        let mut child = Command::new(program())
-            .args(["--listen", &format!("tcp://{}", port.address()), "--no-calibrate", "--workers", "1"])
-            .args(flags)
-            .env("DAFS_LOG", "info")
+    fn launch(port: &Port, place: &Place) -> Option<(Child, BufReader<ChildStdout>)> {
+        let says = File::options().create(true).append(true).open(&place.log).unwrap();
+        let listen = format!("tcp://{}", address_of(port, place));
+        let mut command =
+            place.host.as_ref().map_or_else(|| Command::new(program()), |host| host.command(program()));
+        let mut child = command
+            .args(["--listen", &listen, "--no-calibrate", "--workers", "1"])
+            .args(&place.flags)
+            .env("DAFS_LOG", std::env::var_os("DAFS_LOG").unwrap_or_else(|| "info".into()))
+            .envs(place.variables.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped())
             .stderr(says)
             .spawn()
@@ -120,23 +60,21 @@ impl Server {
         Some((child, stdout))
     }
 
-    pub(crate) fn start(flags: &[String], log: &Path) -> Self {
-        Self::try_start(flags, log).unwrap_or_else(|log| panic!("the server does not start: {log}"))
+    pub(crate) fn start(place: Place) -> Self {
+        Self::try_start(place).unwrap_or_else(|log| panic!("the server does not start: {log}"))
     }
 
     /// What it said, where it refuses to start.
-    pub(crate) fn try_start(flags: &[String], log: &Path) -> Result<Self, String> {
+    pub(crate) fn try_start(place: Place) -> Result<Self, String> {
         let port = Port::new();
-        match Self::launch(&port, flags, log) {
-            Some((child, stdout)) => {
-                Ok(Self { child, _stdout: stdout, port, flags: flags.to_vec(), log: log.to_owned() })
-            }
-            None => Err(std::fs::read_to_string(log).unwrap_or_default()),
+        match Self::launch(&port, &place) {
+            Some((child, stdout)) => Ok(Self { child, _stdout: stdout, port, place }),
+            None => Err(std::fs::read_to_string(&place.log).unwrap_or_default()),
         }
     }
 
     pub(crate) fn address(&self) -> String {
-        self.port.address().to_string()
+        address_of(&self.port, &self.place)
     }
 
     pub(crate) fn kill(&mut self) {
@@ -146,7 +84,7 @@ impl Server {
 
     /// Starts another in its place.
     pub(crate) fn start_again(&mut self) {
-        let started = Self::launch(&self.port, &self.flags, &self.log);
+        let started = Self::launch(&self.port, &self.place);
         (self.child, self._stdout) =
             started.unwrap_or_else(|| panic!("it does not start again:\n{}", self.said()));
     }
@@ -172,7 +110,7 @@ impl Server {
     }
 
     pub(crate) fn said(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        std::fs::read_to_string(&self.place.log).unwrap_or_default()
     }
 }
 
@@ -184,6 +122,12 @@ impl Drop for Server {
     }
 }
 
+/// The same port on its host.
+fn address_of(port: &Port, place: &Place) -> String {
+    let local = port.address();
+    place.host.as_ref().map_or(local, |host| (host.address, local.port()).into()).to_string()
+}
+
 /// Several servers that export one directory as `data`.
 pub(crate) struct Cluster {
     pub(crate) servers: Vec<Server>,
@@ -192,6 +136,10 @@ pub(crate) struct Cluster {
     mounts: Vec<PathBuf>,
     /// In the first of the mounts.
     made: Option<tempfile::TempDir>,
+    /// What the mounts are of; it goes last.
+    pub(crate) ceph: Option<Ceph>,
+    /// Of the servers, if they have hosts of their own.
+    pub(crate) hosts: Vec<Host>,
 }
 
 /// Where one file system is mounted several times, as on several hosts: `DAFS_CLUSTER_MOUNTS`, separated by colons. Each server exports
@@ -208,17 +156,60 @@ pub(crate) const FENCE_COMMAND: &str =
 
 impl Cluster {
     pub(crate) fn start(count: usize, more: &[&str]) -> Self {
-        let etcd = Etcd::start();
-        let directory = tempfile::tempdir().unwrap();
-        let mounts = mounts();
-        let made = mounts.first().map(|mount| tempfile::tempdir_in(mount).unwrap());
-        let mut cluster = Self { servers: Vec::new(), etcd, directory, mounts, made };
-        std::fs::create_dir(cluster.data()).unwrap();
+        let mut cluster = Self::of(mounts(), 1);
+        cluster.serve(count, more);
+        cluster
+    }
+
+    /// The store has so many members.
+    pub(crate) fn start_with_members(count: usize, members: usize, more: &[&str]) -> Self {
+        let mut cluster = Self::of(mounts(), members);
+        cluster.serve(count, more);
+        cluster
+    }
+
+    /// Each server exports a mount of its own of a Ceph.
+    pub(crate) fn start_on_ceph(count: usize, more: &[&str]) -> Self {
+        let ceph = Ceph::start(count);
+        let mut cluster = Self::of(ceph.mounts(), 1);
+        cluster.ceph = Some(ceph);
+        cluster.serve(count, more);
+        cluster
+    }
+
+    /// Each server is on a host of its own, behind a link.
+    pub(crate) fn start_behind_links(count: usize, more: &[&str]) -> Self {
+        let hosts = (0..count).map(Host::new).collect();
+        let mut cluster = Self::of(mounts(), 1);
+        cluster.hosts = hosts;
+        cluster.serve(count, more);
+        cluster
+    }
+
+    fn serve(&mut self, count: usize, more: &[&str]) {
         for number in 0..count {
-            let flags = cluster.flags(number, more);
-            let log = cluster.directory.path().join(format!("log-{number}"));
-            cluster.servers.push(Server::start(&flags, &log));
+            self.servers.push(Server::start(self.place(number, more)));
         }
+    }
+
+    /// Where and how the server of this number runs.
+    pub(crate) fn place(&self, number: usize, more: &[&str]) -> Place {
+        let settings = self.ceph.as_ref().map(|ceph| ("CEPH_CONF", ceph.settings().into()));
+        Place {
+            flags: self.flags(number, more),
+            log: self.directory.path().join(format!("log-{number}")),
+            variables: settings.into_iter().collect(),
+            host: self.hosts.get(number).cloned(),
+        }
+    }
+
+    fn of(mounts: Vec<PathBuf>, members: usize) -> Self {
+        let etcd = Etcd::start(members);
+        let directory = tempfile::tempdir().unwrap();
+        let made = mounts.first().map(|mount| tempfile::tempdir_in(mount).unwrap());
+        let (servers, hosts) = (Vec::new(), Vec::new());
+        let cluster = Self { servers, etcd, directory, mounts, made, ceph: None, hosts };
+        std::fs::create_dir(cluster.data()).unwrap();
         cluster
     }
 
@@ -228,14 +219,24 @@ impl Cluster {
             "--export".to_owned(),
             format!("data={}", self.data_of(number).display()),
             "--cluster".to_owned(),
-            format!("etcd://{}/test", self.etcd.member()),
+            format!("etcd://{}/test", self.etcd_of(number)),
             "--server-name".to_owned(),
             format!("server-{number}"),
             "--term-ms".to_owned(),
             "2000".to_owned(),
+            "--key-file".to_owned(),
+            key_file(self.directory.path()).display().to_string(),
         ];
         flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         flags
+    }
+
+    /// Where a server finds the store.
+    fn etcd_of(&self, number: usize) -> String {
+        match self.hosts.get(number) {
+            Some(host) => self.etcd.members_at(host.gateway),
+            None => self.etcd.members(),
+        }
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -249,6 +250,17 @@ impl Cluster {
             Some(made) => self.mounts[number % self.mounts.len()].join(made.path().file_name().unwrap()),
         };
         base.join("data")
+    }
+
+    pub(crate) fn ceph(&mut self) -> &mut Ceph {
+        self.ceph.as_mut().expect("it is on a Ceph")
+    }
+
+    /// Another mount of the Ceph, for the server of the number that is returned.
+    pub(crate) fn add_mount(&mut self, name: &str, more: &[&str]) -> usize {
+        self.ceph().mount(name, more);
+        self.mounts = self.ceph().mounts();
+        self.mounts.len() - 1
     }
 
     /// The address that names all servers, from this one on.
@@ -279,7 +291,8 @@ impl Drop for Cluster {
 
 /// Of clients that do not give up.
 pub(crate) fn config() -> Config {
-    let mut config = Config::default();
+    let key = parse_key_file(&key_line()).unwrap().swap_remove(0).key;
+    let mut config = Config { key: Some(key), ..Config::default() };
     config.reconnect.time_max = std::time::Duration::from_secs(120);
     config.reconnect.attempts_max = u32::MAX;
     config

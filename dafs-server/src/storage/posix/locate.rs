@@ -115,6 +115,12 @@ impl Root {
         Ok(!is_local(magic))
     }
 
+    /// Its file system is still there: a client of other hosts may have died, or have been shut out by them.
+    pub(crate) fn is_there(&self) -> bool {
+        let opened = open_beneath(self.0.as_fd(), b".", OFlags::DIRECTORY);
+        !matches!(opened, Err(sys::Errno::NOTCONN | sys::Errno::SHUTDOWN | sys::Errno::CONNABORTED))
+    }
+
     /// The directory itself.
     pub(crate) fn name(&self) -> Result<FileName, Status> {
         name_of(self.0.as_fd())
