@@ -91,6 +91,7 @@ pub(crate) fn settings(benchmark: &Benchmark, plan: &Plan) -> serde_json::Result
         Benchmark::Stripe { stripe, .. } => serde_json::to_value(stripe)?,
         Benchmark::Distance { distance, .. } => serde_json::to_value(distance)?,
         Benchmark::Scale { scale, .. } => serde_json::to_value(scale)?,
+        Benchmark::Cluster { cluster, .. } => serde_json::to_value(cluster)?,
         Benchmark::Fairness { sessions: Some(count), .. } => serde_json::json!({ "sessions": count }),
         Benchmark::Fairness { outstanding, .. } => serde_json::json!({ "outstanding": outstanding }),
         Benchmark::Idle { sessions, .. } => serde_json::json!({ "sessions": sessions }),
@@ -219,7 +220,7 @@ fn uses(benchmark: &Benchmark) -> Uses {
             op: Nothing,
             ..own
         },
-        Benchmark::Scale { .. } => {
+        Benchmark::Scale { .. } | Benchmark::Cluster { .. } => {
             Uses { sizes: Nothing, queue_depth: Nothing, poll: Nothing, op: Nothing, ..own }
         }
         Benchmark::Limits(_) => {

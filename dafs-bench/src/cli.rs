@@ -1,8 +1,10 @@
 //! The command line: flags, and how they are explained.
 
+mod cluster;
 mod distance;
 mod mount;
 mod mpi;
+mod pipeline;
 mod scale;
 mod stripe;
 
@@ -15,9 +17,11 @@ use crate::load::Pattern;
 use crate::machine::Pin;
 use crate::record::{Method, Op};
 
+pub use cluster::ClusterOptions;
 pub use distance::DistanceOptions;
 pub use mount::Mount;
 pub use mpi::{Class, MpiCase, MpiOptions, ViewsOptions, Way};
+pub use pipeline::PipelineOptions;
 pub use scale::ScaleOptions;
 pub use stripe::StripeOptions;
 
@@ -336,25 +340,21 @@ pub enum Benchmark {
         #[command(flatten)]
         options: Options,
     },
+    /// Measure what it costs that a server is of a cluster.
+    ///
+    /// One client, one call at a time, to a server alone and to one of a cluster with one server, in alternation: 4 KiB reads, writes and
+    /// appends, opens that make a file, creates (the file must be new), renames, removals, and a lock with its end. Those that the
+    /// cluster's store must know of wait for it.
+    Cluster {
+        /// What it needs.
+        #[command(flatten)]
+        cluster: ClusterOptions,
+        /// The options of all benchmarks.
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measure the raw limits alone; no server is started.
     Limits(Options),
-}
-
-/// What `pipeline` varies.
-#[derive(Debug, Clone, Args, Serialize)]
-pub struct PipelineOptions {
-    /// Size of the file that each case moves, 16MiB to 1TiB.
-    #[arg(long, default_value = "128MiB", value_parser = parse_file_size, value_name = "SIZE")]
-    pub file_size: u64,
-    /// Size of the file that is read with the server's own chunk size, from the disk, 16MiB to 1TiB.
-    #[arg(long, default_value = "1024MiB", value_parser = parse_file_size, value_name = "SIZE")]
-    pub whole_size: u64,
-    /// Chunk sizes, 4KiB to 1MiB, separated by commas.
-    #[arg(long, default_value = "128KiB,256KiB,1MiB", value_delimiter = ',', value_parser = parse_chunk_size, value_name = "LIST")]
-    pub chunk_sizes: Vec<usize>,
-    /// Chunks in progress at once, 1 to 32, separated by commas.
-    #[arg(long, default_value = "1,4", value_delimiter = ',', value_parser = parse_chunk_count, value_name = "LIST")]
-    pub depths: Vec<usize>,
 }
 
 /// Options of all benchmarks. An option that has no effect is refused.
@@ -558,21 +558,6 @@ fn parse_size(text: &str) -> Result<usize, String> {
     match number.checked_mul(1 << shift) {
         Some(bytes) if (1..=SIZE_MAX).contains(&bytes) => Ok(bytes),
         _ => Err("sizes go from 1 byte to 16 MiB".to_owned()),
-    }
-}
-
-/// A server's largest buffer is 1 MiB where it is not told otherwise.
-fn parse_chunk_size(text: &str) -> Result<usize, String> {
-    parse_size(text).and_then(|bytes| match bytes {
-        4096..=0x10_0000 => Ok(bytes),
-        _ => Err("chunks go from 4 KiB to 1 MiB".to_owned()),
-    })
-}
-
-fn parse_chunk_count(text: &str) -> Result<usize, String> {
-    match text.trim().parse() {
-        Ok(count) if (1..=32).contains(&count) => Ok(count),
-        _ => Err("from 1 to 32 chunks at once".to_owned()),
     }
 }
 

@@ -211,6 +211,14 @@ impl Plan {
             Benchmark::Scale { options, .. } => {
                 ("scale", options, Defaults { seconds: 0.5, ..Defaults::default() })
             }
+            Benchmark::Cluster { options, .. } => {
+                let transports = vec![Transport::Tcp];
+                (
+                    "cluster",
+                    options,
+                    Defaults { transports, repeats: 11, seconds: 0.3, ..Defaults::default() },
+                )
+            }
             Benchmark::Limits(options) => (
                 "limits",
                 options,

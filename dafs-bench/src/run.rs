@@ -37,7 +37,10 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
     // Clients are many, and servers.
     let pin = if matches!(
         cli.benchmark,
-        Benchmark::Stripe { .. } | Benchmark::Distance { .. } | Benchmark::Scale { .. }
+        Benchmark::Stripe { .. }
+            | Benchmark::Distance { .. }
+            | Benchmark::Scale { .. }
+            | Benchmark::Cluster { .. }
     ) {
         Pin::None
     } else {
@@ -156,6 +159,7 @@ impl Benchmark {
                 | Self::Stripe { .. }
                 | Self::Distance { .. }
                 | Self::Scale { .. }
+                | Self::Cluster { .. }
                 | Self::Metadata(_)
         )
     }
@@ -185,6 +189,7 @@ impl Benchmark {
             | Self::Stripe { options, .. }
             | Self::Distance { options, .. }
             | Self::Scale { options, .. }
+            | Self::Cluster { options, .. }
             | Self::Limits(options) => options,
         }
     }
@@ -227,6 +232,7 @@ impl Fleet<'_> {
             cpus: self.pins.server.clone(),
             host: None,
             workers: 1,
+            store: None,
         }
     }
 
@@ -338,6 +344,14 @@ impl Subjects for Fleet<'_> {
     fn server_of_workers(&mut self, workers: usize) -> anyhow::Result<Server> {
         let options = self.server_options(Poll::Event);
         self.start(ServerOptions { workers, cpus: self.pins.all.clone(), ..options })
+    }
+
+    fn server_of_cluster(&mut self, folder: &str, store: Option<&str>) -> anyhow::Result<Server> {
+        let options = self.server_options(Poll::Event);
+        let directory = self.directory.join(folder);
+        std::fs::create_dir(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let store = store.map(str::to_owned);
+        self.start(ServerOptions { directory, store, cpus: self.pins.all.clone(), ..options })
     }
 
     fn on_host(&mut self, host: &Host, key: &Key, folder: &str) -> anyhow::Result<Server> {

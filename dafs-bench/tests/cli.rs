@@ -549,6 +549,29 @@ fn scale_measures_servers_with_one_worker_and_with_more() {
 }
 
 #[test]
+#[ignore = "needs etcd"]
+fn cluster_measures_a_server_alone_and_in_a_cluster() {
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("cluster.svg");
+    let words = ["--repeats", "1", "--seconds", "0.01", "--json", "-"];
+    let output = dafs_bench(&[&["cluster", "--plot", plot.to_str().unwrap()], &words[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["rows"].as_array().unwrap();
+    let cases = ["read", "write", "open", "append", "create", "rename", "remove", "lock, unlock"];
+    assert_eq!(rows.len(), cases.len(), "{rows:?}");
+    for (row, case) in rows.iter().zip(cases) {
+        assert_eq!((row["case"].as_str(), row["limit"].as_str()), (Some(case), Some("alone")));
+        let is_known = |name: &str| row[name].as_f64().is_some_and(|value| value > 0.0);
+        assert!(["p50_us", "limit_value", "ratio"].into_iter().all(is_known), "{row}");
+    }
+    let drawn = std::fs::read_to_string(&plot).unwrap();
+    assert!(cases.iter().all(|case| drawn.contains(case)));
+    let refused = dafs_bench(&[&["cluster", "--store", "etcd://nobody.invalid"], &words[..]].concat());
+    assert!(!refused.status.success());
+}
+
+#[test]
 #[ignore = "needs own-network"]
 fn stripe_measures_servers_behind_links_without_leaving_anything() {
     let directory = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 pub mod bare_fuse;
 pub mod dafs_mount;
+pub mod etcd;
 mod ganesha;
 mod libnfs;
 pub mod mount;

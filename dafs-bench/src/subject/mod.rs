@@ -78,6 +78,9 @@ pub trait Subjects {
     /// A server with so many workers, on all CPUs, that sleeps.
     fn server_of_workers(&mut self, workers: usize) -> anyhow::Result<Server>;
 
+    /// A server on all CPUs, that sleeps, exports a new directory of this name, and is of the cluster of this store.
+    fn server_of_cluster(&mut self, folder: &str, store: Option<&str>) -> anyhow::Result<Server>;
+
     /// A server on another host, on any CPU, that exports a new directory of this name and demands this key.
     fn on_host(&mut self, host: &Host, key: &Key, folder: &str) -> anyhow::Result<Server>;
 

@@ -48,6 +48,8 @@ pub struct ServerOptions {
     pub host: Option<(Host, Key)>,
     /// Its workers.
     pub workers: usize,
+    /// The store of its cluster.
+    pub store: Option<String>,
 }
 
 /// What a server is asked for.
@@ -137,6 +139,9 @@ impl Server {
         command.args(options.room.arguments());
         // Also one: rows of machines with more CPUs are compared with those of others.
         command.args(["--workers", &options.workers.to_string()]);
+        if let Some(store) = &options.store {
+            command.args(["--cluster", store]);
+        }
         if !options.coalescing {
             command.arg("--no-coalescing");
         }
@@ -334,6 +339,7 @@ mod tests {
             cpus: Vec::new(),
             host: None,
             workers: 1,
+            store: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod binding;
+mod cluster;
 mod compare;
 mod crossing;
 mod crossover;
@@ -111,6 +112,7 @@ pub fn run(
         Benchmark::Sieve { .. } => sieve::run(&mut bench)?,
         Benchmark::Distance { distance, .. } => distance::run(&mut bench, distance)?,
         Benchmark::Scale { scale, .. } => scale::run(&mut bench, scale)?,
+        Benchmark::Cluster { cluster, .. } => cluster::run(&mut bench, cluster)?,
         Benchmark::Stripe { stripe, .. } => stripe::run(&mut bench, stripe)?,
         Benchmark::Limits(_) => limits::run(&mut bench)?,
     }
