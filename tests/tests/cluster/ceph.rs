@@ -90,6 +90,12 @@ impl Ceph {
         mount.child.wait().unwrap();
     }
 
+    /// Its client ends, so that nobody waits for it.
+    pub(crate) fn unmount(&mut self, number: usize) {
+        unmount(&self.mounts[number].path);
+        self.mounts[number].child.wait().unwrap();
+    }
+
     /// Mounts it where it was mounted, by another client.
     pub(crate) fn mount_again(&mut self, number: usize) {
         unmount(&self.mounts[number].path);

@@ -163,7 +163,10 @@ fn lost_servers_on_ceph_are_evicted_and_lose_nothing() {
                     // It finds out, and can write no more.
                     cluster.servers[number].wait();
                 }
-                Loss::Ended => cluster.servers[number].end(),
+                Loss::Ended => {
+                    cluster.servers[number].end();
+                    cluster.ceph().unmount(number);
+                }
             }
             cluster.ceph().mount_again(number);
             cluster.servers[number].start_again();
