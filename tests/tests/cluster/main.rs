@@ -56,16 +56,20 @@ enum Loss {
 }
 
 /// So many servers are lost, one after the other, as a seed says. More of them, and others, by hand.
-fn losses(count: u64) -> Vec<(usize, Loss)> {
+fn losses(count: usize) -> Vec<(usize, Loss)> {
     let set = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let (count, mut seed) =
-        (set("DAFS_CLUSTER_LOSSES").unwrap_or(count), set("DAFS_CLUSTER_SEED").unwrap_or(3));
+    let count = set("DAFS_CLUSTER_LOSSES").map_or(count, |count| usize::try_from(count).unwrap());
+    let mut seed = set("DAFS_CLUSTER_SEED").unwrap_or(3);
     println!("DAFS_CLUSTER_LOSSES={count} DAFS_CLUSTER_SEED={seed}");
     let mut next = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from((seed >> 33) % below).unwrap()
     };
-    (0..count).map(|_| (next(3), [Loss::Killed, Loss::Stopped, Loss::Ended][next(3)])).collect()
+    let losses = [Loss::Killed, Loss::Stopped, Loss::Ended];
+    // However few there are, each is among them.
+    let random = std::iter::repeat_with(|| losses[next(3)]);
+    let kinds: Vec<Loss> = losses.into_iter().chain(random).take(count).collect();
+    kinds.into_iter().map(|kind| (next(3), kind)).collect()
 }
 
 // [CLUS-1] [CLUS-2] [CLUS-3] [SESS-152]

@@ -24,6 +24,14 @@ pub(crate) struct Done {
     pub(crate) longest: Duration,
 }
 
+impl Done {
+    fn time(&mut self, step: impl FnOnce()) {
+        let began = Instant::now();
+        step();
+        self.longest = self.longest.max(began.elapsed());
+    }
+}
+
 fn open(export: &Export, name: &str) -> File {
     export.open_with(name, OpenOptions::new().read(true).write(true).create(true)).unwrap()
 }
@@ -41,16 +49,17 @@ pub(crate) fn work(session: &Session, client: usize, is_over: &Arc<AtomicBool>) 
     let (log, counter) = (open(&export, LOG), open(&export, COUNTER));
     let mut done = Done { client, ..Done::default() };
     while !is_over.load(Ordering::Acquire) {
-        let began = Instant::now();
-        log.append(&record(client, done.appended)).unwrap();
+        let (appended, names) = (done.appended, done.names);
+        done.time(|| {
+            log.append(&record(client, appended)).unwrap();
+        });
         done.appended += 1;
-        done.longest = done.longest.max(began.elapsed());
         if done.appended.is_multiple_of(3) {
-            count(&counter);
+            done.time(|| count(&counter));
             done.counted += 1;
         }
         if done.appended.is_multiple_of(2) {
-            change_names(&export, client, done.names);
+            done.time(|| change_names(&export, client, names));
             done.names += 1;
         }
     }
