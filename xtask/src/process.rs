@@ -329,7 +329,9 @@ mod tests {
             child.wait().unwrap();
             while live_members(child.id()) > 0 {}
         };
-        ended(r#"trap 'kill $!; rm "$0"; exit' TERM; sleep 1000 & : > "$0"; wait"#, LONG);
+        // It says that it is there once it is a program of its own: before that the signal would be taken by the shell's copy, and be lost.
+        let waits = r#"sh -c ': > "$0"; exec sleep 1000' "$0" & wait"#;
+        ended(&format!(r#"trap 'kill $!; rm "$0"; exit' TERM; {waits}"#), LONG);
         assert!(!left.exists());
         ended(r#"trap "" TERM; timeout --foreground 1000 sleep 1000 & : > "$0"; wait"#, Duration::ZERO);
     }
