@@ -17,7 +17,7 @@ use crate::workload::{Bench, turns};
 /// Bytes of a read, a write and an append.
 const BYTES: usize = 4096;
 /// Names that a batch makes before they are removed.
-const BATCH: usize = 32;
+const BATCH: usize = 8;
 
 const CASES: [Case; 8] =
     [Case::Read, Case::Write, Case::Open, Case::Append, Case::Create, Case::Rename, Case::Remove, Case::Lock];
