@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::coordination::{Change, Compare, CoordinationError, Entry, LeaseId, Transaction};
 use super::core::{Core, SharedExport};
 use super::records::{FileAt, Member, ServerNumber, decode, encode};
-use crate::storage::FileName;
+use crate::storage::{FileName, caches_pages_of_fuse};
 
 /// Bytes that are written and looked for: a page, as caches have them.
 const BLOCK_SIZE: usize = 4096;
@@ -111,15 +111,11 @@ fn make(path: &Path) -> io::Result<File> {
 /// Asks all that serve. `Err` says what is wrong with an export. Blocks.
 pub(super) fn check(core: &Core) -> Result<Result<(), String>, CoordinationError> {
     for export in core.exports.iter().filter(|export| export.is_remote && !export.is_read_only) {
-        let others = others(core)?;
         tracing::info!(
             export = export.name,
-            ?others,
-            "other hosts keep these files: asking the servers whether they see what this one writes"
+            "other hosts keep these files: writes are durable before they are answered"
         );
-        if others.is_empty() {
-            break;
-        }
+        let others = others(core)?;
         let lease = core.store.grant(2 * PATIENCE)?;
         let asked = Asker { core, export, others, lease }.ask_all();
         let answers = core.keys.all_checked(core.number);
@@ -173,6 +169,9 @@ impl Asker<'_> {
             Ok(file) => file,
             Err(error) => return failed(error),
         };
+        if caches_pages_of_fuse(&file) {
+            return Ok(Err(self.problem(&format!("is on FUSE, and the kernel caches its data{ADVICE}"))));
+        }
         let at = match names.find(export) {
             Ok(Some(at)) if at.generation != 0 => at.into(),
             Ok(_) => {
@@ -180,6 +179,9 @@ impl Asker<'_> {
             }
             Err(status) => return Ok(Err(self.problem(&format!("cannot be checked: {status}")))),
         };
+        if others.is_empty() {
+            return Ok(Ok(()));
+        }
         for step in 1..=STEPS {
             let changed = || -> io::Result<()> {
                 write_block(&file, 0, asked(step))?;
@@ -335,7 +337,9 @@ fn answer_one(core: &Core, asker: ServerNumber, check: &Check, file: Option<File
         last.file = file;
     }
     let told = Checked { export: check.export.clone(), step: check.step, problems };
-    let changes = vec![Change::Put(core.keys.checked(asker, core.number), encode(&told), None)];
+    // Whoever asks may die before it removes that.
+    let lease = core.recent_lease();
+    let changes = vec![Change::Put(core.keys.checked(asker, core.number), encode(&told), lease)];
     let compares = vec![Compare::Present(core.keys.check(asker))];
     if let Err(error) = core.commit(&Transaction { compares, changes, reads: Vec::new() }) {
         tracing::warn!(%error, "cannot say what this server sees");

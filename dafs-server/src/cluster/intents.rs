@@ -90,6 +90,11 @@ impl Ticket {
     fn kept(&self) -> Vec<Kept> {
         kept_by(&self.key, &self.objects)
     }
+
+    /// As the store names it where something is kept from others.
+    fn owner(&self) -> String {
+        format!("{}#{}", self.key, self.record.sequence)
+    }
 }
 
 #[cfg(test)]
@@ -280,10 +285,26 @@ impl Shared {
                 }
             }
             Err(error) => {
+                this.take_back(&ticket);
                 Self::vacate(this, &ticket.kept());
                 tracing::warn!(%error, "cannot write down what an operation is about to do");
                 this.refuse(wish, status_of(&error));
             }
+        }
+    }
+
+    /// An operation is refused. An attempt before, which was not answered, may keep things from others: they get them back.
+    fn take_back(&self, ticket: &Ticket) {
+        let (core, owner) = (&self.core, ticket.owner());
+        for object in &ticket.objects {
+            let key = core.keys.pending(object);
+            let Ok((found, _)) = core.store.read(&key) else { return };
+            let is_own = |entry: &&coordination::Entry| entry.key == key && entry.value == owner.as_bytes();
+            let Some(own) = found.iter().find(is_own) else { continue };
+            let compares = vec![Compare::At(key.clone(), own.revision)];
+            // Where it fails, somebody else has it, or nobody.
+            let _ =
+                core.commit(&Transaction { compares, changes: vec![Change::Delete(key)], reads: Vec::new() });
         }
     }
 
@@ -356,7 +377,7 @@ impl Shared {
             return Err(CoordinationError::NoLease);
         }
         let keys = &core.keys;
-        let owner = format!("{}#{}", ticket.key, wish.request.sequence);
+        let owner = ticket.owner();
         let live = keys.live_server(core.number);
         // An attempt that the store writes later than it is waited for must not undo what came after it.
         let is_first = Compare::NotAfter(ticket.key.clone(), revision);

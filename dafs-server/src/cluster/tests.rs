@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::sync::mpsc::channel;
 use dafs_proto::transport::{HeapMemory, MemoryRef};
 use dafs_proto::wire::LockKind;
 
+use super::coordination::{Committed, CoordinationError, Entry, LeaseId};
 use super::intents::{Named, Ticket, What, Wish};
 use super::memory::MemoryStore;
 use super::records::{Intent, Member, Reply, SlotRecord, decode, encode};
@@ -94,6 +96,100 @@ fn ask<T: Send + 'static>(asks: impl FnOnce(Tell<T>)) -> T {
     let (tell, told) = channel();
     asks(Box::new(move |answer| tell.send(answer).unwrap()));
     told.recv().unwrap()
+}
+
+// [CLUS-31]
+#[test]
+fn server_that_starts_is_seen_by_those_that_serve() {
+    let (tree, elsewhere, store) = (Tree::new(), Tree::new(), memory_store());
+    let remote = |path: &Path| SharedExport {
+        is_remote: true,
+        path: path.to_owned(),
+        root: Root::open(path).unwrap(),
+        ..tree.export()
+    };
+    // It has entered with the directory, and looks elsewhere.
+    let starts = |path: &Path| {
+        let entered =
+            member::enter((&store, &OwnHost::new()), &Keys::of("test"), &config(), &[remote(tree.path())])
+                .unwrap();
+        let surroundings: Surroundings = (Arc::new(store.clone()), Arc::new(OwnHost::new()));
+        let cluster = Cluster::entered(surroundings, entered, &config(), vec![remote(path)]);
+        cluster.announce(Vec::new()).map(|()| cluster)
+    };
+    let _first = starts(tree.path()).unwrap();
+    let _second = starts(tree.path()).unwrap();
+    let refused = starts(elsewhere.path()).err().expect("the others do not see it").to_string();
+    assert!(refused.contains("does not show server at once"), "{refused}");
+    for tree in [&tree, &elsewhere] {
+        assert_eq!(fs::read_dir(tree.path()).unwrap().count(), 0, "nothing of the check stays");
+    }
+    assert!(store.read("/dafs/test/live/checks").unwrap().0.is_empty());
+    assert!(store.read("/dafs/test/checked").unwrap().0.is_empty());
+}
+
+/// A store that answers the next intents with these faults. What it is not reached for it carries out.
+struct Faulty {
+    store: MemoryStore,
+    faults: Mutex<VecDeque<CoordinationError>>,
+}
+
+impl Coordination for Faulty {
+    fn commit(&self, transaction: &Transaction) -> Result<Committed, CoordinationError> {
+        let keeps = |change: &Change| matches!(change, Change::Put(key, ..) if key.contains("/pending/"));
+        let is_intent = transaction.changes.iter().any(keeps);
+        match is_intent.then(|| lock(&self.faults).pop_front()).flatten() {
+            Some(fault @ CoordinationError::Unreachable(_)) => {
+                self.store.commit(transaction)?;
+                Err(fault)
+            }
+            Some(fault) => Err(fault),
+            None => self.store.commit(transaction),
+        }
+    }
+    fn read(&self, prefix: &str) -> Result<(Vec<Entry>, u64), CoordinationError> {
+        self.store.read(prefix)
+    }
+    fn read_changed(
+        &self,
+        prefix: &str,
+        since: u64,
+        count: usize,
+    ) -> Result<(Option<Vec<Entry>>, u64), CoordinationError> {
+        self.store.read_changed(prefix, since, count)
+    }
+    fn grant(&self, time: Duration) -> Result<LeaseId, CoordinationError> {
+        self.store.grant(time)
+    }
+    fn renew(&self, lease: LeaseId) -> Result<(), CoordinationError> {
+        self.store.renew(lease)
+    }
+    fn revoke(&self, lease: LeaseId) -> Result<(), CoordinationError> {
+        self.store.revoke(lease)
+    }
+}
+
+// [CLUS-33]
+#[test]
+fn refused_operation_keeps_nothing_from_others() {
+    let (tree, store) = (Tree::new(), memory_store());
+    fs::write(tree.path().join("log"), b"").unwrap();
+    let other = server(&store, &tree);
+    let faulty = Arc::new(Faulty { store: store.clone(), faults: Mutex::default() });
+    let exports = vec![tree.export()];
+    let entered = member::enter((&store, &OwnHost::new()), &Keys::of("test"), &config(), &exports).unwrap();
+    let own: Arc<dyn Coordination> = faulty.clone();
+    let cluster = Cluster::entered((own, Arc::new(OwnHost::new())), entered, &config(), exports);
+    cluster.announce(Vec::new()).unwrap();
+    let (session, another) = (open_session(&cluster, 1), open_session(&other, 1));
+    let append = || What::Append(tree.named("log"), vec![memory(b"data")]);
+    lock(&faulty.faults).extend([
+        CoordinationError::Unreachable("it is done".into()),
+        CoordinationError::NoSpace("now".into()),
+    ]);
+    assert_eq!(intend(&cluster, session, 0, append()).unwrap_err(), Status::NO_SPACE);
+    assert!(store.read(&cluster.core.keys.all_pending()).unwrap().0.is_empty());
+    intend(&other, another, 0, append()).unwrap();
 }
 
 /// Writes down that a request of this session is about to do this.

@@ -48,7 +48,7 @@ pub use local_locks::{LocalConflict, LocalLocks};
 pub use names::RequestName;
 pub(crate) use nodes::Places;
 pub(crate) use pool::Wake;
-pub(crate) use posix::{FileName, OpenPlace, Place, Root, map_file};
+pub(crate) use posix::{FileName, OpenPlace, Place, Root, caches_pages_of_fuse, map_file};
 
 /// An export, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

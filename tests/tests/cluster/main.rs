@@ -96,6 +96,20 @@ fn lost_servers_lose_nothing_and_nothing_is_done_twice() {
     println!("{done:?}");
 }
 
+// [CLUS-2] [CLUS-4]
+#[test]
+#[ignore = "needs etcd"]
+fn server_of_a_cluster_of_one_goes_on_where_it_was_killed() {
+    let mut cluster = Cluster::start(1, &[]);
+    while_working(&mut cluster, 3, |cluster| {
+        for times in 1..=3 {
+            cluster.servers[0].kill();
+            cluster.servers[0].start_again();
+            await_words(cluster, "took over server=", times);
+        }
+    });
+}
+
 // [CLUS-4]
 #[test]
 #[ignore = "needs etcd"]
@@ -193,7 +207,7 @@ fn server_ends_whose_mount_has_gone_and_others_go_on() {
     assert!(cluster.said().contains("has gone from this host"), "{}", cluster.said());
 }
 
-// [CLUS-31]
+// [CLUS-34]
 #[test]
 #[ignore = "needs ceph"]
 fn mount_that_shows_old_data_is_refused() {

@@ -188,6 +188,14 @@ impl Root {
     }
 }
 
+/// The kernel keeps pages of this file, which was just read, though it is on FUSE: it does not hear of changes by other hosts. Kernels
+/// before Linux 6.5 do not tell.
+pub(crate) fn caches_pages_of_fuse(file: &std::fs::File) -> bool {
+    const FUSE_MAGIC: i64 = 0x6573_5546;
+    let is_fuse = sys::statfs(file.as_fd()).is_ok_and(|(magic, _)| magic == FUSE_MAGIC);
+    is_fuse && sys::cached_pages(file.as_fd(), 0, 0).is_ok_and(|pages| pages > 0)
+}
+
 fn open_beneath(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, sys::Errno> {
     sys::openat2(from, path, flags | OFlags::CLOEXEC, 0, ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS)
 }

@@ -47,7 +47,7 @@ use data::Throttle;
 pub(super) use directory::open_for_tests;
 pub(super) use directory::{CAPABILITIES, DirectoryBackend};
 use local_locks::FileLocks;
-pub(crate) use locate::{FileName, OpenPlace, Place, Root};
+pub(crate) use locate::{FileName, OpenPlace, Place, Root, caches_pages_of_fuse};
 use map::Mapped;
 pub(crate) use map::map_file;
 pub(super) use resolve::Where;
