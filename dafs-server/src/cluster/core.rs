@@ -169,9 +169,9 @@ impl Core {
         u64::try_from(self.host.now().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The term is not over.
+    /// The term is not over. A renewal may still come in for a server that is lost.
     pub(super) fn is_current(&self) -> bool {
-        self.now() < self.until.load(Ordering::Acquire)
+        self.now() < self.until.load(Ordering::Acquire) && !self.is_lost.load(Ordering::Acquire)
     }
 
     pub(super) fn is_stopping(&self) -> bool {

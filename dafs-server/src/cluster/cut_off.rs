@@ -51,8 +51,7 @@ pub(super) fn cut_off(core: &Core, server: ServerNumber, member: &Member) -> boo
         }
         let has_ended = core.host.has_ended(&member.process());
         match (cut_off_once(core, server, member, has_ended), has_ended) {
-            (Some(Ok(())) | None, true) => return true,
-            (Some(Ok(())), false) => return true,
+            (Some(Ok(())), _) | (None, true) => return true,
             (Some(Err(problem)), true) => {
                 let what = "its process has ended, and Ceph waits for its client for some minutes";
                 tracing::warn!(server, name = member.name, problem, "{what}");
