@@ -13,6 +13,7 @@ use super::coherence::Answering;
 use super::coordination::{Change, Committed, Coordination, CoordinationError, Entry, LeaseId, Transaction};
 use super::host::{EventCount, Host};
 use super::lock_table::LockTables;
+use super::opens::state::Opens;
 use super::records::{Keys, ServerNumber};
 use super::settings::ClusterConfig;
 use super::view::View;
@@ -95,7 +96,10 @@ pub(super) struct Core {
     pub(super) view: Mutex<View>,
     /// Sessions of this server, with what proves whose they are, and whether the store has that.
     pub(super) sessions: Mutex<HashMap<SessionId, (String, bool)>>,
+    /// Sessions that these have followed, which were of servers that are gone.
+    pub(super) befores: Mutex<HashMap<SessionId, SessionId>>,
     pub(super) takeovers: AtomicU64,
+    pub(super) opens: Opens,
     pub(super) locks: LockTables,
     pub(super) fences: FenceState,
     /// The revision in which the store was told last what came of operations.
@@ -135,7 +139,9 @@ impl Core {
             live: Mutex::default(),
             view: Mutex::default(),
             sessions: Mutex::default(),
+            befores: Mutex::default(),
             takeovers: AtomicU64::new(0),
+            opens: Opens::default(),
             locks: LockTables::default(),
             fences: FenceState::default(),
             endings: AtomicU64::new(0),

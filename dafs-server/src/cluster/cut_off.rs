@@ -189,6 +189,7 @@ mod tests {
             fence_command: command.map(str::to_owned),
             fence_detail: String::new(),
             lease_ms: 30_000,
+            buckets: 1,
         };
         let own: Arc<dyn Host> = host.clone();
         let store = MemoryStore::new(|| Duration::ZERO);

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use super::coordination::{self, Change, Compare, CoordinationError, Transaction};
 use super::core::{Core, STORE_RETRY, Tell, status_of};
 use super::host::Join;
+use super::opens::state::Runner;
 use super::queue::{Found, Queue};
 use super::records::{Intent, NameAt, Object, OpenAt, Reply, SlotRecord, encode, hex};
 use crate::storage::{FileName, RequestName, SharedFile};
@@ -183,11 +184,24 @@ impl Intents {
 
     /// The same, once all is done that was to be done about the locks of this file.
     pub(super) fn run_in_turn(&self, file: FileName, job: Job) {
-        match lock(&self.shared.turns).entry(file) {
-            Entry::Occupied(mut turn) => return turn.get_mut().push_back(job),
-            Entry::Vacant(turn) => drop(turn.insert(VecDeque::new())),
+        Shared::run_in_turn(&self.shared, file, job);
+    }
+
+    /// Has the threads do things, as long as there are any.
+    pub(super) fn runner(&self) -> Runner {
+        let (once, turn) = (Arc::downgrade(&self.shared), Arc::downgrade(&self.shared));
+        Runner {
+            at_once: Box::new(move |job| {
+                if let Some(own) = once.upgrade() {
+                    own.jobs.push(job);
+                }
+            }),
+            in_turn: Box::new(move |file, job| {
+                if let Some(own) = turn.upgrade() {
+                    Shared::run_in_turn(&own, file, job);
+                }
+            }),
         }
-        Shared::take_turn(&self.shared, file, job);
     }
 
     /// Has an operation's intent written; its teller hears when it may begin. Does not block.
@@ -227,6 +241,14 @@ impl Drop for Shared {
 }
 
 impl Shared {
+    fn run_in_turn(this: &Arc<Self>, file: FileName, job: Job) {
+        match lock(&this.turns).entry(file) {
+            Entry::Occupied(mut turn) => return turn.get_mut().push_back(job),
+            Entry::Vacant(turn) => drop(turn.insert(VecDeque::new())),
+        }
+        Self::take_turn(this, file, job);
+    }
+
     fn take_turn(this: &Arc<Self>, file: FileName, job: Job) {
         let own = Arc::clone(this);
         this.jobs.push(Box::new(move || {

@@ -95,6 +95,15 @@ impl Whose {
             Self::Server(server) => server_of(SessionId(part.session)) == *server,
         }
     }
+
+    /// All that this session has is meant.
+    pub(super) fn has_all_of(&self, session: SessionId) -> bool {
+        match self {
+            Self::Owner(..) | Self::Handle(..) => false,
+            Self::Session(own) => session == *own,
+            Self::Server(server) => server_of(session) == *server,
+        }
+    }
 }
 
 /// Takes what is meant out of a range.

@@ -3,21 +3,16 @@
 //! lost with a server, and nobody has to wait for others to take theirs again.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{SessionId, Status};
 
-use super::coordination::{Change, Compare, CoordinationError, Transaction};
+use super::coordination::CoordinationError;
 use super::core::{Core, status_of};
 use super::lock_table::{LockInWay, LockWish, Part, Whose, in_way, with, without};
-use super::records::{decode, encode};
+use super::records::decode;
+use super::table::More;
 use crate::storage::FileName;
-
-/// Attempts to change a table that others change.
-const ATTEMPTS_MAX: usize = 64;
-/// Before another one.
-const AGAIN_INTERVAL: Duration = Duration::from_millis(2);
 
 fn outcome(result: Result<Result<(), Status>, CoordinationError>) -> Status {
     match result {
@@ -55,11 +50,7 @@ impl Core {
     }
 
     fn locks_of(&self, file: FileName) -> Result<(Vec<Part>, u64), CoordinationError> {
-        let key = self.keys.lock(file);
-        let (entries, revision) = self.store.read(&key)?;
-        self.hear(revision);
-        let entry = entries.into_iter().find(|entry| entry.key == key);
-        Ok(entry.map_or((Vec::new(), 0), |entry| (decode(&entry.value).unwrap_or_default(), entry.revision)))
+        self.read_table(&self.keys.lock(file))
     }
 
     /// Changes the table of a file, however others change it meanwhile. With a session, the store is to know that before.
@@ -69,67 +60,9 @@ impl Core {
         session: Option<SessionId>,
         change: impl Fn(Vec<Part>) -> Result<Vec<Part>, Status>,
     ) -> Result<Result<(), Status>, CoordinationError> {
-        let key = self.keys.lock(file);
-        let (mut parts, mut revision) = self.locks.known(file);
-        let mut is_fresh = false;
-        for attempt in 0..ATTEMPTS_MAX {
-            let changed = match change(parts.clone()) {
-                Ok(changed) => changed,
-                // What was seen last may be long past.
-                Err(_) if !is_fresh => {
-                    (parts, revision) = self.locks_of(file)?;
-                    is_fresh = true;
-                    continue;
-                }
-                Err(status) => return Ok(Err(status)),
-            };
-            if changed == parts {
-                if is_fresh {
-                    return Ok(Ok(()));
-                }
-                // There is probably nothing to be written, as where a file is closed that nobody has locked.
-                (parts, revision) = self.locks_of(file)?;
-                is_fresh = true;
-                continue;
-            }
-            let put = match changed.is_empty() {
-                // It stays for a while: a lock that the store writes later than its server waits must not find what it was meant for.
-                true => Change::Put(key.clone(), encode(&changed), self.recent_lease()),
-                false => Change::Put(key.clone(), encode(&changed), None),
-            };
-            let mut changes = vec![put];
-            let unwritten =
-                session.and_then(|session| Some((session, lock(&self.sessions).get(&session)?.clone())));
-            if let Some((session, (proof, false))) = unwritten {
-                changes.push(Change::Put(self.keys.session(session), proof.into_bytes(), None));
-            }
-            let live = self.keys.live_server(self.number);
-            let committed = self.commit(&Transaction {
-                compares: vec![Compare::Present(live.clone()), Compare::At(key.clone(), revision)],
-                changes,
-                reads: vec![live.clone(), key.clone()],
-            })?;
-            if committed.succeeded {
-                if let Some(session) = session
-                    && let Some(known) = lock(&self.sessions).get_mut(&session)
-                {
-                    known.1 = true;
-                }
-                self.locks.learn(file, changed, committed.revision);
-                return Ok(Ok(()));
-            }
-            if !committed.found.iter().any(|entry| entry.key == live) {
-                return Err(CoordinationError::NoLease);
-            }
-            let entry = committed.found.into_iter().find(|entry| entry.key == key);
-            (parts, revision) = entry
-                .map_or((Vec::new(), 0), |entry| (decode(&entry.value).unwrap_or_default(), entry.revision));
-            is_fresh = true;
-            if attempt > 2 {
-                self.rest(AGAIN_INTERVAL);
-            }
-        }
-        Ok(Err(Status::AGAIN))
+        let more = More { session, mark: None };
+        let changed = self.change_table(&self.keys.lock(file), self.locks.known(file), more, change)?;
+        Ok(changed.map(|(parts, revision)| self.locks.learn(file, parts, revision)))
     }
 
     /// Locks are over, whatever files they are of.

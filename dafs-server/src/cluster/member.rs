@@ -306,7 +306,7 @@ fn keep(core: &Arc<Core>) {
         if let Err(error) = write_due(core) {
             tracing::warn!(%error, "cannot tell the cluster what this server has done");
         }
-        core.rest(LOOK_INTERVAL);
+        core.rest(core.look_interval(LOOK_INTERVAL));
     }
     if core.has_no_files() {
         // It answers nobody any more: others need not wait until its term is over.
@@ -316,12 +316,13 @@ fn keep(core: &Arc<Core>) {
 
 /// Writes what others wait to hear.
 fn write_due(core: &Core) -> Result<(), CoordinationError> {
-    let changes = std::mem::take(&mut *lock(&core.due));
-    for change in changes {
+    let mut changes = std::mem::take(&mut *lock(&core.due)).into_iter();
+    while let Some(change) = changes.next() {
         let compares = vec![Compare::Present(core.keys.member(core.number))];
         let transaction = Transaction { compares, changes: vec![change.clone()], reads: Vec::new() };
         if let Err(error) = core.commit(&transaction) {
-            lock(&core.due).push(change);
+            // In their order, before what has come meanwhile.
+            lock(&core.due).splice(0..0, std::iter::once(change).chain(changes));
             return Err(error);
         }
     }
@@ -373,6 +374,9 @@ fn read_live(core: &Core) -> Result<Vec<Entry>, CoordinationError> {
 fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
     let entries = read_live(core)?;
     core.apply_fences(&entries);
+    if let Err(error) = core.look_at_marks(&entries) {
+        tracing::debug!(%error, "cannot tell the cluster yet who has files open");
+    }
     coherence::answer(core, &entries);
     let (due, forgotten) = {
         let mut view = lock(&core.view);
@@ -385,10 +389,13 @@ fn look(core: &Arc<Core>) -> Result<(), CoordinationError> {
     for server in forgotten {
         let keys = &core.keys;
         core.end_locks(Whose::Server(server))?;
+        core.end_opens(Whose::Server(server))?;
         let changes = vec![
             Change::DeleteAll(keys.server_slots(server)),
             Change::DeleteAll(keys.sessions(server)),
             Change::DeleteAll(keys.fences_applied(server)),
+            Change::DeleteAll(keys.server_denies(server)),
+            Change::Delete(keys.told(server)),
             Change::Delete(keys.endings(server)),
             Change::Delete(keys.gone(server)),
         ];

@@ -22,10 +22,12 @@ mod lock_table;
 mod locks;
 mod member;
 mod memory;
+mod opens;
 mod queue;
 mod records;
 mod settings;
 mod storage;
+mod table;
 mod takeover;
 #[cfg(test)]
 mod tests;
@@ -53,7 +55,7 @@ pub(crate) use self::lock_table::{LockWish, Whose};
 pub(crate) use self::member::{MARK, mark_on};
 pub use self::memory::MemoryStore;
 use self::records::{Keys, ServerNumber, hex, session_of};
-pub use self::settings::{ClusterAddress, ClusterConfig, TERM_MAX_MS, TERM_MIN_MS};
+pub use self::settings::{BUCKETS, ClusterAddress, ClusterConfig, TERM_MAX_MS, TERM_MIN_MS};
 pub(crate) use self::storage::ClusterStorage;
 use crate::metrics::ClusterState;
 use crate::storage::FileName;
@@ -100,6 +102,8 @@ impl Cluster {
     ) -> Self {
         let core = Arc::new(Core::new(surroundings, (cluster, number), config, exports));
         let intents = Intents::start(&core);
+        // It is set once, here.
+        let _ = core.opens.runner.set(intents.runner());
         Self { core, intents, threads: Mutex::default() }
     }
 
@@ -198,13 +202,15 @@ impl Cluster {
         }
     }
 
-    /// A session begins; this proves whose it is.
-    pub(crate) fn open_session(&self, session: SessionId, proof: &[u8]) {
+    /// A session begins; this proves whose it is. It may follow one of a server that is gone.
+    pub(crate) fn open_session(&self, session: SessionId, proof: &[u8], before: Option<SessionId>) {
         lock(&self.core.sessions).insert(session, (hex(proof), false));
+        lock(&self.core.befores).extend(before.map(|before| (session, before)));
     }
 
     /// A session has ended: nobody will ask what it did.
     pub(crate) fn end_session(&self, session: SessionId) {
+        lock(&self.core.befores).remove(&session);
         if let Some((_, true)) = lock(&self.core.sessions).remove(&session) {
             let keys = &self.core.keys;
             let changes = vec![Change::DeleteAll(keys.slots(session)), Change::Delete(keys.session(session))];
@@ -229,6 +235,7 @@ impl Cluster {
     pub(crate) fn leave(&self) {
         self.core.is_leaving.store(true, Ordering::Release);
         self.core.wake();
+        self.core.await_opens();
         self.intents.finish();
         match self.intents.pending() {
             // What it has on that file system is to be cut off.
@@ -268,12 +275,16 @@ impl Cluster {
         self.intents.run(Box::new(move || tell(core.lock_in_way(&wish))));
     }
 
-    /// A client has taken all locks again that it held in its session before, which is over: the rest of those is given back.
+    /// A client has opened files and taken locks again that it had in its session before, which is over: the rest of those is given back.
     pub(crate) fn end_locks_before(&self, before: SessionId) {
         let core = Arc::clone(&self.core);
         self.intents.run(Box::new(move || {
-            if let Err(error) = core.insist(|| core.end_locks(Whose::Session(before))) {
-                tracing::warn!(%error, "cannot release locks of a session that is gone; they end with its lease");
+            let whose = Whose::Session(before);
+            let ended = core.insist(|| core.end_locks(whose).and_then(|()| core.end_opens(whose)));
+            if let Err(error) = ended {
+                let what =
+                    "cannot release locks and deny modes of a session that is gone; they end with its lease";
+                tracing::warn!(%error, "{what}");
             }
         }));
     }

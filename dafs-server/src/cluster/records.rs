@@ -150,6 +150,39 @@ impl Keys {
         self.key(format_args!("locks/{:016x}-{:016x}", file.file, file.generation))
     }
 
+    /// Marks of all servers: their clients deny opens of some files.
+    pub(super) fn denies(&self) -> String {
+        self.key(format_args!("live/denies/"))
+    }
+
+    /// Those of one server.
+    pub(super) fn server_denies(&self, server: ServerNumber) -> String {
+        self.key(format_args!("live/denies/{server:08}/"))
+    }
+
+    /// That of a server for files of a bucket.
+    pub(super) fn deny(&self, server: ServerNumber, bucket: u16) -> String {
+        self.key(format_args!("live/denies/{server:08}/{bucket:03}"))
+    }
+
+    /// Up to which mark servers have told of their opens.
+    pub(super) fn all_told(&self) -> String {
+        self.key(format_args!("told/"))
+    }
+
+    pub(super) fn told(&self, server: ServerNumber) -> String {
+        self.key(format_args!("told/{server:08}"))
+    }
+
+    /// Who has files open.
+    pub(super) fn opens(&self) -> String {
+        self.key(format_args!("opens/"))
+    }
+
+    pub(super) fn open(&self, file: FileName) -> String {
+        self.key(format_args!("opens/{:016x}-{:016x}", file.file, file.generation))
+    }
+
     /// The servers that are members, by the keys of these entries.
     pub(super) fn members_in(&self, entries: &[Entry]) -> impl Iterator<Item = ServerNumber> {
         let prefix = self.key(format_args!("live/members/"));

@@ -8,6 +8,9 @@ pub const TERM_MIN_MS: u32 = 2_000;
 /// See [`TERM_MIN_MS`].
 pub const TERM_MAX_MS: u32 = 60_000;
 
+/// Buckets into which files fall, of which servers tell each other where somebody denies opens. The same at all servers.
+pub const BUCKETS: u16 = 256;
+
 /// Members of a store that are named at most.
 const MEMBERS_MAX: usize = 16;
 /// Bytes of a cluster's name at most.
@@ -83,6 +86,8 @@ pub struct ClusterConfig {
     pub fence_detail: String,
     /// How long the store keeps what sessions of a server that is gone have done, milliseconds.
     pub lease_ms: u32,
+    /// [`BUCKETS`]. A simulation, where nothing may depend on the numbers of files, has one.
+    pub buckets: u16,
 }
 
 impl ClusterConfig {

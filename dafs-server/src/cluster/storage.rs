@@ -11,10 +11,12 @@ use dafs_proto::wire::{OpenFlags, Stability, Status, XattrSetMode, encode_messag
 
 use super::Cluster;
 use super::intents::{Named, Ticket, What, Wish};
+use super::opens::OpenGuard;
+use super::opens::admission::OpenAdmission;
 use super::records::Reply;
 use crate::storage::{
-    At, ExportId, FsOp, FsReply, FsResult, HandedFile, Identity, LocalLocks, LockKey, NodeId, NowError,
-    RequestName, SharedFile, Storage, Submitted, Wake,
+    Admission, At, ExportId, FileName, FsOp, FsReply, FsResult, HandedFile, Identity, LocalLocks, LockKey,
+    NodeId, NowError, RequestName, SharedFile, Storage, Submitted, Wake,
 };
 
 /// What other threads have to say, until the loop asks.
@@ -24,6 +26,32 @@ struct Answers {
     answers: Mutex<Vec<(OpToken, Result<Ticket, Status>)>>,
     /// Operations that have failed, on file systems that are there.
     confirmed: Mutex<Vec<OpToken>>,
+    /// Opens that the store was asked for.
+    opened: Mutex<Vec<(OpToken, Result<OpenGuard, Status>)>>,
+}
+
+/// How a file is opened.
+struct Opening {
+    identity: Identity,
+    client: u64,
+    at: At,
+    flags: OpenFlags,
+    mode: u32,
+    admission: Arc<OpenAdmission>,
+}
+
+impl Opening {
+    fn op(&self) -> FsOp {
+        let admission: Arc<dyn Admission> = Arc::clone(&self.admission) as _;
+        FsOp::Open { at: self.at.clone(), flags: self.flags, mode: self.mode, admission: Some(admission) }
+    }
+}
+
+/// An open of a file that the store is asked for, and what is answered where it is granted; it is tried again where that is not known yet.
+struct Asked {
+    opening: Opening,
+    file: FileName,
+    reply: Option<FsReply>,
 }
 
 /// See the module.
@@ -41,6 +69,10 @@ pub(crate) struct ClusterStorage {
     syncing: HashMap<OpToken, FsReply>,
     /// They have failed, and it is not known yet whether their file system is there at all.
     failed: HashMap<OpToken, Status>,
+    /// They open files.
+    openings: HashMap<OpToken, Opening>,
+    /// The store is asked whether they may.
+    asked: HashMap<OpToken, Asked>,
     request: Option<RequestName>,
     client: u64,
     /// What verifiers were at the start: from there on they count losses.
@@ -51,8 +83,12 @@ impl ClusterStorage {
     /// Around a storage.
     pub(crate) fn new(inner: Box<dyn Storage>, cluster: Arc<Cluster>) -> std::io::Result<Self> {
         let verifiers = (0..cluster.exports()).map(|export| inner.verifier(ExportId(export))).collect();
-        let answers =
-            Arc::new(Answers { wake: Wake::new()?, answers: Mutex::default(), confirmed: Mutex::default() });
+        let answers = Arc::new(Answers {
+            wake: Wake::new()?,
+            answers: Mutex::default(),
+            confirmed: Mutex::default(),
+            opened: Mutex::default(),
+        });
         Ok(Self {
             inner,
             cluster,
@@ -62,6 +98,8 @@ impl ClusterStorage {
             to_sync: HashMap::new(),
             syncing: HashMap::new(),
             failed: HashMap::new(),
+            openings: HashMap::new(),
+            asked: HashMap::new(),
             request: None,
             client: 0,
             verifiers,
@@ -129,7 +167,10 @@ impl ClusterStorage {
         let (identity, op, client) = self.waiting.remove(&token)?;
         let ticket = match answer {
             Ok(ticket) => ticket,
-            Err(status) => return self.on_failure(token, status),
+            Err(status) => {
+                self.openings.remove(&token);
+                return self.on_failure(token, status);
+            }
         };
         let op = match op {
             FsOp::Append { node, from, stability } => {
@@ -158,6 +199,13 @@ impl ClusterStorage {
 
     /// The storage below has answered. Returns what the operation is answered, if nothing is left to be done.
     fn on_result(&mut self, token: OpToken, result: FsResult) -> Option<FsResult> {
+        if let Some(opening) = self.openings.remove(&token)
+            && matches!(result, Ok(FsReply::Node(..)) | Err(Status::SHARE_DENIED))
+            && let Some(file) = opening.admission.take_wanted()
+        {
+            self.ask_for(token, opening, file, result);
+            return None;
+        }
         if let Err(status) = result {
             self.syncing.remove(&token);
             self.to_sync.remove(&token);
@@ -174,6 +222,67 @@ impl ClusterStorage {
             }
             (_, result) => Some(self.on_end(token, result)),
         }
+    }
+
+    /// Has the open of a file counted by the store: it is open, or is to be opened again.
+    fn ask_for(&mut self, token: OpToken, opening: Opening, file: FileName, result: FsResult) {
+        let reply = match result {
+            Ok(_) => self.on_end(token, result).ok(),
+            Err(_) => None,
+        };
+        let answers = Arc::clone(&self.answers);
+        let tell = Box::new(move |opened| {
+            lock(&answers.opened).push((token, opened));
+            answers.wake.raise();
+        });
+        let (session, flags) = (opening.admission.session, opening.admission.flags);
+        self.asked.insert(token, Asked { opening, file, reply });
+        self.cluster.core.ask_open(file, session, flags, tell);
+    }
+
+    /// The store has answered. Returns what the open is answered, if that is known.
+    fn on_opened(&mut self, token: OpToken, opened: Result<OpenGuard, Status>) -> Option<FsResult> {
+        let Asked { opening, file, reply } = self.asked.remove(&token)?;
+        match (opened, reply) {
+            (Ok(guard), reply) => {
+                opening.admission.grant(file, guard);
+                if let Some(reply) = reply {
+                    return Some(Ok(reply));
+                }
+                let (identity, op) = (opening.identity.clone(), opening.op());
+                self.inner.for_client(opening.client);
+                self.openings.insert(token, opening);
+                self.submit_below(token, &identity, op)
+            }
+            (Err(status), reply) => {
+                if let Some(FsReply::Node(node, _)) = reply {
+                    self.inner.close(node);
+                }
+                Some(Err(status))
+            }
+        }
+    }
+
+    /// An open is asked of the cluster too when it is known which file it is of.
+    fn with_admission(
+        &mut self,
+        token: OpToken,
+        identity: &Identity,
+        op: FsOp,
+        request: Option<&RequestName>,
+    ) -> FsOp {
+        let (at, flags, mode, inner, session) = match (op, request) {
+            (FsOp::Open { at, flags, mode, admission: Some(inner) }, Some(request)) => {
+                (at, flags, mode, inner, request.session)
+            }
+            (op, _) => return op,
+        };
+        let admission = Arc::new(OpenAdmission::new(&self.cluster.core, session, flags, inner));
+        let (identity, client) = (identity.clone(), self.client);
+        let opening = Opening { identity, client, at, flags, mode, admission };
+        let op = opening.op();
+        self.openings.insert(token, opening);
+        op
     }
 
     /// An operation has ended: what came of it is written down, later than it is answered.
@@ -264,12 +373,12 @@ impl Storage for ClusterStorage {
 
     fn submit(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Submitted {
         let request = self.request.take();
-        let denies = OpenFlags::DENY_READ | OpenFlags::DENY_WRITE;
-        if matches!(&op, FsOp::Open { flags, .. } if flags.intersects(denies)) {
-            return Submitted::Done(Err(Status::NOT_SUPPORTED));
-        }
+        let op = self.with_admission(token, identity, op, request.as_ref());
         match (self.what(&op), request) {
-            (Err(status), _) => Submitted::Done(Err(status)),
+            (Err(status), _) => {
+                self.openings.remove(&token);
+                Submitted::Done(Err(status))
+            }
             (Ok(Some(what)), Some(request)) => {
                 self.begin(token, identity, op, request, what);
                 Submitted::Pending
@@ -327,6 +436,12 @@ impl Storage for ClusterStorage {
                     done.push((token, result));
                 }
             }
+            let opened = std::mem::take(&mut *lock(&self.answers.opened));
+            for (token, answer) in opened {
+                if let Some(result) = self.on_opened(token, answer) {
+                    done.push((token, result));
+                }
+            }
             let confirmed = std::mem::take(&mut *lock(&self.answers.confirmed));
             for token in confirmed {
                 if let Some(status) = self.failed.remove(&token) {
@@ -338,7 +453,7 @@ impl Storage for ClusterStorage {
     }
 
     fn pending(&self) -> usize {
-        self.inner.pending() + self.waiting.len() + self.failed.len()
+        self.inner.pending() + self.waiting.len() + self.failed.len() + self.asked.len()
     }
 
     fn close(&mut self, node: NodeId) {

@@ -142,6 +142,7 @@ fn cluster(settings: &Settings, config: &Config) -> Result<Option<ClusterConfig>
         fence_command,
         fence_detail,
         lease_ms,
+        buckets: crate::cluster::BUCKETS,
     }))
 }
 

@@ -9,7 +9,7 @@ use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{Attributes, OpenFlags, SessionId, Status};
 
 use crate::shared::locks::Locks;
-use crate::storage::{Admission, LockKey};
+use crate::storage::{Admission, Kept, LockKey};
 
 /// A file: its file system, its number there, and what tells it from an earlier one of that number.
 type FileKey = (u64, u64, u64);
@@ -37,6 +37,8 @@ pub(crate) struct Share {
     refused: Mutex<Option<LockKey>>,
     /// Where it cuts the file: the locks that may keep this session from that.
     cuts: Option<(Arc<Locks>, SessionId)>,
+    /// What others want to have kept as long as it counts.
+    kept: Mutex<Option<Kept>>,
 }
 
 impl Shares {
@@ -52,6 +54,7 @@ impl Shares {
             held: Mutex::default(),
             refused: Mutex::default(),
             cuts,
+            kept: Mutex::default(),
         })
     }
 
@@ -118,6 +121,11 @@ impl Admission for Share {
             return Err(Status::LOCKED);
         }
         self.admit_file(key)
+    }
+
+    fn keep(&self, what: Option<Kept>) {
+        let before = std::mem::replace(&mut *lock(&self.kept), what);
+        drop(before);
     }
 }
 

@@ -5,6 +5,7 @@
 //! are behind it (`backend`): `posix` (a directory, confined by `openat2`) and `mem` (memory). `kinds` knows which there are; everybody
 //! else asks for [`Capabilities`].
 
+mod admission;
 mod backend;
 mod clock;
 mod copy;
@@ -31,10 +32,12 @@ use std::sync::Arc;
 
 use dafs_proto::transport::{LocalSegments, MemoryRef, OpToken, Span};
 use dafs_proto::wire::{
-    AccessMode, AccessPattern, Attributes, FileKind, FsStatistics, NodeKind, OpenFlags, SeekWhat,
-    SetAttributes, Stability, Status, XattrSetMode,
+    AccessMode, AccessPattern, Attributes, FsStatistics, NodeKind, OpenFlags, SeekWhat, SetAttributes,
+    Stability, Status, XattrSetMode,
 };
 
+pub use admission::{Admission, Kept};
+use admission::{admit, admit_open};
 pub use backend::Capabilities;
 pub use clock::Clock;
 pub use copy::CopySource;
@@ -107,21 +110,6 @@ pub struct At {
     pub node: NodeId,
     /// The path.
     pub path: Vec<u8>,
-}
-
-/// Who decides whether a file may be opened beside those who have it open: asked on any thread, before the file is cut. It may be asked
-/// again about the same open.
-pub trait Admission: std::fmt::Debug + Send + Sync {
-    /// The open may go on.
-    fn admit(&self, file: &Attributes) -> Result<(), Status>;
-}
-
-/// Asks, where somebody is to be asked; only files are shared.
-fn admit(admission: Option<&Arc<dyn Admission>>, found: &Attributes) -> Result<(), Status> {
-    match admission {
-        Some(admission) if found.kind == FileKind::File => admission.admit(found),
-        _ => Ok(()),
-    }
 }
 
 /// An operation on storage. Memory in it belongs to the storage until the operation has completed.

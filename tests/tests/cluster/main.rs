@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod ceph;
+mod deny;
 mod etcd;
 mod links;
 mod servers;
@@ -314,6 +315,8 @@ fn store_without_room_refuses_what_it_must_know_of() {
     let refused = file.append(b"lost").unwrap_err();
     assert_eq!(refused.status(), Some(Status::NO_SPACE));
     export.create_dir("directory", 0o755).unwrap_err();
+    let refused = export.open_with("file", OpenOptions::new().read(true).deny_write(true)).unwrap_err();
+    assert_eq!(refused.status(), Some(Status::NO_SPACE));
     file.write_all_at(b"B", 0).unwrap();
     open("other");
     let log = cluster.directory.path().join("refused");
@@ -386,17 +389,13 @@ fn lock_keeps_out_clients_of_other_servers() {
 fn lock_that_needs_one_server_alone_is_refused() {
     let cluster = Cluster::start(1, &[]);
     let export = cluster.session(0).mount("data").unwrap();
-    let open =
-        |options: &mut OpenOptions| export.open_with("file", options.read(true).write(true).create(true));
-    let file = open(&mut OpenOptions::new()).unwrap();
+    let file = export.open_with("file", OpenOptions::new().read(true).write(true).create(true)).unwrap();
     let mandatory = LockOptions { mandatory: true, ..LockOptions::default() };
     let persistent = LockOptions { persistent: true, ..LockOptions::default() };
     for options in [mandatory, persistent] {
         let refused = file.lock_with(0..1, LockKind::Exclusive, options).unwrap_err();
         assert_eq!(refused.status(), Some(Status::NOT_SUPPORTED));
     }
-    let denies = open(OpenOptions::new().deny_write(true)).unwrap_err();
-    assert_eq!(denies.status(), Some(Status::NOT_SUPPORTED));
     file.lock(0..1, LockKind::Exclusive).unwrap();
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use super::super::credentials::Identities;
 use super::super::file_system::{Opened, Outcome};
 use super::super::paths::{check_open_flags, check_set_attributes};
-use super::super::{Admission, FsOp, FsReply, admit};
+use super::super::{Admission, FsOp, FsReply, admit, admit_open};
 use super::busy;
 use super::link::link;
 use super::resolve::{Resolved, Scope, Where};
@@ -231,7 +231,7 @@ fn open(scope: &Scope<'_>, node: &Node, path: &[u8], wish: Wish<'_>) -> Result<(
         None => open_path(scope, node, path, wish, system)?,
     };
     // Of what was made only now it is known.
-    admit(wish.admission, &attributes)?;
+    admit_open(wish.admission, &attributes)?;
     match attributes.kind {
         FileKind::File => {}
         FileKind::Directory => return Ok((scope.node(fd, &attributes, true), attributes)),

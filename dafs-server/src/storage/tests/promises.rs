@@ -1,7 +1,9 @@
 //! Identity, durability, listings, and limits.
 
 use dafs_proto::transport::{MemoryRef, Span};
-use dafs_proto::wire::{OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode};
+use dafs_proto::wire::{
+    FileKind, OpenFlags, SetAttributes, SetTime, Stability, Status, Timestamp, XattrSetMode,
+};
 
 use super::harness::*;
 use crate::storage::*;

@@ -326,7 +326,7 @@ impl Worker {
             "session opened"
         );
         if let Some(cluster) = &self.shared.cluster {
-            cluster.open_session(session.id, &proof_of(&session.secret));
+            cluster.open_session(session.id, &proof_of(&session.secret), session.locks.before);
         }
         Ok(self.sessions.insert(session))
     }

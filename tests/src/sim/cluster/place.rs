@@ -311,6 +311,8 @@ fn settings(plan: &ClusterPlan, path: &Path, port: u32) -> Config {
         fence_command: plan.has_fence.then(|| "kill it".to_owned()),
         fence_detail: String::new(),
         lease_ms: plan.lease_ms,
+        // So that a seed says which opens the store is asked for, and not the numbers of files.
+        buckets: 1,
     };
     let mut config = Config {
         exports: vec![export],

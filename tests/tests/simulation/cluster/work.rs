@@ -16,6 +16,9 @@ const RECORD: usize = 48;
 const STEPS: usize = 6;
 /// Files in which all count, each under its lock.
 const COUNTERS: usize = 2;
+/// One that they count in without locks, and attempts to open it.
+const ALONE: &str = "alone";
+const ATTEMPTS: usize = 10;
 /// Names that all want to make.
 const CONTESTED: u64 = 12;
 
@@ -26,6 +29,12 @@ pub(super) struct Ledger {
     appended: BTreeMap<usize, Vec<(u64, Option<u64>)>>,
     /// By file, and how many more it may have been.
     counted: [(u64, u64); COUNTERS],
+    /// The same in a file that nobody else may open meanwhile, and how often somebody had to wait for that or has lost it.
+    alone: (u64, u64),
+    pub(super) waited: u64,
+    pub(super) lost: u64,
+    /// How often somebody has seen that nobody counted there.
+    pub(super) looked: u64,
     /// Names that must be there, or not.
     names: BTreeMap<String, bool>,
     /// Who made which contested name.
@@ -42,10 +51,11 @@ impl Ledger {
     /// In short.
     pub(super) fn said(&self) -> String {
         let appended: usize = self.appended.values().map(Vec::len).sum();
-        let (names, won, counted) = (self.names.len(), self.won.len(), self.counted);
+        let (names, won, counted, alone) = (self.names.len(), self.won.len(), self.counted, self.alone);
         format!(
-            "{appended} {counted:?} {names} {won}, fences: {}, unknown: {}, longest {:?}",
-            self.fences, self.unknown, self.longest
+            "{appended} {counted:?} {names} {won}, alone: {alone:?}, looked: {}, waited: {}, lost: {}, fences: {}, \
+             unknown: {}, longest {:?}",
+            self.looked, self.waited, self.lost, self.fences, self.unknown, self.longest
         )
     }
 }
@@ -68,6 +78,7 @@ struct Client<'a> {
     place: &'a ClientsPlace,
     number: usize,
     random: Random,
+    session: &'a Session,
     export: Export,
     log: File,
     counters: Vec<File>,
@@ -125,7 +136,8 @@ impl Work {
         let export = insist(|| session.mount("data"));
         let log = open(&export, "log");
         let counters = (0..COUNTERS).map(|counter| open(&export, &format!("counter-{counter}"))).collect();
-        let mut client = Client { work: self, place, number, random, export, log, counters, next: 0 };
+        let mut client =
+            Client { work: self, place, number, random, session: &session, export, log, counters, next: 0 };
         for _ in 0..STEPS {
             place.sleep(Duration::from_millis(client.random.below(3000)));
             let began = place.time();
@@ -143,12 +155,10 @@ impl Work {
     pub(super) fn check(&self, path: &Path) -> Ledger {
         let ledger = self.lock().ledger.clone();
         check_log(&std::fs::read(path.join("log")).expect("the log"), &ledger);
-        for (counter, (counted, perhaps)) in ledger.counted.iter().enumerate() {
-            let content = std::fs::read(path.join(format!("counter-{counter}"))).expect("a counter");
-            let value = content.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            let range = *counted..=*counted + *perhaps;
-            assert!(range.contains(&value), "counter {counter} is {value}, and {range:?} were counted");
+        for (counter, counted) in ledger.counted.iter().enumerate() {
+            check_counter(&path.join(format!("counter-{counter}")), *counted);
         }
+        check_counter(&path.join(ALONE), ledger.alone);
         for (name, is_there) in &ledger.names {
             assert_eq!(path.join(name).exists(), *is_there, "{name}");
         }
@@ -170,6 +180,14 @@ pub(super) fn connect(place: &ClientsPlace, number: usize, config: &Config) -> S
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+fn check_counter(path: &Path, (counted, perhaps): (u64, u64)) {
+    // Where nobody has come to count it is not there.
+    let content = std::fs::read(path).unwrap_or_default();
+    let value = content.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let range = counted..=counted + perhaps;
+    assert!(range.contains(&value), "{} is {value}, and {range:?} were counted", path.display());
 }
 
 fn check_log(log: &[u8], ledger: &Ledger) {
@@ -199,10 +217,12 @@ fn check_log(log: &[u8], ledger: &Ledger) {
 
 impl Client<'_> {
     fn step(&mut self) {
-        match self.random.below(10) {
+        match self.random.below(12) {
             0..=3 => self.append(),
             4..=5 => self.count(),
             6 => self.contest(),
+            7 => self.count_alone(),
+            8 => self.look_alone(),
             _ => self.change_names(),
         }
     }
@@ -261,6 +281,76 @@ impl Client<'_> {
         }
         insist(|| file.unlock(0..8));
         self.note(format_args!("has unlocked {counter}"));
+    }
+
+    /// Opens the file that nobody else may open while somebody counts there.
+    fn open_alone(&mut self, options: &OpenOptions) -> Option<File> {
+        for _ in 0..ATTEMPTS {
+            match self.export.open_with(ALONE, options) {
+                Ok(file) => return Some(file),
+                Err(error) if matches!(error.status(), Some(Status::SHARE_DENIED | Status::AGAIN)) => {
+                    self.note(format_args!("does not open {ALONE}: {error:?}"));
+                    self.work.lock().ledger.waited += 1;
+                }
+                Err(error) => panic!("client {}: {error:?}", self.number),
+            }
+            self.place.sleep(Duration::from_millis(self.random.below(500)));
+        }
+        None
+    }
+
+    /// Adds one, while nobody else may open the file.
+    fn count_alone(&mut self) {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).deny_read(true).deny_write(true);
+        let Some(file) = self.open_alone(&options) else { return };
+        self.note(format_args!("has opened {ALONE}"));
+        let Some(before) = self.read_counter(&file) else { return };
+        self.place.sleep(Duration::from_millis(self.random.below(200)));
+        // What was not answered may have been written.
+        self.work.lock().ledger.alone.1 += 1;
+        let written = file.write_all_at(&(before + 1).to_le_bytes(), 0);
+        if written.map_or_else(|error| self.lost(error), Some).is_some() {
+            let mut inside = self.work.lock();
+            let (counted, perhaps) = inside.ledger.alone;
+            inside.ledger.alone = (counted + 1, perhaps - 1);
+            drop(inside);
+            self.note(format_args!("has counted {ALONE} to {}", before + 1));
+        }
+    }
+
+    /// Reads twice, and denies nothing. Who counts denies that, so nobody does meanwhile. The store may not know of the open, which is then
+    /// lost with its server.
+    fn look_alone(&mut self) {
+        let reconnects = self.session.reconnects();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let Some(file) = self.open_alone(&options) else { return };
+        let Some(first) = self.read_counter(&file) else { return };
+        self.place.sleep(Duration::from_millis(self.random.below(200)));
+        let Some(second) = self.read_counter(&file) else { return };
+        self.note(format_args!("has seen {ALONE} at {first} and {second}"));
+        if self.session.reconnects() == reconnects {
+            assert_eq!(first, second, "client {}: somebody has counted beside it", self.number);
+            self.work.lock().ledger.looked += 1;
+        }
+    }
+
+    fn read_counter(&self, file: &File) -> Option<u64> {
+        let mut bytes = [0; 8];
+        match file.read_at(&mut bytes, 0) {
+            Ok(8) => Some(u64::from_le_bytes(bytes)),
+            Ok(_) => Some(0),
+            Err(error) => self.lost(error),
+        }
+    }
+
+    /// A file could not be opened again at another server.
+    fn lost<T>(&self, error: Error) -> Option<T> {
+        let Error::Stale { .. } = error else { panic!("client {}: {error:?}", self.number) };
+        self.note(format_args!("has lost {ALONE}: {error:?}"));
+        self.work.lock().ledger.lost += 1;
+        None
     }
 
     /// Wants a name that others want too.
