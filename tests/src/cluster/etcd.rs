@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use dafs_tests::port::Port;
-use dafs_tests::program::{Signal, signal};
+use crate::port::Port;
+use crate::program::{Signal, signal};
 
 /// Its members are killed when this is dropped.
-pub(crate) struct Etcd {
+pub struct Etcd {
     members: Vec<Member>,
     _directory: tempfile::TempDir,
 }
@@ -24,7 +24,7 @@ struct Member {
 
 impl Etcd {
     /// With so many members.
-    pub(crate) fn start(count: usize) -> Self {
+    pub fn start(count: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports: Vec<(Port, Port)> = (0..count).map(|_| (Port::new(), Port::new())).collect();
         let all: Vec<String> = ports
@@ -54,27 +54,28 @@ impl Etcd {
     }
 
     /// `host:port` of each member.
-    pub(crate) fn members(&self) -> String {
+    pub fn members(&self) -> String {
         self.members_at(Ipv4Addr::LOCALHOST.into())
     }
 
     /// The same, by another address of their host.
-    pub(crate) fn members_at(&self, host: IpAddr) -> String {
+    pub fn members_at(&self, host: IpAddr) -> String {
         let at = |member: &Member| format!("{host}:{}", member.port.address().port());
         self.members.iter().map(at).collect::<Vec<_>>().join(",")
     }
 
     /// It answers nobody until it goes on.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.members.iter().for_each(|member| signal(member.child.id(), Signal::STOP).unwrap());
     }
 
-    pub(crate) fn go_on(&self) {
+    /// It answers again.
+    pub fn go_on(&self) {
         self.members.iter().for_each(|member| signal(member.child.id(), Signal::CONT).unwrap());
     }
 
     /// Kills a member and starts it again with what it has kept.
-    pub(crate) fn kill_and_start(&mut self, number: usize) {
+    pub fn kill_and_start(&mut self, number: usize) {
         self.kill(number);
         let member = &mut self.members[number];
         member.child = launch(&member.arguments, &member.log);
@@ -87,7 +88,7 @@ impl Etcd {
     }
 
     /// The member that leads.
-    pub(crate) fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         let leads = |number: &usize| {
             let said = self.call(*number, "/v3/maintenance/status", "{}").unwrap_or_default();
             let field = |name: &str| {
@@ -104,7 +105,7 @@ impl Etcd {
     }
 
     /// It says that it has no room, or has again: what it does when its quota is used up.
-    pub(crate) fn set_full(&self, is_full: bool) {
+    pub fn set_full(&self, is_full: bool) {
         let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
         let body = format!(r#"{{"action":"{action}","memberID":"{}","alarm":"NOSPACE"}}"#, self.id());
         let said = self.call(0, "/v3/maintenance/alarm", &body).unwrap();
@@ -112,7 +113,7 @@ impl Etcd {
     }
 
     /// Waits until no operation of the cluster `test` is under way.
-    pub(crate) fn await_nothing_pending(&self) {
+    pub fn await_nothing_pending(&self) {
         // From /dafs/test/pending/ on, to before /dafs/test/pending0.
         let body = r#"{"key":"L2RhZnMvdGVzdC9wZW5kaW5nLw==","range_end":"L2RhZnMvdGVzdC9wZW5kaW5nMA==","count_only":true}"#;
         while self.call(0, "/v3/kv/range", body).unwrap().contains("\"count\"") {}
