@@ -13,6 +13,7 @@ use dafs_server::config::{Config, ExportConfig, ExportKind};
 use dafs_server::storage::Storage;
 use tempfile::TempDir;
 
+use crate::cluster::losses::{self, Losing};
 use crate::faulty::Faults;
 use crate::port::Port;
 
@@ -117,6 +118,8 @@ fn own_ids() -> (u32, u32) {
 /// A running server with the exports `data` (a directory) and `mem` (memory).
 pub struct Harness {
     server: Option<Running>,
+    /// In place of the server, where suites run on clusters that lose servers.
+    losing: Option<Losing>,
     address: Address,
     _port: Option<Port>,
     directory: TempDir,
@@ -126,7 +129,19 @@ pub struct Harness {
 impl Harness {
     /// Starts one with the default settings.
     pub fn start(on: On) -> Self {
-        Self::start_with(on, |_| {})
+        match losses::seed_of_suites() {
+            Some(seed) if on == On::Tcp => Self::start_losing(seed),
+            _ => Self::start_with(on, |_| {}),
+        }
+    }
+
+    fn start_losing(seed: u64) -> Self {
+        let losing = Losing::start(seed);
+        let address = losing.with(|cluster| cluster.servers[0].address());
+        let address = Address::Tcp(address.parse().expect("an address"));
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = Config::default();
+        Self { server: None, losing: Some(losing), address, _port: None, directory, config }
     }
 
     /// Starts one whose storage fails as the answered rules say.
@@ -185,7 +200,7 @@ impl Harness {
         let address = server.addresses()[0].clone();
         // A restarted server listens where the first did.
         config.listeners = vec![address.clone()];
-        Self { server: Some(server), address, _port: port, directory, config }
+        Self { server: Some(server), losing: None, address, _port: port, directory, config }
     }
 
     /// Where it listens.
@@ -195,12 +210,14 @@ impl Harness {
 
     /// The address as users write it.
     pub fn url(&self) -> String {
-        self.address.to_string()
+        let of_cluster = self.losing.as_ref().map(|losing| losing.with(|cluster| cluster.addresses(0)));
+        of_cluster.unwrap_or_else(|| self.address.to_string())
     }
 
     /// The directory behind the export `data`.
     pub fn data(&self) -> std::path::PathBuf {
-        self.directory.path().join("data")
+        let of_cluster = self.losing.as_ref().map(|losing| losing.with(|cluster| cluster.data()));
+        of_cluster.unwrap_or_else(|| self.directory.path().join("data"))
     }
 
     /// A directory for the test's own files.
@@ -237,7 +254,10 @@ impl Harness {
 
     /// Stops the server and starts another in its place, on the same address.
     pub fn restart(&mut self) {
-        self.restart_with(|_| {});
+        match &self.losing {
+            Some(losing) => losing.restart(),
+            None => self.restart_with(|_| {}),
+        }
     }
 
     /// As [`Harness::restart`], with changed settings.

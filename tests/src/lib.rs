@@ -1,6 +1,7 @@
 //! Suites that run the whole of dafs on every provider: the real server and the real client library, in one process or as programs.
 //!
 //! - [`area`] is address space with holes.
+//! - [`cluster`] is several servers of one directory, with their store, and how they are lost.
 //! - [`differential`] has random operations, and does them on a directory, beside which other ways are put.
 //! - [`datatypes`] are small datatypes of every kind.
 //! - [`faulty`] is storage that fails on demand.
@@ -23,6 +24,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "bytes of patterns, and sizes that the suites choose")]
 
 pub mod area;
+pub mod cluster;
 pub mod cut;
 pub mod datatypes;
 pub mod differential;

@@ -218,8 +218,9 @@ fn launch(
     let mut stdout = BufReader::new(child.stdout.take().expect("its output is a pipe"));
     stdout.read_line(&mut line).expect("the server says where it listens");
     if line.is_empty() {
+        let end = child.wait().expect("the server ends");
         let log = std::fs::read_to_string(directory.join(LOG)).unwrap_or_default();
-        panic!("the server does not start: {log}");
+        panic!("the server does not start, {end}: {log}");
     }
     let url = line.trim().strip_prefix("listening ").expect("a line for the listener").to_owned();
     (child, stdout, url)

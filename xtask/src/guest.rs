@@ -33,6 +33,9 @@ const DEVICE_ADDRESS: &str = "10.9.9.1";
 /// Boots a guest, seen from the root of the repository.
 const RDMA_VM: &str = "tests/rdma-vm/rdma-vm";
 
+/// What the guest's kernel says, in the directory of the run.
+const CONSOLE: &str = "console.log";
+
 /// Bound on one guest, boot included: some four times what an idle machine takes, for one that is busy is not one that hangs.
 const GUEST_TIME_MAX: Duration = Duration::from_secs(20 * 60);
 
@@ -89,7 +92,7 @@ pub(crate) fn run(root: &Path, jobs: &[Job], directory: &Path, log: &Log) -> Res
     fs::write(&script, format!("{FILE_SYSTEM}{}", script_of(jobs, directory))).with_context(create)?;
     let mut command = Command::new(root.join(RDMA_VM));
     command.arg("-n").arg("-t").arg(GUEST_TIME_MAX.as_secs().to_string());
-    command.arg("-k").arg(directory.join("console.log")).arg("-w").arg(directory);
+    command.arg("-k").arg(directory.join(CONSOLE)).arg("-w").arg(directory);
     command.arg("--").arg("sh").arg(&script).current_dir(root);
     // rdma-vm keeps the bound; ours is for an rdma-vm that does not.
     let outcome = process::run(command, VERBS, log, GUEST_TIME_MAX + Duration::from_secs(20))?;
@@ -99,6 +102,15 @@ pub(crate) fn run(root: &Path, jobs: &[Job], directory: &Path, log: &Log) -> Res
         false => End::NotStarted(obstacle(&outcome.end, &log.stderr_text())),
     };
     Ok((0..jobs.len()).map(|number| collect(directory, number, &end)).collect())
+}
+
+/// What the kernel of the guest that ran in `directory` had to say: errors only, such as that it killed what had taken all memory.
+pub(crate) fn kernel_text(directory: &Path) -> String {
+    let said = fs::read(directory.join(CONSOLE)).unwrap_or_default();
+    match String::from_utf8_lossy(&said).trim() {
+        "" => String::new(),
+        said => format!("the guest's kernel said:\n{said}\n"),
+    }
 }
 
 /// Why a guest is not to be had, in a line.
@@ -199,6 +211,15 @@ mod tests {
         assert!(!collect(&directory, 0, &End::Exit(0)).outcome.end.is_success());
         fs::write(directory.join("0.status"), "139\n").unwrap();
         assert_eq!(collect(&directory, 0, &End::Exit(0)).outcome.end, End::Signal(11));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn kernel_of_the_guest_is_heard() {
+        let directory = scratch("kernel");
+        assert_eq!(kernel_text(&directory), "");
+        fs::write(directory.join(CONSOLE), b"Out of memory: Killed process 7 (dafs\xff)\r\n").unwrap();
+        assert!(kernel_text(&directory).contains("Killed process 7"));
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -13,7 +13,7 @@ use dafs_proto::wire::{
 };
 use smallvec::SmallVec;
 
-use crate::api::dir::{Dir, commit_request, name_request, open_request, opened};
+use crate::api::dir::{Dir, commit_request, name_request, open_request};
 use crate::api::file::{Covered, File};
 use crate::api::options::OpenOptions;
 use crate::api::verify::Expected;
@@ -22,7 +22,7 @@ use crate::driver::transfer::check_extent;
 use crate::driver::{Guard, Owner};
 use crate::error::{Error, Result};
 use crate::handle::closings::Closing;
-use crate::handle::node::{Node, Reopen, join};
+use crate::handle::node::{Node, NodeParts, Reopen, join};
 use crate::handle::unstable::{Unstable, joined, lost};
 use crate::memory::RawMemory;
 use crate::op::Op;
@@ -414,8 +414,10 @@ fn collect(chain: &End<'_>, work: ChainWork, unclosed: &mut Vec<Closing>) -> Res
     }
     if let (Some((reopen, reply)), Some(attributes)) = (last, &done.attributes) {
         unclosed.retain(|closing| !closing.is_of(reply.header.handle));
-        let place = (begin.export.clone(), path, reopen);
-        let node = opened(owner, &reply, place, attributes)?;
+        let (export, handle, epoch) = (begin.export.clone(), reply.header.handle, reply.epoch);
+        let identity = attributes.identity();
+        let node = owner.shared.node(NodeParts { export, path, reopen, identity, handle, epoch });
+        let node = node.ok_or(Error::InDoubt { operation: reply.header.opcode })?;
         note_written(&node, written);
         done.file = Some(File::new(Arc::clone(owner), node, attributes.clone(), options));
     }

@@ -17,9 +17,9 @@ use crate::api::reply::{attributes, bytes, decoded, done};
 use crate::driver::Owner;
 use crate::driver::pending::{Call, Pending};
 use crate::error::{Error, Result};
-use crate::handle::node::{MAKING, Node, NodeParts, Reopen};
+use crate::handle::node::{MAKING, Node, Reopen};
 use crate::op::Op;
-use crate::op::named::{Named, NamedReply};
+use crate::op::named::Named;
 
 /// A directory that is open on the server. Paths begin there.
 ///
@@ -328,13 +328,12 @@ impl Dir {
         reopen: Reopen,
         make: impl FnOnce(Arc<Owner>, Arc<Node>, Attributes) -> T + Send + 'static,
     ) -> Call<Result<T>> {
-        let (owner, export) = (Arc::clone(&self.owner), self.node.export.clone());
+        let owner = Arc::clone(&self.owner);
+        let named = Named { reopen: Some(reopen), ..named };
         Call::boxed(Some(&self.node), opcode, named, move |op| {
-            let path = op.present_path();
             let reply = op.into_reply()?;
             let attributes: Attributes = decode_message_pack("attributes", &reply.payload)?;
-            let node = opened(&owner, &reply, (export, path, reopen), &attributes)?;
-            Ok(make(owner, node, attributes))
+            Ok(make(owner, reply.into_node()?, attributes))
         })
     }
 
@@ -426,18 +425,6 @@ impl std::fmt::Debug for Export {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Export({})", self.name)
     }
-}
-
-/// The node of a handle in a reply, and how it is opened again: of which export and path.
-pub(crate) fn opened(
-    owner: &Owner,
-    reply: &NamedReply,
-    (export, path, reopen): (String, Vec<u8>, Reopen),
-    attributes: &Attributes,
-) -> Result<Arc<Node>> {
-    let (handle, epoch, identity) = (reply.header.handle, reply.epoch, attributes.identity());
-    let node = owner.shared.node(NodeParts { export, path, reopen, identity, handle, epoch });
-    node.ok_or(Error::InDoubt { operation: reply.header.opcode })
 }
 
 /// The request that changes attributes of a path.

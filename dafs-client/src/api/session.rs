@@ -10,7 +10,7 @@ use dafs_proto::wire::{
     decode_message_pack, encode_message_pack,
 };
 
-use crate::api::dir::{Dir, Export, check_name, forms, opened};
+use crate::api::dir::{Dir, Export, check_name, forms};
 use crate::api::reply::{decoded, done};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Background, Config, Identity};
@@ -489,14 +489,13 @@ impl Session {
         mount, submit_mount, mount_call, (&self, export: &str) -> Export {
             check_name(export.as_bytes(), "export name")?;
             let named = Named::default().about(export.as_bytes().to_vec());
+            let named = Named { reopen: Some(Reopen::Mount), ..named };
             let (owner, export) = (Arc::clone(&self.owner), export.to_owned());
             Ok(Call::boxed(None, Opcode::Mount, named, move |op| {
                 let key = owner.shared.config.key.as_ref();
                 let reply = op.into_reply().map_err(|error| error.with_key(key.map(|key| &*key.name)))?;
                 let mounted: MountReply = decode_message_pack("mount reply", &reply.payload)?;
-                let place = (export.clone(), Vec::new(), Reopen::Mount);
-                let node = opened(&owner, &reply, place, &mounted.attributes)?;
-                Ok(Export::new(Dir::new(owner, node), export, mounted))
+                Ok(Export::new(Dir::new(owner, reply.into_node()?), export, mounted))
             }))
         }
     }

@@ -103,12 +103,12 @@ impl SharedSession {
         registrar.set_useful_min(core.useful_sizes_min(&config));
         Arc::new_cyclic(|itself| Self {
             has_locks: AtomicBool::new(core.terms.has_locks()),
+            closings: Arc::clone(&core.closings),
             core: Mutex::new(core),
             wake: Condvar::new(),
             calls,
             contended: AtomicBool::new(false),
             keeping_alive: AtomicBool::new(false),
-            closings: Arc::default(),
             describing: Mutex::default(),
             sleeper: Mutex::new(None),
             registrar,
@@ -195,10 +195,7 @@ impl SharedSession {
         if parts.epoch != core.epoch {
             return None;
         }
-        let entry = core.nodes.vacant_entry();
-        let node = Arc::new(Node::new(parts, entry.key(), Arc::clone(&self.closings)));
-        entry.insert(Arc::downgrade(&node));
-        Some(node)
+        Some(core.node(parts))
     }
 
     /// Takes the descriptor that the server has passed for a handle; nothing more is expected for it.

@@ -256,11 +256,14 @@ impl Search<'_> {
 
     /// Opens everything in a new session, or goes on with that.
     fn rebuild(&mut self, established: &mut Established) -> Result<Vec<RenewedNode>, Error> {
-        let Self { shared, begun, .. } = self;
+        let Self { shared, begun, outcomes, .. } = self;
         let rebuild = match begun {
             Some(rebuild) => rebuild.resumed(&established.terms.welcome),
             None => {
                 let mut core = shared.core.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(outcomes) = outcomes {
+                    core.follow_renames(outcomes);
+                }
                 begun.insert(Rebuild::new(&mut core, &established.terms))
             }
         };

@@ -20,8 +20,8 @@ use crate::engine::ended::Ended;
 use crate::engine::locks::LockWaits;
 use crate::engine::signs::{Demand, Signs};
 use crate::error::Error;
-use crate::handle::closings::Closing;
-use crate::handle::node::Node;
+use crate::handle::closings::{Closing, Closings};
+use crate::handle::node::{Node, NodeParts};
 use crate::handle::view::Views;
 use crate::memory::{BounceBuffers, RegisteredBuf};
 use crate::method::learned::Learned;
@@ -52,6 +52,7 @@ pub(crate) struct Core {
     /// Requests that are sent again on a new connection of the same session, in the order of first sending.
     pub(crate) resend: VecDeque<Slot>,
     pub(crate) nodes: Slab<Weak<Node>>,
+    pub(crate) closings: Arc<Closings>,
     pub(crate) views: Views,
     pub(crate) buffers: Buffers,
     pub(crate) eager_buffers: EagerBufferState,
@@ -95,6 +96,7 @@ impl Core {
             queue: VecDeque::new(),
             resend: VecDeque::new(),
             nodes: Slab::new(),
+            closings: Arc::default(),
             views: Views::default(),
             buffers: Buffers { domain, bounce: None, batch_bounce: None },
             eager_buffers: EagerBufferState::None,
@@ -111,6 +113,14 @@ impl Core {
             ended: Ended::default(),
             terms,
         }
+    }
+
+    /// Something that the present session has open.
+    pub(crate) fn node(&mut self, parts: NodeParts) -> Arc<Node> {
+        let entry = self.nodes.vacant_entry();
+        let node = Arc::new(Node::new(parts, entry.key(), Arc::clone(&self.closings)));
+        entry.insert(Arc::downgrade(&node));
+        node
     }
 
     /// Takes an operation in. It is sent when there is room, after those before it.
@@ -382,18 +392,26 @@ impl Core {
         }
         let reply = Reply { epoch, server_epoch, header, head, body, payload };
         op.on_reply(&reply, request, self.buffers.bounce.as_ref())?;
-        if let Some(Renamed { export, from, to, exchanges }) = op.renamed() {
-            let nodes = self.nodes.iter().filter_map(|(_, node)| node.upgrade());
-            nodes
-                .filter(|node| node.export == export)
-                .for_each(|node| node.on_renamed(&from, &to, exchanges));
+        if let Some(parts) = op.gained() {
+            let node = self.node(parts);
+            self.ops.get_mut(request.op).into_iter().for_each(|op| op.gain(Arc::clone(&node)));
+            return Ok(());
         }
+        self.follow_rename(request.op);
         let Some(op) = self.ops.get_mut(request.op) else { return Ok(()) };
         let fetches = op.transfer().is_some_and(Transfer::fetches);
         match request.eager_buffer.filter(|_| fetches) {
             Some(eager_buffer) => self.fetch(request, eager_buffer, body),
             None => Ok(()),
         }
+    }
+
+    /// If an operation has renamed something, that has its new name from now on.
+    pub(super) fn follow_rename(&mut self, index: usize) {
+        let renamed = self.ops.get_mut(index).and_then(Op::take_renamed);
+        let Some(Renamed { export, from, to, exchanges }) = renamed else { return };
+        let nodes = self.nodes.iter().filter_map(|(_, node)| node.upgrade());
+        nodes.filter(|node| node.export == export).for_each(|node| node.on_renamed(&from, &to, exchanges));
     }
 
     fn on_callback(&mut self, header: &Header, body: &[u8], payload: Span<'_>) -> Result<(), Broken> {

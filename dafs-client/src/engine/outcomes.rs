@@ -57,6 +57,26 @@ impl Outcomes {
 }
 
 impl Core {
+    /// Requests that were sent and not answered, in the order in which they were first sent.
+    pub(super) fn unanswered(&self) -> Vec<Slot> {
+        let sent = (0u32..).zip(&self.requests);
+        let mut unanswered: Vec<(u64, Slot)> =
+            sent.filter_map(|(slot, request)| Some((request.as_ref()?.order, Slot(slot)))).collect();
+        unanswered.sort_unstable_by_key(|(order, _)| *order);
+        unanswered.into_iter().map(|(_, slot)| slot).collect()
+    }
+
+    /// What requests of a lost session have renamed, although nobody was told, is opened again by its new name.
+    pub(crate) fn follow_renames(&mut self, outcomes: &Outcomes) {
+        for slot in self.unanswered() {
+            let fate = outcomes.fate(slot, self.session.sequence_of(slot));
+            let is_done = matches!(fate, Fate::Done(reply) if reply.status == Status::OK.value());
+            if let (true, Some(Some(request))) = (is_done, self.requests.get(slot.0 as usize)) {
+                self.follow_rename(request.op);
+            }
+        }
+    }
+
     /// A request of a lost session was carried out: it ends as if its reply had come. Whether it goes into the queue again, since its reply
     /// is of no use any more.
     pub(super) fn take_outcome(&mut self, slot: Slot, request: &Request, outcome: &OutcomeReply) -> bool {

@@ -33,19 +33,14 @@ impl Core {
             op.note_time(now);
         }
         self.lose_eager_buffers();
-        // The order in which requests were first sent.
-        let sent = (0u32..).zip(&self.requests);
-        let mut unanswered: Vec<(u64, Slot)> =
-            sent.filter_map(|(slot, request)| Some((request.as_ref()?.order, Slot(slot)))).collect();
-        unanswered.sort_unstable_by_key(|(order, _)| *order);
-        let unanswered = unanswered.into_iter().map(|(_, slot)| slot);
+        let unanswered = self.unanswered();
         if let Some(Renewed { session, nodes, outcomes }) = renewed {
             let lapsed = terms.welcome.server_epoch == self.terms.welcome.server_epoch;
             let fate = |slot| {
                 let sequence = self.session.sequence_of(slot);
                 outcomes.as_ref().map_or(Fate::Untold, |outcomes| outcomes.fate(slot, sequence))
             };
-            let unanswered: Vec<_> = unanswered.map(|slot| (slot, fate(slot))).collect();
+            let unanswered: Vec<_> = unanswered.into_iter().map(|slot| (slot, fate(slot))).collect();
             self.session = session;
             self.ops.iter_mut().for_each(|(_, op)| op.on_terms(&terms));
             for (node, handle) in nodes {
@@ -58,7 +53,7 @@ impl Core {
             self.repeat_chains(lapsed, outcomes.is_some().then_some(&told));
         } else {
             self.session.on_resumed(&terms.welcome);
-            self.resend = unanswered.collect();
+            self.resend = unanswered.into();
         }
         if is_taken_over {
             // Nothing that was acknowledged is lost with a server that another has taken over.

@@ -22,14 +22,14 @@ use std::task::Waker;
 use dafs_proto::session::Moment;
 use dafs_proto::transport::{PostError, Span};
 use dafs_proto::wire::{
-    BatchFlags, BatchNotice, BatchRequest, Class, Existing, FileHandle, Header, Opcode, OpenFlags,
-    OpenRequest, RenameRequest, TwoNames,
+    Attributes, BatchFlags, BatchNotice, BatchRequest, Class, Existing, FileHandle, Header, MountReply,
+    Opcode, OpenFlags, OpenRequest, RenameRequest, TwoNames, decode_message_pack,
 };
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result, StaleCause};
 use crate::handle::closings::Closing;
-use crate::handle::node::{MAKING, Node, join};
+use crate::handle::node::{MAKING, Node, NodeParts, join};
 use crate::memory::registration::Hold;
 use crate::memory::{BounceBuffers, Keep};
 use crate::method::io_path::{Direction, IoPath};
@@ -368,10 +368,37 @@ impl Op {
         let opens = matches!(self.opcode, Opcode::Open | Opcode::OpenToken | Opcode::Lookup | Opcode::Mount);
         match self.work {
             Work::Named(named) if opens => {
-                let reply = named.reply?;
+                // A node gives its handle back itself.
+                let reply = named.reply.filter(|reply| reply.node.is_none())?;
                 Some(Closing::Handle { index: None, epoch: reply.epoch, handle: reply.header.handle })
             }
             _ => None,
+        }
+    }
+
+    /// What it was answered with a handle of; `None` where nobody will use that.
+    pub(crate) fn gained(&self) -> Option<NodeParts> {
+        let Work::Named(named) = &self.work else { return None };
+        let Named { reopen: Some(reopen), reply: Some(reply), path, .. } = &**named else { return None };
+        let (attributes, export) = match &self.target {
+            Some(target) => (decode_message_pack("attributes", &reply.payload).ok()?, target.export.clone()),
+            None => {
+                let mounted: MountReply = decode_message_pack("mount reply", &reply.payload).ok()?;
+                (mounted.attributes, String::from_utf8_lossy(path).into_owned())
+            }
+        };
+        let path = if self.target.is_some() { self.present_path() } else { Vec::new() };
+        let (handle, epoch) = (reply.header.handle, reply.epoch);
+        let identity = Attributes::identity(&attributes);
+        (!self.detached).then_some(NodeParts { export, path, reopen: *reopen, identity, handle, epoch })
+    }
+
+    /// Its reply has the handle of this.
+    pub(crate) fn gain(&mut self, node: Arc<Node>) {
+        if let Work::Named(named) = &mut self.work
+            && let Some(reply) = &mut named.reply
+        {
+            reply.node = Some(node);
         }
     }
 
@@ -504,12 +531,15 @@ impl Op {
         }
     }
 
-    /// A file was renamed.
-    pub(crate) fn renamed(&self) -> Option<Renamed> {
-        let (Work::Named(named), Some(target), Opcode::Rename) = (&self.work, &self.target, self.opcode)
+    /// A file was renamed. Answers that once.
+    pub(crate) fn take_renamed(&mut self) -> Option<Renamed> {
+        let (Work::Named(named), Some(target), Opcode::Rename) = (&mut self.work, &self.target, self.opcode)
         else {
             return None;
         };
+        if std::mem::replace(&mut named.is_followed, true) {
+            return None;
+        }
         let names = TwoNames::decode(&named.payload).ok()?;
         let second = named.second.as_ref().unwrap_or(target);
         let (from, to) =

@@ -6,8 +6,9 @@ use dafs_proto::transport::{Head, PostError, Span};
 use dafs_proto::wire::{CopyReply, CopyRequest, HEADER_SIZE, Header, LockTurn, Opcode, Writer};
 use smallvec::SmallVec;
 
+use crate::error::Error;
 use crate::handle::locks::PutBack;
-use crate::handle::node::Node;
+use crate::handle::node::{Node, Reopen};
 use crate::op::draft::{Draft, HEAD_ROOM, Outlet};
 
 /// Bytes of a body that is kept with its operation.
@@ -30,6 +31,10 @@ pub(crate) struct Named {
     /// The server has answered that the lock waits, and tells of this turn.
     pub(crate) waits: Option<LockTurn>,
     pub(crate) reply: Option<NamedReply>,
+    /// It is answered with a handle, of something that is opened again like this.
+    pub(crate) reopen: Option<Reopen>,
+    /// What it renamed has its new name in this session.
+    pub(crate) is_followed: bool,
     /// It puts back what a lock has changed that was given up.
     pub(crate) puts_back: Option<PutBack>,
 }
@@ -89,6 +94,8 @@ pub(crate) struct NamedReply {
     pub(crate) header: Header,
     pub(crate) head: Head,
     pub(crate) payload: Vec<u8>,
+    /// What the handle in it is of. Nodes have the handles of the present session, also where nobody has collected the reply yet.
+    pub(crate) node: Option<Arc<Node>>,
 }
 
 /// A good reply, as it arrived.
@@ -107,11 +114,22 @@ impl Reply<'_> {
     /// A copy that stays.
     pub(crate) fn kept(&self) -> NamedReply {
         let Self { epoch, server_epoch, header, head, payload, .. } = *self;
-        NamedReply { epoch, server_epoch, header: *header, head: *head, payload: payload.to_vec() }
+        let payload = payload.to_vec();
+        NamedReply { epoch, server_epoch, header: *header, head: *head, payload, node: None }
     }
 }
 
 impl NamedReply {
+    /// What it gave a handle of, if that is open still.
+    pub(crate) fn into_node(self) -> crate::error::Result<Arc<Node>> {
+        let operation = self.header.opcode;
+        let node = self.node.ok_or(Error::InDoubt { operation })?;
+        match node.stale_cause() {
+            Some(cause) => Err(Error::Stale { path: node.present_path(), cause }),
+            None => Ok(node),
+        }
+    }
+
     pub(crate) fn body(&self) -> &[u8] {
         self.head.as_bytes().get(HEADER_SIZE..).unwrap_or(&[])
     }

@@ -2,8 +2,7 @@
 
 use dafs_client::{Config, Export, File, OpenOptions, ReconnectPolicy, Session};
 use dafs_proto::wire::Status;
-
-use crate::servers::{Cluster, FENCE_COMMAND, config};
+use dafs_tests::cluster::{Cluster, FENCE_COMMAND, config};
 
 fn options(access: &str, deny: &str) -> OpenOptions {
     let mut options = OpenOptions::new();

@@ -3,12 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod ceph;
 mod deny;
-mod etcd;
-mod links;
-mod servers;
-mod store;
 mod work;
 
 use std::sync::Arc;
@@ -16,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dafs_client::{LockKind, LockOptions, OpenOptions};
 use dafs_proto::wire::{FenceList, Status};
+use dafs_tests::cluster::losses::{Draws, Loss};
+use dafs_tests::cluster::{Cluster, FENCE_COMMAND, Place, Server, config};
 use dafs_tests::port::Port;
-use servers::{Cluster, FENCE_COMMAND, Place, Server, config};
 
 /// Clients work while something happens to the servers. Returns what they have done.
 fn while_working(
@@ -46,32 +42,17 @@ fn await_words(cluster: &Cluster, words: &str, times: usize) {
     }
 }
 
-/// How a server is lost.
-#[derive(Clone, Copy, Debug)]
-enum Loss {
-    /// It is killed.
-    Killed,
-    /// It stands still, and is killed by the fence command.
-    Stopped,
-    /// It is asked to end.
-    Ended,
-}
-
 /// So many servers are lost, one after the other, as a seed says. More of them, and others, by hand.
 fn losses(count: usize) -> Vec<(usize, Loss)> {
     let set = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let count = set("DAFS_CLUSTER_LOSSES").map_or(count, |count| usize::try_from(count).unwrap());
-    let mut seed = set("DAFS_CLUSTER_SEED").unwrap_or(3);
+    let seed = set("DAFS_CLUSTER_SEED").unwrap_or(3);
     println!("DAFS_CLUSTER_LOSSES={count} DAFS_CLUSTER_SEED={seed}");
-    let mut next = |below: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from((seed >> 33) % below).unwrap()
-    };
-    let losses = [Loss::Killed, Loss::Stopped, Loss::Ended];
+    let mut draws = Draws(seed);
     // However few there are, each is among them.
-    let random = std::iter::repeat_with(|| losses[next(3)]);
-    let kinds: Vec<Loss> = losses.into_iter().chain(random).take(count).collect();
-    kinds.into_iter().map(|kind| (next(3), kind)).collect()
+    let random = std::iter::repeat_with(|| Loss::ALL[draws.below(3)]);
+    let kinds: Vec<Loss> = Loss::ALL.into_iter().chain(random).take(count).collect();
+    kinds.into_iter().map(|kind| (draws.below(3), kind)).collect()
 }
 
 // [CLUS-1] [CLUS-2] [CLUS-3] [SESS-152]
@@ -82,12 +63,7 @@ fn lost_servers_lose_nothing_and_nothing_is_done_twice() {
     let done = while_working(&mut cluster, 4, |cluster| {
         let mut taken_over = 0;
         for (number, loss) in losses(5) {
-            match loss {
-                Loss::Killed => cluster.servers[number].kill(),
-                Loss::Stopped => cluster.servers[number].stop(),
-                Loss::Ended => cluster.servers[number].end(),
-            }
-            if !matches!(loss, Loss::Ended) {
+            if loss.befall(cluster, number) {
                 taken_over += 1;
                 await_words(cluster, "took over server=", taken_over);
                 cluster.servers[number].wait();

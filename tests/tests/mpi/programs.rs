@@ -76,14 +76,14 @@ fn run_all(way: Way, on: On, program: &str, except: &str) {
     run(way, on, &[ranks], program, "all", except);
 }
 
-/// All cases of one rank over tcp; some of several, which take long where there are fewer processors.
+/// All cases of one rank, and some of several, which take long where there are fewer processors: each library does both, one over either
+/// transport.
 fn run_some(way: Way, on: On, program: &str, cases: &str) {
-    match on {
-        On::Tcp => {
-            run(way, on, &[1], program, "all", "");
-            run(way, on, &[4], program, cases, "");
-        }
-        _ => run(way, on, &[2], program, cases, ""),
+    match (way, on) {
+        (Way::Ompio, On::Tcp) => run(way, on, &[1], program, "all", ""),
+        (Way::Ompio, _) => run(way, on, &[2], program, cases, ""),
+        (Way::Romio, On::Tcp) => run(way, on, &[4], program, cases, ""),
+        (Way::Romio, _) => run(way, on, &[1], program, "all", ""),
     }
 }
 

@@ -15,6 +15,9 @@ use crate::process::Log;
 use crate::report::Row;
 use crate::suite::{self, Suite, TargetId};
 
+/// Directory of what passes between a guest and us.
+const GUEST: &str = "guest";
+
 /// What a guest did.
 pub(super) struct GuestRun {
     /// One for each job.
@@ -27,7 +30,7 @@ pub(super) fn run_guest(root: &Path, jobs: &[Job], log_directory: &Path, start: 
     announce(VERBS, start);
     let log = Log::new(log_directory, VERBS);
     let began = Instant::now();
-    let done = guest::run(root, jobs, &log_directory.join("guest"), &log)?;
+    let done = guest::run(root, jobs, &log_directory.join(GUEST), &log)?;
     Ok(GuestRun { done, log, elapsed: began.elapsed() })
 }
 
@@ -105,6 +108,7 @@ impl Runner<'_> {
             whole.0.push_str(&done.stdout);
             whole.1.push_str(&done.stderr);
         }
+        whole.1.push_str(&guest::kernel_text(&self.log_directory.join(GUEST)));
         fs::write(&ran.log.stdout, whole.0)?;
         fs::write(&ran.log.stderr, whole.1)?;
         self.finish(row, Some(&ran.log), ran.elapsed);

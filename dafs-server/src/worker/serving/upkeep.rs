@@ -110,6 +110,8 @@ impl Worker {
                 self.close(key, &"its client goes on at another server of the cluster");
             }
         }
+        // What those kept others from may be theirs now.
+        self.flush_dirty();
     }
 
     /// Tells of what has waited for a window that is over, and lets go on who has waited in vain.

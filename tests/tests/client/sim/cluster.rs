@@ -325,6 +325,42 @@ fn change_that_was_carried_out_ends_with_its_reply() {
     }
 }
 
+// [CLI-219]
+#[test]
+fn files_that_an_unanswered_rename_has_moved_are_opened_again() {
+    type Renames = fn(&Export) -> Result<(), Error>;
+    let renames: [Renames; 2] = [
+        |export| export.rename("d", export, "moved", false),
+        |export| export.exchange("d/f", export, "other"),
+    ];
+    for (renames, lost) in renames.iter().flat_map(|renames| [(renames, Lost::Done), (renames, Lost::Undone)])
+    {
+        let world = world(&[1]);
+        let (_session, export) = begun(&world);
+        export.create_dir("d", 0o755).unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = export.open_with("d/f", &options).unwrap();
+        let other = export.open_with("other", &options).unwrap();
+        file.write_all_at(b"file", 0).unwrap();
+        other.write_all_at(b"other", 0).unwrap();
+        [&file, &other].iter().for_each(|file| file.commit().unwrap());
+        let said = match lost {
+            Lost::Done => Said::Reply(Status::OK, 0, Vec::new()),
+            Lost::Undone => Said::Unlisted,
+        };
+        lose(&world, Opcode::Rename, lost, &said);
+        renames(&export).unwrap();
+        // Once more, by the names that they have now.
+        world.restart();
+        for (file, content) in [(&file, &b"file"[..]), (&other, b"other")] {
+            let mut found = vec![0; content.len()];
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), content.len(), "{lost:?}");
+            assert_eq!(found, content, "{lost:?}");
+        }
+    }
+}
+
 // [CLI-211]
 #[test]
 fn change_that_was_refused_ends_with_its_status() {

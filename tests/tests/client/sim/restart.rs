@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dafs_client::{Config, Datatype, DurableWriter, Error, LockKind, Opcode, OpenOptions, Stability, Status};
+use dafs_client::{
+    Config, Datatype, DurableWriter, Error, File, LockKind, Opcode, OpenOptions, Stability, Status,
+};
 use dafs_proto::wire::{HEADER_SIZE, Header};
 use dafs_tests::sim::{Action, ScriptedWorld};
 use dafs_tests::suite::{assert_same, bytes};
@@ -103,24 +105,38 @@ fn file_replaced_during_downtime_is_stale_and_others_not() {
 
 // [CLI-36] [CLI-105]
 #[test]
-fn handle_answered_before_a_restart_and_collected_after_it_is_in_doubt() {
+fn handle_answered_before_a_restart_and_collected_after_it_is_opened_again() {
     let world = ScriptedWorld::new(51);
     let session = world.session();
     world.put("early", b"1");
     world.put("other", b"2");
+    world.put("replaced", b"3");
     let export = session.mount("data").unwrap();
-    let early = export.submit_open_with("early", OpenOptions::new().read(true));
+    let (mut options, mut makes) = (OpenOptions::new(), OpenOptions::new());
+    let early = export.submit_open_with("early", options.read(true));
+    let made = export.submit_open_with("made", makes.read(true).write(true).create_new(true));
+    let replaced = export.submit_open_with("replaced", options.read(true));
+    let dropped = export.submit_open_with("early", options.read(true));
     let mount = session.submit_mount("data");
-    // Answered after both.
+    // Answered after all of them.
     session.ping().unwrap();
+    world.put("replaced", b"another file");
     world.restart();
     let other = export.open("other").unwrap();
-    assert!(matches!(early.wait(), Err(Error::InDoubt { operation: Opcode::Open })));
-    assert!(matches!(mount.wait(), Err(Error::InDoubt { operation: Opcode::Mount })));
-    let mut byte = [0; 2];
-    assert_eq!((other.read_at(&mut byte, 0).unwrap(), byte[0]), (1, b'2'));
-    let opened = export.open("early").unwrap();
-    assert_eq!((opened.read_at(&mut byte, 0).unwrap(), byte[0]), (1, b'1'));
+    let content = |file: &File| {
+        let mut byte = [0; 1];
+        file.read_at(&mut byte, 0).map(|_| byte[0]).unwrap()
+    };
+    assert_eq!(content(&early.wait().unwrap()), b'1');
+    made.wait().unwrap().write_all_at(b"new", 0).unwrap();
+    assert!(matches!(replaced.wait(), Err(Error::Stale { .. })));
+    assert_eq!(content(&other), b'2');
+    assert_eq!(content(&mount.wait().unwrap().open("early").unwrap()), b'1');
+    session.ping().unwrap();
+    let closed = world.count(Opcode::Close);
+    drop(dropped);
+    session.ping().unwrap();
+    assert_eq!(world.count(Opcode::Close), closed + 1, "its handle is given back in the new session");
 }
 
 // [CLI-36]

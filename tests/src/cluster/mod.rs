@@ -1,4 +1,9 @@
-//! Servers of a cluster as processes of their own.
+//! Servers of a cluster as processes of their own, with an etcd.
+
+pub mod ceph;
+pub mod etcd;
+pub mod links;
+pub mod losses;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,28 +11,31 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use crate::harness::key_line;
+use crate::port::Port;
+use crate::program::{Signal, key_file, program, signal};
 use dafs_client::{Config, Session};
 use dafs_proto::session::parse_key_file;
-use dafs_tests::harness::key_line;
-use dafs_tests::port::Port;
-use dafs_tests::program::{Signal, key_file, program, signal};
 
-use crate::ceph::Ceph;
-use crate::etcd::Etcd;
-use crate::links::Host;
+use self::ceph::Ceph;
+use self::etcd::Etcd;
+use self::links::Host;
 
 /// Where a server runs, and as what.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) flags: Vec<String>,
-    pub(crate) log: PathBuf,
-    pub(crate) variables: Vec<(&'static str, OsString)>,
+pub struct Place {
+    /// Besides those that every server has.
+    pub flags: Vec<String>,
+    /// What it says goes there.
+    pub log: PathBuf,
+    /// Of its environment.
+    pub variables: Vec<(&'static str, OsString)>,
     /// Of its host, if that is not this one.
-    pub(crate) host: Option<Host>,
+    pub host: Option<Host>,
 }
 
 /// A server of a cluster.
-pub(crate) struct Server {
+pub struct Server {
     child: Child,
     _stdout: BufReader<ChildStdout>,
     port: Port,
@@ -60,12 +68,13 @@ impl Server {
         Some((child, stdout))
     }
 
-    pub(crate) fn start(place: Place) -> Self {
+    /// One that starts.
+    pub fn start(place: Place) -> Self {
         Self::try_start(place).unwrap_or_else(|log| panic!("the server does not start: {log}"))
     }
 
     /// What it said, where it refuses to start.
-    pub(crate) fn try_start(place: Place) -> Result<Self, String> {
+    pub fn try_start(place: Place) -> Result<Self, String> {
         let port = Port::new();
         match Self::launch(&port, &place) {
             Some((child, stdout)) => Ok(Self { child, _stdout: stdout, port, place }),
@@ -73,43 +82,47 @@ impl Server {
         }
     }
 
-    pub(crate) fn address(&self) -> String {
+    /// Where it listens.
+    pub fn address(&self) -> String {
         address_of(&self.port, &self.place)
     }
 
-    pub(crate) fn kill(&mut self) {
+    /// Kills it, and waits until it has ended.
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Starts another in its place.
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         let started = Self::launch(&self.port, &self.place);
         (self.child, self._stdout) =
             started.unwrap_or_else(|| panic!("it does not start again:\n{}", self.said()));
     }
 
     /// Asks it to end, and waits until it has.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         signal(self.child.id(), Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success(), "{}", self.said());
     }
 
     /// It is stopped where it is.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         signal(self.child.id(), Signal::STOP).unwrap();
     }
 
-    pub(crate) fn go_on(&self) {
+    /// It goes on where it was stopped.
+    pub fn go_on(&self) {
         signal(self.child.id(), Signal::CONT).unwrap();
     }
 
     /// Waits until it has ended by itself.
-    pub(crate) fn wait(&mut self) {
+    pub fn wait(&mut self) {
         self.child.wait().unwrap();
     }
 
-    pub(crate) fn said(&self) -> String {
+    /// What it has said.
+    pub fn said(&self) -> String {
         std::fs::read_to_string(&self.place.log).unwrap_or_default()
     }
 }
@@ -129,20 +142,22 @@ fn address_of(port: &Port, place: &Place) -> String {
 }
 
 /// Several servers that export one directory as `data`.
-pub(crate) struct Cluster {
-    pub(crate) servers: Vec<Server>,
-    pub(crate) etcd: Etcd,
-    /// How servers find it, and who they are there.
-    pub(crate) scheme: &'static str,
-    pub(crate) access: Vec<String>,
-    pub(crate) directory: tempfile::TempDir,
+pub struct Cluster {
+    /// In the order in which they were started.
+    pub servers: Vec<Server>,
+    /// Their store.
+    pub etcd: Etcd,
+    /// Of what they say, and of their export where nothing is mounted.
+    pub directory: tempfile::TempDir,
     mounts: Vec<PathBuf>,
     /// In the first of the mounts.
     made: Option<tempfile::TempDir>,
     /// What the mounts are of; it goes last.
-    pub(crate) ceph: Option<Ceph>,
+    pub ceph: Option<Ceph>,
     /// Of the servers, if they have hosts of their own.
-    pub(crate) hosts: Vec<Host>,
+    pub hosts: Vec<Host>,
+    /// Clients of other hosts can prove who they are.
+    has_keys: bool,
 }
 
 /// Where one file system is mounted several times, as on several hosts: `DAFS_CLUSTER_MOUNTS`, separated by colons. Each server exports
@@ -154,25 +169,36 @@ fn mounts() -> Vec<PathBuf> {
 }
 
 /// The command that cuts a server off: it ends, and what it has under way with it.
-pub(crate) const FENCE_COMMAND: &str =
+pub const FENCE_COMMAND: &str =
     "kill -KILL \"$DAFS_FENCE_PID\" 2>/dev/null; while [ -e /proc/$DAFS_FENCE_PID/root/. ]; do :; done";
 
 impl Cluster {
-    pub(crate) fn start(count: usize, more: &[&str]) -> Self {
+    /// With so many servers.
+    pub fn start(count: usize, more: &[&str]) -> Self {
         let mut cluster = Self::of(mounts(), 1);
         cluster.serve(count, more);
         cluster
     }
 
+    /// For suites: a second export `mem`, and no keys.
+    pub fn of_suites(count: usize, more: &[&str]) -> Self {
+        let mut cluster = Self::of(mounts(), 1);
+        let mem = format!("mem={}", cluster.data().with_file_name("mem").display());
+        std::fs::create_dir(cluster.data().with_file_name("mem")).unwrap();
+        cluster.has_keys = false;
+        cluster.serve(count, &[&["--export", &mem], more].concat());
+        cluster
+    }
+
     /// The store has so many members.
-    pub(crate) fn start_with_members(count: usize, members: usize, more: &[&str]) -> Self {
+    pub fn start_with_members(count: usize, members: usize, more: &[&str]) -> Self {
         let mut cluster = Self::of(mounts(), members);
         cluster.serve(count, more);
         cluster
     }
 
     /// Each server exports a mount of its own of a Ceph.
-    pub(crate) fn start_on_ceph(count: usize, more: &[&str]) -> Self {
+    pub fn start_on_ceph(count: usize, more: &[&str]) -> Self {
         let ceph = Ceph::start(count);
         let mut cluster = Self::of(ceph.mounts(), 1);
         cluster.ceph = Some(ceph);
@@ -181,7 +207,7 @@ impl Cluster {
     }
 
     /// Each server is on a host of its own, behind a link.
-    pub(crate) fn start_behind_links(count: usize, more: &[&str]) -> Self {
+    pub fn start_behind_links(count: usize, more: &[&str]) -> Self {
         let hosts = (0..count).map(Host::new).collect();
         let mut cluster = Self::of(mounts(), 1);
         cluster.hosts = hosts;
@@ -189,14 +215,14 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn serve(&mut self, count: usize, more: &[&str]) {
+    fn serve(&mut self, count: usize, more: &[&str]) {
         for number in 0..count {
             self.servers.push(Server::start(self.place(number, more)));
         }
     }
 
     /// Where and how the server of this number runs.
-    pub(crate) fn place(&self, number: usize, more: &[&str]) -> Place {
+    pub fn place(&self, number: usize, more: &[&str]) -> Place {
         let settings = self.ceph.as_ref().map(|ceph| ("CEPH_CONF", ceph.settings().into()));
         Place {
             flags: self.flags(number, more),
@@ -206,42 +232,31 @@ impl Cluster {
         }
     }
 
-    /// None yet; servers find this etcd by addresses of this scheme, and with these flags.
-    pub(crate) fn with_etcd(etcd: Etcd, scheme: &'static str, access: Vec<String>) -> Self {
-        let mut cluster = Self::of_etcd(mounts(), etcd);
-        (cluster.scheme, cluster.access) = (scheme, access);
-        cluster
-    }
-
     fn of(mounts: Vec<PathBuf>, members: usize) -> Self {
-        Self::of_etcd(mounts, Etcd::start(members))
-    }
-
-    fn of_etcd(mounts: Vec<PathBuf>, etcd: Etcd) -> Self {
+        let etcd = Etcd::start(members);
         let directory = tempfile::tempdir().unwrap();
         let made = mounts.first().map(|mount| tempfile::tempdir_in(mount).unwrap());
         let (servers, hosts) = (Vec::new(), Vec::new());
-        let (scheme, access) = ("etcd", Vec::new());
-        let cluster = Self { servers, etcd, scheme, access, directory, mounts, made, ceph: None, hosts };
+        let cluster = Self { servers, etcd, directory, mounts, made, ceph: None, hosts, has_keys: true };
         std::fs::create_dir(cluster.data()).unwrap();
         cluster
     }
 
     /// Flags of the server of this place.
-    pub(crate) fn flags(&self, number: usize, more: &[&str]) -> Vec<String> {
+    pub fn flags(&self, number: usize, more: &[&str]) -> Vec<String> {
         let mut flags = vec![
             "--export".to_owned(),
             format!("data={}", self.data_of(number).display()),
             "--cluster".to_owned(),
-            format!("{}://{}/test", self.scheme, self.etcd_of(number)),
+            format!("etcd://{}/test", self.etcd_of(number)),
             "--server-name".to_owned(),
             format!("server-{number}"),
             "--term-ms".to_owned(),
             "2000".to_owned(),
-            "--key-file".to_owned(),
-            key_file(self.directory.path()).display().to_string(),
         ];
-        flags.extend(self.access.iter().cloned());
+        if self.has_keys {
+            flags.extend(["--key-file".to_owned(), key_file(self.directory.path()).display().to_string()]);
+        }
         flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         flags
     }
@@ -254,7 +269,8 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn data(&self) -> PathBuf {
+    /// The directory that they export.
+    pub fn data(&self) -> PathBuf {
         self.data_of(0)
     }
 
@@ -267,31 +283,38 @@ impl Cluster {
         base.join("data")
     }
 
-    pub(crate) fn ceph(&mut self) -> &mut Ceph {
+    /// The Ceph that it is on.
+    pub fn ceph(&mut self) -> &mut Ceph {
         self.ceph.as_mut().expect("it is on a Ceph")
     }
 
     /// Another mount of the Ceph, for the server of the number that is returned.
-    pub(crate) fn add_mount(&mut self, name: &str, more: &[&str]) -> usize {
+    pub fn add_mount(&mut self, name: &str, more: &[&str]) -> usize {
         self.ceph().mount(name, more);
         self.mounts = self.ceph().mounts();
         self.mounts.len() - 1
     }
 
     /// The address that names all servers, from this one on.
-    pub(crate) fn url(&self, first: usize) -> String {
+    pub fn url(&self, first: usize) -> String {
+        format!("{}/data", self.addresses(first))
+    }
+
+    /// The same, without an export.
+    pub fn addresses(&self, first: usize) -> String {
         let count = self.servers.len();
         let addresses: Vec<String> =
             (first..first + count).map(|number| self.servers[number % count].address()).collect();
-        format!("dafs+tcp://{}/data", addresses.join(","))
+        format!("dafs+tcp://{}", addresses.join(","))
     }
 
     /// A session whose first server is this one.
-    pub(crate) fn session(&self, first: usize) -> Session {
+    pub fn session(&self, first: usize) -> Session {
         Session::connect(self.url(first), &config()).unwrap()
     }
 
-    pub(crate) fn said(&self) -> String {
+    /// What all have said.
+    pub fn said(&self) -> String {
         self.servers.iter().map(Server::said).collect::<Vec<_>>().join("----\n")
     }
 }
@@ -305,7 +328,7 @@ impl Drop for Cluster {
 }
 
 /// Of clients that do not give up.
-pub(crate) fn config() -> Config {
+pub fn config() -> Config {
     let key = parse_key_file(&key_line()).unwrap().swap_remove(0).key;
     let mut config = Config { key: Some(key), ..Config::default() };
     config.reconnect.time_max = std::time::Duration::from_secs(120);

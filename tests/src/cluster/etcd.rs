@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use dafs_tests::port::Port;
-use dafs_tests::program::{Signal, signal};
+use crate::port::Port;
+use crate::program::{Signal, signal};
 
 /// Its members are killed when this is dropped.
-pub(crate) struct Etcd {
+pub struct Etcd {
     members: Vec<Member>,
     _directory: tempfile::TempDir,
 }
@@ -18,21 +18,13 @@ pub(crate) struct Etcd {
 struct Member {
     child: Child,
     port: Port,
-    /// Where it says how it is, in the clear.
-    health: Option<Port>,
     arguments: Vec<String>,
     log: PathBuf,
 }
 
 impl Etcd {
     /// With so many members.
-    pub(crate) fn start(count: usize) -> Self {
-        Self::start_with(count, &[], false)
-    }
-
-    /// The same with these flags besides; clients come over TLS.
-    pub(crate) fn start_with(count: usize, more: &[&str], is_secure: bool) -> Self {
-        let scheme = if is_secure { "https" } else { "http" };
+    pub fn start(count: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports: Vec<(Port, Port)> = (0..count).map(|_| (Port::new(), Port::new())).collect();
         let all: Vec<String> = ports
@@ -44,21 +36,16 @@ impl Etcd {
             let (client, peer) = (port.address(), peers.address());
             let data = directory.path().join(format!("m{number}"));
             let arguments = format!(
-                "--name m{number} --data-dir {} --listen-client-urls {scheme}://0.0.0.0:{} --advertise-client-urls {scheme}://{client} \
+                "--name m{number} --data-dir {} --listen-client-urls http://0.0.0.0:{} --advertise-client-urls http://{client} \
                  --listen-peer-urls http://{peer} --initial-advertise-peer-urls http://{peer} --initial-cluster {}",
                 data.display(),
                 client.port(),
                 all.join(",")
             );
-            let mut arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-            arguments.extend(more.iter().map(|flag| (*flag).to_owned()));
-            let health = is_secure.then(Port::new);
-            if let Some(health) = &health {
-                arguments.push(format!("--listen-metrics-urls=http://{}", health.address()));
-            }
+            let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
             let log = directory.path().join(format!("m{number}.log"));
             let child = launch(&arguments, &log);
-            Member { child, port, health, arguments, log }
+            Member { child, port, arguments, log }
         };
         let members = ports.into_iter().enumerate().map(start).collect();
         let etcd = Self { members, _directory: directory };
@@ -67,27 +54,28 @@ impl Etcd {
     }
 
     /// `host:port` of each member.
-    pub(crate) fn members(&self) -> String {
+    pub fn members(&self) -> String {
         self.members_at(Ipv4Addr::LOCALHOST.into())
     }
 
     /// The same, by another address of their host.
-    pub(crate) fn members_at(&self, host: IpAddr) -> String {
+    pub fn members_at(&self, host: IpAddr) -> String {
         let at = |member: &Member| format!("{host}:{}", member.port.address().port());
         self.members.iter().map(at).collect::<Vec<_>>().join(",")
     }
 
     /// It answers nobody until it goes on.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.members.iter().for_each(|member| signal(member.child.id(), Signal::STOP).unwrap());
     }
 
-    pub(crate) fn go_on(&self) {
+    /// It answers again.
+    pub fn go_on(&self) {
         self.members.iter().for_each(|member| signal(member.child.id(), Signal::CONT).unwrap());
     }
 
     /// Kills a member and starts it again with what it has kept.
-    pub(crate) fn kill_and_start(&mut self, number: usize) {
+    pub fn kill_and_start(&mut self, number: usize) {
         self.kill(number);
         let member = &mut self.members[number];
         member.child = launch(&member.arguments, &member.log);
@@ -100,7 +88,7 @@ impl Etcd {
     }
 
     /// The member that leads.
-    pub(crate) fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         let leads = |number: &usize| {
             let said = self.call(*number, "/v3/maintenance/status", "{}").unwrap_or_default();
             let field = |name: &str| {
@@ -117,7 +105,7 @@ impl Etcd {
     }
 
     /// It says that it has no room, or has again: what it does when its quota is used up.
-    pub(crate) fn set_full(&self, is_full: bool) {
+    pub fn set_full(&self, is_full: bool) {
         let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
         let body = format!(r#"{{"action":"{action}","memberID":"{}","alarm":"NOSPACE"}}"#, self.id());
         let said = self.call(0, "/v3/maintenance/alarm", &body).unwrap();
@@ -125,7 +113,7 @@ impl Etcd {
     }
 
     /// Waits until no operation of the cluster `test` is under way.
-    pub(crate) fn await_nothing_pending(&self) {
+    pub fn await_nothing_pending(&self) {
         // From /dafs/test/pending/ on, to before /dafs/test/pending0.
         let body = r#"{"key":"L2RhZnMvdGVzdC9wZW5kaW5nLw==","range_end":"L2RhZnMvdGVzdC9wZW5kaW5nMA==","count_only":true}"#;
         while self.call(0, "/v3/kv/range", body).unwrap().contains("\"count\"") {}
@@ -138,43 +126,19 @@ impl Etcd {
 
     fn await_answer(&self, number: usize) {
         // It has a leader.
-        let member = &self.members[number];
-        let port = member.health.as_ref().unwrap_or(&member.port);
-        while !call(port, "/health", "").is_ok_and(|said| said.contains("\"true\"")) {
+        while !self.call(number, "/health", "").is_ok_and(|said| said.contains("\"true\"")) {
             std::thread::yield_now();
         }
     }
 
-    /// Has a user `dafs` who may change what is of the cluster `test`, and asks for one from then on.
-    pub(crate) fn want_user(&self, password: &str) {
-        let range = r#""key":"L2RhZnMvdGVzdC8=","range_end":"L2RhZnMvdGVzdDA=""#;
-        for (path, body) in [
-            ("user/add", r#"{"name":"root","password":"root"}"#.to_owned()),
-            ("role/add", r#"{"name":"root"}"#.to_owned()),
-            ("user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
-            ("user/add", format!(r#"{{"name":"dafs","password":"{password}"}}"#)),
-            ("role/add", r#"{"name":"dafs"}"#.to_owned()),
-            ("role/grant", format!(r#"{{"name":"dafs","perm":{{"permType":"READWRITE",{range}}}}}"#)),
-            ("user/grant", r#"{"user":"dafs","role":"dafs"}"#.to_owned()),
-            ("enable", "{}".to_owned()),
-        ] {
-            let said = self.call(0, &format!("/v3/auth/{path}"), &body).unwrap();
-            assert!(said.contains("200 OK"), "{path}: {said}");
-        }
-    }
-
     fn call(&self, number: usize, path: &str, body: &str) -> std::io::Result<String> {
-        call(&self.members[number].port, path, body)
+        let mut stream = TcpStream::connect(self.members[number].port.address())?;
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        write!(stream, "{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
     }
-}
-
-fn call(port: &Port, path: &str, body: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(port.address())?;
-    let method = if body.is_empty() { "GET" } else { "POST" };
-    write!(stream, "{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 fn launch(arguments: &[String], log: &std::path::Path) -> Child {

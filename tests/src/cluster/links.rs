@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 
 /// A host that is reached by a link. Clones are the same host, which is there until the last is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Host {
+pub struct Host {
     /// It keeps the namespace, until its input ends.
     keeper: Arc<Keeper>,
     link: String,
-    /// Of the host, and of this end of its link.
-    pub(crate) address: IpAddr,
-    pub(crate) gateway: IpAddr,
+    /// Of the host; `gateway` is that of this end of its link.
+    pub address: IpAddr,
+    /// See `address`.
+    pub gateway: IpAddr,
 }
 
 #[derive(Debug)]
@@ -35,7 +36,7 @@ fn ip(arguments: &str) {
 
 impl Host {
     /// The addresses are for documentation (RFC 5737), so nobody has them; two tests at once have different ones.
-    pub(crate) fn new(number: usize) -> Self {
+    pub fn new(number: usize) -> Self {
         let test = std::process::id() % 16;
         let last = u8::try_from(test * 16 + u32::try_from(number).unwrap() * 4).unwrap();
         let address = |more: u8| IpAddr::from(Ipv4Addr::new(198, 51, 100, last + more));
@@ -64,7 +65,7 @@ impl Host {
     }
 
     /// A program that runs there.
-    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let process = self.keeper.0.lock().unwrap().id();
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{process}/ns/net")).arg(program);
@@ -72,12 +73,12 @@ impl Host {
     }
 
     /// Its link is there, or is cut.
-    pub(crate) fn set_link(&self, is_up: bool) {
+    pub fn set_link(&self, is_up: bool) {
         ip(&format!("link set {} {}", self.link, if is_up { "up" } else { "down" }));
     }
 
     /// Waits until it is reached.
-    pub(crate) fn await_reach(&self) {
+    pub fn await_reach(&self) {
         // Nobody listens there, and the host itself says so.
         let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
         while !std::net::TcpStream::connect((self.address, 1)).is_err_and(refused) {

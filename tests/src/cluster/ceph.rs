@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use dafs_tests::port::Port;
+use crate::port::Port;
 
 /// Bytes that its disk may have; the file is sparse.
 const DISK_SIZE: u64 = 4 << 30;
 
 /// All of it is killed when this is dropped.
-pub(crate) struct Ceph {
+pub struct Ceph {
     mounts: Vec<Mount>,
     daemons: Vec<Child>,
     directory: tempfile::TempDir,
@@ -25,7 +25,7 @@ struct Mount {
 
 impl Ceph {
     /// With so many mounts, which cache no pages.
-    pub(crate) fn start(mounts: usize) -> Self {
+    pub fn start(mounts: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = Port::new();
         for name in ["mon", "osd", "mds", "run", "log"] {
@@ -65,17 +65,17 @@ impl Ceph {
     }
 
     /// Its settings, for programs that are to find it.
-    pub(crate) fn settings(&self) -> PathBuf {
+    pub fn settings(&self) -> PathBuf {
         self.path("conf")
     }
 
     /// Where it is mounted.
-    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
+    pub fn mounts(&self) -> Vec<PathBuf> {
         self.mounts.iter().map(|mount| mount.path.clone()).collect()
     }
 
     /// Mounts it once more.
-    pub(crate) fn mount(&mut self, name: &str, more: &[&str]) {
+    pub fn mount(&mut self, name: &str, more: &[&str]) {
         let path = self.path(name);
         std::fs::create_dir(&path).unwrap();
         let more: Vec<String> = more.iter().map(|flag| (*flag).to_owned()).collect();
@@ -84,20 +84,20 @@ impl Ceph {
     }
 
     /// Its client is killed, and what it had not said is lost.
-    pub(crate) fn kill_mount(&mut self, number: usize) {
+    pub fn kill_mount(&mut self, number: usize) {
         let mount = &mut self.mounts[number];
         mount.child.kill().unwrap();
         mount.child.wait().unwrap();
     }
 
     /// Its client ends, so that nobody waits for it.
-    pub(crate) fn unmount(&mut self, number: usize) {
+    pub fn unmount(&mut self, number: usize) {
         unmount(&self.mounts[number].path);
         self.mounts[number].child.wait().unwrap();
     }
 
     /// Mounts it where it was mounted, by another client.
-    pub(crate) fn mount_again(&mut self, number: usize) {
+    pub fn mount_again(&mut self, number: usize) {
         unmount(&self.mounts[number].path);
         // It may have ended by itself.
         let _ = self.mounts[number].child.kill();
