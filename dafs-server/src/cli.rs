@@ -43,6 +43,9 @@ pub enum Command {
         cluster: String,
         /// Number of the server, as the log of another tells it
         server: u32,
+        /// How etcd is reached.
+        #[command(flatten)]
+        store: StoreSettings,
     },
     /// Print a script with which a shell completes words of dafs-server
     #[command(
@@ -60,6 +63,35 @@ pub enum Command {
         /// The directory; existing pages are replaced
         directory: PathBuf,
     },
+}
+
+/// How etcd is reached, as of the settings of these names.
+#[derive(Args, Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the settings of these names say it")]
+pub struct StoreSettings {
+    #[arg(long, value_name = "FILE")]
+    pub etcd_ca_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub etcd_certificate_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub etcd_key_file: Option<PathBuf>,
+    #[arg(long, value_name = "NAME")]
+    pub etcd_user: Option<String>,
+    #[arg(long, value_name = "FILE")]
+    pub etcd_password_file: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Those of them that say how etcd is reached.
+    pub fn store(&self) -> StoreSettings {
+        StoreSettings {
+            etcd_ca_file: self.etcd_ca_file.clone(),
+            etcd_certificate_file: self.etcd_certificate_file.clone(),
+            etcd_key_file: self.etcd_key_file.clone(),
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: self.etcd_password_file.clone(),
+        }
+    }
 }
 
 /// Everything that can be set, by a flag or, under the flag's name without dashes in front, in the file.
@@ -98,10 +130,26 @@ pub struct Settings {
     #[allow(rustdoc::broken_intra_doc_links, reason = "[:PORT] is shown by --help as it is, and is no link")]
     /// Be one of several servers of the same file systems, which share what they must through etcd
     ///
-    /// etcd://HOST[:PORT],HOST.../NAME names the servers of etcd and the cluster. All servers of a cluster export the same directories, of
-    /// a file system that each of them mounts, under the same names. A client whose server is gone goes on at another one.
+    /// etcd://HOST[:PORT],HOST.../NAME names the servers of etcd and the cluster; etcds:// reaches them over TLS. All servers of a cluster
+    /// export the same directories, of a file system that each of them mounts, under the same names. A client whose server is gone goes on
+    /// at another one.
     #[arg(long, value_name = "ADDRESS", help_heading = CLUSTER)]
     pub cluster: Option<String>,
+    /// Certificates of the authorities that have signed those of etcd, in PEM; etcds:// needs them
+    #[arg(long, value_name = "FILE", help_heading = CLUSTER)]
+    pub etcd_ca_file: Option<PathBuf>,
+    /// This server's certificate for etcd, in PEM, with those between it and its authority
+    #[arg(long, value_name = "FILE", help_heading = CLUSTER)]
+    pub etcd_certificate_file: Option<PathBuf>,
+    /// The private key of that certificate, in PEM; nobody else may be able to read it
+    #[arg(long, value_name = "FILE", help_heading = CLUSTER)]
+    pub etcd_key_file: Option<PathBuf>,
+    /// User of etcd
+    #[arg(long, value_name = "NAME", help_heading = CLUSTER)]
+    pub etcd_user: Option<String>,
+    /// A file with that user's password, on one line; nobody else may be able to read it
+    #[arg(long, value_name = "FILE", help_heading = CLUSTER)]
+    pub etcd_password_file: Option<PathBuf>,
     /// Name of this server in the cluster, for people and the fence command [default: the host's name]
     #[arg(long, value_name = "NAME", help_heading = CLUSTER)]
     pub server_name: Option<String>,
@@ -300,6 +348,7 @@ impl Settings {
         join! {
             or: key_file state_file fence_file lock_file workers worker_cpus poll storage_engine storage_threads metrics log log_format
                 cluster server_name term_ms fence_command fence_detail
+                etcd_ca_file etcd_certificate_file etcd_key_file etcd_user etcd_password_file
                 sessions_max slots_max operations_max inline_max transfer_size_max buffers_size_max buffers_kept_max pipeline_depth
                 chunk_size lease_ms keep_alive_ms handshake_ms drain_ms identity_share descriptors_max mappings_max mapped_size_max
                 sparse_size_max unsent_size_max views_size_max handshakes_max log_lines_max handles_max views_max tokens_max

@@ -8,6 +8,7 @@ mod cpus;
 mod export;
 mod origin;
 mod size;
+mod store;
 #[cfg(test)]
 mod tests;
 mod workers;
@@ -33,6 +34,7 @@ pub use cpus::Cpus;
 pub use export::ExportTable;
 pub use origin::Origin;
 pub use size::Size;
+pub use store::store_of;
 pub use workers::Workers;
 
 /// Exports of one server at most.

@@ -87,7 +87,11 @@ fn instead(command: &Command) -> anyhow::Result<()> {
             let line = generate_key_line(name).map_err(anyhow::Error::msg)?;
             writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")
         }
-        Command::CutOff { cluster, server } => Ok(dafs_server::cut_off(cluster, *server)?),
+        Command::CutOff { cluster, server, store } => {
+            let server_uid = Environment::of_process(false)?.server.identity.uid;
+            let (address, access) = dafs_server::config::store_of(cluster, store, server_uid)?;
+            Ok(dafs_server::cut_off(&address, &access, *server)?)
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "dafs-server", &mut script);

@@ -100,6 +100,12 @@ pub(crate) const NEEDS: &[Need] = &[
         packages: &["etcd-server"],
     },
     Need {
+        name: "etcd-tls",
+        purpose: "servers that reach etcd over TLS, with certificates that the test makes",
+        probes: &[Probe::Program("etcd"), Probe::Program("openssl")],
+        packages: &["etcd-server", "openssl"],
+    },
+    Need {
         name: "links",
         purpose: "servers of a cluster that are each behind a link",
         probes: &[Probe::Root, Probe::Program("etcd"), Probe::Program("ip"), Probe::Link],

@@ -183,6 +183,7 @@ mod tests {
         let host = Arc::new(Noting { own: OwnHost::new(), has_ended, fails, ran: Mutex::default() });
         let config = ClusterConfig {
             address: "etcd://nowhere/test".parse().unwrap(),
+            access: Default::default(),
             term_ms: 2000,
             server_name: String::new(),
             addresses: Vec::new(),

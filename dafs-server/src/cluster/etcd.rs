@@ -1,16 +1,21 @@
 //! etcd, version 3, by its JSON gateway: HTTP and JSON need no compiler of protocol buffers and no asynchronous runtime, and a server asks
 //! seldom enough that their cost is small beside the store's own.
 
+use std::io::ErrorKind;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use dafs_proto::transport::util::lock;
 use serde_json::{Value, json};
 
 use super::coordination::{
     Change, Committed, Compare, Coordination, CoordinationError, Entry, LeaseId, Transaction,
 };
+use super::settings::ClusterAddress;
+use super::store_access::StoreAccess;
 
 /// etcd refuses larger requests, bytes; an answer is not longer either, but for reads of many keys.
 const ANSWER_SIZE_MAX: u64 = 64 << 20;
@@ -22,18 +27,48 @@ pub(crate) struct Etcd {
     members: Vec<String>,
     /// The one that answered last.
     current: AtomicUsize,
+    shows_certificate: bool,
+    /// A user, and the password.
+    user: Option<(String, String)>,
+    /// What proves who asks, until etcd forgets it.
+    token: Mutex<Option<String>>,
+}
+
+/// Why a member has not answered as asked.
+struct Fault {
+    error: CoordinationError,
+    /// It does not know who asks, or not any more.
+    is_of_token: bool,
+}
+
+impl From<CoordinationError> for Fault {
+    fn from(error: CoordinationError) -> Self {
+        Self { error, is_of_token: false }
+    }
 }
 
 impl Etcd {
-    /// Of these members, `host:port` each; none is asked yet. A call takes no longer than `time_max` at each.
-    pub(crate) fn new(members: &[String], time_max: Duration) -> Self {
+    /// Of the members of this address; none is asked yet. A call takes no longer than `time_max` at each. Fails where certificates cannot
+    /// be used.
+    pub(crate) fn new(
+        address: &ClusterAddress,
+        access: &StoreAccess,
+        time_max: Duration,
+    ) -> Result<Self, String> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(time_max))
             .http_status_as_error(false)
-            .max_idle_connections_per_host(16)
-            .build();
-        let members = members.iter().map(|member| format!("http://{member}")).collect();
-        Self { agent: config.into(), members, current: AtomicUsize::new(0) }
+            .max_idle_connections_per_host(16);
+        let config = match &access.tls {
+            Some(tls) => config.tls_config(tls.config()?),
+            None => config,
+        };
+        let scheme = if address.is_secure { "https" } else { "http" };
+        let members = address.members.iter().map(|member| format!("{scheme}://{member}")).collect();
+        let (current, token) = (AtomicUsize::new(0), Mutex::default());
+        let shows_certificate = access.tls.as_ref().is_some_and(|tls| tls.client.is_some());
+        let (agent, user) = (config.build().into(), access.user.clone());
+        Ok(Self { agent, members, current, shows_certificate, user, token })
     }
 
     fn call(&self, path: &str, body: &Value) -> Result<Value, CoordinationError> {
@@ -41,7 +76,7 @@ impl Etcd {
         let mut last = CoordinationError::Unreachable("no member is named".into());
         for step in 0..self.members.len() {
             let index = (begin + step) % self.members.len();
-            match self.call_member(&self.members[index], path, body) {
+            match self.call_as_user(&self.members[index], path, body) {
                 Err(error @ CoordinationError::Unreachable(_)) => last = error,
                 answer => {
                     self.current.store(index, Ordering::Relaxed);
@@ -52,23 +87,109 @@ impl Etcd {
         Err(last)
     }
 
-    fn call_member(&self, member: &str, path: &str, body: &Value) -> Result<Value, CoordinationError> {
+    /// A call that etcd did not carry out, since it does not know the token, is made once more with another.
+    fn call_as_user(&self, member: &str, path: &str, body: &Value) -> Result<Value, CoordinationError> {
+        let Some(user) = &self.user else {
+            return self.call_member(member, path, body, None).map_err(|fault| fault.error);
+        };
+        let known = lock(&self.token).clone();
+        if known.is_some() {
+            match self.call_member(member, path, body, known.as_deref()) {
+                Err(fault) if fault.is_of_token => {}
+                answer => return answer.map_err(|fault| fault.error),
+            }
+        }
+        let token = self.authenticate(member, user, known.as_ref())?;
+        self.call_member(member, path, body, Some(&token)).map_err(|fault| fault.error)
+    }
+
+    /// A token in place of this one, unless another thread has got one meanwhile.
+    fn authenticate(
+        &self,
+        member: &str,
+        (name, password): &(String, String),
+        known: Option<&String>,
+    ) -> Result<String, CoordinationError> {
+        let mut current = lock(&self.token);
+        if let Some(newer) = current.as_ref().filter(|newer| Some(*newer) != known) {
+            return Ok(newer.clone());
+        }
+        let body = json!({"name": name, "password": password});
+        let answer = self.call_member(member, "/v3/auth/authenticate", &body, None);
+        let answer = answer.map_err(|fault| match fault.error {
+            CoordinationError::Refused(words) => {
+                CoordinationError::Refused(format!("{words} (--etcd-user {name})"))
+            }
+            error => error,
+        })?;
+        let token = answer["token"].as_str().ok_or_else(|| {
+            CoordinationError::Refused("no token in its answer to a user's password".to_owned())
+        })?;
+        *current = Some(token.to_owned());
+        Ok(token.to_owned())
+    }
+
+    /// What may be wrong where etcd has closed a connection.
+    fn hint(&self, error: &ureq::Error, member: &str) -> &'static str {
+        let is_closed = match error {
+            ureq::Error::Io(error) => matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+            ),
+            _ => false,
+        };
+        // Whether its alert or the end of the connection is seen first is chance.
+        let is_refused = is_closed || error.to_string().contains("received fatal alert");
+        match (member.starts_with("https:"), self.shows_certificate) {
+            (false, _) if is_closed => "; if it speaks TLS, write etcds://",
+            (true, false) if is_refused => "; if it wants a certificate, give --etcd-certificate-file",
+            _ => "",
+        }
+    }
+
+    fn call_member(
+        &self,
+        member: &str,
+        path: &str,
+        body: &Value,
+        token: Option<&str>,
+    ) -> Result<Value, Fault> {
         let unreachable =
             |error: &dyn std::fmt::Display| CoordinationError::Unreachable(format!("{member}: {error}"));
-        let sent = self.agent.post(format!("{member}{path}")).send(body.to_string().as_bytes());
-        let mut answer = sent.map_err(|error| unreachable(&error))?;
+        let mut request = self.agent.post(format!("{member}{path}"));
+        if let Some(token) = token {
+            request = request.header("Authorization", token);
+        }
+        let sent = request.send(body.to_string().as_bytes());
+        let hint = |error: &ureq::Error| self.hint(error, member);
+        let mut answer = sent.map_err(|error| unreachable(&format!("{error}{}", hint(&error))))?;
         let status = answer.status().as_u16();
         let text = answer.body_mut().with_config().limit(ANSWER_SIZE_MAX).read_to_string();
         let text = text.map_err(|error| unreachable(&error))?;
-        let value: Value = serde_json::from_str(&text)
-            .map_err(|_| unreachable(&format!("an answer that is no JSON, HTTP status {status}")))?;
-        if status == 200 {
+        let value: Value = serde_json::from_str(&text).map_err(|_| {
+            // Such as where it wants TLS.
+            let said: String = text.chars().filter(|letter| !letter.is_control()).take(SAID_MAX).collect();
+            unreachable(&format!("an answer that is no JSON, HTTP status {status}: {said}"))
+        })?;
+        // A stream has its errors in answers that are well by themselves.
+        let inner = value["error"].as_object().map(|_| &value["error"]);
+        if status == 200 && inner.is_none() {
             return Ok(value);
         }
-        let words = value["error"].as_str().or(value["message"].as_str()).unwrap_or("no reason given");
-        Err(fault_of(value["code"].as_i64(), words, member))
+        let error = inner.unwrap_or(&value);
+        let words = error["error"].as_str().or(error["message"].as_str()).unwrap_or("no reason given");
+        let code = error["code"].as_i64().or(error["grpc_code"].as_i64());
+        let is_of_token = code == Some(UNAUTHENTICATED) || TOKEN_WORDS.iter().any(|it| words.contains(it));
+        Err(Fault { error: fault_of(code, words, member), is_of_token })
     }
 }
+
+/// What etcd says where it does not know who asks, under different codes.
+const TOKEN_WORDS: [&str; 3] = ["invalid auth token", "user name is empty", "revision of auth store is old"];
+/// The code of gRPC for that.
+const UNAUTHENTICATED: i64 = 16;
+/// Letters of an answer that is not understood, at most.
+const SAID_MAX: usize = 200;
 
 /// Codes of gRPC: those of a member that cannot serve now are as if it were not there.
 fn fault_of(code: Option<i64>, words: &str, member: &str) -> CoordinationError {
@@ -83,6 +204,9 @@ fn fault_of(code: Option<i64>, words: &str, member: &str) -> CoordinationError {
         // It has too many requests at the moment.
         Some(CANCELLED | DEADLINE_EXCEEDED | UNAVAILABLE | RESOURCE_EXHAUSTED) => {
             CoordinationError::Unreachable(format!("{member}: {words}"))
+        }
+        _ if words.contains("user name is empty") => {
+            CoordinationError::Refused(format!("{words}; it wants a user: --etcd-user"))
         }
         _ => CoordinationError::Refused(words.to_owned()),
     }

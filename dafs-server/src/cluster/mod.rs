@@ -27,6 +27,7 @@ mod queue;
 mod records;
 mod settings;
 mod storage;
+mod store_access;
 mod table;
 mod takeover;
 #[cfg(test)]
@@ -57,6 +58,8 @@ pub use self::memory::MemoryStore;
 use self::records::{Keys, ServerNumber, hex, session_of};
 pub use self::settings::{BUCKETS, ClusterAddress, ClusterConfig, TERM_MAX_MS, TERM_MIN_MS};
 pub(crate) use self::storage::ClusterStorage;
+pub use self::store_access::{StoreAccess, StoreTls};
+pub(crate) use self::store_access::{check_authorities, check_client, key_in};
 use crate::metrics::ClusterState;
 use crate::storage::FileName;
 
@@ -73,13 +76,12 @@ pub struct Cluster {
 impl Cluster {
     /// Joins a cluster with these exports. Others hear of this server by [`Cluster::announce`]. Blocks.
     pub(crate) fn join(config: &ClusterConfig, exports: Vec<SharedExport>) -> Result<Self, ClusterError> {
-        let members = &config.address.members;
         let keys = Keys::of(&config.address.name);
         let host = Arc::new(OwnHost::new());
         // Nobody waits for this server yet.
-        let patient = etcd::Etcd::new(members, JOIN_TIME_MAX);
+        let patient = store(&config.address, &config.access, JOIN_TIME_MAX)?;
         let entered = member::enter((&patient, &*host), &keys, config, &exports)?;
-        let store = Arc::new(etcd::Etcd::new(members, config.call_time_max()));
+        let store = Arc::new(store(&config.address, &config.access, config.call_time_max())?);
         Ok(Self::entered((store, host), entered, config, exports))
     }
 
@@ -326,11 +328,20 @@ impl Cluster {
     }
 }
 
-/// Tells a cluster, such as `etcd://host/name`, that the server of this number can write no more, so that others take over from it. Blocks.
-pub fn cut_off(cluster: &str, server: u32) -> Result<(), ClusterError> {
-    let unfit = |problem: String| ClusterError::Unfit { cluster: cluster.to_owned(), problem };
-    let address: ClusterAddress = cluster.parse().map_err(|problem: &str| unfit(problem.to_owned()))?;
-    let store = etcd::Etcd::new(&address.members, Duration::from_secs(5));
+/// The store, of which each call takes no longer than this.
+fn store(
+    address: &ClusterAddress,
+    access: &StoreAccess,
+    time_max: Duration,
+) -> Result<etcd::Etcd, ClusterError> {
+    etcd::Etcd::new(address, access, time_max)
+        .map_err(|problem| ClusterError::Unfit { cluster: address.to_string(), problem })
+}
+
+/// Tells a cluster that the server of this number can write no more, so that others take over from it. Blocks.
+pub fn cut_off(address: &ClusterAddress, access: &StoreAccess, server: u32) -> Result<(), ClusterError> {
+    let unfit = |problem: String| ClusterError::Unfit { cluster: address.to_string(), problem };
+    let store = store(address, access, JOIN_TIME_MAX)?;
     let keys = Keys::of(&address.name);
     let (member, key) = (keys.member(server), keys.cut_off(server));
     let told = store.commit(&Transaction {
@@ -346,6 +357,6 @@ pub fn cut_off(cluster: &str, server: u32) -> Result<(), ClusterError> {
         Ok(_) => {
             Err(unfit(format!("server {server} is not one whose term is over and that was not taken over")))
         }
-        Err(error) => Err(ClusterError::Store { cluster: cluster.to_owned(), error: error.to_string() }),
+        Err(error) => Err(ClusterError::Store { cluster: address.to_string(), error: error.to_string() }),
     }
 }

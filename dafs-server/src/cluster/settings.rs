@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::store_access::StoreAccess;
+
 /// Bounds of a term, milliseconds: stores end leases by the second.
 pub const TERM_MIN_MS: u32 = 2_000;
 /// See [`TERM_MIN_MS`].
@@ -17,9 +19,11 @@ const MEMBERS_MAX: usize = 16;
 const NAME_SIZE_MAX: usize = 64;
 const DEFAULT_PORT: u16 = 2379;
 
-/// `etcd://host[:port],…/name`: the coordination store, and the cluster's name in it.
+/// `etcd://host[:port],…/name`: the coordination store, and the cluster's name in it. `etcds`: the store over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterAddress {
+    /// Over TLS.
+    pub is_secure: bool,
     /// `host:port` of each member of the store.
     pub members: Vec<String>,
     /// The cluster.
@@ -30,7 +34,11 @@ impl FromStr for ClusterAddress {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let rest = text.strip_prefix("etcd://").ok_or("it does not begin with etcd://")?;
+        let (is_secure, rest) = match (text.strip_prefix("etcds://"), text.strip_prefix("etcd://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return Err("it does not begin with etcd:// or etcds://"),
+        };
         let (members, name) = rest.split_once('/').ok_or("it has no name of a cluster after the servers")?;
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if name.is_empty() || name.len() > NAME_SIZE_MAX || !name.bytes().all(is_name) {
@@ -43,7 +51,7 @@ impl FromStr for ClusterAddress {
         if members.len() > MEMBERS_MAX {
             return Err("it names more than 16 servers of the store");
         }
-        Ok(Self { members, name: name.to_owned() })
+        Ok(Self { is_secure, members, name: name.to_owned() })
     }
 }
 
@@ -65,7 +73,8 @@ fn with_port(member: &str) -> Option<String> {
 
 impl std::fmt::Display for ClusterAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "etcd://{}/{}", self.members.join(","), self.name)
+        let scheme = if self.is_secure { "etcds" } else { "etcd" };
+        write!(f, "{scheme}://{}/{}", self.members.join(","), self.name)
     }
 }
 
@@ -74,6 +83,8 @@ impl std::fmt::Display for ClusterAddress {
 pub struct ClusterConfig {
     /// The store, and which cluster.
     pub address: ClusterAddress,
+    /// What the store is shown, and has to show.
+    pub access: StoreAccess,
     /// A server that has not been heard of for this long may be replaced, milliseconds.
     pub term_ms: u32,
     /// This server, for people and for the fence command.
@@ -110,6 +121,7 @@ mod tests {
         let read = |text: &str| text.parse::<ClusterAddress>().map(|address| address.to_string());
         for (text, whole) in [
             ("etcd://a/main", "etcd://a:2379/main"),
+            ("etcds://a/main", "etcds://a:2379/main"),
             ("etcd://a,b:7,[::1],[::1]:9/x.y-z_1", "etcd://a:2379,b:7,[::1]:2379,[::1]:9/x.y-z_1"),
         ] {
             assert_eq!(read(text).as_deref(), Ok(whole));

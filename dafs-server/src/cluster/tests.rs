@@ -73,6 +73,7 @@ pub(super) fn memory_store() -> MemoryStore {
 pub(super) fn config() -> ClusterConfig {
     ClusterConfig {
         address: "etcd://nowhere/test".parse().unwrap(),
+        access: StoreAccess::default(),
         term_ms: 2000,
         server_name: "server".into(),
         addresses: Vec::new(),

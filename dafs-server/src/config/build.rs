@@ -10,6 +10,7 @@ use dafs_proto::transport::{Address, WaitPolicy};
 
 use super::cpus;
 use super::export::{check, parse_flag};
+use super::store::store_of;
 use super::workers::worker_count;
 use super::{Config, ConfigError, EXPORTS_MAX, Environment, ExportConfig, Listen, Origin, Size};
 use crate::access::{AccessConfig, Keyring};
@@ -62,7 +63,11 @@ impl Settings {
 /// Bytes of a server's name, and of what its fence command is told, at most.
 const CLUSTER_TEXT_SIZE_MAX: usize = 1024;
 
-fn cluster(settings: &Settings, config: &Config) -> Result<Option<ClusterConfig>, ConfigError> {
+fn cluster(
+    settings: &Settings,
+    config: &Config,
+    server_uid: u32,
+) -> Result<Option<ClusterConfig>, ConfigError> {
     let Some(text) = &settings.cluster else {
         let alone = [
             ("--server-name", settings.server_name.is_some()),
@@ -70,6 +75,11 @@ fn cluster(settings: &Settings, config: &Config) -> Result<Option<ClusterConfig>
             ("--term-ms", settings.term_ms.is_some()),
             ("--fence-command", settings.fence_command.is_some()),
             ("--fence-detail", settings.fence_detail.is_some()),
+            ("--etcd-ca-file", settings.etcd_ca_file.is_some()),
+            ("--etcd-certificate-file", settings.etcd_certificate_file.is_some()),
+            ("--etcd-key-file", settings.etcd_key_file.is_some()),
+            ("--etcd-user", settings.etcd_user.is_some()),
+            ("--etcd-password-file", settings.etcd_password_file.is_some()),
         ];
         return match alone.iter().find(|(_, is_set)| *is_set) {
             Some((flag, _)) => Err(ConfigError::new(
@@ -80,8 +90,7 @@ fn cluster(settings: &Settings, config: &Config) -> Result<Option<ClusterConfig>
             None => Ok(None),
         };
     };
-    let example = "write it like etcd://host1,host2,host3/name";
-    let address = text.parse().map_err(|problem| ConfigError::new("--cluster", problem, example))?;
+    let (address, access) = store_of(text, &settings.store(), server_uid)?;
     if config.state_file.is_some() {
         let problem = "a server of a cluster keeps its state in the cluster's store";
         return Err(ConfigError::new("--state-file", problem, "leave it out"));
@@ -136,6 +145,7 @@ fn cluster(settings: &Settings, config: &Config) -> Result<Option<ClusterConfig>
     let lease_ms = config.lease_ms;
     Ok(Some(ClusterConfig {
         address,
+        access,
         term_ms,
         server_name,
         addresses,
@@ -211,7 +221,7 @@ impl Config {
         config.coalesce_replies = !settings.no_coalescing;
         config.direct_io = settings.direct_io;
         config.calibrate = !settings.no_calibrate;
-        config.cluster = cluster(&settings, &config)?;
+        config.cluster = cluster(&settings, &config, environment.server.identity.uid)?;
         Ok(config)
     }
 

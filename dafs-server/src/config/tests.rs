@@ -122,8 +122,10 @@ fn server_of_a_cluster_has_a_term_of_whole_seconds() {
     ] {
         with(refused).unwrap_err();
     }
-    let alone = fixture.config(&["--export", "data=DATA", "--fence-command", "true"]).unwrap_err();
-    assert!(alone.contains("it is for servers of a cluster"), "{alone}");
+    for flag in ["--fence-command", "--etcd-user"] {
+        let alone = fixture.config(&["--export", "data=DATA", flag, "true"]).unwrap_err();
+        assert!(alone.contains("it is for servers of a cluster"), "{alone}");
+    }
     fixture.config(&["--export", "data=DATA", "--cluster", "etcd://store"]).unwrap_err();
 }
 

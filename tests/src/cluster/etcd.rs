@@ -18,6 +18,8 @@ pub struct Etcd {
 struct Member {
     child: Child,
     port: Port,
+    /// Where it says how it is, in the clear.
+    health: Option<Port>,
     arguments: Vec<String>,
     log: PathBuf,
 }
@@ -25,6 +27,12 @@ struct Member {
 impl Etcd {
     /// With so many members.
     pub fn start(count: usize) -> Self {
+        Self::start_with(count, &[], false)
+    }
+
+    /// The same with these flags besides; clients come over TLS.
+    pub fn start_with(count: usize, more: &[&str], is_secure: bool) -> Self {
+        let scheme = if is_secure { "https" } else { "http" };
         let directory = tempfile::tempdir().unwrap();
         let ports: Vec<(Port, Port)> = (0..count).map(|_| (Port::new(), Port::new())).collect();
         let all: Vec<String> = ports
@@ -36,16 +44,21 @@ impl Etcd {
             let (client, peer) = (port.address(), peers.address());
             let data = directory.path().join(format!("m{number}"));
             let arguments = format!(
-                "--name m{number} --data-dir {} --listen-client-urls http://0.0.0.0:{} --advertise-client-urls http://{client} \
+                "--name m{number} --data-dir {} --listen-client-urls {scheme}://0.0.0.0:{} --advertise-client-urls {scheme}://{client} \
                  --listen-peer-urls http://{peer} --initial-advertise-peer-urls http://{peer} --initial-cluster {}",
                 data.display(),
                 client.port(),
                 all.join(",")
             );
-            let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+            let mut arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+            arguments.extend(more.iter().map(|flag| (*flag).to_owned()));
+            let health = is_secure.then(Port::new);
+            if let Some(health) = &health {
+                arguments.push(format!("--listen-metrics-urls=http://{}", health.address()));
+            }
             let log = directory.path().join(format!("m{number}.log"));
             let child = launch(&arguments, &log);
-            Member { child, port, arguments, log }
+            Member { child, port, health, arguments, log }
         };
         let members = ports.into_iter().enumerate().map(start).collect();
         let etcd = Self { members, _directory: directory };
@@ -126,19 +139,43 @@ impl Etcd {
 
     fn await_answer(&self, number: usize) {
         // It has a leader.
-        while !self.call(number, "/health", "").is_ok_and(|said| said.contains("\"true\"")) {
+        let member = &self.members[number];
+        let port = member.health.as_ref().unwrap_or(&member.port);
+        while !call(port, "/health", "").is_ok_and(|said| said.contains("\"true\"")) {
             std::thread::yield_now();
         }
     }
 
-    fn call(&self, number: usize, path: &str, body: &str) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(self.members[number].port.address())?;
-        let method = if body.is_empty() { "GET" } else { "POST" };
-        write!(stream, "{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+    /// Has a user `dafs` who may change what is of the cluster `test`, and asks for one from then on.
+    pub fn want_user(&self, password: &str) {
+        let range = r#""key":"L2RhZnMvdGVzdC8=","range_end":"L2RhZnMvdGVzdDA=""#;
+        for (path, body) in [
+            ("user/add", r#"{"name":"root","password":"root"}"#.to_owned()),
+            ("role/add", r#"{"name":"root"}"#.to_owned()),
+            ("user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
+            ("user/add", format!(r#"{{"name":"dafs","password":"{password}"}}"#)),
+            ("role/add", r#"{"name":"dafs"}"#.to_owned()),
+            ("role/grant", format!(r#"{{"name":"dafs","perm":{{"permType":"READWRITE",{range}}}}}"#)),
+            ("user/grant", r#"{"user":"dafs","role":"dafs"}"#.to_owned()),
+            ("enable", "{}".to_owned()),
+        ] {
+            let said = self.call(0, &format!("/v3/auth/{path}"), &body).unwrap();
+            assert!(said.contains("200 OK"), "{path}: {said}");
+        }
     }
+
+    fn call(&self, number: usize, path: &str, body: &str) -> std::io::Result<String> {
+        call(&self.members[number].port, path, body)
+    }
+}
+
+fn call(port: &Port, path: &str, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(port.address())?;
+    let method = if body.is_empty() { "GET" } else { "POST" };
+    write!(stream, "{method} {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 fn launch(arguments: &[String], log: &std::path::Path) -> Child {

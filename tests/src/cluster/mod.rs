@@ -147,6 +147,10 @@ pub struct Cluster {
     pub servers: Vec<Server>,
     /// Their store.
     pub etcd: Etcd,
+    /// How servers find it, and who they are there.
+    pub scheme: &'static str,
+    /// See [`Self::scheme`].
+    pub access: Vec<String>,
     /// Of what they say, and of their export where nothing is mounted.
     pub directory: tempfile::TempDir,
     mounts: Vec<PathBuf>,
@@ -215,7 +219,8 @@ impl Cluster {
         cluster
     }
 
-    fn serve(&mut self, count: usize, more: &[&str]) {
+    /// Starts so many servers, with these flags besides.
+    pub fn serve(&mut self, count: usize, more: &[&str]) {
         for number in 0..count {
             self.servers.push(Server::start(self.place(number, more)));
         }
@@ -232,12 +237,34 @@ impl Cluster {
         }
     }
 
+    /// None yet; servers find this etcd by addresses of this scheme, and with these flags.
+    pub fn with_etcd(etcd: Etcd, scheme: &'static str, access: Vec<String>) -> Self {
+        let mut cluster = Self::of_etcd(mounts(), etcd);
+        (cluster.scheme, cluster.access) = (scheme, access);
+        cluster
+    }
+
     fn of(mounts: Vec<PathBuf>, members: usize) -> Self {
-        let etcd = Etcd::start(members);
+        Self::of_etcd(mounts, Etcd::start(members))
+    }
+
+    fn of_etcd(mounts: Vec<PathBuf>, etcd: Etcd) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let made = mounts.first().map(|mount| tempfile::tempdir_in(mount).unwrap());
         let (servers, hosts) = (Vec::new(), Vec::new());
-        let cluster = Self { servers, etcd, directory, mounts, made, ceph: None, hosts, has_keys: true };
+        let (scheme, access) = ("etcd", Vec::new());
+        let cluster = Self {
+            servers,
+            etcd,
+            scheme,
+            access,
+            directory,
+            mounts,
+            made,
+            ceph: None,
+            hosts,
+            has_keys: true,
+        };
         std::fs::create_dir(cluster.data()).unwrap();
         cluster
     }
@@ -248,7 +275,7 @@ impl Cluster {
             "--export".to_owned(),
             format!("data={}", self.data_of(number).display()),
             "--cluster".to_owned(),
-            format!("etcd://{}/test", self.etcd_of(number)),
+            format!("{}://{}/test", self.scheme, self.etcd_of(number)),
             "--server-name".to_owned(),
             format!("server-{number}"),
             "--term-ms".to_owned(),
@@ -257,6 +284,7 @@ impl Cluster {
         if self.has_keys {
             flags.extend(["--key-file".to_owned(), key_file(self.directory.path()).display().to_string()]);
         }
+        flags.extend(self.access.iter().cloned());
         flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         flags
     }

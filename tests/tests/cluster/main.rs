@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod deny;
+mod store;
 mod work;
 
 use std::sync::Arc;

@@ -305,6 +305,7 @@ fn settings(plan: &ClusterPlan, path: &Path, port: u32) -> Config {
     };
     let cluster = ClusterConfig {
         address: "etcd://simulated/test".parse().expect("an address"),
+        access: Default::default(),
         term_ms: plan.term_ms,
         server_name: format!("server {port}"),
         addresses: Vec::new(),
