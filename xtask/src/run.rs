@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -30,8 +29,8 @@ const SUITE_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 /// Bound on asking a test program for its list.
 const LIST_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Suites that run beside the others, one after the other: they take a processor and no notice of time that passes.
-const BESIDE: [&str; 2] = ["simulation", "independent"];
+/// Suites that come last, when the guest has ended: their programs look for work without sleeping, and take five times as long beside it.
+const LAST: [&str; 2] = ["bench/cli", "bench/mpi"];
 
 /// Rows that are neither test targets nor in [`CHECKS`].
 const BUILD: &str = "build";
@@ -63,7 +62,7 @@ struct Runner<'a> {
     args: &'a TestArgs,
     workspace: &'a Workspace,
     log_directory: PathBuf,
-    places: Arc<Places>,
+    places: Places,
     supplier: Supplier,
     report: Report,
     /// The features of every call of cargo on the whole workspace, once chosen; see [`Runner::features`].
@@ -85,7 +84,7 @@ impl<'a> Runner<'a> {
             args,
             workspace,
             log_directory,
-            places: Arc::new(Places::new()),
+            places: Places::new(),
             supplier,
             report: Report::default(),
             features: None,
@@ -122,56 +121,24 @@ impl<'a> Runner<'a> {
 
     /// The suites that have tests for the guest come first, so that it can run beside the others: it is slow, and has a machine of its own.
     fn run_suites(&mut self, suites: &[&Suite], programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
-        let is_beside = |suite: &&&Suite| BESIDE.contains(&suite.name.as_str());
-        let (beside, suites): (Vec<&Suite>, Vec<&Suite>) = suites.iter().partition(is_beside);
         let mut first = Vec::new();
         let mut rest = Vec::new();
         for suite in suites {
-            if self.has_tests_for_guest(suite, programs)? { first.push(suite) } else { rest.push(suite) }
+            if self.has_tests_for_guest(suite, programs)? { first.push(*suite) } else { rest.push(*suite) }
         }
+        rest.sort_by_key(|suite| LAST.contains(&suite.name.as_str()));
         self.run_in_order(&first, programs)?;
-        let mut other = self.another();
-        std::thread::scope(|scope| {
-            let beside = scope.spawn(|| other.run_in_order(&beside, programs));
-            self.run_rest(&rest, programs)?;
-            beside.join().unwrap_or_else(|_| bail!("the thread of the suites beside panicked"))
-        })?;
-        self.report.rows.append(&mut other.report.rows);
-        if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
-            self.run_doctests()?;
-        }
-        Ok(())
-    }
-
-    /// Another runner of the same, with a report of its own.
-    fn another(&self) -> Self {
-        Self {
-            args: self.args,
-            workspace: self.workspace,
-            log_directory: self.log_directory.clone(),
-            places: Arc::clone(&self.places),
-            supplier: Supplier::new(!self.args.no_install, &self.log_directory),
-            report: Report::default(),
-            features: self.features.clone(),
-            verbs_obstacle: self.verbs_obstacle.clone(),
-            guest_jobs: Vec::new(),
-            start: self.start,
-        }
-    }
-
-    /// Runs what the guest has to run, and suites beside it.
-    fn run_rest(&mut self, rest: &[&Suite], programs: &BTreeMap<TargetId, PathBuf>) -> Result<()> {
         let jobs = std::mem::take(&mut self.guest_jobs);
         if self.prepare_guest(&jobs)? {
             let (root, directory, start) = (&self.workspace.root, self.log_directory.clone(), self.start);
             std::thread::scope(|scope| {
                 let guest = scope.spawn(|| run_guest(root, &jobs, &directory, start));
-                self.run_in_order(rest, programs)?;
+                self.run_in_order(&rest, programs)?;
                 let ran = guest.join().unwrap_or_else(|_| bail!("the thread of the guest panicked"))?;
                 self.finish_guest(&jobs, &ran)
             })?;
         } else {
-            self.run_in_order(rest, programs)?;
+            self.run_in_order(&rest, programs)?;
         }
         // Tests that name no provider may need the device too.
         let late = std::mem::take(&mut self.guest_jobs);
@@ -181,6 +148,9 @@ impl<'a> Runner<'a> {
         }
         if jobs.is_empty() && late.is_empty() {
             self.explain_no_guest();
+        }
+        if is_selected(self.args, DOCTESTS) && self.wants_column(0) {
+            self.run_doctests()?;
         }
         Ok(())
     }
