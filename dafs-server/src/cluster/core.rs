@@ -38,6 +38,8 @@ pub(super) struct FenceState {
     pub(super) apply: OnceLock<Apply>,
     /// The revision of each export's list that was put into effect last.
     pub(super) applied: Mutex<HashMap<String, u64>>,
+    /// The same, of those of which the others were told, or are about to be.
+    pub(super) told: Mutex<HashMap<String, u64>>,
 }
 
 /// A directory that the servers of the cluster export.

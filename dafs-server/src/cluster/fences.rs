@@ -8,7 +8,7 @@ use dafs_proto::transport::util::lock;
 use dafs_proto::wire::{FenceList, Status, encode_message_pack};
 
 use super::coordination::{Change, Compare, CoordinationError, Entry, Transaction};
-use super::core::Core;
+use super::core::{Core, SharedExport};
 
 /// Between two looks whether all servers have a list.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -20,6 +20,11 @@ fn list_of(entry: Option<&Entry>) -> Option<FenceList> {
         None => Some(FenceList::default()),
         Some(entry) => rmp_serde::from_slice(&entry.value).ok(),
     }
+}
+
+/// Up to which revision a server has put a list into effect, as it says.
+fn applied_in(entry: &Entry) -> Option<u64> {
+    std::str::from_utf8(&entry.value).ok()?.parse().ok()
 }
 
 impl Core {
@@ -65,9 +70,7 @@ impl Core {
             let applied = |server| {
                 let key = self.keys.fence_applied(server, export);
                 let entry = entries.iter().find(|entry| entry.key == key);
-                let applied =
-                    entry.and_then(|entry| std::str::from_utf8(&entry.value).ok()?.parse::<u64>().ok());
-                applied.is_some_and(|applied| applied >= revision)
+                entry.and_then(applied_in).is_some_and(|applied| applied >= revision)
             };
             if self.keys.members_in(&entries).all(applied) {
                 return Ok(Status::OK);
@@ -93,19 +96,69 @@ impl Core {
                 let mut applied = lock(&self.fences.applied);
                 applied.insert(export.name.clone(), entry.revision) != Some(entry.revision)
             };
-            let Some(list) = list_of(Some(entry)).filter(|_| is_new) else {
-                if is_new {
-                    tracing::error!(
-                        export = export.name,
-                        "the fence list in the coordination store cannot be read"
-                    );
-                }
+            if !is_new {
+                self.tell_fence_again(export, entry.revision, entries);
+                continue;
+            }
+            let Some(list) = list_of(Some(entry)) else {
+                tracing::error!(
+                    export = export.name,
+                    "the fence list in the coordination store cannot be read"
+                );
                 continue;
             };
-            let (core, revision) = (Arc::clone(self), entry.revision);
-            let key = self.keys.fence_applied(self.number, &export.name);
-            let told = move |()| core.later(Change::Put(key, revision.to_string().into_bytes(), None));
+            let (core, revision, name) = (Arc::clone(self), entry.revision, export.name.clone());
+            let told = move |()| core.tell_fence(name, revision);
             apply(&export.name, list, Box::new(told));
+        }
+    }
+
+    /// A list is in effect.
+    fn tell_fence(&self, export: String, revision: u64) {
+        let key = self.keys.fence_applied(self.number, &export);
+        lock(&self.fences.told).insert(export, revision);
+        self.later(Change::Put(key, revision.to_string().into_bytes(), None));
+    }
+
+    /// What the store was told late, of a list before, may have replaced what it was told of this one.
+    fn tell_fence_again(&self, export: &SharedExport, revision: u64, entries: &[Entry]) {
+        let key = self.keys.fence_applied(self.number, &export.name);
+        let shown = entries.iter().find(|entry| entry.key == key).and_then(applied_in);
+        let is_told = lock(&self.fences.told).get(&export.name) == Some(&revision);
+        if is_told && shown.is_none_or(|shown| shown < revision) {
+            self.tell_fence(export.name.clone(), revision);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::super::tests::{Tree, memory_store, server};
+    use super::*;
+    use crate::cluster::coordination::Coordination;
+
+    // [CLUS-8] What the store does later than a server waits for it.
+    #[test]
+    fn list_in_effect_is_told_again_where_a_late_word_hides_that() {
+        let (tree, store) = (Tree::new(), memory_store());
+        let cluster = server(&store, &tree);
+        cluster.on_fence(Box::new(|_, _, told| told(())));
+        let core = &cluster.core;
+        let key = core.keys.fence_applied(core.number, "data");
+        let said = || store.read(&key).unwrap().0.first().and_then(applied_in).unwrap();
+        let replace = |client| {
+            let list = FenceList::of_clients(&[[client; 16]]);
+            assert_eq!(core.replace_fence("data", &list, None), Ok(Status::OK));
+            said()
+        };
+        let (early, late) = (replace(1), replace(2));
+        assert!(early < late);
+        let changes = vec![Change::Put(key.clone(), early.to_string().into_bytes(), None)];
+        store.commit(&Transaction { changes, ..Transaction::default() }).unwrap();
+        while said() < late {
+            std::thread::yield_now();
         }
     }
 }
