@@ -426,7 +426,7 @@ impl Session {
     pub fn flush(&self) {
         let shared = &self.owner.shared;
         let mut core = shared.lock();
-        shared.collect_closes(&mut core);
+        core.collect_closes();
         shared.push(&mut core, false);
         let outcome = core.flush();
         shared.check(&mut core, outcome);

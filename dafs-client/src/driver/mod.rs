@@ -230,7 +230,7 @@ impl SharedSession {
 
     /// As [`SharedSession::submit_under`], without sending.
     pub(crate) fn submit_locked(&self, core: &mut Driven, mut op: Op) -> usize {
-        self.collect_closes(core);
+        core.collect_closes();
         if let Some(timeout) = self.config.operation_timeout {
             op.deadline = Some(self.clock.now().after(timeout));
             op.timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
@@ -273,17 +273,11 @@ impl SharedSession {
         }
         match self.core.try_lock() {
             Ok(mut core) => {
-                self.collect_closes(&mut core);
+                core.collect_closes();
                 self.push(&mut core, !is_awaited);
             }
             // Whoever sleeps with it looks.
             Err(_) => self.calls.holder.raise(),
-        }
-    }
-
-    pub(crate) fn collect_closes(&self, core: &mut Driven) {
-        for closing in self.closings.take() {
-            core.close(closing);
         }
     }
 
@@ -369,7 +363,7 @@ impl SharedSession {
 
     /// Receives and sends, without waiting.
     pub(crate) fn move_along<'a>(&'a self, mut core: Guard<'a>) -> Guard<'a> {
-        self.collect_closes(&mut core);
+        core.collect_closes();
         let outcome = core.receive().and_then(|received| {
             if received {
                 self.tell(&core);

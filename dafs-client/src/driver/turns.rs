@@ -70,7 +70,7 @@ impl SharedSession {
         if core.disarm(watch, self.home.is_here()) {
             return Ok(false);
         }
-        self.collect_closes(&mut core);
+        core.collect_closes();
         let outcome = core.send_some().and_then(|()| core.flush());
         self.check(&mut core, outcome);
         if core.ended.has_news(watch.keeps) || (core.is_broken() && !core.leader) {

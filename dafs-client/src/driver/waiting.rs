@@ -26,7 +26,7 @@ impl SharedSession {
                 continue;
             }
             if self.closings.any() {
-                self.collect_closes(&mut core);
+                core.collect_closes();
             }
             let outcome = core.receive().and_then(|received| {
                 if received {

@@ -523,6 +523,15 @@ impl Core {
         if let Some(closing) = op.unclaimed() {
             self.close(closing);
         }
+        // A node of its reply went with it.
+        self.collect_closes();
+    }
+
+    /// Gives back what was dropped.
+    pub(crate) fn collect_closes(&mut self) {
+        for closing in self.closings.take() {
+            self.close(closing);
+        }
     }
 
     /// Takes a finished operation out, for its caller.
