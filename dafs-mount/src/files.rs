@@ -23,6 +23,8 @@ pub(crate) struct OpenFile {
     pub(crate) writes: bool,
     /// The kernel reads and writes it itself.
     pub(crate) is_local: bool,
+    /// The kernel caches nothing of it, and then asks for no `fsync` where a write is to be durable when it returns.
+    pub(crate) is_direct: bool,
     /// It was made without a name.
     pub(crate) is_unnamed: bool,
     /// Owners who have locked something through it. Whoever locked must give back through the same open file: it takes its locks again
@@ -32,6 +34,14 @@ pub(crate) struct OpenFile {
     pub(crate) held: RefCell<Held>,
     /// The file opened for writing as well, for whoever locks exclusively through a descriptor that only reads.
     pub(crate) writable: RefCell<Option<Rc<File>>>,
+}
+
+impl OpenFile {
+    /// A write of the kernel with these flags is to be durable when it returns, and the kernel does not ask for that apart: whether of the data alone.
+    pub(crate) fn lasts(&self, flags: u32) -> Option<bool> {
+        let has = |flag: i32| flags & flag.cast_unsigned() == flag.cast_unsigned();
+        (self.is_direct && has(libc::O_DSYNC)).then(|| !has(libc::O_SYNC))
+    }
 }
 
 /// An open directory, and the entries that were fetched and not yet asked for.

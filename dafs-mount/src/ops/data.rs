@@ -28,6 +28,9 @@ impl Volume {
             }
             Request::Write { file, offset, size, flags } if !self.appends(flags) => {
                 let Some(open) = self.usable_file(file) else { return false };
+                if open.lasts(flags).is_some() {
+                    return false;
+                }
                 let Some(data) = data.take() else { return false };
                 Ok(self.begin_write(unique, open, (offset, size), data))
             }
@@ -117,20 +120,38 @@ impl Volume {
             Ok(open) => open,
             Err(error) => return self.device.fail(unique, error),
         };
-        if !self.appends(flags) {
-            return self.wait_for(self.begin_write(unique, open, (offset, size), data)).await;
+        let (count, data) = match self.appends(flags) {
+            true => (self.append(&open, size, &data).await, data),
+            false => {
+                let Transfer { pending, rest, .. } =
+                    self.begin_write(unique, Rc::clone(&open), (offset, size), data);
+                let Transferred { buffer, result } = pending.await;
+                if let Ok(count) = result {
+                    open.held.borrow_mut().keep(&self.copies, offset, &buffer[..count]);
+                }
+                (result.map_err(data_error), joined(buffer, rest))
+            }
+        };
+        let done = match (count, open.lasts(flags)) {
+            (Ok(count), Some(data_only)) => {
+                self.make_durable(std::slice::from_ref(&open), data_only).await.map(|()| count)
+            }
+            (count, _) => count,
+        };
+        match done {
+            Ok(count) => self.device.reply(unique, 0, &written(count)),
+            Err(error) => self.device.fail(unique, error),
         }
+        self.give_back(data);
+    }
+
+    /// Writes at the end of the file, wherever that is: the kernel's word for it is a guess.
+    async fn append(&self, open: &OpenFile, size: u32, data: &RegisteredBuf) -> Answer<usize> {
         self.nodes.borrow_mut().changed_here(open.node);
         let len = (size as usize).min(DATA_SIZE_MAX);
-        // At the end of the file, wherever that is: the kernel's word for it is a guess.
-        match open.file.submit_append(data[..len].to_vec()).await {
-            Ok(at) => {
-                open.held.borrow_mut().keep(&self.copies, at, &data[..len]);
-                self.device.reply(unique, 0, &written(len));
-                self.give_back(data);
-            }
-            Err(error) => self.device.fail(unique, data_error(error)),
-        }
+        let at = open.file.submit_append(data[..len].to_vec()).await.map_err(data_error)?;
+        open.held.borrow_mut().keep(&self.copies, at, &data[..len]);
+        Ok(len)
     }
 
     /// A write goes to the end of the file.

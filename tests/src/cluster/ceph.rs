@@ -1,8 +1,10 @@
 //! A Ceph of one node, with a file system that is mounted several times, as on several hosts.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::links::Host;
 use crate::port::Port;
 
 /// Bytes that its disk may have; the file is sparse.
@@ -13,38 +15,55 @@ pub struct Ceph {
     mounts: Vec<Mount>,
     daemons: Vec<Child>,
     directory: tempfile::TempDir,
-    _port: Port,
+    port: Port,
+    /// Its daemons are reached at this end of its link, which is never cut.
+    link: Option<Host>,
 }
 
 /// A client of its own.
 struct Mount {
     child: Child,
     path: PathBuf,
+    place: Place,
+}
+
+/// How and where something is mounted.
+#[derive(Clone)]
+struct Place {
     more: Vec<String>,
+    /// If that is not this one.
+    host: Option<Host>,
 }
 
 impl Ceph {
-    /// With so many mounts, which cache no pages.
-    pub fn start(mounts: usize) -> Self {
+    /// With a mount on each of these hosts, which caches no pages; `None`: on this host. Other hosts reach the daemons at a link.
+    pub fn start(hosts: &[Option<Host>], link: Option<Host>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = Port::new();
         for name in ["mon", "osd", "mds", "run", "log"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
         let cluster = uuid();
-        std::fs::write(directory.path().join("conf"), settings(directory.path(), &port, &cluster)).unwrap();
-        let mut ceph = Self { mounts: Vec::new(), daemons: Vec::new(), directory, _port: port };
+        let mut ceph = Self { mounts: Vec::new(), daemons: Vec::new(), directory, port, link };
+        let settings = settings(ceph.directory.path(), ceph.monitor(), &cluster);
+        std::fs::write(ceph.settings(), settings).unwrap();
         ceph.serve(&cluster);
-        for number in 0..mounts {
-            ceph.mount(&format!("mount-{number}"), &["--fuse_disable_pagecache=true"]);
+        for (number, host) in hosts.iter().enumerate() {
+            let more = vec!["--fuse_disable_pagecache=true".to_owned()];
+            ceph.mount_at(&format!("mount-{number}"), Place { more, host: host.clone() });
         }
         ceph
+    }
+
+    fn monitor(&self) -> SocketAddr {
+        let own = IpAddr::from(Ipv4Addr::LOCALHOST);
+        (self.link.as_ref().map_or(own, |link| link.gateway), self.port.address().port()).into()
     }
 
     fn serve(&mut self, cluster: &str) {
         let map = self.path("map");
         let map = map.to_str().unwrap();
-        let monitor = format!("[v2:{}]", self._port.address());
+        let monitor = format!("[v2:{}]", self.monitor());
         self.run("monmaptool", &["--create", "--addv", "a", &monitor, "--fsid", cluster, map]);
         self.run("ceph-mon", &["--mkfs", "-i", "a", "--monmap", map]);
         self.daemon("ceph-mon", &["-f", "-i", "a"]);
@@ -74,13 +93,17 @@ impl Ceph {
         self.mounts.iter().map(|mount| mount.path.clone()).collect()
     }
 
-    /// Mounts it once more.
+    /// Mounts it once more, on this host.
     pub fn mount(&mut self, name: &str, more: &[&str]) {
+        let more = more.iter().map(|flag| (*flag).to_owned()).collect();
+        self.mount_at(name, Place { more, host: None });
+    }
+
+    fn mount_at(&mut self, name: &str, place: Place) {
         let path = self.path(name);
         std::fs::create_dir(&path).unwrap();
-        let more: Vec<String> = more.iter().map(|flag| (*flag).to_owned()).collect();
-        let child = self.launch_mount(&path, &more);
-        self.mounts.push(Mount { child, path, more });
+        let child = self.launch_mount(&path, &place);
+        self.mounts.push(Mount { child, path, place });
     }
 
     /// Its client is killed, and what it had not said is lost.
@@ -102,14 +125,16 @@ impl Ceph {
         // It may have ended by itself.
         let _ = self.mounts[number].child.kill();
         self.mounts[number].child.wait().unwrap();
-        let (path, more) = (self.mounts[number].path.clone(), self.mounts[number].more.clone());
-        self.mounts[number].child = self.launch_mount(&path, &more);
+        let (path, place) = (self.mounts[number].path.clone(), self.mounts[number].place.clone());
+        self.mounts[number].child = self.launch_mount(&path, &place);
     }
 
-    fn launch_mount(&self, path: &Path, more: &[String]) -> Child {
+    fn launch_mount(&self, path: &Path, place: &Place) -> Child {
         let device = |path: &Path| std::os::linux::fs::MetadataExt::st_dev(&std::fs::metadata(path).unwrap());
         let own = device(self.directory.path());
-        let mut child = self.command("ceph-fuse").arg("-f").args(more).arg(path).spawn().unwrap();
+        let program = "ceph-fuse";
+        let command = place.host.as_ref().map_or_else(|| Command::new(program), |host| host.command(program));
+        let mut child = self.set_up(command).arg("-f").args(&place.more).arg(path).spawn().unwrap();
         while device(path) == own {
             assert!(child.try_wait().unwrap().is_none(), "ceph-fuse: {}", self.said());
         }
@@ -117,8 +142,11 @@ impl Ceph {
     }
 
     fn command(&self, program: &str) -> Command {
+        self.set_up(Command::new(program))
+    }
+
+    fn set_up(&self, mut command: Command) -> Command {
         let log = std::fs::File::options().create(true).append(true).open(self.path("said")).unwrap();
-        let mut command = Command::new(program);
         command.env("CEPH_CONF", self.settings()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }
@@ -164,16 +192,16 @@ fn uuid() -> String {
 }
 
 /// One of each daemon, one copy of all data, and no keys.
-fn settings(directory: &Path, port: &Port, cluster: &str) -> String {
+fn settings(directory: &Path, monitor: SocketAddr, cluster: &str) -> String {
     let directory = directory.display();
-    let monitor = port.address();
+    let address = monitor.ip();
     format!(
         "[global]
 fsid = {cluster}
 mon_host = v2:{monitor}
 mon_initial_members = a
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
+public_addr = {address}
+cluster_addr = {address}
 auth_cluster_required = none
 auth_service_required = none
 auth_client_required = none

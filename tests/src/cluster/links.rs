@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A host that is reached by a link. Clones are the same host, which is there until the last is dropped.
@@ -35,11 +36,15 @@ fn ip(arguments: &str) {
 }
 
 impl Host {
-    /// The addresses are for documentation (RFC 5737), so nobody has them; two tests at once have different ones.
-    pub fn new(number: usize) -> Self {
-        let test = std::process::id() % 16;
-        let last = u8::try_from(test * 16 + u32::try_from(number).unwrap() * 4).unwrap();
-        let address = |more: u8| IpAddr::from(Ipv4Addr::new(198, 51, 100, last + more));
+    /// The addresses are for documentation (RFC 5737), so nobody has them; two hosts at once have different ones.
+    pub fn new() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        const NETWORKS: [[u8; 3]; 3] = [[192, 0, 2], [198, 51, 100], [203, 0, 113]];
+        let number = MADE.fetch_add(1, Ordering::Relaxed) % 16;
+        let place = std::process::id() % 12 * 16 + number;
+        let [first, second, third] = NETWORKS[usize::try_from(place / 64).unwrap()];
+        let last = u8::try_from(place % 64 * 4).unwrap();
+        let address = |more: u8| IpAddr::from(Ipv4Addr::new(first, second, third, last + more));
         let (gateway, address) = (address(1), address(2));
         let keeper = Command::new("unshare").args(["--net", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -57,6 +62,7 @@ impl Host {
             format!("address add {address}/30 dev uplink"),
             "link set uplink up".into(),
             "link set lo up".into(),
+            format!("route add default via {gateway}"),
         ] {
             let ended = host.command(Path::new("ip")).args(there.split(' ')).status().unwrap();
             assert!(ended.success(), "ip {there} on the host");

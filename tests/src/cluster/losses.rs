@@ -20,11 +20,15 @@ pub enum Loss {
     Stopped,
     /// It is asked to end.
     Ended,
+    /// The link of its host is cut.
+    Cut,
 }
 
 impl Loss {
-    /// Every kind.
+    /// Every kind that a server without a host of its own can meet.
     pub const ALL: [Self; 3] = [Self::Killed, Self::Stopped, Self::Ended];
+    /// Every kind.
+    pub const BEHIND_LINKS: [Self; 4] = [Self::Killed, Self::Stopped, Self::Ended, Self::Cut];
 
     /// The server of this number is lost so. Whether another has to take over from it.
     pub fn befall(self, cluster: &mut Cluster, number: usize) -> bool {
@@ -32,6 +36,7 @@ impl Loss {
             Self::Killed => cluster.servers[number].kill(),
             Self::Stopped => cluster.servers[number].stop(),
             Self::Ended => cluster.servers[number].end(),
+            Self::Cut => cluster.hosts[number].set_link(false),
         }
         !matches!(self, Self::Ended)
     }

@@ -203,16 +203,27 @@ impl Cluster {
 
     /// Each server exports a mount of its own of a Ceph.
     pub fn start_on_ceph(count: usize, more: &[&str]) -> Self {
-        let ceph = Ceph::start(count);
+        let ceph = Ceph::start(&vec![None; count], None);
         let mut cluster = Self::of(ceph.mounts(), 1);
         cluster.ceph = Some(ceph);
         cluster.serve(count, more);
         cluster
     }
 
+    /// The same, with each server and its mount on a host of its own, behind a link.
+    pub fn start_on_ceph_behind_links(count: usize, more: &[&str]) -> Self {
+        let hosts: Vec<_> = std::iter::repeat_with(Host::new).take(count).collect();
+        let each: Vec<_> = hosts.iter().cloned().map(Some).collect();
+        let ceph = Ceph::start(&each, Some(Host::new()));
+        let mut cluster = Self::of(ceph.mounts(), 1);
+        (cluster.ceph, cluster.hosts) = (Some(ceph), hosts);
+        cluster.serve(count, more);
+        cluster
+    }
+
     /// Each server is on a host of its own, behind a link.
     pub fn start_behind_links(count: usize, more: &[&str]) -> Self {
-        let hosts = (0..count).map(Host::new).collect();
+        let hosts = std::iter::repeat_with(Host::new).take(count).collect();
         let mut cluster = Self::of(mounts(), 1);
         cluster.hosts = hosts;
         cluster.serve(count, more);

@@ -44,15 +44,15 @@ fn await_words(cluster: &Cluster, words: &str, times: usize) {
 }
 
 /// So many servers are lost, one after the other, as a seed says. More of them, and others, by hand.
-fn losses(count: usize) -> Vec<(usize, Loss)> {
+fn losses(of: &[Loss], count: usize) -> Vec<(usize, Loss)> {
     let set = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let count = set("DAFS_CLUSTER_LOSSES").map_or(count, |count| usize::try_from(count).unwrap());
     let seed = set("DAFS_CLUSTER_SEED").unwrap_or(3);
     println!("DAFS_CLUSTER_LOSSES={count} DAFS_CLUSTER_SEED={seed}");
     let mut draws = Draws(seed);
     // However few there are, each is among them.
-    let random = std::iter::repeat_with(|| Loss::ALL[draws.below(3)]);
-    let kinds: Vec<Loss> = Loss::ALL.into_iter().chain(random).take(count).collect();
+    let random = std::iter::repeat_with(|| of[draws.below(of.len() as u64)]);
+    let kinds: Vec<Loss> = of.iter().copied().chain(random).take(count).collect();
     kinds.into_iter().map(|kind| (draws.below(3), kind)).collect()
 }
 
@@ -63,7 +63,7 @@ fn lost_servers_lose_nothing_and_nothing_is_done_twice() {
     let mut cluster = Cluster::start(3, &["--fence-command", FENCE_COMMAND]);
     let done = while_working(&mut cluster, 4, |cluster| {
         let mut taken_over = 0;
-        for (number, loss) in losses(5) {
+        for (number, loss) in losses(&Loss::ALL, 5) {
             if loss.befall(cluster, number) {
                 taken_over += 1;
                 await_words(cluster, "took over server=", taken_over);
@@ -111,7 +111,7 @@ fn stopped_server_is_cut_off_and_writes_nothing_more() {
 fn server_whose_link_is_cut_is_replaced() {
     let mut cluster = Cluster::start_behind_links(3, &["--fence-command", FENCE_COMMAND]);
     let done = while_working(&mut cluster, 4, |cluster| {
-        for (cut, (number, _)) in losses(2).into_iter().enumerate() {
+        for (cut, (number, _)) in losses(&[Loss::Cut], 2).into_iter().enumerate() {
             cluster.hosts[number].set_link(false);
             await_words(cluster, "took over server=", cut + 1);
             cluster.servers[number].wait();
@@ -139,12 +139,12 @@ fn servers_whose_links_are_cut_for_a_moment_go_on() {
 
 // [CLUS-4] [CLUS-30] [CLUS-32]
 #[test]
-#[ignore = "needs ceph"]
+#[ignore = "needs ceph-links"]
 fn lost_servers_on_ceph_are_evicted_and_lose_nothing() {
-    let mut cluster = Cluster::start_on_ceph(3, &[]);
+    let mut cluster = Cluster::start_on_ceph_behind_links(3, &[]);
     let done = while_working(&mut cluster, 4, |cluster| {
         let mut taken_over = 0;
-        for (number, loss) in losses(3) {
+        for (number, loss) in losses(&Loss::BEHIND_LINKS, 4) {
             taken_over += usize::from(!matches!(loss, Loss::Ended));
             match loss {
                 Loss::Killed => {
@@ -164,6 +164,13 @@ fn lost_servers_on_ceph_are_evicted_and_lose_nothing() {
                     cluster.servers[number].end();
                     cluster.ceph().unmount(number);
                 }
+                Loss::Cut => {
+                    cluster.hosts[number].set_link(false);
+                    await_words(cluster, "took over server=", taken_over);
+                    cluster.hosts[number].set_link(true);
+                    cluster.hosts[number].await_reach();
+                    cluster.servers[number].wait();
+                }
             }
             cluster.ceph().mount_again(number);
             cluster.servers[number].start_again();
@@ -172,11 +179,18 @@ fn lost_servers_on_ceph_are_evicted_and_lose_nothing() {
     println!("{done:?}");
 }
 
-// [CLUS-32]
+// [CLUS-14] [CLUS-32] [STOR-198]
 #[test]
 #[ignore = "needs ceph"]
 fn server_ends_whose_mount_has_gone_and_others_go_on() {
     let mut cluster = Cluster::start_on_ceph(2, &[]);
+    let export = cluster.session(0).mount("data").unwrap();
+    let open =
+        |name: &str| export.open_with(name, OpenOptions::new().read(true).write(true).create(true)).unwrap();
+    // Nobody else has them open: their mount could keep what is written.
+    let (written, appended) = (open("written"), open("appended"));
+    written.write_all_at(b"there", 0).unwrap();
+    appended.append(b"there").unwrap();
     while_working(&mut cluster, 3, |cluster| {
         cluster.ceph().kill_mount(0);
         await_words(cluster, "took over server=", 1);
@@ -184,6 +198,9 @@ fn server_ends_whose_mount_has_gone_and_others_go_on() {
         cluster.ceph().mount_again(0);
     });
     assert!(cluster.said().contains("has gone from this host"), "{}", cluster.said());
+    for name in ["written", "appended"] {
+        assert_eq!(std::fs::read(cluster.data().join(name)).unwrap(), b"there", "{name}");
+    }
 }
 
 // [CLUS-34]

@@ -1,7 +1,8 @@
 //! Servers that go and come, mounts that end, and what cannot be mounted.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Stdio;
 
 use dafs_tests::harness::On;
@@ -14,6 +15,8 @@ dafs_tests::on_sockets! {
     open_file_goes_on_after_the_server_was_restarted,
     #[ignore = "needs fuse"]
     data_that_a_restart_may_have_lost_is_written_again,
+    #[ignore = "needs fuse"]
+    writes_that_are_to_be_durable_are_so_when_they_return,
     #[ignore = "needs fuse"]
     lost_data_without_a_copy_is_an_error,
     #[ignore = "needs fuse"]
@@ -131,6 +134,49 @@ fn data_that_a_restart_may_have_lost_is_written_again(on: On) {
     wanted.resize(100, 0);
     wanted.extend(b"LAter");
     assert_eq!(fs::read(world.behind("f")).unwrap(), wanted, "also what another descriptor wrote");
+}
+
+// [MOUNT-23]
+fn writes_that_are_to_be_durable_are_so_when_they_return(on: On) {
+    let mut world = World::start(on);
+    let cached = world.mount("cached", &[]);
+    let uncached = world.mount("uncached", &["--cache", "none"]);
+    let open = |mount: &crate::Mount, flags: i32| {
+        let mut options = fs::File::options();
+        options.read(true).write(true).create(true).custom_flags(flags);
+        options.open(mount.at(format!("{}-{flags}", mount.directory.file_name().unwrap().display()))).unwrap()
+    };
+    // What bypasses the page cache is aligned.
+    let mut room = vec![b'x'; 2 * 4096];
+    let from = room.as_ptr().align_offset(4096);
+    let page = &mut room[from..from + 4096];
+    let mut all = Vec::new();
+    for flags in [libc::O_APPEND, libc::O_DIRECT, libc::O_APPEND | libc::O_DIRECT, 0] {
+        for lasting in [libc::O_DSYNC, libc::O_SYNC] {
+            for mount in [&cached, &uncached] {
+                let mut file = open(mount, flags | lasting);
+                file.write_all(page).unwrap();
+                all.push(file);
+            }
+        }
+    }
+    // One write alone asks for it.
+    let file = open(&uncached, libc::O_APPEND);
+    let parts = [std::io::IoSlice::new(page)];
+    rustix::io::pwritev2(&file, &parts, 0, rustix::io::ReadWriteFlags::DSYNC).unwrap();
+    all.push(file);
+    world.server.kill_and_start();
+    // What was durable cannot be gone, and so nothing of it is written again.
+    for entry in fs::read_dir(world.server.data()).unwrap() {
+        fs::File::create(entry.unwrap().path()).unwrap();
+    }
+    for file in all {
+        file.sync_all().unwrap();
+    }
+    for entry in fs::read_dir(world.server.data()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().len(), 0, "{}", entry.path().display());
+    }
 }
 
 // [MOUNT-6]

@@ -250,9 +250,16 @@ pub(in crate::storage) fn owned_segments(memory: &[MemoryRef]) -> Vec<libc::iove
         .collect()
 }
 
+/// A write is made durable by a call of its own: the kernel drops the flags that ask for it on the way to some file systems. FUSE never hears
+/// of them where it caches no pages (seen in Linux 6.18).
+fn syncs_apart(node: &Node, stability: Stability) -> bool {
+    stability != Stability::Unstable && !node.class.local
+}
+
 /// What durability asks of a write call.
-pub(in crate::storage) fn write_flags(stability: Stability) -> i32 {
+pub(super) fn write_flags(node: &Node, stability: Stability) -> i32 {
     match stability {
+        stability if syncs_apart(node, stability) => 0,
         Stability::Unstable => 0,
         Stability::DataSync => libc::RWF_DSYNC,
         Stability::FileSync => libc::RWF_DSYNC | libc::RWF_SYNC,
@@ -278,11 +285,15 @@ pub(super) fn execute(scope: &Scope<'_>, node: &Arc<Node>, op: &FsOp) -> Result<
                     || unsafe { sys::pwritev2(fd, rest, Some(at), 0) }.is_ok_and(|count| count > 0);
                 note_refused(scope.shared, node, *stability, errno.into(), has_room);
             };
-            let result = write_all(fd, &mut segments, *offset, write_flags(*stability), noted);
-            if *stability == Stability::FileSync && result.is_ok() {
+            let flags = write_flags(node, *stability);
+            let count = write_all(fd, &mut segments, *offset, flags, noted)?;
+            if syncs_apart(node, *stability) {
+                sync_written(scope, node, *stability)?;
+            }
+            if *stability == Stability::FileSync {
                 node.sync_name(scope)?;
             }
-            Ok(FsReply::Count(result?))
+            Ok(FsReply::Count(count))
         }
         FsOp::Append { from, stability, .. } => append(scope, node, from, *stability),
         FsOp::Commit { stability, .. } => commit(scope, node, *stability),
@@ -428,7 +439,7 @@ fn append(
     if stability == Stability::FileSync {
         node.sync_name(scope)?;
     }
-    let flags = write_flags(stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
+    let flags = write_flags(node, stability) | if node.class.appends { libc::RWF_APPEND } else { 0 };
     let is_durable = stability != Stability::Unstable;
     let (mut start, mut done, mut first) = (None, 0, 0);
     while done < len {
@@ -455,14 +466,21 @@ fn append(
             }
         }
     }
+    if syncs_apart(node, stability) {
+        sync_written(scope, node, stability)?;
+    }
     Ok(FsReply::Appended(start.unwrap_or(0), done))
+}
+
+fn sync_written(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<(), Status> {
+    // The kernel tells one of two of a loss: the other one ends when that is noted.
+    let _committing = scope.lock(&node.committing).ok_or(Status::AGAIN)?;
+    sync_fd(scope, node.buffered_fd(), stability != Stability::FileSync)
 }
 
 fn commit(scope: &Scope<'_>, node: &Node, stability: Stability) -> Result<FsReply, Status> {
     if node.opened {
-        // The kernel tells one of two of a loss: the other one ends when that is noted.
-        let _committing = scope.lock(&node.committing).ok_or(Status::AGAIN)?;
-        sync_fd(scope, node.buffered_fd(), stability != Stability::FileSync)?;
+        sync_written(scope, node, stability)?;
     } else {
         // The node only names it.
         if !matches!(node.kind, FileKind::File | FileKind::Directory) {

@@ -95,7 +95,7 @@ impl RingOp for RingTransfer {
         let fd = self.node.fd_for(offset, segments);
         let stability = if self.refused.is_some() { Stability::Unstable } else { self.stability };
         let segments = &segments[..segments.len().min(sys::IOV_MAX)];
-        RingCall { fd, writes: self.write, segments, offset, flags: write_flags(stability) }
+        RingCall { fd, writes: self.write, segments, offset, flags: write_flags(&self.node, stability) }
     }
 
     fn is_last(&self) -> bool {

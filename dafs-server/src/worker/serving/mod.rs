@@ -229,6 +229,10 @@ impl Worker {
     }
 
     fn flush(&mut self, key: ConnectionKey) {
+        // Another server has taken over: what this one says is no answer any more, nor why it cannot say another.
+        if self.shared.cluster.as_ref().is_some_and(|cluster| cluster.is_lost()) {
+            return;
+        }
         for _ in 0..FLUSHES_MAX {
             if let Some(connection) = self.connections.find_mut(key)
                 && (connection.dirty || connection.wants_flush())
