@@ -37,7 +37,7 @@ fn ip(arguments: &str) {
 
 impl Host {
     /// The addresses are for documentation (RFC 5737), so nobody has them; two hosts at once have different ones.
-    pub fn new() -> Self {
+    pub fn start() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         const NETWORKS: [[u8; 3]; 3] = [[192, 0, 2], [198, 51, 100], [203, 0, 113]];
         let number = MADE.fetch_add(1, Ordering::Relaxed) % 16;

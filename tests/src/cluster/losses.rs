@@ -2,7 +2,8 @@
 //!
 //! `DAFS_SUITE_LOSSES=SEED cargo test -p dafs-tests --test files tcp::` gives each test of a suite a cluster of three servers in place of
 //! its own server, wherever the test changes no settings: soon after it has begun, and then again and again, one of them is killed, stopped
-//! or ended. Not for the gate: a test that counts requests, or that asks what one server has in memory, fails.
+//! or ended. With `DAFS_SUITE_CEPH=1` besides, each serves a mount of its own of a Ceph. Not for the gate: a test that counts requests, or
+//! that asks what one server has in memory, fails.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -30,15 +31,38 @@ impl Loss {
     /// Every kind.
     pub const BEHIND_LINKS: [Self; 4] = [Self::Killed, Self::Stopped, Self::Ended, Self::Cut];
 
-    /// The server of this number is lost so. Whether another has to take over from it.
-    pub fn befall(self, cluster: &mut Cluster, number: usize) -> bool {
+    /// The server of this number is lost so, and another is started in its place when it has been taken over from. A mount of its own is
+    /// lost with it.
+    pub fn befall(self, cluster: &mut Cluster, number: usize) {
+        let takeovers = cluster.takeovers();
         match self {
-            Self::Killed => cluster.servers[number].kill(),
+            Self::Killed => {
+                // With what it had not written yet.
+                cluster.ceph.iter_mut().for_each(|ceph| ceph.kill_mount(number));
+                cluster.servers[number].kill();
+            }
             Self::Stopped => cluster.servers[number].stop(),
-            Self::Ended => cluster.servers[number].end(),
+            Self::Ended => {
+                cluster.servers[number].end();
+                cluster.ceph.iter_mut().for_each(|ceph| ceph.unmount(number));
+            }
             Self::Cut => cluster.hosts[number].set_link(false),
         }
-        !matches!(self, Self::Ended)
+        if !matches!(self, Self::Ended) {
+            cluster.await_takeovers(takeovers + 1);
+        }
+        match self {
+            // It finds out, and can write no more. Without a Ceph it was killed by the command.
+            Self::Stopped if cluster.ceph.is_some() => cluster.servers[number].go_on(),
+            Self::Cut => {
+                cluster.hosts[number].set_link(true);
+                cluster.hosts[number].await_reach();
+            }
+            _ => {}
+        }
+        cluster.servers[number].wait();
+        cluster.ceph.iter_mut().for_each(|ceph| ceph.mount_again(number));
+        cluster.servers[number].start_again();
     }
 }
 
@@ -75,7 +99,11 @@ const NEXT_WITHIN_MS: u64 = 1500;
 impl Losing {
     /// Starts one, whose losses are those of this seed.
     pub fn start(seed: u64) -> Self {
-        let cluster = Arc::new(Mutex::new(Cluster::of_suites(SERVERS, &["--fence-command", FENCE_COMMAND])));
+        let cluster = match std::env::var_os("DAFS_SUITE_CEPH") {
+            None => Cluster::of_suites(SERVERS, &["--fence-command", FENCE_COMMAND]),
+            Some(_) => Cluster::of_suites_on_ceph(SERVERS),
+        };
+        let cluster = Arc::new(Mutex::new(cluster));
         let (ends, ended) = channel();
         let thread = {
             let cluster = Arc::clone(&cluster);
@@ -109,12 +137,7 @@ fn lose(cluster: &Mutex<Cluster>, mut draws: Draws, ended: &Receiver<()>) -> usi
         }
         within = NEXT_WITHIN_MS;
         let (number, loss) = (draws.below(SERVERS as u64), Loss::ALL[draws.below(3)]);
-        let mut cluster = cluster.lock().unwrap();
-        if loss.befall(&mut cluster, number) {
-            // One that stands still is killed by who takes over.
-            cluster.servers[number].wait();
-        }
-        cluster.servers[number].start_again();
+        loss.befall(&mut cluster.lock().unwrap(), number);
         lost += 1;
     }
 }

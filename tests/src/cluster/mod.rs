@@ -160,8 +160,8 @@ pub struct Cluster {
     pub ceph: Option<Ceph>,
     /// Of the servers, if they have hosts of their own.
     pub hosts: Vec<Host>,
-    /// Clients of other hosts can prove who they are.
-    has_keys: bool,
+    /// Its clients have no keys, and there is a second export.
+    is_for_suites: bool,
 }
 
 /// Where one file system is mounted several times, as on several hosts: `DAFS_CLUSTER_MOUNTS`, separated by colons. Each server exports
@@ -186,12 +186,19 @@ impl Cluster {
 
     /// For suites: a second export `mem`, and no keys.
     pub fn of_suites(count: usize, more: &[&str]) -> Self {
-        let mut cluster = Self::of(mounts(), 1);
-        let mem = format!("mem={}", cluster.data().with_file_name("mem").display());
-        std::fs::create_dir(cluster.data().with_file_name("mem")).unwrap();
-        cluster.has_keys = false;
-        cluster.serve(count, &[&["--export", &mem], more].concat());
-        cluster
+        Self::of(mounts(), 1).for_suites(count, more)
+    }
+
+    /// The same, with a mount of its own of a Ceph for each.
+    pub fn of_suites_on_ceph(count: usize) -> Self {
+        Self::on_ceph(count).for_suites(count, &[])
+    }
+
+    fn for_suites(mut self, count: usize, more: &[&str]) -> Self {
+        std::fs::create_dir(self.data().with_file_name("mem")).unwrap();
+        self.is_for_suites = true;
+        self.serve(count, more);
+        self
     }
 
     /// The store has so many members.
@@ -203,18 +210,23 @@ impl Cluster {
 
     /// Each server exports a mount of its own of a Ceph.
     pub fn start_on_ceph(count: usize, more: &[&str]) -> Self {
-        let ceph = Ceph::start(&vec![None; count], None);
+        let mut cluster = Self::on_ceph(count);
+        cluster.serve(count, more);
+        cluster
+    }
+
+    fn on_ceph(mounts: usize) -> Self {
+        let ceph = Ceph::start(&vec![None; mounts], None);
         let mut cluster = Self::of(ceph.mounts(), 1);
         cluster.ceph = Some(ceph);
-        cluster.serve(count, more);
         cluster
     }
 
     /// The same, with each server and its mount on a host of its own, behind a link.
     pub fn start_on_ceph_behind_links(count: usize, more: &[&str]) -> Self {
-        let hosts: Vec<_> = std::iter::repeat_with(Host::new).take(count).collect();
+        let hosts: Vec<_> = std::iter::repeat_with(Host::start).take(count).collect();
         let each: Vec<_> = hosts.iter().cloned().map(Some).collect();
-        let ceph = Ceph::start(&each, Some(Host::new()));
+        let ceph = Ceph::start(&each, Some(Host::start()));
         let mut cluster = Self::of(ceph.mounts(), 1);
         (cluster.ceph, cluster.hosts) = (Some(ceph), hosts);
         cluster.serve(count, more);
@@ -223,7 +235,7 @@ impl Cluster {
 
     /// Each server is on a host of its own, behind a link.
     pub fn start_behind_links(count: usize, more: &[&str]) -> Self {
-        let hosts = std::iter::repeat_with(Host::new).take(count).collect();
+        let hosts = std::iter::repeat_with(Host::start).take(count).collect();
         let mut cluster = Self::of(mounts(), 1);
         cluster.hosts = hosts;
         cluster.serve(count, more);
@@ -274,7 +286,7 @@ impl Cluster {
             made,
             ceph: None,
             hosts,
-            has_keys: true,
+            is_for_suites: false,
         };
         std::fs::create_dir(cluster.data()).unwrap();
         cluster
@@ -292,7 +304,10 @@ impl Cluster {
             "--term-ms".to_owned(),
             "2000".to_owned(),
         ];
-        if self.has_keys {
+        if self.is_for_suites {
+            let mem = self.data_of(number).with_file_name("mem");
+            flags.extend(["--export".to_owned(), format!("mem={}", mem.display())]);
+        } else {
             flags.extend(["--key-file".to_owned(), key_file(self.directory.path()).display().to_string()]);
         }
         flags.extend(self.access.iter().cloned());
@@ -350,6 +365,18 @@ impl Cluster {
     /// A session whose first server is this one.
     pub fn session(&self, first: usize) -> Session {
         Session::connect(self.url(first), &config()).unwrap()
+    }
+
+    /// Times that one has taken over from another.
+    pub fn takeovers(&self) -> usize {
+        self.said().matches("took over server=").count()
+    }
+
+    /// Waits until one has taken over from another so many times.
+    pub fn await_takeovers(&self, times: usize) {
+        while self.takeovers() < times {
+            std::thread::yield_now();
+        }
     }
 
     /// What all have said.

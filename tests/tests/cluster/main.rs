@@ -62,15 +62,7 @@ fn losses(of: &[Loss], count: usize) -> Vec<(usize, Loss)> {
 fn lost_servers_lose_nothing_and_nothing_is_done_twice() {
     let mut cluster = Cluster::start(3, &["--fence-command", FENCE_COMMAND]);
     let done = while_working(&mut cluster, 4, |cluster| {
-        let mut taken_over = 0;
-        for (number, loss) in losses(&Loss::ALL, 5) {
-            if loss.befall(cluster, number) {
-                taken_over += 1;
-                await_words(cluster, "took over server=", taken_over);
-                cluster.servers[number].wait();
-            }
-            cluster.servers[number].start_again();
-        }
+        losses(&Loss::ALL, 5).into_iter().for_each(|(number, loss)| loss.befall(cluster, number));
     });
     println!("{done:?}");
 }
@@ -84,7 +76,7 @@ fn server_of_a_cluster_of_one_goes_on_where_it_was_killed() {
         for times in 1..=3 {
             cluster.servers[0].kill();
             cluster.servers[0].start_again();
-            await_words(cluster, "took over server=", times);
+            cluster.await_takeovers(times);
         }
     });
 }
@@ -97,7 +89,7 @@ fn stopped_server_is_cut_off_and_writes_nothing_more() {
     while_working(&mut cluster, 3, |cluster| {
         for stop in 0..2 {
             cluster.servers[stop].stop();
-            await_words(cluster, "took over server=", stop + 1);
+            cluster.await_takeovers(stop + 1);
             // It was killed by the command.
             cluster.servers[stop].wait();
             cluster.servers[stop].start_again();
@@ -111,14 +103,7 @@ fn stopped_server_is_cut_off_and_writes_nothing_more() {
 fn server_whose_link_is_cut_is_replaced() {
     let mut cluster = Cluster::start_behind_links(3, &["--fence-command", FENCE_COMMAND]);
     let done = while_working(&mut cluster, 4, |cluster| {
-        for (cut, (number, _)) in losses(&[Loss::Cut], 2).into_iter().enumerate() {
-            cluster.hosts[number].set_link(false);
-            await_words(cluster, "took over server=", cut + 1);
-            cluster.servers[number].wait();
-            cluster.hosts[number].set_link(true);
-            cluster.hosts[number].await_reach();
-            cluster.servers[number].start_again();
-        }
+        losses(&[Loss::Cut], 2).into_iter().for_each(|(number, loss)| loss.befall(cluster, number));
     });
     println!("{done:?}");
 }
@@ -143,38 +128,7 @@ fn servers_whose_links_are_cut_for_a_moment_go_on() {
 fn lost_servers_on_ceph_are_evicted_and_lose_nothing() {
     let mut cluster = Cluster::start_on_ceph_behind_links(3, &[]);
     let done = while_working(&mut cluster, 4, |cluster| {
-        let mut taken_over = 0;
-        for (number, loss) in losses(&Loss::BEHIND_LINKS, 4) {
-            taken_over += usize::from(!matches!(loss, Loss::Ended));
-            match loss {
-                Loss::Killed => {
-                    // With what it had not written yet.
-                    cluster.ceph().kill_mount(number);
-                    cluster.servers[number].kill();
-                    await_words(cluster, "took over server=", taken_over);
-                }
-                Loss::Stopped => {
-                    cluster.servers[number].stop();
-                    await_words(cluster, "took over server=", taken_over);
-                    cluster.servers[number].go_on();
-                    // It finds out, and can write no more.
-                    cluster.servers[number].wait();
-                }
-                Loss::Ended => {
-                    cluster.servers[number].end();
-                    cluster.ceph().unmount(number);
-                }
-                Loss::Cut => {
-                    cluster.hosts[number].set_link(false);
-                    await_words(cluster, "took over server=", taken_over);
-                    cluster.hosts[number].set_link(true);
-                    cluster.hosts[number].await_reach();
-                    cluster.servers[number].wait();
-                }
-            }
-            cluster.ceph().mount_again(number);
-            cluster.servers[number].start_again();
-        }
+        losses(&Loss::BEHIND_LINKS, 4).into_iter().for_each(|(number, loss)| loss.befall(cluster, number));
     });
     println!("{done:?}");
 }
@@ -193,7 +147,7 @@ fn server_ends_whose_mount_has_gone_and_others_go_on() {
     appended.append(b"there").unwrap();
     while_working(&mut cluster, 3, |cluster| {
         cluster.ceph().kill_mount(0);
-        await_words(cluster, "took over server=", 1);
+        cluster.await_takeovers(1);
         cluster.servers[0].wait();
         cluster.ceph().mount_again(0);
     });
@@ -235,13 +189,13 @@ fn stopped_server_is_not_taken_over_before_somebody_cuts_it_off() {
         // An attempt that did not reach the store says it again.
         await_words(cluster, "/test 1", 1);
         cluster.servers[0].kill();
-        await_words(cluster, "took over server=", 1);
+        cluster.await_takeovers(1);
         cluster.servers[0].start_again();
         cluster.servers[1].stop();
         await_words(cluster, "/test 2", 1);
         // It could write no more if its host were switched off now.
         assert!(cut_off("2").status.success());
-        await_words(cluster, "took over server=", 2);
+        cluster.await_takeovers(2);
         // It finds out when it goes on, and ends.
         cluster.servers[1].go_on();
         cluster.servers[1].wait();
