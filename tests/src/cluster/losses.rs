@@ -119,10 +119,7 @@ impl Losing {
 
     /// Kills a server and starts it again.
     pub fn restart(&self) {
-        self.with(|cluster| {
-            cluster.servers[0].kill();
-            cluster.servers[0].start_again();
-        });
+        self.with(|cluster| Loss::Killed.befall(cluster, 0));
     }
 }
 
