@@ -91,6 +91,10 @@ pub(super) fn change(
                 Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE && !node.class.local => {
                     move_name((from_parent.as_fd(), from_name), (to_parent.as_fd(), to_name))?;
                 }
+                // Also a file system in FUSE that knows no such flag says so.
+                Err(Errno::INVAL) if flags == RenameFlags::EXCHANGE && !node.class.local => {
+                    return Err(Status::NOT_SUPPORTED);
+                }
                 renamed => renamed?,
             }
             Ok(FsReply::Done)
