@@ -84,6 +84,8 @@ pub(super) struct Core {
     pub(super) is_leaving: AtomicBool,
     /// So are the files, for this host: it is lost too.
     pub(super) no_files: OnceLock<String>,
+    /// The Ceph that this host's settings are of, once it has said so.
+    pub(super) ceph: OnceLock<String>,
     /// It ends: nothing more is begun.
     pub(super) is_stopping: AtomicBool,
     /// Wakes threads that wait for the term, or for the end.
@@ -133,6 +135,7 @@ impl Core {
             is_lost: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             no_files: OnceLock::new(),
+            ceph: OnceLock::new(),
             is_stopping: AtomicBool::new(false),
             changed,
             lease: AtomicI64::new(0),

@@ -2,6 +2,7 @@
 //! command says so, or an operator.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dafs_proto::transport::util::lock;
@@ -14,10 +15,13 @@ use super::records::{CephClient, Member, ServerNumber};
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Between two notes that a server must be cut off by hand.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
-/// Ends a client's session and has all storage daemons refuse it. Of a client that is gone already it says the same. The settings may be
-/// those of another Ceph, where another client has that number.
-const EVICT: &str = r#"test "$(ceph --connect-timeout 10 fsid)" = "$DAFS_FENCE_CEPH_CLUSTER" &&
-ceph --connect-timeout 10 tell 'mds.*' client evict id="$DAFS_FENCE_CEPH_CLIENT" 2>/dev/null"#;
+/// Ends a client's session and has all storage daemons refuse it. Of a client that is gone already it says the same.
+const EVICT: &str =
+    r#"ceph --connect-timeout 10 tell 'mds.*' client evict id="$DAFS_FENCE_CEPH_CLIENT" 2>/dev/null"#;
+/// Whether the settings are of that Ceph: in another one, another client has that number.
+const IS_SAME: &str = r#"test "$(ceph --connect-timeout 10 fsid)" = "$DAFS_FENCE_CEPH_CLUSTER""#;
+/// Whether the key may speak to clients. Those of a large Ceph are many.
+const MAY_EVICT: &str = "ceph --connect-timeout 10 tell 'mds.*' client ls id=0 2>/dev/null";
 
 /// The client by which this directory is mounted; `None` where it is not on CephFS. Blocks.
 fn ceph_client(directory: &Path) -> Option<CephClient> {
@@ -37,6 +41,30 @@ pub(super) fn ceph_clients(exports: &[SharedExport]) -> Vec<CephClient> {
     let mut clients = clients.unwrap_or_default();
     clients.dedup();
     clients
+}
+
+/// Tries at the start, on a thread of its own, what is needed when a server is lost: that takes time, and tells what an operator got wrong.
+pub(super) fn rehearse(core: &Arc<Core>, member: &Member) {
+    let Some(client) = member.ceph.first().cloned() else { return };
+    let (own, member) = (Arc::clone(core), member.clone());
+    let work = move || {
+        if let Err(problem) = try_ceph(&own, &member, &client) {
+            let what = "this server could not evict the clients of lost servers from Ceph";
+            tracing::warn!(problem, "{what}: set CEPH_CONF, and give it a key that may");
+        }
+    };
+    if let Err(error) = core.host.spawn("dafs-ceph", Box::new(work)) {
+        tracing::warn!(%error, "cannot start a thread to speak to Ceph");
+    }
+}
+
+/// Whether this server could evict clients of the Ceph that this one, its own, is of. Blocks.
+fn try_ceph(core: &Core, own: &Member, client: &CephClient) -> Result<(), String> {
+    let tried = |command| run(core, command, core.number, own, Some(client));
+    tried(IS_SAME).map_err(|problem| format!("ceph fsid does not say {}: {problem}", client.cluster))?;
+    // It is set once.
+    let _ = core.ceph.set(client.cluster.clone());
+    tried(MAY_EVICT).map_err(|problem| format!("ceph tell mds.* client ls: {problem}"))
 }
 
 /// Blocks until a server can write no more. `false` where this server is to give up, as it ends or its own term is over.
@@ -88,6 +116,9 @@ fn cut_off_once(
         Some(command) if !has_ended => Some(run(core, command, server, member, member.ceph.first())),
         _ if evicts => {
             let evicted = member.ceph.iter().try_for_each(|client| {
+                if core.ceph.get() != Some(&client.cluster) {
+                    run(core, IS_SAME, server, member, Some(client))?;
+                }
                 run(core, EVICT, server, member, Some(client))?;
                 tracing::warn!(
                     server,
@@ -137,12 +168,19 @@ mod tests {
     use super::super::settings::ClusterConfig;
     use super::*;
 
-    /// Notes what it runs; all of that fails, or nothing.
+    /// Notes what it runs.
     struct Noting {
         own: OwnHost,
         has_ended: bool,
-        fails: bool,
+        fails: Vec<String>,
         ran: Mutex<Vec<String>>,
+    }
+
+    impl Noting {
+        fn new(has_ended: bool, fails: &[&str]) -> Self {
+            let fails = fails.iter().map(|command| (*command).to_owned()).collect();
+            Self { own: OwnHost::new(), has_ended, fails, ran: Mutex::default() }
+        }
     }
 
     impl Host for Noting {
@@ -165,22 +203,20 @@ mod tests {
             self.has_ended
         }
         fn fence(&self, fence: &Fence<'_>, _: &dyn Fn() -> bool) -> Result<(), String> {
-            let command = if fence.command == EVICT { "evict" } else { fence.command };
+            let command = match fence.command {
+                EVICT => "evict",
+                IS_SAME => "same",
+                MAY_EVICT => "list",
+                other => other,
+            };
             let ceph = |name: &&(&str, String)| name.0.starts_with("DAFS_FENCE_CEPH_");
             let values = fence.variables.iter().filter(ceph).map(|(_, value)| value.as_str());
             lock(&self.ran).push([&[command], &values.collect::<Vec<_>>()[..]].concat().join(" "));
-            if self.fails { Err("refused".to_owned()) } else { Ok(()) }
+            if self.fails.iter().any(|fails| fails == command) { Err("refused".to_owned()) } else { Ok(()) }
         }
     }
 
-    /// What is run so that server 1 can write no more, and whether that is so. Server 2 serves, by this client of Ceph.
-    fn tried(
-        has_ended: bool,
-        fails: bool,
-        command: Option<&str>,
-        others: u64,
-    ) -> (Vec<String>, Option<bool>) {
-        let host = Arc::new(Noting { own: OwnHost::new(), has_ended, fails, ran: Mutex::default() });
+    fn core_on(host: &Arc<Noting>, command: Option<&str>) -> Core {
         let config = ClusterConfig {
             address: "etcd://nowhere/test".parse().unwrap(),
             access: Default::default(),
@@ -192,14 +228,42 @@ mod tests {
             lease_ms: 30_000,
             buckets: 1,
         };
-        let own: Arc<dyn Host> = host.clone();
         let store = MemoryStore::new(|| Duration::ZERO);
-        let core = Core::new((Arc::new(store), own), (1, 3), &config, Vec::new());
+        let core = Core::new((Arc::new(store), Arc::clone(host) as _), (1, 3), &config, Vec::new());
         core.until.store(u64::MAX, Ordering::Release);
-        let with = |client| Member {
-            ceph: vec![CephClient { cluster: "id".to_owned(), client }],
-            ..Member::default()
-        };
+        core
+    }
+
+    fn client(client: u64) -> CephClient {
+        CephClient { cluster: "id".to_owned(), client }
+    }
+
+    // [CLUS-43]
+    #[test]
+    fn server_that_could_not_evict_knows_it_at_its_start() {
+        for (fails, is_known) in [(vec!["same"], false), (vec!["list"], true), (vec![], true)] {
+            let host = Arc::new(Noting::new(false, &fails));
+            let core = core_on(&host, None);
+            assert_eq!(try_ceph(&core, &Member::default(), &client(5)).is_ok(), fails.is_empty());
+            assert_eq!(core.ceph.get().is_some(), is_known);
+        }
+    }
+
+    /// What is run so that server 1 can write no more, and whether that is so. Server 2 serves, by this client of Ceph.
+    fn tried(
+        has_ended: bool,
+        fails: bool,
+        command: Option<&str>,
+        others: u64,
+        is_known: bool,
+    ) -> (Vec<String>, Option<bool>) {
+        let fails: &[&str] = if fails { &["evict", "off"] } else { &[] };
+        let host = Arc::new(Noting::new(has_ended, fails));
+        let core = core_on(&host, command);
+        if is_known {
+            core.ceph.set("id".to_owned()).unwrap();
+        }
+        let with = |number| Member { ceph: vec![client(number)], ..Member::default() };
         let keys = Keys::of("test");
         let entry = |key, value| Entry { key, value, revision: 1 };
         let seen = [
@@ -209,7 +273,7 @@ mod tests {
         ];
         lock(&core.view).update(&keys, &seen, Duration::ZERO);
         // It would ask an operator, or try again, for ever.
-        let known = has_ended || (!fails && (command.is_some() || others != 7));
+        let known = has_ended || (fails.is_empty() && (command.is_some() || others != 7));
         let is_cut_off = match known {
             true => Some(cut_off(&core, 1, &with(7))),
             false => cut_off_once(&core, 1, &with(7), has_ended).map(|tried| tried.is_ok()),
@@ -222,22 +286,24 @@ mod tests {
     fn client_of_ceph_is_evicted_unless_another_server_has_it() {
         let ran = |ran: &[&str]| ran.iter().map(|ran| (*ran).to_owned()).collect::<Vec<_>>();
         for (has_ended, fails, command, others, expected) in [
-            (false, false, None, 8, (ran(&["evict id 7"]), Some(true))),
-            (false, true, None, 8, (ran(&["evict id 7"]), Some(false))),
+            (false, false, None, 8, (ran(&["same id 7", "evict id 7"]), Some(true))),
+            (false, true, None, 8, (ran(&["same id 7", "evict id 7"]), Some(false))),
             (false, false, None, 7, (ran(&[]), None)),
             // Its files wait for a client that has died with it.
-            (true, false, None, 8, (ran(&["evict id 7"]), Some(true))),
-            (true, true, None, 8, (ran(&["evict id 7"]), Some(true))),
+            (true, false, None, 8, (ran(&["same id 7", "evict id 7"]), Some(true))),
+            (true, true, None, 8, (ran(&["same id 7", "evict id 7"]), Some(true))),
             (true, false, None, 7, (ran(&[]), Some(true))),
             (false, false, Some("off"), 8, (ran(&["off id 7"]), Some(true))),
             (false, false, Some("off"), 7, (ran(&["off id 7"]), Some(true))),
-            (true, false, Some("off"), 8, (ran(&["evict id 7"]), Some(true))),
+            (true, false, Some("off"), 8, (ran(&["same id 7", "evict id 7"]), Some(true))),
         ] {
             assert_eq!(
-                tried(has_ended, fails, command, others),
+                tried(has_ended, fails, command, others, false),
                 expected,
                 "{has_ended} {fails} {command:?} {others}"
             );
         }
+        // The settings were looked at before.
+        assert_eq!(tried(false, false, None, 8, true), (ran(&["evict id 7"]), Some(true)));
     }
 }

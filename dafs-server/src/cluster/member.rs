@@ -9,7 +9,7 @@ use dafs_proto::transport::util::lock;
 use super::coherence;
 use super::coordination::{Change, Compare, Coordination, CoordinationError, Entry, LeaseId, Transaction};
 use super::core::{Core, SharedExport};
-use super::cut_off::ceph_clients;
+use super::cut_off::{ceph_clients, rehearse};
 use super::error::ClusterError;
 use super::host::{Host, Join, Process};
 use super::lock_table::Whose;
@@ -227,6 +227,7 @@ pub(super) fn begin(core: &Arc<Core>, addresses: Vec<String>) -> Result<Join, Cl
     let checked = coherence::check(core).map_err(|error| failed(&error))?;
     checked.map_err(|problem| ClusterError::Unfit { cluster: cluster.clone(), problem })?;
     let member = member_of(core, addresses);
+    rehearse(core, &member);
     let put = Change::Put(core.keys.member(core.number), encode(&member), None);
     begin_term(core, vec![put], Vec::new()).map_err(|error| failed(&error))?;
     renew_recent(core).map_err(|error| failed(&error))?;
