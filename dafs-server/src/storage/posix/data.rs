@@ -250,8 +250,8 @@ pub(in crate::storage) fn owned_segments(memory: &[MemoryRef]) -> Vec<libc::iove
         .collect()
 }
 
-/// A write is made durable by a call of its own: the kernel drops the flags that ask for it on the way to some file systems. FUSE never hears
-/// of them where it caches no pages (seen in Linux 6.18).
+/// A write is made durable by a call of its own: the kernel drops the flags that ask for it on the way to some file systems. FUSE is asked
+/// for nothing where no pages are cached (seen in Linux 6.18).
 fn syncs_apart(node: &Node, stability: Stability) -> bool {
     stability != Stability::Unstable && !node.class.local
 }
