@@ -37,8 +37,7 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// A write of the kernel with these flags is to be durable when it returns, and the kernel does not ask for that apart: whether its data
-    /// alone is.
+    /// A write with these flags is to be durable when it returns, and the kernel will not ask for that: whether its data alone is.
     pub(crate) fn lasts(&self, flags: u32) -> Option<bool> {
         let has = |flag: i32| flags & flag.cast_unsigned() == flag.cast_unsigned();
         (self.is_direct && has(libc::O_DSYNC)).then(|| !has(libc::O_SYNC))
