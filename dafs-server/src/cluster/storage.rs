@@ -64,7 +64,7 @@ pub(crate) struct ClusterStorage {
     /// They are carried out.
     executing: HashMap<OpToken, Ticket>,
     /// They change a file that other hosts keep, and are answered when that is durable.
-    to_sync: HashMap<OpToken, (Identity, NodeId)>,
+    to_sync: HashMap<OpToken, (Identity, NodeId, Stability)>,
     /// They are being made durable; what they are answered then.
     syncing: HashMap<OpToken, FsReply>,
     /// They have failed, and it is not known yet whether their file system is there at all.
@@ -215,9 +215,9 @@ impl ClusterStorage {
             return Some(result.map(|_| reply));
         }
         match (self.to_sync.remove(&token), result) {
-            (Some((identity, node)), Ok(reply)) => {
+            (Some((identity, node, stability)), Ok(reply)) => {
                 self.syncing.insert(token, reply);
-                let (offset, len, stability) = (0, 0, Stability::FileSync);
+                let (offset, len) = (0, 0);
                 self.submit_below(token, &identity, FsOp::Commit { node, offset, len, stability })
             }
             (_, result) => Some(self.on_end(token, result)),
@@ -306,22 +306,23 @@ impl ClusterStorage {
         result
     }
 
-    /// What changes a file besides writes, where that has to be made durable at once.
-    fn synced_node(&self, op: &FsOp) -> Option<NodeId> {
-        let node = match op {
+    /// What changes a file and does not say how durable that is to be, where it has to be durable at once.
+    fn to_sync(&self, op: &FsOp) -> Option<(NodeId, Stability)> {
+        let (node, stability) = match op {
+            FsOp::Sieve { node, .. } => (*node, Stability::DataSync),
             FsOp::Truncate { node, .. }
             | FsOp::Allocate { node, .. }
             | FsOp::Punch { node, .. }
-            | FsOp::CopyRange { node, .. } => *node,
+            | FsOp::CopyRange { node, .. } => (*node, Stability::FileSync),
             _ => return None,
         };
-        self.writes_through(node.export).then_some(node)
+        self.writes_through(node.export).then_some((node, stability))
     }
 
     /// Gives an operation to the storage below. Returns its result if that is known at once.
     fn submit_below(&mut self, token: OpToken, identity: &Identity, op: FsOp) -> Option<FsResult> {
-        if let Some(node) = self.synced_node(&op) {
-            self.to_sync.insert(token, (identity.clone(), node));
+        if let Some((node, stability)) = self.to_sync(&op) {
+            self.to_sync.insert(token, (identity.clone(), node, stability));
         }
         match self.inner.submit(token, identity, op) {
             Submitted::Done(result) => self.on_result(token, result),

@@ -7,10 +7,11 @@ mod deny;
 mod store;
 mod work;
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dafs_client::{LockKind, LockOptions, OpenOptions};
+use dafs_client::{Extent, LockKind, LockOptions, OpenOptions};
 use dafs_proto::wire::{FenceList, Status};
 use dafs_tests::cluster::losses::{Draws, Loss};
 use dafs_tests::cluster::{Cluster, FENCE_COMMAND, Place, Server, config};
@@ -142,9 +143,12 @@ fn server_ends_whose_mount_has_gone_and_others_go_on() {
     let open =
         |name: &str| export.open_with(name, OpenOptions::new().read(true).write(true).create(true)).unwrap();
     // Nobody else has them open: their mount could keep what is written.
-    let (written, appended) = (open("written"), open("appended"));
+    let (written, appended, listed) = (open("written"), open("appended"), open("listed"));
     written.write_all_at(b"there", 0).unwrap();
     appended.append(b"there").unwrap();
+    // With gaps, which whoever writes alone writes too.
+    let places: Vec<Extent> = (0..100).map(|number| Extent::new(number * 6, 3)).collect();
+    assert_eq!(listed.write_list(&places, &[IoSlice::new(&[b'x'; 300])]).unwrap(), 300);
     while_working(&mut cluster, 3, |cluster| {
         cluster.ceph().kill_mount(0);
         cluster.await_takeovers(1);
@@ -155,6 +159,8 @@ fn server_ends_whose_mount_has_gone_and_others_go_on() {
     for name in ["written", "appended"] {
         assert_eq!(std::fs::read(cluster.data().join(name)).unwrap(), b"there", "{name}");
     }
+    let list = b"xxx\0\0\0".repeat(100);
+    assert_eq!(std::fs::read(cluster.data().join("listed")).unwrap(), list[..597]);
 }
 
 // [CLUS-34]
