@@ -32,7 +32,7 @@ crate::on_passthrough! {
 }
 
 /// As many as fsx is run with by hand, in a tenth of the time.
-const OPERATIONS: u64 = 10_000;
+const OPERATIONS: u64 = 6_000;
 const SIZE_MAX: u64 = 300_000;
 
 fn random_operations_end_as_in_memory(on: On) {

@@ -84,7 +84,7 @@ fn fsx(on: On, flags: &[&str]) {
     let config = scratch.join("fsx.toml");
     fs::write(&config, OPERATIONS).unwrap();
     let mut command = Command::new(program("fsx"));
-    command.args(["-N", "10000", "-S", "7", "-f"]).arg(&config).arg("-P").arg(scratch).arg(mount.at("f"));
+    command.args(["-N", "6000", "-S", "7", "-f"]).arg(&config).arg("-P").arg(scratch).arg(mount.at("f"));
     let done = command.output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned() + &String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success() && said.contains("A-OK"), "{said}");

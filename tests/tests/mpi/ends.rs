@@ -98,7 +98,7 @@ fn server_that_goes_away_ends_every_rank_in_an_error(way: Way, on: On) {
 
 // [MPI-65]
 fn server_that_is_restarted_is_found_again(way: Way, on: On) {
-    loops_while(way, on, &["--iterations", "30", "--each"], [NO_ERROR, ERROR], Harness::restart);
+    loops_while(way, on, &["--iterations", "12", "--each"], [NO_ERROR, ERROR], Harness::restart);
 }
 
 // [MPI-7]

@@ -93,7 +93,7 @@ fn views(way: Way, on: On) {
         way,
         on,
         "views",
-        "vector,struct,resized,interleaved*,lower_bound*,zero_length_blocks,many_pieces,subarray_C_3,darray_cyclic_k",
+        "vector,resized,interleaved*,lower_bound*,many_pieces,darray_cyclic_k",
     );
 }
 

@@ -68,7 +68,7 @@ fn programs_on_striped_files(way: Way, on: On) {
         On::Tcp => &[
             ("contiguous", "all"),
             ("random", "independent,nonblocking"),
-            ("views", "vector,struct,many_pieces,darray_cyclic_k"),
+            ("views", "struct,many_pieces"),
             ("collective", "all"),
         ],
         _ => &[
