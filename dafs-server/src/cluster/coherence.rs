@@ -343,7 +343,9 @@ fn answer_one(core: &Core, asker: ServerNumber, check: &Check, file: Option<File
         Ok((file, problems)) => (Some(file), problems),
         Err(error) => (None, vec![error.to_string()]),
     };
-    if let Some(last) = lock(&core.answering.0).get_mut(&asker) {
+    // One that took long is not asked for any more: the file of another check would be taken for that of the next.
+    let is_asked = |last: &&mut Last| (&last.export, last.step) == (&check.export, check.step);
+    if let Some(last) = lock(&core.answering.0).get_mut(&asker).filter(is_asked) {
         last.file = file;
     }
     let told = Checked { export: check.export.clone(), step: check.step, problems };
@@ -392,4 +394,33 @@ fn compare(names: &Names, kept: &File, check: &Check, own: ServerNumber) -> io::
         write_block(kept, place, answered(own, check.step))?;
     }
     Ok(problems)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::host::OwnHost;
+    use super::super::tests::{config, memory_store};
+    use super::*;
+
+    // [CLUS-31]
+    #[test]
+    fn file_of_a_check_that_took_long_is_not_taken_for_that_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let export = SharedExport::open("data", directory.path(), false).unwrap();
+        let store = memory_store();
+        let core =
+            Core::new((Arc::new(store), Arc::new(OwnHost::new())), (1, 3), &config(), vec![export.clone()]);
+        let names = Names::of(directory.path(), 7);
+        make(&names.old).unwrap();
+        write_block(&make(&names.file).unwrap(), 0, asked(1)).unwrap();
+        let file = names.find(&export).unwrap().unwrap().into();
+        let check = Check { export: "data".to_owned(), step: 1, file, places: BTreeMap::new() };
+        for (asked, is_kept) in [(("data", 1), true), (("data", 2), false), (("other", 1), false)] {
+            let last = Last { export: asked.0.to_owned(), step: asked.1, file: None };
+            lock(&core.answering.0).insert(7, last);
+            answer_one(&core, 7, &check, None);
+            assert_eq!(lock(&core.answering.0)[&7].file.is_some(), is_kept, "{asked:?}");
+        }
+    }
 }

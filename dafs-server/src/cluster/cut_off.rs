@@ -163,9 +163,9 @@ mod tests {
 
     use super::super::coordination::Entry;
     use super::super::host::{EventCount, Host, Join, OwnHost, Process};
-    use super::super::memory::MemoryStore;
     use super::super::records::{Keys, encode};
     use super::super::settings::ClusterConfig;
+    use super::super::tests::{config, memory_store};
     use super::*;
 
     /// Notes what it runs.
@@ -217,18 +217,8 @@ mod tests {
     }
 
     fn core_on(host: &Arc<Noting>, command: Option<&str>) -> Core {
-        let config = ClusterConfig {
-            address: "etcd://nowhere/test".parse().unwrap(),
-            access: Default::default(),
-            term_ms: 2000,
-            server_name: String::new(),
-            addresses: Vec::new(),
-            fence_command: command.map(str::to_owned),
-            fence_detail: String::new(),
-            lease_ms: 30_000,
-            buckets: 1,
-        };
-        let store = MemoryStore::new(|| Duration::ZERO);
+        let config = ClusterConfig { fence_command: command.map(str::to_owned), ..config() };
+        let store = memory_store();
         let core = Core::new((Arc::new(store), Arc::clone(host) as _), (1, 3), &config, Vec::new());
         core.until.store(u64::MAX, Ordering::Release);
         core

@@ -89,12 +89,7 @@ fn run_some(way: Way, on: On, program: &str, cases: &str) {
 
 // [MPI-78]
 fn views(way: Way, on: On) {
-    run_some(
-        way,
-        on,
-        "views",
-        "vector,resized,interleaved*,lower_bound*,many_pieces,darray_cyclic_k",
-    );
+    run_some(way, on, "views", "vector,resized,interleaved*,lower_bound*,many_pieces,darray_cyclic_k");
 }
 
 // [MPI-10] [MPI-73] [MPI-74] Of what one rank does and what all do together.
