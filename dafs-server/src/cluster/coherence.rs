@@ -405,7 +405,7 @@ mod tests {
 
     // [CLUS-31]
     #[test]
-    fn file_of_a_check_that_took_long_is_not_taken_for_that_of_another() {
+    fn file_of_a_late_check_is_not_that_of_another() {
         let directory = tempfile::tempdir().unwrap();
         let export = SharedExport::open("data", directory.path(), false).unwrap();
         let store = memory_store();
