@@ -54,7 +54,7 @@ mod tcp {
 /// Mostly it waits for what the server does by itself, so that the tests of both kinds of server go beside each other.
 fn conforms(with_key: bool) {
     let keys = tempfile::tempdir().unwrap();
-    let mut flags = vec!["--no-calibrate", "--lease-ms", "4000", "--keep-alive-ms", "500"];
+    let mut flags = vec!["--no-calibrate", "--lease-ms", "3000", "--keep-alive-ms", "500"];
     let file = dafs_tests::program::key_file(keys.path());
     let file = file.to_str().unwrap();
     let state = keys.path().join("state");

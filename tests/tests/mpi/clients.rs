@@ -4,6 +4,8 @@
 use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way, compiled_with};
 
+use crate::ranks_of;
+
 mod hdf5 {
     use super::{On, Way, all_cases};
 
@@ -91,11 +93,8 @@ fn all_cases(way: Way, on: On, compiler: &str, program: &str, libraries: &[&str]
     let (data, url) = (harness.data(), harness.url());
     let colon = if on == On::Shm { ":" } else { "" };
     let prefix = format!("{}={url}{colon}/data", data.display());
-    for ranks in if on == On::Tcp { [1, 4] } else { [2, 3] } {
-        let run =
-            Run::of(way, ranks, &program).arg("all").arg(data.join("f")).env("DAFS_MPI_PREFIX", &prefix);
-        run.run().passed();
-    }
+    let run = Run::of(way, ranks_of(way, on), &program).arg("all").arg(data.join("f"));
+    run.env("DAFS_MPI_PREFIX", &prefix).run().passed();
     let operations = harness.session().statistics().unwrap().operations;
     let moved = |name: &str| operations.iter().any(|(own, count)| own.starts_with(name) && *count > 0);
     assert!(moved("Write") && moved("Read"), "its data went over dafs: {operations:?}");

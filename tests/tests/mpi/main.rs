@@ -6,6 +6,19 @@ mod ends;
 mod programs;
 mod striped;
 
+use dafs_tests::harness::On;
+use dafs_tests::mpi::Way;
+
+/// Each way on each provider takes one number of ranks, together they take all.
+pub(crate) fn ranks_of(way: Way, on: On) -> u32 {
+    match (way, on) {
+        (Way::Ompio, On::Tcp) => 4,
+        (Way::Ompio, _) => 3,
+        (Way::Romio, On::Tcp) => 1,
+        (Way::Romio, _) => 2,
+    }
+}
+
 /// Declares functions of a way and a provider as tests in `WAY::PROVIDER`.
 macro_rules! on_each_way {
     ($($name:ident),* $(,)?) => {

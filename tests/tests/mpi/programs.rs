@@ -9,7 +9,7 @@ use dafs_tests::harness::{Harness, On};
 use dafs_tests::mpi::{Run, Way};
 
 use crate::ends::requests;
-use crate::on_each_way;
+use crate::{on_each_way, ranks_of};
 
 on_each_way! {
     views,
@@ -65,15 +65,9 @@ fn run(way: Way, on: On, ranks: &[u32], program: &str, cases: &str, except: &str
     }
 }
 
-/// All cases; each way on each provider takes one of the numbers of ranks, together they take all.
+/// All cases.
 fn run_all(way: Way, on: On, program: &str, except: &str) {
-    let ranks = match (way, on) {
-        (Way::Ompio, On::Tcp) => 4,
-        (Way::Ompio, _) => 3,
-        (Way::Romio, On::Tcp) => 1,
-        (Way::Romio, _) => 2,
-    };
-    run(way, on, &[ranks], program, "all", except);
+    run(way, on, &[ranks_of(way, on)], program, "all", except);
 }
 
 /// All cases of one rank, and some of several, which take long where there are fewer processors: each library does both, one over either
