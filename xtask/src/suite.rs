@@ -138,6 +138,8 @@ impl Suite {
         match self.name.as_str() {
             // Programs of several ranks, which wait for each other a third of the time.
             "mpi" => Some(processors + processors.div_ceil(2)),
+            // Servers that wait for terms to end; some run a whole Ceph.
+            "cluster" => Some(2 * processors),
             name => WAITING.contains(&name).then_some(WAITING_PER_PROCESSOR * processors),
         }
     }
