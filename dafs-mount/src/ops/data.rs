@@ -139,10 +139,12 @@ impl Volume {
             (count, _) => count,
         };
         match done {
-            Ok(count) => self.device.reply(unique, 0, &written(count)),
+            Ok(count) => {
+                self.device.reply(unique, 0, &written(count));
+                self.give_back(data);
+            }
             Err(error) => self.device.fail(unique, error),
         }
-        self.give_back(data);
     }
 
     /// Writes at the end of the file, wherever that is: the kernel's word for it is a guess.
